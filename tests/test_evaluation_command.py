@@ -106,7 +106,7 @@ MANIFEST = "folder: noisy, reference: clean"
         (MANIFEST, "manifest: nowhere.csv", "there is no manifest"),
         (MANIFEST, "folder: noisy, reference: empty", "holds no reference f00"),
         ("stages: [{model: MODEL", "stages: [{model: nothing.onnx", "nothing.onnx"),
-        ("hop: 128", "hop: 100", "no divisor"),
+        ("hop: 128", "hop: 100", "need a hop that divides their size"),
         ("hop: 128", "hop: 300", "a hop of 1 to 256"),
         ("size: 256", "size: 512", "does not fit"),
         ("window: sqrt_hann", "window: sqrt_han", "window"),

@@ -145,7 +145,7 @@ def test_a_unit_that_brings_down_every_worker_is_rows_with_errors(pool):
         found = {unit.index: rows for unit, rows in computed.compute(units(9))}
     (row,) = found.pop(3)
     assert (row["id"], row["seconds"], row["status"]) == ("f3", 1.0, "error")
-    assert row["error"].startswith("its unit brought down ")
+    assert row["error"].startswith("the unit of this recording brought down ")
     assert found == {index: [index] for index in range(9) if index != 3}
 
 
@@ -187,10 +187,10 @@ def test_workers_that_differ_end_the_run(pool):
 
 def test_a_worker_of_another_version_or_without_a_package_says_so(monkeypatch, pool):
     pool([])
-    with pytest.raises(InputError, match=rf"a worker has jaxrnn {__version__}, and this process 0.0: let all nodes"):
+    with pytest.raises(InputError, match=rf"a worker has jaxrnn {__version__}, and this process 0.0: install one version"):
         Worker(1, 0).prepare(b"", "0.0")
     named = b"cnot_installed_here\nmake\n."
-    with pytest.raises(InputError, match=r"No module named 'not_installed_here' .* Nodes need the packages"):
+    with pytest.raises(InputError, match=r"No module named 'not_installed_here' .* Install the packages"):
         Worker(1, 0).prepare(named, __version__)
 
 
@@ -253,7 +253,7 @@ def test_what_answers_says_whether_it_is_ray(hello, is_ray):
                 line.sendall(hello)
 
         answered = threads.submit(answer)
-        with contextlib.nullcontext() if is_ray else pytest.raises(ValueError, match="what answers there is not Ray"):
+        with contextlib.nullcontext() if is_ray else pytest.raises(ValueError, match="the server there is not Ray"):
             cluster._check_answer(f"127.0.0.1:{server.getsockname()[1]}")
         answered.result()
 

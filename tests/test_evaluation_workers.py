@@ -89,7 +89,7 @@ class Failing:
 @pytest.mark.thorough
 def test_what_goes_wrong_in_a_worker_is_said_as_in_this_process(machine, tmp_path):
     corpus = make_corpus(tmp_path, LENGTHS[:4])
-    with pytest.raises(InputError, match=r"cannot be pickled .* give a function that makes it"):
+    with pytest.raises(InputError, match=r"cannot be pickled .* give a function that makes the system"):
         evaluate(Fragile(threading.Lock()), items_of(corpus), [], tmp_path / "out", workers=1)
     with pytest.raises(InputError, match="expected a positive count"):
         Workers(0)

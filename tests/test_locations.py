@@ -216,7 +216,7 @@ def test_a_manifest_in_a_store_names_what_lies_beside_it_and_elsewhere(local, tm
     assert errors[3] == f"there is no file {url}/audio/none.wav: no such object"
     with pytest.raises(InputError, match=rf"there is no manifest {url}/lists/other.csv"):
         from_manifest(url / "lists" / "other.csv")
-    with pytest.raises(InputError, match=rf"{url}/audio/f00 holds nothing that fits"):
+    with pytest.raises(InputError, match=rf"{url}/audio/f00 holds no files that match"):
         from_folder(url / "audio" / "f00")
 
 

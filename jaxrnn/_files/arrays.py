@@ -1,4 +1,4 @@
-"""NumPy's files of arrays, from whomever: nothing is allocated because a header says so."""
+"""NumPy files of arrays from untrusted sources: no header can cause a large allocation."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 def read_arrays(path: str | os.PathLike[str] | Location) -> np.ndarray | dict[str, np.ndarray]:
-    """The array of a ``.npy`` file, or the arrays of a ``.npz`` file by name.
+    """Read the array of a ``.npy`` file, or the arrays of a ``.npz`` file by name.
 
     Raises:
-        InputError: it cannot be read, holds something else, or unpacks to too much.
-        StoreError: it is in a store that cannot be reached.
+        InputError: the file cannot be read, is of another format, or unpacks to too much.
+        StoreError: the store cannot be reached.
     """
     path = location(path)
     with readable(path), check_file(path).open("rb") as file:
@@ -47,10 +47,10 @@ def read_arrays(path: str | os.PathLike[str] | Location) -> np.ndarray | dict[st
 
 @contextlib.contextmanager
 def readable(path: str | os.PathLike[str] | Location) -> Iterator[None]:
-    """Inside, what is wrong with a file of arrays becomes one error that names it.
+    """Turn errors inside of the context into one error that names the file.
 
     Raises:
-        InputError: the file cannot be read, or holds something else.
+        InputError: the file cannot be read, or is of another format.
     """
     try:
         yield
@@ -65,10 +65,10 @@ def readable(path: str | os.PathLike[str] | Location) -> Iterator[None]:
 
 
 def members_of(archive: zipfile.ZipFile) -> Mapping[str, zipfile.ZipInfo]:
-    """The arrays of an archive by name, none of them read.
+    """Return the arrays of an archive by name, without reading them.
 
     Raises:
-        InputError: they would unpack to too much, all of them together.
+        InputError: the arrays together would unpack to too much.
     """
     members = archive.infolist()
     assert archive.fp is not None, "it is open"
@@ -83,10 +83,10 @@ def members_of(archive: zipfile.ZipFile) -> Mapping[str, zipfile.ZipInfo]:
 
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """One array of an archive.
+    """Read one array of an archive.
 
     Raises:
-        ValueError: it is none, or says that it is larger than the archive says.
+        ValueError: the member is not an array, or is larger than the archive says.
     """
     with archive.open(member) as file:
         check_header(file, member.file_size, member.filename)
@@ -95,18 +95,16 @@ def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray
 
 
 def check_header(file: BinaryIO | Any, size: int, label: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Read the header of an array, which must not claim more than there is.
+    """Read the header of an array, which must not claim more bytes than there are.
 
-    Args:
-        file: at its start; afterwards at the array's first byte.
-        size: bytes of the file, the header included.
-        label: what to call it in messages.
+    Afterwards, the file is at the first byte of the array. ``size`` is in bytes, header included; ``label`` names the
+    array in messages.
 
     Returns:
-        The shape, whether columns come first, and the element type.
+        The shape, whether the array is in Fortran order, and the element type.
 
     Raises:
-        ValueError: there is no such header, or less than it claims, or it holds objects.
+        ValueError: there is no valid header, or too little data, or the array holds objects.
     """
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:

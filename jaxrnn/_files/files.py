@@ -1,4 +1,4 @@
-"""Files are regular ones: a FIFO may never answer, a device may never end, and neither is to be replaced by a file."""
+"""Checks for regular files: a FIFO may never answer, a device may never end, and neither may be replaced by a file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _KINDS = {
 
 
 def check_regular(path: str | os.PathLike[str]) -> Path:
-    """The path of a regular file, which may be a link to one.
+    """Check that a path leads to a regular file, possibly by a link.
 
     Raises:
-        OSError: there is no such file, or it is of another kind.
+        OSError: there is no such file, or it is not a regular file.
     """
     try:
         mode = os.stat(path).st_mode
@@ -35,10 +35,10 @@ def check_regular(path: str | os.PathLike[str]) -> Path:
 
 
 def check_replaceable(path: Path) -> None:
-    """Refuse a path that leads to something else than a file, where a file is to be written.
+    """Check that a file can be written to a path: nothing else than a file is there.
 
     Raises:
-        InputError: names what is there.
+        InputError: a folder, a FIFO or a device is there.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the name of a file in it")
@@ -48,10 +48,10 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that cannot be written where it is to be, before any work is done.
+    """Check before any work that a file can be written to a path.
 
     Raises:
-        InputError: the folder is not there, or something else than a file is in the file's place.
+        InputError: the folder does not exist, or the path is not a regular file.
     """
     check_replaceable(path)
     if not path.parent.is_dir():

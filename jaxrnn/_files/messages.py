@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def bytes_of(size: int) -> str:
-    """A number of bytes for a message."""
+    """Format a number of bytes."""
     for power, unit in ((60, "EiB"), (50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size >= 2**power:
             return f"{size >> power:,} {unit}" if size >= 10 * 2**power else f"{size / 2**power:.1f} {unit}"
@@ -27,24 +27,24 @@ def bytes_of(size: int) -> str:
 
 
 def pairs_of(values: Mapping[str, Any]) -> str:
-    """Values by name: ``S=20, batch=1``."""
+    """Format values by name: ``S=20, batch=1``."""
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def first_line(error: BaseException, longest: int = 500) -> str:
-    """The first line of what an error says, shortened; its type where it says nothing."""
+    """Return the first line of an error message, shortened; the type of an error without a message."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
 
 
 def whole_message(error: BaseException, advice: str = "") -> str:
-    """All that an error says, with advice added to its first line; its type where it says nothing."""
+    """Return the message of an error with advice added to the first line; the type of an error without a message."""
     first, *rest = (str(error).strip() or type(error).__name__).splitlines()
     return "\n".join([first.rstrip() + advice, *rest])
 
 
 def describe(value: Any) -> str:
-    """Dtype and shape of an array, ``float32[1, 257]``, or the type of anything else."""
+    """Return dtype and shape of an array, ``float32[1, 257]``, or the type of any other object."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return type(value).__name__
     # A key of random numbers has a type that is of no kind.
@@ -53,14 +53,14 @@ def describe(value: Any) -> str:
 
 
 def near(name: Any, known: Iterable[Any]) -> str:
-    """`` (did you mean 'x'?)`` for the nearest of the known names, whatever its case, or nothing."""
+    """Return `` (did you mean 'x'?)`` for the most similar name, ignoring case, or an empty text."""
     names = {str(each).casefold(): str(each) for each in known}
     close = difflib.get_close_matches(str(name).casefold(), names, n=1, cutoff=0.5)
     return f" (did you mean {names[close[0]]!r}?)" if close else ""
 
 
 def near_or_all(name: Any, known: Iterable[Any]) -> str:
-    """As `near`; where nothing is near, the first of the known names."""
+    """Return the result of `near`, or a list of the first names if no name is similar."""
     names = [str(each) for each in known]
     listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
     return near(name, names) or (f"; there is: {listed}" if names else "")
@@ -88,7 +88,7 @@ def short(value: Any) -> str:
 
 
 def wrapped(text: str) -> str:
-    """A representation on a few lines, what is too much for them left out."""
+    """Wrap a representation to a few lines, and cut the rest."""
     lines = textwrap.wrap(
         text, COLUMNS, subsequent_indent="  ", max_lines=LINES, placeholder=" ...)", break_on_hyphens=False
     )
@@ -139,7 +139,7 @@ def _listed(parts: Any, count: int) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value in JSON's types; dataclasses become objects, fractions text, and NaN and infinities null."""
+    """Convert a value to JSON types: dataclasses to objects, fractions to text, NaN and infinities to null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

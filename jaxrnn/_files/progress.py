@@ -16,20 +16,20 @@ _PAUSE = 0.2
 def progress_bar(
     what: str, total: float, *texts: str, shown: bool | None = None, stays: bool = False, **fields: Any
 ) -> Iterator[Callable[..., None]]:
-    """Show how far something is while the context lasts.
+    """Show a progress bar on standard error while the context lasts.
 
-    The bar is redrawn when it is told of progress and by no thread of its own, which would take time from the work.
+    The bar is redrawn only when progress is reported, without a thread.
 
     Args:
-        what: is done.
-        total: what progress counts up to.
-        texts: stand beside the bar, with ``{task.completed}``, ``{task.total}`` and ``{task.fields[NAME]}`` filled in.
-        shown: whether to show a bar; None to show it if standard error is a terminal.
-        stays: whether the bar is left on the screen. Where there is no terminal, only the last state of it is written.
-        fields: by name, before there is progress; ``completed`` is what was done before.
+        what: the name of the task.
+        total: the end value of progress.
+        texts: texts beside the bar, with ``{task.completed}``, ``{task.total}`` and ``{task.fields[NAME]}`` filled in.
+        shown: whether to show the bar; None for only in a terminal.
+        stays: whether the bar stays on the screen. Without a terminal, only the last state is written.
+        fields: initial values by name; ``completed`` is the initial progress.
 
     Yields:
-        A function that takes how much is done, and new values of fields by name.
+        A function of the progress and new values of fields.
     """
     if not (sys.stderr.isatty() if shown is None else shown):
         yield lambda completed, **fields: None
@@ -54,5 +54,5 @@ def progress_bar(
 
 
 def note(text: str) -> None:
-    """A line on standard error, above the bar if there is one."""
+    """Print a line on standard error, above the bar."""
     print(text, file=sys.stderr, flush=True)

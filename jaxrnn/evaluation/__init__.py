@@ -1,4 +1,4 @@
-"""Whole corpora through a model: batches of recordings, chunk by chunk, with metrics, tables and a report."""
+"""Evaluation of models over corpora: batches of recordings, chunk by chunk, with metrics, tables and a report."""
 
 from __future__ import annotations
 

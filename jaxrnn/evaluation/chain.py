@@ -21,7 +21,7 @@ from jaxrnn.evaluation.systems import MAX_SIZE, Piece, check_rate
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import OutputSpec
 
-#: The sound that a chain gives.
+#: The name of a chain's output of sound.
 AUDIO = "audio"
 
 
@@ -30,7 +30,7 @@ AUDIO = "audio"
 class Chain:
     """A chain of networks over frames of sound.
 
-    A frame is ``size`` samples, ``hop`` of them new; before the first there is silence. All that needs no state runs
+    A frame has ``size`` samples, ``hop`` of which are new; silence precedes the first sample. Stateless operations run
     for all frames of a chunk at once.
 
     Example::
@@ -42,9 +42,9 @@ class Chain:
         stages: the networks, in order.
         size: samples of a frame.
         hop: samples from one frame to the next.
-        window: name of a window of ``scipy.signal.get_window``, or ``"sqrt_hann"``, for analysis and synthesis; None
-            for none.
-        rate: samples a second.
+        window: the name of a window of ``scipy.signal.get_window``, or ``"sqrt_hann"``, for analysis and synthesis;
+            None for no window.
+        rate: samples per second.
     """
 
     stages: tuple[Stage, ...]
@@ -60,23 +60,23 @@ class Chain:
         if not self.stages or not 0 < self.hop <= self.size:
             raise InputError(f"a chain needs stages, and a hop of 1 to {self.size}, not {self.hop}")
         if self.gives_sound and self.size % self.hop:
-            raise InputError(f"frames of {self.size} samples cannot be joined at every {self.hop}, which is no divisor")
+            raise InputError(f"frames of {self.size} samples need a hop that divides their size, not {self.hop}")
         for stage in self.stages:
             stage.check(self.size)
 
     @property
     def gives_sound(self) -> bool:
-        """Whether the frames are joined to sound again."""
+        """Whether the frames are overlap-added to sound."""
         return any(stage.gives != "result" for stage in self.stages)
 
     @property
     def multiple(self) -> int:
-        """A chunk holds whole hops, and whole pulses of them for every stage."""
+        """Samples of the shortest chunk: whole hops, and whole pulses of hops for every stage."""
         return self.hop * math.lcm(*(stage.network.spec.pulse for stage in self.stages))
 
     @property
     def before(self) -> int:
-        """Samples of the past that the first frame of a chunk holds."""
+        """Samples of the past in the first frame of a chunk."""
         return self.size - self.hop
 
     @property
@@ -85,28 +85,28 @@ class Chain:
 
     @property
     def delay(self) -> dict[str, int]:
-        """A sample leaves when the last frame that holds it has come."""
+        """Delay of the sound: a sample is complete after the last frame that contains it."""
         sound = {AUDIO: self.size - self.hop} if self.gives_sound else {}
         return sound | dict.fromkeys(self._results, 0)
 
     @property
     def per_frame(self) -> dict[str, float]:
-        """A result comes with every hop."""
+        """Output frames per sample: one result per hop."""
         sound = {AUDIO: 1.0} if self.gives_sound else {}
         return sound | dict.fromkeys(self._results, 1 / self.hop)
 
     def padded(self, frames: int) -> int:
-        """Whole hops, and what the delay keeps back."""
+        """Return the number of samples in whole hops, with the delay flushed."""
         more = self.size - self.hop if self.gives_sound else 0
         return -(-(frames + more) // self.hop) * self.hop
 
     def expected(self, output: str, frames: int) -> int | None:
-        """As much sound as came in; a result for every frame that holds a sample of the recording as its newest."""
+        """Return the number of output frames: as much sound as came in, or a result per frame with a new sample."""
         return frames if output == AUDIO else -(-frames // self.hop)
 
     @functools.cached_property
     def _window(self) -> tuple[np.ndarray | None, float]:
-        """The window, and what overlapping frames are multiplied with to add up to what they were."""
+        """Return the window, and the scale of overlapping frames that restores the level."""
         if self.window is None:
             return None, 1.0
         name, root = ("hann", True) if self.window == "sqrt_hann" else (self.window, False)
@@ -119,7 +119,7 @@ class Chain:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The frames, and each stage."""
+        """The frames and the stages as plain values."""
         stages = [stage.identity for stage in self.stages]
         return {"size": self.size, "hop": self.hop, "window": self.window, "rate": self.rate, "stages": stages}
 
@@ -128,7 +128,7 @@ class Chain:
         return tuple(stage.packed(self.size) for stage in self.stages)
 
     def start(self, batch: int) -> Any:
-        """Fresh states, and silence in the frames before the first."""
+        """Return initial states, and silence before the first frame."""
         return {
             "states": tuple(stage.network.start(batch) for stage in self.stages),
             "overlap": jnp.zeros((batch, self.size - self.hop), jnp.float32),
@@ -137,7 +137,7 @@ class Chain:
     def run(
         self, carry: Any, parts: Mapping[str, jax.Array], frames: jax.Array, *, ending: bool
     ) -> tuple[dict[str, Piece], Any]:
-        """One chunk of sound."""
+        """Process one chunk of sound."""
         if SAMPLES not in parts:
             raise InputError(f"a chain takes sound, not arrays called {', '.join(parts)}")
         samples = parts[SAMPLES]
@@ -146,7 +146,7 @@ class Chain:
                 f"a chain takes sound of one channel as floats, full scale 1, not {samples.dtype} samples of shape "
                 f"{samples.shape[2:]}"
             )
-        # A step model keeps nothing back, so that its chunks are all alike.
+        # Step models have no delay, so that their last chunks need no flush.
         ending = ending and any(stage.network.spec.streams for stage in self.stages)
         return self._compiled(self._packed, carry, samples, frames, ending=ending)
 
@@ -189,7 +189,7 @@ class Chain:
         return results, {"states": tuple(states), "overlap": overlap}
 
 
-#: What a network can take of a frame, and what its output can be.
+#: Features that a network can take of a frame, and roles of the output.
 TAKES = ("samples", "magnitude", "spectrum")
 GIVES = ("samples", "spectrum", "mask", "result")
 
@@ -200,19 +200,19 @@ class Stage:
     """One network of a chain.
 
     Attributes:
-        stepper: a model in steps, a streamed function without look-ahead, a compiled file, or one's own `Stepper`: it
-            takes one frame and gives one.
-        params: its parameters; None for the stepper's own.
-        takes: ``"samples"`` of the frame, the ``"magnitude"`` of its spectrum, or the ``"spectrum"`` itself, with real
-            and imaginary part last.
-        gives: ``"samples"`` or a ``"spectrum"`` in place of the frame's, a ``"mask"`` to multiply the spectrum with
-            (real or complex), or a ``"result"``, which is an output of the chain and changes nothing.
-        input: the stepper's input; by default its only one.
-        output: the stepper's output; by default its only one.
+        stepper: a model in steps, a streamed function without look-ahead, a compiled file, or a `Stepper` of your own,
+            with one frame in and one frame out.
+        params: the parameters; None for those of the stepper.
+        takes: ``"samples"`` of the frame, the ``"magnitude"`` of the spectrum, or the ``"spectrum"``, with real and
+            imaginary part last.
+        gives: ``"samples"`` or a ``"spectrum"`` that replaces the frame, a ``"mask"`` that multiplies the spectrum
+            (real or complex), or a ``"result"``, an output of the chain that leaves the frame unchanged.
+        input: the input of the stepper; by default the only input.
+        output: the output of the stepper; by default the only output.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
-        InputError: the object is no stepper, it needs parameters, or it does not give a frame for every frame at once.
+        InputError: the object is not a stepper, parameters are missing, or the output is late or has another rate.
     """
 
     stepper: Stepper
@@ -231,8 +231,8 @@ class Stage:
         output = next(each for each in self.network.spec.outputs if each.name == self.names[1])
         if self.network.spec.streams and (output.delay != 0 or output.rate != 1):
             raise InputError(
-                f"{label}: a stage gives a frame for every frame at once, but {_lateness(output)}; run it alone, as "
-                "Offline(stepper, params)"
+                f"{label}: a stage needs one output frame per input frame without delay, but {_lateness(output)}; run "
+                "the network alone, as Offline(stepper, params)"
             )
 
     @functools.cached_property
@@ -242,7 +242,7 @@ class Stage:
 
     @functools.cached_property
     def names(self) -> tuple[str, str]:
-        """The stepper's input and output."""
+        """The input and the output of the stepper."""
         spec = self.network.spec
         return (
             _only(spec.label, "input", self.input, [each.name for each in spec.inputs]),
@@ -251,14 +251,14 @@ class Stage:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The stepper and its parameters, and its place in the chain."""
+        """The stepper, the parameters, and the role in the chain."""
         return {"takes": self.takes, "gives": self.gives, "names": self.names, **self.network.identity}
 
     def check(self, size: int) -> dict[str, int]:
-        """Hold frames of so many samples against the input: the sizes of the dimensions that it leaves open.
+        """Return the sizes of the input's open dimensions for frames of ``size`` samples.
 
         Raises:
-            InputError: they do not fit.
+            InputError: the frames do not fit the input.
         """
         bins = size // 2 + 1
         elements = {"samples": size, "magnitude": bins, "spectrum": 2 * bins}[self.takes]
@@ -267,13 +267,13 @@ class Stage:
         return {name: size for name, size in zip(each.shape or (), sizes, strict=True) if isinstance(name, str)}
 
     def packed(self, size: int) -> Any:
-        """The parameters as `advance` takes them, for frames of so many samples."""
+        """Return the parameters packed for `advance` and frames of ``size`` samples."""
         return self.network.packed(self.check(size))
 
     def advance(
         self, params: Any, state: Any, features: jax.Array, counts: jax.Array, *, ending: bool
     ) -> tuple[jax.Array, Any]:
-        """Features ``[batch, time, ...]``, as `Network.advance` takes them: the output ``[batch, time, ...]``."""
+        """Map features ``[batch, time, ...]`` to outputs ``[batch, time, ...]``, as `Network.advance` does."""
         name, output = self.names
         pieces, state = self.network.advance(params, state, {name: features}, counts, ending=ending)
         return pieces[output].values[:, : features.shape[1]], state
@@ -298,7 +298,7 @@ def _only(label: str, what: str, name: str | None, names: Sequence[str]) -> str:
 
 
 def cut_frames(samples: jax.Array, size: int, hop: int) -> jax.Array:
-    """Frames ``[batch, time, size]`` of ``[batch, samples]``, each ``hop`` after the one before."""
+    """Cut ``[batch, samples]`` into frames ``[batch, time, size]``, ``hop`` samples apart."""
     count = (samples.shape[1] - size) // hop + 1
     if size % hop:
         return samples[:, np.arange(count)[:, None] * hop + np.arange(size)]
@@ -307,7 +307,7 @@ def cut_frames(samples: jax.Array, size: int, hop: int) -> jax.Array:
 
 
 def join_frames(frames: jax.Array, overlap: jax.Array, hop: int) -> tuple[jax.Array, jax.Array]:
-    """Overlap-add: sound ``[batch, time * hop]`` of frames ``[batch, time, size]``, and the new overlap."""
+    """Overlap-add frames ``[batch, time, size]``: return sound ``[batch, time * hop]`` and the new overlap."""
     batch, time, size = frames.shape
     result = jnp.pad(overlap, ((0, 0), (0, time * hop))).reshape(batch, -1, hop)
     for part in range(size // hop):
@@ -317,19 +317,19 @@ def join_frames(frames: jax.Array, overlap: jax.Array, hop: int) -> tuple[jax.Ar
 
 
 def features_of(takes: str, frames: Any) -> jax.Array:
-    """What a network takes of frames or of their spectra; a spectrum as real and imaginary parts ``[..., 2]``."""
+    """Return the features that a network takes of frames or spectra; a spectrum becomes pairs ``[..., 2]``."""
     if takes == "spectrum":
         return jnp.stack([frames.real, frames.imag], -1)
     return jnp.abs(frames) if takes == "magnitude" else frames
 
 
 def with_mask(spectrum: jax.Array, mask: jax.Array) -> jax.Array:
-    """A spectrum multiplied by a real or complex mask."""
+    """Multiply a spectrum by a real or complex mask."""
     if jnp.iscomplexobj(mask):
         return spectrum * mask
     return jax.lax.complex(spectrum.real * mask, spectrum.imag * mask)
 
 
 def complex_of(pairs: jax.Array) -> jax.Array:
-    """Real and imaginary parts ``[..., 2]`` as complex numbers."""
+    """Convert pairs of real and imaginary part ``[..., 2]`` to complex numbers."""
     return jax.lax.complex(pairs[..., 0], pairs[..., 1])

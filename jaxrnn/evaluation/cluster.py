@@ -1,7 +1,7 @@
-"""Units computed by other processes, on this machine or a cluster: actors of Ray, each with an evaluator of its own.
+"""Units computed by other processes, on this machine or a cluster: Ray actors with an evaluator each.
 
-This process takes units lazily, two for each worker (one is computed while the other is judged), and returns their
-rows. A unit whose worker dies is computed again, alone; if that happens again and again, its recordings are rows with
+The driver takes units lazily, two per worker (one is computed while the other is judged), and collects rows. If a
+worker dies, its unit is computed again, alone. If the unit brings down several workers, its recordings become rows with
 errors.
 """
 
@@ -27,44 +27,44 @@ from jaxrnn.evaluation.evaluator import Evaluator, Unit
 from jaxrnn.evaluation.journal import Row, row_of
 from jaxrnn.version import __version__
 
-#: Units that a worker has at once: one is computed, one judged.
+#: Units per worker: one is computed, one judged.
 AT_ONCE = 2
-#: Seconds without any worker after which the wait is said, and those from one time to the next.
+#: Seconds without a ready worker between two notes.
 PATIENCE = 30.0
 
 
 class Worker:
-    """An evaluator in a process of its own, which Ray calls in two threads."""
+    """An evaluator in a process of its own, called by Ray in two threads."""
 
     def __init__(self, cpus: float, gpus: float):
-        # Both are read when JAX first looks for devices. Workers share a machine, and may share a GPU.
+        # JAX reads both variables when it first looks for devices. Workers share a machine, and may share a GPU.
         os.environ.setdefault("NPROC", str(max(1, int(cpus))))
         if 0 < gpus < 1:
             os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 * gpus:.3f}")
         self._computing = threading.Lock()
 
     def prepare(self, make: bytes, version: str) -> dict[str, Any]:
-        """Make the evaluator, by a function that Ray has pickled; what its results depend on.
+        """Make the evaluator with a function that Ray has pickled, and return versions and devices.
 
         Raises:
-            InputError: this is another version of jaxrnn than the driver's, or something is not there that it has.
+            InputError: the worker has another version of jaxrnn than the driver, or lacks packages or files.
         """
         from ray import cloudpickle
 
         if version != __version__:
-            raise InputError(f"a worker has jaxrnn {__version__}, and this process {version}: let all nodes be alike")
+            raise InputError(f"a worker has jaxrnn {__version__}, and this process {version}: install one version")
         try:
             evaluator: Evaluator = cloudpickle.loads(make)()
         except (ImportError, AttributeError) as error:
             raise InputError(
-                f"a worker cannot make the system: {error} ({type(error).__name__}). Nodes need the packages and files "
-                "that this process has"
+                f"a worker cannot make the system: {error} ({type(error).__name__}). Install the packages and files "
+                "of this process on all nodes"
             ) from error
         self._evaluator = evaluator.__enter__()
         return dict(self._evaluator.surroundings)
 
     def rows(self, unit: Unit) -> list[Row]:
-        """The rows of a unit. While one is judged, the next is computed."""
+        """Return the rows of a unit. While one unit is judged, the next unit is computed."""
         with self._computing:
             future = self._evaluator.begin(unit)
         return future.result()
@@ -72,7 +72,7 @@ class Worker:
 
 @dataclass(eq=False)
 class _Actor:
-    """A worker as this process sees it: its units by the references of their rows, None for its preparation."""
+    """A worker as the driver sees it: units by the references of their rows, with None for the preparation."""
 
     handle: Any
     units: dict[Any, Unit | None] = field(default_factory=dict)
@@ -86,15 +86,11 @@ class _Actor:
 
 
 class WorkerPool:
-    """Computes units by workers, as `Computing` has it. Ray runs inside of the context, and the workers with it.
-
-    Args:
-        workers: how many, where, and with what.
-        make: makes the evaluator of each, in its process.
+    """Computes units with workers, as in `Computing`. Ray and the workers run inside of the context.
 
     Raises:
         MissingPackageError: Ray is not installed.
-        InputError: the function cannot be pickled.
+        InputError: the function that makes an evaluator cannot be pickled.
     """
 
     def __init__(self, workers: Workers, make: Callable[[], Evaluator]):
@@ -103,15 +99,15 @@ class WorkerPool:
         self._settings = workers
         try:
             self._make = pickle.dumps(make)  # pyright: ignore[reportPrivateImportUsage]
-        except Exception as error:  # whatever the parts of a system raise
+        except Exception as error:  # parts of a system raise many kinds
             raise InputError(
-                f"workers cannot be given this system, as it cannot be pickled ({error}): give a function that makes "
-                "it, such as lambda: Chain(...)"
+                f"this system cannot be pickled for workers ({error}): give a function that makes the system, such as "
+                "lambda: Chain(...)"
             ) from error
         self._actors: list[_Actor] = []
         self._surroundings: dict[str, Any] | None = None
         self._failed_starts = 0
-        #: Units to compute again, and how many workers each has brought down.
+        #: Units to compute again, and the number of workers that each has brought down.
         self._suspects: deque[Unit] = deque()
         self._crashes: Counter[int] = Counter()
 
@@ -138,7 +134,7 @@ class WorkerPool:
         self._actors = []
 
     def _count(self) -> int:
-        """The number of workers; at least one must fit a node."""
+        """Return the number of workers, provided that a node has room for a worker."""
         wanted = {"CPU": self._settings.cpus, "GPU": self._settings.gpus}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         room = sum(
@@ -149,7 +145,7 @@ class WorkerPool:
             largest = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in wanted}
             raise InputError(
                 f"no node of the cluster has room for a worker of {wanted['CPU']:g} CPUs and {wanted['GPU']:g} GPUs; "
-                f"the most that one has are {largest['CPU']:g} and {largest['GPU']:g}"
+                f"the largest node has {largest['CPU']:g} and {largest['GPU']:g}"
             )
         return self._settings.count or room
 
@@ -165,18 +161,18 @@ class WorkerPool:
 
     @property
     def surroundings(self) -> Mapping[str, Any]:
-        """What the workers' results depend on, as the first that is ready says; all others must agree."""
+        """Versions and devices of the first worker that is ready; all other workers must agree."""
         while self._surroundings is None:
             for _ in self._finished():
                 raise AssertionError("no unit is computed yet")
         return self._surroundings
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Row]]]:
-        """As `Computing` has it.
+        """Yield units with rows, as in `Computing`.
 
         Raises:
-            JaxrnnError: what a worker has raised.
-            InputError: workers end again and again while they prepare, or differ in version or device.
+            JaxrnnError: a worker has raised this error.
+            InputError: workers die repeatedly while they prepare, or differ in version or device.
         """
         fresh = iter(units)
         while True:
@@ -186,7 +182,7 @@ class WorkerPool:
             yield from self._finished()
 
     def _submit(self, fresh: Iterator[Unit]) -> bool:
-        """Give units to the workers that have room; whether there may be more."""
+        """Give units to the workers with room; return True if there may be more units."""
         for actor in self._actors:
             while actor.has_room:
                 if self._suspects and not actor.units:
@@ -197,7 +193,7 @@ class WorkerPool:
         return bool(self._suspects) or not any(actor.has_room for actor in self._actors)
 
     def _finished(self) -> Iterator[tuple[Unit, list[Row]]]:
-        """Wait for some worker; the units that it has finished."""
+        """Wait for a worker, and yield its finished units."""
         pending = {reference: actor for actor in self._actors for reference in actor.units}
         for reference in self._waited(list(pending)):
             actor = pending[reference]
@@ -218,7 +214,7 @@ class WorkerPool:
                 yield unit, result
 
     def _waited(self, references: list[Any]) -> list[Any]:
-        """Those that are done, at least one; that workers take long to start is said."""
+        """Return the references that are done, at least one, with a note on slow starts."""
         done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
         began = time.monotonic()
         while not done:
@@ -226,7 +222,7 @@ class WorkerPool:
             if not done:
                 note(
                     f"no worker of {len(self._actors)} has started in {time.monotonic() - began:.0f} s; the machines "
-                    "are busy, or others have the CPUs and GPUs of the cluster: waiting on"
+                    "are busy, or other jobs have the CPUs and GPUs of the cluster: waiting"
                 )
         return done
 
@@ -236,15 +232,15 @@ class WorkerPool:
         differing = [key for key in first if first[key] != surroundings.get(key)]
         if differing:
             both = "; ".join(f"{key}: {first[key]} and {surroundings.get(key)}" for key in differing)
-            raise InputError(f"workers differ ({both}), and so would their results: let all nodes be alike")
+            raise InputError(f"workers differ ({both}), and so would results: use nodes of one kind")
 
     def _lost(self, actor: _Actor, unit: Unit | None, error: Exception) -> Iterator[tuple[Unit, list[Row]]]:
-        """Replace a worker that has died, and see to the unit that it had."""
+        """Replace a dead worker, and schedule its unit again."""
         if unit is None:
             self._failed_starts += 1
             if getattr(error, "actor_init_failed", False):
                 raise InputError(f"a worker cannot start: {_end_of(error)}") from error
-            # Nodes that are lost may take several along, which is no fault of theirs.
+            # A lost node may take down several healthy workers.
             if self._failed_starts >= self._settings.tries * len(self._actors):
                 raise InputError(
                     f"{self._failed_starts} workers in a row ended before they were ready: {error}"
@@ -259,9 +255,9 @@ class WorkerPool:
         if unit is None:
             return
         self._crashes[unit.index] += 1
-        # Only a unit that was alone with its worker is certain to be the one that brought it down.
+        # Only a unit that was alone with the worker has certainly brought the worker down.
         if actor.has_suspect and self._crashes[unit.index] >= self._settings.tries:
-            reason = f"its unit brought down {self._crashes[unit.index]} workers, one after the other"
+            reason = f"the unit of this recording brought down {self._crashes[unit.index]} workers"
             lengths = zip(unit.items, unit.lengths, strict=True)
             yield unit, [row_of(item, length / unit.rate, reason) for item, length in lengths]
         else:
@@ -269,15 +265,15 @@ class WorkerPool:
 
 
 def _end_of(error: Exception) -> str:
-    """What a traceback in a message ends with, which is the error itself."""
+    """Return the last line of a traceback."""
     return str(error).strip().splitlines()[-1]
 
 
-#: Seconds in which a cluster answers.
+#: Seconds to wait for an answer of a cluster.
 ANSWER = 10.0
-#: How a client of HTTP/2, which Ray speaks, begins, and the kind of message that a server begins with.
+#: The preface of an HTTP/2 client, which Ray speaks, and the type of a server's first frame.
 HELLO, SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]), 4
-#: What Ray reads from the environment when it starts here: a busy machine is no broken one.
+#: Variables that Ray reads when it starts here; a busy machine needs a long timeout.
 PATIENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_register_timeout_seconds": "600"}
 
 
@@ -287,11 +283,12 @@ class Workers:
     """Processes that compute units.
 
     Attributes:
-        count: their number; None for as many as the cluster has room for when the run begins.
-        address: of a Ray cluster, ``"auto"`` for that of this machine; None for workers on this machine alone.
-        cpus: CPUs of each.
-        gpus: GPUs of each, or the share of one.
-        tries: workers that a unit may bring down before its recordings are rows with errors.
+        count: the number of workers; None for as many as the cluster has room for at the start.
+        address: the address of a Ray cluster, ``"auto"`` for the cluster of this machine; None for workers on this
+            machine.
+        cpus: CPUs per worker.
+        gpus: GPUs per worker, or a share of a GPU.
+        tries: workers that a unit may bring down before its recordings become rows with errors.
     """
 
     count: int | None = None
@@ -309,10 +306,10 @@ class Workers:
 
 @contextlib.contextmanager
 def joined(workers: Workers) -> Iterator[Any]:
-    """Ray, running inside of the context; what this process has joined before stays as it was.
+    """Start or join Ray for the context; a Ray that this process has joined before stays unchanged.
 
     Raises:
-        InputError: Ray cannot start, or nobody answers at the address.
+        InputError: Ray cannot start, or the address does not answer.
         MissingPackageError: Ray is not installed.
     """
     with optional_package("ray", "several workers", "cluster"):
@@ -325,7 +322,7 @@ def joined(workers: Workers) -> Iterator[Any]:
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), _own_signals():
-            # Ray's processes replace themselves at once; what JAX warns of are forks that go on.
+            # JAX warns of forks; Ray's forked processes call exec at once.
             warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
             _start(ray, workers) if workers.address is None else _join(ray, workers.address, workers.tries)
         yield ray
@@ -334,17 +331,17 @@ def joined(workers: Workers) -> Iterator[Any]:
 
 
 def _start(ray: Any, workers: Workers) -> None:
-    # Its resources are what the workers ask for: they are told how many CPUs they have, not bound to them.
+    # Ray schedules by declared resources, so the declaration is exactly what the workers request.
     count = workers.count or 1
     room = {"num_cpus": -(-count * workers.cpus // 1), "num_gpus": -(-count * workers.gpus // 1)}
     try:
         _tried(ray, workers.tries, Exception, address="local", include_dashboard=False, **room)
-    except Exception as error:  # of whatever kind its processes make it
+    except Exception as error:  # Ray's processes raise many kinds
         raise InputError(f"Ray cannot start here: {_said(error)}") from error
 
 
 def _tried(ray: Any, tries: int, kind: type[Exception], **options: Any) -> None:
-    """Start or join Ray, again where it did not come up."""
+    """Start or join Ray, with several tries."""
     while True:
         try:
             return ray.init(**options, log_to_driver=False, logging_level="error")
@@ -360,12 +357,12 @@ def _join(ray: Any, address: str, tries: int) -> None:
     hint = "start one with 'ray start --head', or give the HOST:6379 of its head or the ray://HOST:10001 of its clients"
     try:
         if "://" not in where:
-            # It also finds the cluster of this machine.
+            # This call also finds the cluster of this machine.
             where = ray._private.services.canonicalize_bootstrap_address(where) or where
-        if "://" not in where or where.startswith("ray://"):  # others are of plugins
+        if "://" not in where or where.startswith("ray://"):  # plugins have other schemes
             _check_answer(where.removeprefix("ray://"))
         hint = "a cluster that asks for a token needs RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in the environment"
-        # Of "auto", Ray finds the token itself. A server for clients may fail to start its process for this one.
+        # With "auto", Ray finds the token. A client server may fail to start a process for this client.
         _tried(ray, tries, ConnectionAbortedError, address=address)
     except (OSError, RuntimeError, ValueError, ImportError) as error:
         named = repr(address) if where == address else f"{address!r}, which is {where}"
@@ -373,11 +370,11 @@ def _join(ray: Any, address: str, tries: int) -> None:
 
 
 def _check_answer(address: str) -> None:
-    """Have a server say hello: Ray itself would wait for minutes, deaf to signals.
+    """Check that a server answers, because Ray itself would wait for minutes, deaf to signals.
 
     Raises:
-        OSError: nobody answers.
-        ValueError: the address is none, or what answers is not Ray.
+        OSError: there is no answer.
+        ValueError: the address is malformed, or the server is not Ray.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
@@ -389,12 +386,12 @@ def _check_answer(address: str) -> None:
         with line.makefile("rb") as answer:
             kind = answer.read(4)[3:]
         if kind != bytes([SETTINGS]):
-            raise ValueError("what answers there is not Ray")
+            raise ValueError("the server there is not Ray")
 
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Ray ends a process at SIGTERM from its start on: the handler that was there before comes back."""
+    """Restore the handler of SIGTERM, which Ray replaces when it starts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -404,7 +401,7 @@ def _own_signals() -> Iterator[None]:
     except SystemExit as error:  # Ray's own handler
         raise KeyboardInterrupt from error
     finally:
-        # Who leaves SIGTERM to the system has Ray end in order all the same.
+        # With the default handler, Ray's own handler stays, and ends Ray in order.
         if before is not signal.SIG_DFL:
             signal.signal(signal.SIGTERM, before)
 

@@ -22,10 +22,10 @@ from jaxrnn.evaluation.summary import Sums, check_slices, drawn, interval, mean_
 if TYPE_CHECKING:
     import polars
 
-#: Seconds by which the lengths of one recording may differ, as they may be rounded.
+#: Rounding of lengths, in seconds.
 _SECONDS = 1e-3
 
-#: Recordings that a message names at most.
+#: The largest number of recordings that a message names.
 _NAMED = 3
 
 
@@ -35,14 +35,14 @@ class PairedComparison:
     """Two results on one corpus.
 
     Attributes:
-        names: of the first and the second.
-        recordings: the number that are in both.
-        only_first: ids that the second does not have; they are left out.
-        only_second: ids that the first does not have; they are left out.
-        only_columns: metrics that only one of them has.
-        differences: of each metric that both have.
-        slices: by column and slice, the same of the recordings in it.
-        corpus: by metric that counts, the differences of the corpus as a whole.
+        names: the names of the first and the second system.
+        recordings: the number of recordings in both.
+        only_first: ids that the second system lacks; left out.
+        only_second: ids that the first system lacks; left out.
+        only_columns: metrics of only one system.
+        differences: differences of each common metric.
+        slices: by column and slice, differences over the recordings of the slice.
+        corpus: by metric that counts, differences over the whole corpus.
     """
 
     names: tuple[str, str]
@@ -62,17 +62,17 @@ def compare(
     slices: Sequence[str] = (),
     same_files: bool = True,
 ) -> PairedComparison:
-    """Compare two systems on the recordings that both have, paired by id.
+    """Compare two systems on their common recordings, paired by id.
 
     Args:
-        first: results, or their folder.
-        second: the results to compare with them, or their folder.
-        slices: columns to group the recordings by, as the second has them.
+        first: results, or a results folder.
+        second: the results to compare with the first, or a results folder.
+        slices: columns of the second results to group the recordings by.
         same_files: whether paths of recordings and references must be equal. Otherwise only ids and lengths are
             compared, for a corpus that has moved.
 
     Raises:
-        InputError: they are of different corpora, have no metric in common, or a folder holds no results.
+        InputError: the corpora differ, there is no common metric, or a folder holds no results.
     """
     results = [_results(first), _results(second)]
     names = results[0].name, results[1].name
@@ -158,26 +158,26 @@ def _check_corpora(left: polars.DataFrame, right: polars.DataFrame, apart: str, 
 
 @dataclass(frozen=True)
 class Difference:
-    """A metric of the second system less the same of the first, over the recordings where both have one.
+    """A metric of the second system minus that of the first system, over recordings with both values.
 
     Attributes:
-        column: the metric's.
-        unit: its unit.
-        higher_is_better: None where neither direction is better.
-        n: recordings whose difference is finite; means are of them.
-        left_out: recordings of both without a value in one of them.
-        infinite: recordings whose difference is infinite.
-        first: mean of the first system; NaN where there is none.
-        second: mean of the second.
-        mean: of the differences.
-        low: of the mean's interval, for which pairs are drawn together.
-        high: of the mean's interval.
-        median: of the differences.
-        p: of Wilcoxon's signed-rank test, two-sided: the probability of a difference as large between two equally good
-            systems; NaN where nothing can be compared. Differences of zero are left out of it (Wilcoxon, 1945).
-        wins: recordings where the second is better; the higher value where neither direction is.
-        ties: recordings where neither is.
-        losses: recordings where the first is better.
+        column: the column of the metric.
+        unit: the unit.
+        higher_is_better: None if neither direction is better.
+        n: recordings with a finite difference; means are over these recordings.
+        left_out: recordings without a value in one system.
+        infinite: recordings with an infinite difference.
+        first: the mean of the first system; NaN without a value.
+        second: the mean of the second system.
+        mean: the mean difference.
+        low: the lower end of the interval of the mean; pairs are drawn together.
+        high: the upper end of the interval.
+        median: the median difference.
+        p: the p-value of Wilcoxon's signed-rank test, two-sided, without differences of zero (Wilcoxon, 1945); NaN
+            without pairs.
+        wins: recordings with a better value in the second system; with a higher value if neither direction is better.
+        ties: recordings with equal values.
+        losses: recordings with a better value in the first system.
     """
 
     column: str
@@ -200,16 +200,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class CorpusDifference:
-    """A value of the corpus as a whole, of two systems, over the recordings that both have counted.
+    """A value over the whole corpus for two systems, over the recordings that both have counted.
 
     Attributes:
-        column: the value's.
-        n: recordings.
-        first: of the first system; NaN where it is not defined.
-        second: of the second.
-        difference: the second less the first.
-        low: of the difference's interval, for which recordings are drawn for both together.
-        high: of the difference's interval.
+        column: the column of the value.
+        n: the number of recordings.
+        first: the value of the first system; NaN if undefined.
+        second: the value of the second system.
+        difference: the second value minus the first.
+        low: the lower end of the interval; recordings are drawn for both systems together.
+        high: the upper end of the interval.
     """
 
     column: str
@@ -224,7 +224,7 @@ class CorpusDifference:
 def corpus_differences(
     pools: tuple[Pool, Pool], counts: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 ) -> tuple[CorpusDifference, ...]:
-    """The differences of a metric that counts, by the counts ``(first, second)`` of each recording."""
+    """Return the differences of a metric that counts, from the counts ``(first, second)`` of each recording."""
     sums = [Sums(pool, len(counts)) for pool in pools]
     for place, pair in enumerate(counts):
         for each, count in zip(sums, pair, strict=True):
@@ -240,7 +240,7 @@ def corpus_differences(
 
 
 def difference(column: Column, first: np.ndarray, second: np.ndarray) -> Difference:
-    """The difference of a metric of two systems ``float64[recordings]``, NaN where there is no value."""
+    """Return the difference of a metric ``float64[recordings]`` of two systems, with NaN for missing values."""
     both = ~(np.isnan(first) | np.isnan(second))
     first, second = first[both], second[both]
     with np.errstate(invalid="ignore"):

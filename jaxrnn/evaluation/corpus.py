@@ -15,10 +15,10 @@ from jaxrnn._files.stores import REQUESTS, Location, Url, bare_name, files_below
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.recordings import open_recording
 
-#: The files to search a folder for.
+#: Recordings in a folder.
 PATTERNS = ("**/*.wav", "**/*.flac", "**/*.npy", "**/*.npz")
 
-#: The columns of a manifest that are read here; all others are passed on.
+#: The columns of a manifest with a meaning; all others are passed on.
 KEYS = ("id", "path", "reference")
 
 
@@ -28,10 +28,10 @@ class Item:
     """A recording to evaluate.
 
     Attributes:
-        id: its unique name, in results and of the files that are written for it.
+        id: the unique name, used in results and for output files.
         path: the recording.
-        reference: the expected output, clean sound or labels; None where there is none.
-        columns: the further columns of a manifest, for slices.
+        reference: the expected output: clean sound or labels; None without a reference.
+        columns: further columns of a manifest, for slices.
     """
 
     id: str
@@ -44,22 +44,22 @@ def from_folder(
     folder: Location | str, *, reference: Location | str | None = None, patterns: Sequence[str] = PATTERNS,
     limit: int | None = None,
 ) -> Sequence[Item]:  # fmt: skip
-    """The recordings below a folder, in the order of their names.
+    """List the recordings below a folder, sorted by name.
 
     Args:
         folder: the folder, here or by URL.
-        reference: the folder of their references, which have the same relative paths but for the suffix.
-        patterns: the files to search for.
-        limit: the most recordings to take.
+        reference: the folder of references, with the same relative paths apart from the suffix.
+        patterns: glob patterns of recordings.
+        limit: the largest number of recordings.
 
     Raises:
-        InputError: there is no such folder, nothing in it, or a recording without its reference.
-        StoreError: it is in a store that cannot be reached.
+        InputError: the folder does not exist or holds no recordings, or a recording has no reference.
+        StoreError: the store cannot be reached.
     """
     folder = location(folder)
     paths = files_below(folder, patterns)
     if not paths:
-        raise InputError(f"{folder} holds nothing that fits {', '.join(patterns)}")
+        raise InputError(f"{folder} holds no files that match {', '.join(patterns)}")
     references = {} if reference is None else _by_name(location(reference))
     items = []
     for path in paths[:limit]:
@@ -75,15 +75,9 @@ def _by_name(folder: Location) -> dict[str, Location]:
 
 
 class Manifest(Sequence[Item]):
-    """The recordings that a table lists, in the order of their ids: each is made when it is asked for.
+    """The recordings that a table lists, sorted by id; each item is made on demand.
 
-    Args:
-        folder: that relative paths start from.
-        table: with the columns `KEYS`, each of text, and further ones.
-
-    Attributes:
-        ids: all of them.
-        columns: the further ones.
+    `table` has the text columns `KEYS` and any further columns. Relative paths start from `folder`.
     """
 
     def __init__(self, folder: Location, table: Any):
@@ -112,16 +106,16 @@ class Manifest(Sequence[Item]):
 
 
 def from_manifest(path: Location | str, *, limit: int | None = None) -> Sequence[Item]:
-    """The recordings that a table lists, which stay in memory as the table alone.
+    """List the recordings of a table, which stays in memory as a table.
 
     Args:
         path: a CSV or Parquet file, here or by URL, with a column ``path`` and optionally ``id`` and ``reference``.
-            Paths are URLs, or relative to the folder of the table. Every other column is passed on.
-        limit: the most recordings to take.
+            Paths are URLs, or relative to the folder of the table. All other columns are passed on.
+        limit: the largest number of recordings.
 
     Raises:
-        InputError: the table cannot be read, has no column ``path``, or an empty path.
-        StoreError: it is in a store that cannot be reached.
+        InputError: the table cannot be read, has no column ``path``, or has an empty path.
+        StoreError: the store cannot be reached.
     """
     path = location(path)
     rows = _read_table(path).head(limit) if limit is not None else _read_table(path)
@@ -146,7 +140,7 @@ def from_manifest(path: Location | str, *, limit: int | None = None) -> Sequence
 def _read_table(path: Location) -> Any:
     with optional_package("polars", "reading a manifest", "evaluate"):
         import polars
-    # Names stay as they are written, 007 too. The type of a column is inferred from all of its rows.
+    # Names stay text: 007 is not 7. The types of other columns are inferred from all rows.
     names: dict[str, Any] = dict.fromkeys(KEYS, polars.String)
     read_csv = functools.partial(polars.read_csv, infer_schema_length=None, schema_overrides=names)
     readers = {".csv": read_csv, ".parquet": polars.read_parquet}
@@ -162,7 +156,7 @@ def _read_table(path: Location) -> Any:
 
 
 def columns_of(corpus: Iterable[Item]) -> list[str]:
-    """The further columns of the recordings."""
+    """Return the names of the further columns of the recordings."""
     return (
         corpus.columns
         if isinstance(corpus, Manifest)
@@ -171,10 +165,10 @@ def columns_of(corpus: Iterable[Item]) -> list[str]:
 
 
 def checked(items: Iterable[Item]) -> Sequence[Item]:
-    """Items in the order of their ids, which must be unique and usable as relative paths.
+    """Return items sorted by id, with ids that are unique and usable as relative paths.
 
     Raises:
-        InputError: two items have one id, or an id leads out of the folder of results.
+        InputError: two items have the same id, or an id leads out of the results folder.
     """
     if isinstance(items, Manifest):
         return items
@@ -188,13 +182,13 @@ def _check_ids(ids: Iterable[str], items: Sequence[Item]) -> None:
     for place, name in enumerate(ids):
         if name == before:
             first, second = items[place - 1].path, items[place].path
-            raise InputError(f"two recordings are called {name!r}: {first} and {second}; give them different ids")
+            raise InputError(f"two recordings are called {name!r}: {first} and {second}; change one of the ids")
         if name.startswith("/") or ".." in name.split("/") or not name.strip():
             raise InputError(f"{items[place].path}: the id {name!r} cannot name a file below the folder of results")
         before = name
 
 
-#: Recordings that are opened at once, and those that are waited for together.
+#: Recordings that are opened concurrently, and recordings that are submitted together.
 THREADS, BLOCK = 8, 4096
 
 #: The arrays of a recording, each with the shape of its frames.
@@ -202,13 +196,10 @@ Frame = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def probe(corpus: Sequence[Item], rate: int) -> tuple[np.ndarray, dict[int, str]]:
-    """The frames of each recording, ``int64[recordings]``, and why some cannot be evaluated, by their places.
+    """Read the lengths of all recordings in frames, ``int64[recordings]``, and the errors of some, by index.
 
-    The length of those is -1. Frames must have the shape that those of most recordings have, as they share a batch.
-
-    Args:
-        corpus: the recordings.
-        rate: samples a second that sound is resampled to.
+    Recordings with an error have length -1. Frames of all recordings must have the same shape, because recordings share
+    a batch; the most frequent shape wins. Sound is resampled to ``rate``.
     """
     lengths, shapes = np.full(len(corpus), -1), np.full(len(corpus), -1)
     errors: dict[int, str] = {}

@@ -27,7 +27,7 @@ from jaxrnn.evaluation.results import OUTPUTS, TABLE, Results, read_results, res
 from jaxrnn.evaluation.summary import check_slices
 from jaxrnn.evaluation.systems import System, chunk_frames, identity_of
 
-#: Recordings in a batch, and seconds of each in a chunk.
+#: Recordings in a batch, and seconds of each recording in a chunk.
 BATCH, CHUNK = 16, 4.0
 
 
@@ -35,23 +35,23 @@ class Evaluation:
     """One system over one corpus.
 
     Args:
-        system: what is evaluated.
+        system: the system.
         corpus: the recordings, with different ids.
-        metrics: by which each is judged.
-        out: a folder for results; units that are finished there are not computed again.
-        facts: what else determines the results (files, settings of a system of one's own), so that another evaluation
-            is not mixed with this one. A `Chain` and an `Offline` are identified without it, parameters included;
-            a stepper of one's own by its `fingerprint`, or by its spec where it has none.
+        metrics: the metrics.
+        out: the results folder; units that are finished there are not computed again.
+        facts: other facts that determine the results, such as files or settings of a system of your own, so that
+            different evaluations are not mixed. `Chain` and `Offline` need no facts. A `Stepper` of your own is
+            identified by its `fingerprint`, or else by its spec.
         batch: recordings in a batch.
-        chunk: seconds of each recording in a chunk; for arrays, frames over the system's rate.
+        chunk: seconds of each recording in a chunk; for arrays, frames divided by the rate of the system.
         keep: whether to write the outputs.
-        computing: who computes the units; by default this process.
+        computing: the executor of units; by default this process.
 
     Attributes:
-        units: what is computed, batches of recordings.
-        journal: the finished units, in the folder of results.
-        outputs: the folder of outputs; None where they are not written.
-        computing: who computes the units.
+        units: batches of recordings, the units of work.
+        journal: the finished units, in the results folder.
+        outputs: the folder of outputs; None without outputs.
+        computing: the executor of units.
 
     Raises:
         InputError: an argument does not fit, or the folder holds the results of another evaluation.
@@ -82,7 +82,7 @@ class Evaluation:
             out,
             {
                 "corpus": _fingerprint(self.corpus),
-                # They determine the units: a recording of another length makes another corpus.
+                # Lengths determine the units, so a recording of another length makes another corpus.
                 "lengths of recordings": hashlib.sha256(np.asarray(lengths, "<i8").tobytes()).hexdigest(),
                 "metrics": [metric.facts for metric in self.metrics],
                 "batch": batch,
@@ -95,11 +95,11 @@ class Evaluation:
     def run(
         self, units: Iterable[Unit] | None = None, *, watch: Callable[[Unit, list[Row]], Any] | None = None
     ) -> None:
-        """Compute what is not finished yet.
+        """Compute the unfinished units.
 
         Args:
-            units: the units in order; by default all of them.
-            watch: called with each finished unit and its rows.
+            units: the units in order; by default all units.
+            watch: a function that is called with each finished unit and its rows.
 
         Raises:
             InputError: another process runs an evaluation in this folder, the folder holds results of other versions or
@@ -119,7 +119,7 @@ class Evaluation:
 
     @contextlib.contextmanager
     def _partial_outputs(self) -> Iterator[None]:
-        """Nothing is left of outputs that a killed process had begun."""
+        """Remove unfinished outputs of killed processes at the end."""
         try:
             yield
         finally:
@@ -127,7 +127,7 @@ class Evaluation:
                 discard_partial(self.outputs)
 
     def rows(self) -> list[Row]:
-        """All rows in the order of ids, those of unreadable recordings included."""
+        """Return all rows in the order of ids, with rows for unreadable recordings."""
         return sorted(self._rows, key=lambda row: row["id"])
 
     @property
@@ -142,7 +142,7 @@ class Evaluation:
             slices: columns to group results by.
 
         Raises:
-            InputError: there is no such column, or the folder cannot be written.
+            InputError: a column of ``slices`` does not exist, or the folder cannot be written.
             MissingPackageError: Polars is not installed.
         """
         folder = self.journal.folder
@@ -195,29 +195,29 @@ def evaluate(
     Finished units are kept: after an interruption, the same call continues and writes the same tables.
 
     Args:
-        system: what is evaluated, such as a `Chain` or an `Offline`, or a function that makes it.
-        corpus: the recordings, as `from_folder` or `from_manifest` returns them.
-        metrics: by which each is judged; a name is passed to `build_metric`.
-        out: a folder for results, here or by URL.
+        system: the system, such as a `Chain` or an `Offline`, or a function that makes the system.
+        corpus: the recordings, from `from_folder` or `from_manifest`.
+        metrics: metrics, or names for `build_metric`.
+        out: the results folder, here or by URL.
         slices: columns of the manifest to group results by.
         batch: recordings in a batch.
         chunk: seconds of each recording in a chunk.
         keep: whether to write the outputs to ``out/outputs``.
-        facts: what else determines the results, for systems and metrics of one's own.
-        workers: processes that compute; a number of them is on this machine. They need Ray, and a function as
-            ``system``, which each of them calls. By default, this process computes.
-        against: the results of another system on the same corpus, to compare with on the page: their folder.
-        title: of the page.
+        facts: other facts that determine the results, for systems and metrics of your own.
+        workers: processes that compute; a number means processes on this machine. Workers need Ray, and a function as
+            ``system``, which each worker calls. By default, this process computes.
+        against: the results folder of another system on the same corpus, for a comparison in the report.
+        title: the title of the report.
         main: the metric that ranks recordings; by default the first.
-        progress: whether to show a progress bar on standard error; by default if that is a terminal.
+        progress: whether to show a progress bar on standard error; by default if standard error is a terminal.
 
     Returns:
-        The results: ``rows``, one for each recording, and ``document``, their summary.
+        The results: ``rows``, one per recording, and ``document``, their summary.
 
     Raises:
         InputError: an argument does not fit, the folder belongs to another evaluation, or the disk is full. Finished
             units are kept.
-        MissingPackageError: a metric, tables, the page or workers need a package that is not installed.
+        MissingPackageError: a metric, tables, the report or workers need a package that is not installed.
     """
     built = [build_metric(metric) if isinstance(metric, str) else metric for metric in metrics]
     check_main(built, main)
@@ -246,15 +246,11 @@ def _evaluator(
 
 
 def run(evaluation: Evaluation, progress: bool | None = None) -> dict[str, Any]:
-    """Compute the units that are not finished.
-
-    Args:
-        evaluation: what is run.
-        progress: whether to show a progress bar on standard error; by default if that is a terminal.
+    """Compute the unfinished units with a progress bar, by default if standard error is a terminal.
 
     Returns:
-        The times of the run, for the units that were not finished before: ``seconds``, ``seconds_of_recordings``,
-        ``times_real_time``, and ``workers``.
+        The times of the newly computed units: ``seconds``, ``seconds_of_recordings``, ``times_real_time``, and
+        ``workers``.
     """
     units, computing = evaluation.units, evaluation.computing
     finished = evaluation.journal.finished()
@@ -290,30 +286,22 @@ def run(evaluation: Evaluation, progress: bool | None = None) -> dict[str, Any]:
     }
 
 
-#: The times of a run, in a file of their own: they differ from run to run, and the results must not.
+#: The times of a run are in a separate file, because results do not differ between runs.
 TIMES = "times.json"
 REPORT = "report.html"
 
 
 def check_slices_of(corpus: Iterable[Item], metrics: Iterable[Metric], slices: Iterable[str]) -> None:
-    """Check before the run that results can be grouped by these columns.
-
-    Raises:
-        InputError: there is no such column; the message names the nearest.
-    """
+    """Check before the run that columns exist to group results by."""
     check_slices(
         slices, [*columns_of(corpus), *COLUMNS, *(column.name for metric in metrics for column in metric.columns)]
     )
 
 
 def check_main(metrics: Sequence[Metric], main: str | None) -> None:
-    """Check before the run that recordings can be ranked by this metric.
-
-    Raises:
-        InputError: there is no such metric or column of one; the message names the nearest.
-    """
+    """Check before the run that a metric exists to rank recordings by."""
     known = [name for metric in metrics for name in (metric.name, *(column.name for column in metric.columns))]
-    # The columns of a function with several values are not known yet, but their prefix is.
+    # A function with several values has unknown columns before the run, but a known prefix.
     prefixes = tuple(f"{metric.name}_" for metric in metrics if metric.by_key)
     if main is not None and main not in known and not main.startswith(prefixes):
         raise InputError(f"there is no metric {main!r}{near(main, known)}; there are: {', '.join(known) or 'none'}")
@@ -329,20 +317,11 @@ def conclude(
     main: str | None = None,
     examples: int = EXAMPLES,
 ) -> Results:
-    """Write the tables and the report page of the finished units.
-
-    Args:
-        evaluation: what was run.
-        times: of the run.
-        slices: columns to group results by.
-        baseline: the results of another system on the same corpus, to compare with.
-        title: of the page.
-        main: the metric that ranks recordings; by default the first.
-        examples: recordings to listen to, of the worst and of the best each.
+    """Write the tables and the report of the finished units.
 
     Raises:
-        InputError: the disk is full, the baseline is of another corpus, or there is no such column or metric.
-        MissingPackageError: a package that tables or the page need is not installed.
+        InputError: the disk is full, the baseline is of another corpus, or a column or metric does not exist.
+        MissingPackageError: a package for tables or the report is not installed.
     """
     out, results = evaluation.journal.folder, evaluation.write_results(slices)
     write_whole(out / TIMES, lambda file: file.write_text(json.dumps(dict(times), indent=1)))

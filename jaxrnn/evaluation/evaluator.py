@@ -26,23 +26,23 @@ from jaxrnn.evaluation.systems import System, chunk_frames, surroundings
 
 
 class Computing(Protocol):
-    """Whoever computes units, a context: an `Evaluator` in this process, or a `WorkerPool` of others."""
+    """The protocol of executors: an `Evaluator` in this process, or a `WorkerPool` of others. Used as a context."""
 
     @property
     def workers(self) -> int:
-        """How many compute at the moment."""
+        """The number of workers at the moment."""
         ...
 
     @property
     def surroundings(self) -> Mapping[str, Any]:
-        """What results depend on besides the evaluation, known inside of the context."""
+        """Versions and devices, available inside of the context."""
         ...
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Row]]]:
-        """Units with their rows, as they are finished; a unit is taken when there is somebody to compute it.
+        """Yield units with their rows, in the order in which they are finished; units are taken lazily.
 
         Raises:
             InputError: outputs cannot be written.
@@ -51,14 +51,9 @@ class Computing(Protocol):
 
 
 class Evaluator:
-    """Computes units in this process, on all of its devices.
+    """Computes units in this process, on all devices.
 
-    Args:
-        system: what is evaluated.
-        metrics: by which each recording is judged.
-        batch: recordings in a batch.
-        chunk: seconds of each recording in a chunk.
-        outputs: a folder for outputs; None to write none.
+    ``chunk`` is in seconds; without ``outputs``, a folder, no outputs are written.
     """
 
     workers = 1
@@ -76,10 +71,10 @@ class Evaluator:
         return surroundings()
 
     def __enter__(self) -> Self:
-        # A store is the same for all.
+        # A store is visible to all workers.
         if isinstance(self._outputs, Path) and not self._outputs.parent.is_dir():
             raise InputError(
-                f"there is no folder {self._outputs.parent} here: all who compute must see it, to write to it"
+                f"there is no folder {self._outputs.parent} here: all workers need access to the results folder"
             )
         self._judge = ThreadPoolExecutor(1)
         return self
@@ -88,7 +83,7 @@ class Evaluator:
         self._judge.shutdown()
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Row]]]:
-        """As `Computing` has it: the recordings of a unit are judged while the next unit is computed."""
+        """Yield units with rows, as in `Computing`; a unit is judged while the next unit is computed."""
         last: tuple[Unit, Future[list[Row]]] | None = None
         for unit in units:
             begun = unit, self.begin(unit)
@@ -99,7 +94,7 @@ class Evaluator:
             yield last[0], last[1].result()
 
     def begin(self, unit: Unit) -> Future[list[Row]]:
-        """Compute a unit; the future holds its rows once its outputs are judged and written."""
+        """Compute a unit; the future holds the rows after outputs are judged and written."""
         places = [place for item in unit.items for place in (item.path, item.reference)]
         workers = at_once(self._worker, zip(unit.items, unit.lengths, strict=True), places)
         recordings = [worker.recording for worker in workers]
@@ -107,7 +102,7 @@ class Evaluator:
         try:
             self._compute(unit, workers, source)
         except BaseException:
-            # After the shutdown, no new file is begun.
+            # The shutdown waits for the judge, so that no file is begun afterwards.
             self._judge.shutdown()
             _discard(workers)
             raise
@@ -123,7 +118,7 @@ class Evaluator:
         return recording
 
     def _worker(self, member: tuple[Item, int]) -> RecordingWorker:
-        """A recording of a unit and its reference, opened."""
+        """Open a recording of a unit, and its reference."""
         item, length = member
         recording = self._open(item, length)
         reference, problem = None, None
@@ -141,7 +136,7 @@ class Evaluator:
         carry = self._system.start(unit.streams)
         pending: list[Any] = []
         for chunk in prefetched(source):
-            # It is the judge alone that touches the files of a recording.
+            # Only the judge's thread touches the files of a recording.
             pending += [self._judge.submit(workers[place].fail, reason) for place, reason in chunk.errors.items()]
             active = [
                 place not in chunk.errors and not worker.ended and worker.error is None
@@ -153,7 +148,7 @@ class Evaluator:
             pieces, carry = self._devices.run(unit.streams, ending)(carry, chunk.parts, chunk.frames)
             for worker, frames in zip(workers, chunk.frames, strict=False):
                 worker.ended = worker.ended or frames < self._chunk
-            # One chunk is judged while the next is computed; the loop waits for the one before, to bound memory.
+            # One chunk is judged while the next is computed; waiting for older chunks bounds memory.
             while len(pending) > 1:
                 pending.pop(0).result()
             pending.append(self._judge.submit(_distribute, workers, active, pieces))
@@ -175,7 +170,7 @@ def _discard(workers: Sequence[RecordingWorker]) -> None:
 
 
 def _distribute(workers: Sequence[RecordingWorker], active: Sequence[bool], pieces: Mapping[str, Any]) -> None:
-    """Give every active worker its part of a chunk's outputs."""
+    """Pass each active worker its part of a chunk's outputs."""
     arrays = {name: (np.asarray(piece.values), np.asarray(piece.counts)) for name, piece in pieces.items()}
 
     def add(place: int) -> None:
@@ -185,11 +180,11 @@ def _distribute(workers: Sequence[RecordingWorker], active: Sequence[bool], piec
 
 
 def _places(workers: Sequence[RecordingWorker]) -> Iterator[Location | None]:
-    """Where the files are that are read and written while recordings are judged."""
+    """Yield the locations of all files that are read and written while recordings are judged."""
     return (place for worker in workers for place in (worker.item.path, worker.item.reference, worker.outputs))
 
 
-#: Chunks to read in advance, and threads that read them.
+#: Chunks that are read ahead, and threads for reading.
 PREFETCH, THREADS = 8, 4
 
 
@@ -197,16 +192,15 @@ PREFETCH, THREADS = 8, 4
 class Unit:
     """Recordings that are evaluated together.
 
-    The corpus alone determines what is in a unit. Its results are therefore equal bit by bit whoever computes them,
-    also after an interruption.
+    The corpus alone determines the units. Results are therefore bit-identical on any worker, also after an
+    interruption.
 
     Attributes:
-        index: its number.
-        items: its recordings.
+        index: the number of the unit.
+        items: the recordings.
         lengths: frames of each recording.
-        rate: frames a second.
-        streams: size of the batch. Streams without a recording stay empty, as a batch of another size would have to be
-            compiled.
+        rate: frames per second.
+        streams: the batch size. Streams without a recording stay empty, because another batch size would compile again.
     """
 
     index: int
@@ -217,18 +211,14 @@ class Unit:
 
     @property
     def seconds(self) -> float:
-        """The length of its recordings together."""
+        """The total length of the recordings."""
         return sum(self.lengths) / self.rate
 
 
 class Units(Sequence[Unit]):
-    """The units of a corpus, longest recordings first, so that none comes last; each is made when it is asked for.
+    """The units of a corpus, longest recordings first, made on demand.
 
-    Args:
-        corpus: the recordings.
-        lengths: frames of each, ``int64[recordings]``; below 0 for one that cannot be read and is in no unit.
-        rate: frames a second.
-        batch: the most recordings in a unit.
+    ``lengths`` are frames, ``int64[recordings]``; recordings with a negative length are left out.
     """
 
     def __init__(self, corpus: Sequence[Item], lengths: np.ndarray, rate: int, batch: int):
@@ -260,7 +250,7 @@ class Units(Sequence[Unit]):
 
     @property
     def seconds(self) -> float:
-        """The length of all recordings together."""
+        """The total length of all recordings."""
         return int(self._lengths[self._order].sum()) / self._rate
 
 
@@ -268,10 +258,8 @@ class Units(Sequence[Unit]):
 class UnitChunk:
     """A chunk of every recording of a unit.
 
-    Attributes:
-        parts: by array, ``[streams, before + chunk, ...]``.
-        frames: ``int32[streams]``, the frames of the chunk that each stream has, the zeros that flush it included.
-        errors: why a recording cannot be read, by its place in the unit.
+    ``parts`` are ``[streams, before + chunk, ...]`` by array. ``frames``, ``int32[streams]``, count the frames of each
+    stream, flushing zeros included. ``errors`` are the reasons of unreadable recordings by index.
     """
 
     parts: dict[str, np.ndarray]
@@ -280,14 +268,9 @@ class UnitChunk:
 
 
 class ChunkSource:
-    """The chunks of a unit by number: a data source for Grain.
+    """The chunks of a unit by index: a data source for Grain.
 
-    Args:
-        unit: the unit.
-        recordings: its recordings.
-        totals: the frames that the system takes of each, the zeros that flush it included.
-        chunk: frames in a chunk.
-        before: past frames that each chunk begins with.
+    ``totals`` are frames of each recording, flushing zeros included; ``before`` are past frames in each chunk.
     """
 
     def __init__(self, unit: Unit, recordings: Sequence[Recording], totals: Sequence[int], chunk: int, before: int):
@@ -295,7 +278,7 @@ class ChunkSource:
         self._chunk, self._before = chunk, before
 
     def __len__(self) -> int:
-        # One more than the full chunks: a stream that ends with a chunk is flushed in the next one.
+        # A stream that ends exactly with a chunk is flushed in the next chunk.
         return max(self._totals) // self._chunk + 1
 
     def __getitem__(self, index: Any) -> UnitChunk:
@@ -317,7 +300,7 @@ class ChunkSource:
         return UnitChunk(self._stacked(parts), frames, errors)
 
     def _stacked(self, parts: Sequence[Mapping[str, np.ndarray] | None]) -> dict[str, np.ndarray]:
-        """One array of all streams for each name, zeros for those without a part."""
+        """Stack all streams of each array, with zeros for streams without a part."""
         template = next((part for part in parts if part is not None), None)
         if template is None:
             template = self._recordings[0].part(-self._before - self._chunk, 0)
@@ -332,7 +315,7 @@ class ChunkSource:
 
 
 def prefetched(source: ChunkSource) -> Iterator[UnitChunk]:
-    """The chunks in order, read in advance.
+    """Yield chunks in order, read ahead.
 
     Raises:
         MissingPackageError: Grain is not installed.
@@ -347,19 +330,15 @@ Run = Callable[..., tuple[Any, Any]]
 
 
 class Devices:
-    """All devices of this process, which a batch is sharded over.
-
-    Args:
-        system: what runs.
-        batch: recordings in a batch, a multiple of the number of devices.
+    """All devices of this process; a batch is sharded over the devices.
 
     Raises:
-        InputError: the batch is no such multiple.
+        InputError: the number of devices does not divide the batch.
     """
 
     def __init__(self, system: System, batch: int):
         self._system = system
-        # A cache of the instance: one of the class would keep every system alive.
+        # A cache per instance: a cache of the class would keep every system alive.
         self.run = functools.cache(self._run)
         self.devices = jax.local_devices()
         if batch % len(self.devices):
@@ -369,10 +348,7 @@ class Devices:
             )
 
     def _run(self, streams: int, ending: bool) -> Run:
-        """``(carry, parts, frames) -> (pieces, carry)`` for a batch of so many streams.
-
-        A batch of fewer than two streams for each device runs on one device.
-        """
+        """Return ``(carry, parts, frames) -> (pieces, carry)``; fewer than two streams per device run on one device."""
         run = functools.partial(self._system.run, ending=ending)
         count = len(self.devices)
         if count == 1 or streams % count or streams < 2 * count:
@@ -390,7 +366,7 @@ class Devices:
         )
 
         def sharded_run(carry: Any, parts: Mapping[str, Any], frames: Any) -> tuple[Any, Any]:
-            # A function under jit takes whole numbers of 64 bits as such only where its caller's types are exact.
+            # Under jit, 64-bit integers stay 64-bit only with exact types.
             is_wide = any(part.dtype.kind in "iu" and part.dtype.itemsize == 8 for part in parts.values())
             with exact_types() if is_wide else contextlib.nullcontext():
                 return compiled(carry, parts, frames)
@@ -398,7 +374,7 @@ class Devices:
         return sharded_run
 
     def _carry_axes(self, streams: int) -> Any:
-        """The sharding of each array of the carry: its batch axis is the one that grows with the batch."""
+        """Return the sharding of each carry array: the batch axis is the axis that grows with the batch."""
 
         def spec(one: Any, more: Any) -> PartitionSpec:
             axis = next((a for a, (x, y) in enumerate(zip(one.shape, more.shape, strict=True)) if x != y), None)

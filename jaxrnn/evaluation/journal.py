@@ -266,7 +266,7 @@ def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
                 try:
                     entry = json.loads(line)
                 except ValueError:
-                    break  # torn; a machine that lost its power may have lost more than the last line
+                    break  # after a loss of power, more than the last line may be torn
                 if entry["unit"] not in units:
                     units.add(entry["unit"])
                     yield entry["unit"], entry["rows"]

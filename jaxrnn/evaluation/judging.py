@@ -23,23 +23,9 @@ from jaxrnn.evaluation.systems import System
 
 
 class RecordingWorker:
-    """One recording. An error while it is read becomes its row; an error while its outputs are written ends the run.
+    """The path of one recording: outputs are aligned with the recording, judged, written, and turned into a row.
 
-    Args:
-        item: the recording.
-        recording: the same, opened.
-        reference: what its output is judged by, opened.
-        system: what runs.
-        metrics: by which it is judged.
-        outputs: a folder for its outputs; None to write none.
-
-    Attributes:
-        item: the recording.
-        recording: the same, opened.
-        outputs: the folder for its outputs.
-        frames: the frames that the system takes for it, the zeros that flush it included.
-        ended: whether all its frames have been through the system.
-        error: why it has no result, or None.
+    An error while reading becomes the row; an error while writing ends the run.
     """
 
     def __init__(
@@ -60,7 +46,7 @@ class RecordingWorker:
         self._position: dict[str, int] = {}
 
     def add(self, pieces: Mapping[str, tuple[np.ndarray, int]]) -> None:
-        """Add the outputs of a chunk: by name, ``[frames, ...]`` and how many of the frames are this recording's."""
+        """Add the outputs of a chunk: by name, ``[frames, ...]`` and the number of valid frames."""
         for name, (values, count) in pieces.items():
             if self.error is None:
                 self._add(name, values[:count])
@@ -95,12 +81,12 @@ class RecordingWorker:
         self.discard()
 
     def discard(self) -> None:
-        """Remove every file that is not finished."""
+        """Remove every unfinished file."""
         for writer in self._writers.values():
             writer.discard()
 
     def row(self) -> Row:
-        """Finish the files, and make the row of the recording."""
+        """Finish the files, and return the row of the recording."""
         if self.error is None:
             for writer in self._writers.values():
                 writer.finish()
@@ -108,19 +94,12 @@ class RecordingWorker:
         return row_of(self.item, self.recording.length / self._system.rate, self.error) | values
 
 
-#: The frames, or the share of all frames, by which a reference may be shorter than an output; labels also longer.
+#: The number or share of frames by which a reference may be shorter than the output; labels may also be longer.
 TOLERANCE_FRAMES, TOLERANCE = 2, 0.02
 
 
 class Judge:
-    """All metrics of one recording.
-
-    Args:
-        metrics: by which it is judged.
-        recording: the recording, for metrics that compare with it.
-        reference: what its output is judged by; None where there is none.
-        system: whose outputs are judged.
-    """
+    """All metrics of one recording. Each metric gets the frames that it needs, and fails alone."""
 
     def __init__(
         self,
@@ -140,7 +119,7 @@ class Judge:
         self._frames: dict[str, int] = {}
 
     def take(self, output: str, values: np.ndarray, first: int) -> None:
-        """Judge frames ``[frames, ...]`` of an output, the first of which is its frame ``first``.
+        """Judge frames ``[frames, ...]`` of an output, beginning with frame number ``first``.
 
         Raises:
             InputError: the reference or the recording cannot be read.
@@ -159,7 +138,7 @@ class Judge:
             if reference is None or not metric.needs_reference:
                 self._add(metric, values, reference, source)
                 continue
-            # Frames beyond the end of the reference are not judged.
+            # Frames after the end of the reference are not judged.
             common = len(reference)
             if common:
                 self._add(metric, values[:common], reference, None if source is None else source[:common])
@@ -176,7 +155,7 @@ class Judge:
         self._guarded(metric, lambda: self._open[metric.name].add(*frames))
 
     def _guarded(self, metric: Metric, call: Callable[[], Any]) -> Any:
-        """The result of a call; an error of a metric ends that metric for this recording."""
+        """Return the result of a call; an error ends the metric for this recording."""
         try:
             return call()
         except NoValueError as error:
@@ -190,7 +169,7 @@ class Judge:
         self._open.pop(metric.name, None)
 
     def _compare_lengths(self) -> None:
-        """Note the metrics whose reference has another length than the output."""
+        """Note the metrics with references of another length than the output."""
         if self._reference is None or isinstance(self._reference, Segments):
             return
         for output, frames in self._frames.items():
@@ -210,7 +189,7 @@ class Judge:
                 self._notes[""] = f"{note}; judged are the first {min(length, frames)}"
 
     def row(self) -> Row:
-        """The values by column, None where there is none; counts; and ``notes``, the reasons for missing values."""
+        """Return values by column, None if missing, counts, and ``notes``, the reasons for missing values."""
         self._compare_lengths()
         row: Row = {}
         for metric in self._metrics:
@@ -221,7 +200,7 @@ class Judge:
         return {"notes": self._note(), **row}
 
     def _note(self) -> str | None:
-        """Each reason once, with its metrics in their order."""
+        """Return each reason once, with its metrics in order."""
         reasons: dict[str, list[str]] = {}
         for name in ["", *(metric.name for metric in self._metrics)]:
             if name in self._notes:
@@ -230,40 +209,34 @@ class Judge:
 
 
 def _array(parts: dict[str, np.ndarray], output: str) -> np.ndarray:
-    """The array with the output's name, or the first one."""
+    """Return the array with the name of the output, or the first array."""
     return parts[output] if output in parts else next(iter(parts.values()))
 
 
 def _plain(value: Any) -> Any:
-    """A number as plain JSON, None for NaN; counts are not changed."""
+    """Convert a number to plain JSON, and NaN to None; counts stay unchanged."""
     if isinstance(value, int | float | np.number):
         return None if math.isnan(value) else float(value)
     return value
 
 
 def partial_of(folder: Location) -> Path:
-    """The folder of unfinished files: beside the folder of outputs, or for a store the one for temporary files."""
+    """Return the folder of unfinished files: beside the output folder, or the folder for temporary files."""
     return folder.with_name(f"{folder.name}.partial") if isinstance(folder, Path) else Path(tempfile.gettempdir())
 
 
 def discard_partial(folder: Location) -> None:
-    """Remove what killed processes have left beside a folder of outputs."""
+    """Remove unfinished files of killed processes."""
     if isinstance(folder, Path):
         shutil.rmtree(partial_of(folder), ignore_errors=True)
 
 
 class Writer:
-    """One output of one recording.
-
-    Args:
-        folder: the folder of outputs.
-        name: of the file in it; its suffix determines the format.
-        rate: samples a second of a sound.
-    """
+    """One output of one recording as a file: sound as WAV, other outputs as NPY, moved into place when complete."""
 
     def __init__(self, folder: Location, name: str, rate: int):
         self.path, self._rate = folder / name, rate
-        # Nobody else has this name, not even another process that computes the same unit.
+        # A unique name, because another process may compute the same unit.
         self._partial = partial_of(folder) / f"{uuid.uuid4().hex}{self.path.suffix}"
         self._file: Any = None
         self._header: dict[str, Any] = {}
@@ -326,10 +299,10 @@ class Writer:
 
 
 def _clear_time(wav: Path) -> None:
-    """Clear the time of writing in the ``PEAK`` chunk of a sound, so that equal sounds are equal files."""
+    """Clear the time stamp in the ``PEAK`` chunk of a WAV file, so that equal sounds are equal files."""
     with open(wav, "r+b") as file:
         chunk = file.read(256).find(b"PEAK")
         if chunk >= 0:
-            # The name and the size of the chunk are followed by its version and the time, four bytes each.
+            # Four fields of four bytes: name, size, version, time.
             file.seek(chunk + 12)
             file.write(bytes(4))

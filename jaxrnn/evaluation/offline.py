@@ -1,4 +1,4 @@
-"""A stepper over whole recordings: chunk after chunk with its state, exact from the first frame to the last."""
+"""Steppers over whole recordings, chunk by chunk, exact from the first frame to the last."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from jaxrnn.steps.stepspec import OutputSpec
 class Offline:
     """A stepper over recordings of any length, in chunks.
 
-    What comes out is what it gives on the whole recording; of an offline model, ``Offline(model.stream(),
-    model.params)``, what the model gives. A recording's arrays have time in front, and else the shape of the inputs
-    without time and batch.
+    Outputs equal those of the stepper on the whole recording. For an offline model, pass ``Offline(model.stream(),
+    model.params)``. Arrays of a recording have time first, then the shape of the input without time and batch.
 
     Args:
-        stepper: a streamed function, a compiled file, a model in steps, or one's own `Stepper`.
-        params: its parameters; None for the stepper's own.
-        rate: samples a second, where a recording is sound.
+        stepper: a streamed function, a compiled file, a model in steps, or a `Stepper` of your own.
+        params: the parameters; None for those of the stepper.
+        rate: samples per second, for recordings of sound.
 
     Attributes:
         rate: as above.
-        before: no frames of the past: the state holds them.
+        before: zero, because the state holds past frames.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
-        InputError: the object is no stepper, it needs parameters, an input has no frames, or no output has.
+        InputError: the object is not a stepper, parameters are missing, an input has no time axis, or no output has
+            one.
     """
 
     before = 0
@@ -60,12 +60,12 @@ class Offline:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The stepper, its parameters and the rate."""
+        """The stepper, the parameters and the rate."""
         return {"rate": self.rate, **self._network.identity}
 
     @property
     def multiple(self) -> int:
-        """A chunk holds whole pulses, the input frames of a step."""
+        """The pulse: frames of a chunk are a multiple of it."""
         return self._network.spec.pulse
 
     @property
@@ -75,30 +75,30 @@ class Offline:
 
     @property
     def delay(self) -> dict[str, int]:
-        """As the stepper's spec has it."""
+        """Delays of the stepper's spec."""
         return {each.name: each.delay or 0 for each in self._outputs}
 
     @property
     def per_frame(self) -> dict[str, Fraction]:
-        """As the stepper's spec has it; of a model in steps, each step gives a frame."""
+        """Rates of the stepper's spec; 1 for a model in steps."""
         return {each.name: Fraction(1) if each.rate is None else each.rate for each in self._outputs}
 
     def padded(self, frames: int) -> int:
-        """Nothing is put after a recording: the stepper is flushed."""
+        """Return ``frames``: the stepper is flushed without padding."""
         return frames
 
     def expected(self, output: str, frames: int) -> int | None:
-        """All that comes is the recording's."""
+        """Return None: every output frame belongs to the recording."""
         return None
 
     def start(self, batch: int) -> Any:
-        """The state before the first frame, with the batch in front."""
+        """Return the initial state, with the batch axis first."""
         return self._network.start(batch)
 
     def run(
         self, carry: Any, parts: Mapping[str, jax.Array], frames: jax.Array, *, ending: bool
     ) -> tuple[dict[str, Piece], Any]:
-        """One chunk; the streams that end in it are flushed."""
+        """Process one chunk, and flush the streams that end in it."""
         spec, arrays = self._network.spec, {}
         for each in spec.inputs:
             name = SAMPLES if set(parts) == {SAMPLES} and len(spec.inputs) == 1 else each.name

@@ -1,4 +1,4 @@
-"""Recordings on disk, read part by part: sound, or arrays ``[time, ...]``."""
+"""Recordings on disk or in a store, read part by part: sound, or arrays ``[time, ...]``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from jaxrnn._files.stores import Location, RangeArray, RangeFile, Ranges
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.systems import resampling
 
-#: Suffixes of files of arrays; all others are sound.
+#: Suffixes of array files; all other files are sound.
 ARRAYS = (".npy", ".npz")
 
-#: Suffixes of sounds of which a part can be read alone. Of others in a store, such as MP3, all of it is read.
+#: Suffixes of sounds with random access. Other sounds in a store, such as MP3, are read whole.
 SEEKABLE = (".wav", ".flac", ".aif", ".aiff", ".au", ".caf", ".rf64", ".w64")
 
-#: The least number of frames that libsndfile reports for a sound of unknown length.
+#: libsndfile reports at least this number of frames for a sound of unknown length.
 UNKNOWN = 2**62
 
-#: The name of the array of a recording that has only one.
+#: The array name of sound and of NPY files.
 SAMPLES = "samples"
 
 #: An array in memory or in a file.
@@ -38,7 +38,7 @@ class Recording(Protocol):
     """A recording that can be read part by part.
 
     Attributes:
-        length: its number of frames: samples of a sound at the requested rate, or the first axis of arrays.
+        length: the number of frames: samples of sound at the requested rate, or the first axis of arrays.
         frame: by array, the shape of one frame.
     """
 
@@ -46,22 +46,18 @@ class Recording(Protocol):
     frame: Mapping[str, tuple[int, ...]]
 
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """The frames from ``start`` to ``stop``, zeros outside the recording."""
+        """Read frames ``start`` to ``stop``, with zeros outside the recording."""
         ...
 
 
 def open_recording(path: Location, rate: int) -> Recording:
-    """Open a file without reading all of it.
-
-    Args:
-        path: a WAV, FLAC or other sound, or a NumPy file of arrays ``[time, ...]``.
-        rate: samples a second to resample a sound to.
+    """Open a WAV, FLAC or other sound, or a NumPy file of arrays ``[time, ...]``; sound is resampled to ``rate``.
 
     Raises:
-        InputError: there is no such file, it is empty, or it is not of the format that its suffix names.
-        StoreError: it is in a store that cannot be reached.
+        InputError: there is no such file, or the file is empty or not of the format of its suffix.
+        StoreError: the store cannot be reached.
     """
-    # What is no file is found by a store when it is read.
+    # A missing object is found at the first read.
     if isinstance(path, Path) and not path.is_file():
         raise InputError(f"there is no file {path}")
     try:
@@ -74,10 +70,10 @@ def open_recording(path: Location, rate: int) -> Recording:
 
 
 class SoundFile:
-    """A sound, the mean of its channels, resampled while it is read.
+    """A sound, averaged over channels and resampled while reading.
 
-    A part equals the same part of the whole file resampled by ``scipy.signal.resample_poly``: its filter has finite
-    length, so that reading a part needs only so many more samples on either side.
+    A part equals the same part of the whole file resampled by ``scipy.signal.resample_poly``: the filter has finite
+    length, so reading a part needs a fixed number of samples on either side.
     """
 
     frame: Mapping[str, tuple[int, ...]] = {SAMPLES: ()}
@@ -88,7 +84,7 @@ class SoundFile:
         with self._opened() as file:
             self._frames, file_rate = file.frames, file.samplerate
         if self._frames >= UNKNOWN:
-            raise InputError(f"{path} does not say how long it is: write it again, with its length")
+            raise InputError(f"{path} has no length in its header: write the file again with a tool that sets it")
         try:
             self._up, self._down = resampling(file_rate, rate)
         except InputError as error:
@@ -114,7 +110,7 @@ class SoundFile:
             yield file
 
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Samples ``float32[stop - start]`` at the requested rate, full scale 1."""
+        """Read samples ``float32[stop - start]`` at the requested rate, full scale 1."""
         first, last = max(start, 0), min(stop, self.length)
         if first >= last:
             return {SAMPLES: np.zeros(stop - start, np.float32)}
@@ -122,7 +118,6 @@ class SoundFile:
         return {SAMPLES: np.pad(samples, (first - start, stop - last))}
 
     def _read(self, first: int, last: int) -> np.ndarray:
-        """Samples at the rate of the file."""
         with self._opened() as file:
             try:
                 file.seek(first)
@@ -144,10 +139,10 @@ class SoundFile:
 
 
 class ArrayFile:
-    """Arrays ``[time, ...]``: the one of a NPY file, or those of a NPZ file by name.
+    """The array of a NPY file, or the arrays of a NPZ file by name, each ``[time, ...]``.
 
-    Nothing stays open or in memory between two parts, except compressed arrays of a NPZ file: they are unpacked for the
-    first part and kept until the last.
+    No file stays open and no array stays in memory between two parts, except compressed arrays: they are unpacked for
+    the first part and kept until the last.
     """
 
     def __init__(self, path: Location):
@@ -176,7 +171,7 @@ class ArrayFile:
 
     def _member(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
         if member.compress_type != zipfile.ZIP_STORED:
-            # Another thread may be reading the last part, and let go of the arrays at any moment.
+            # Another thread that reads the last part may release the arrays at any moment.
             array = self._unpacked.get(member.filename)
             if array is None:
                 array = self._unpacked[member.filename] = read_member(archive, member)
@@ -184,13 +179,13 @@ class ArrayFile:
         with archive.open(member) as file:
             header, offset = check_header(file, member.file_size, member.filename), file.tell()
         with self._opened() as file:
-            # The local header of the member, which may differ from that in the archive's directory, has its offset.
+            # The offset is in the local header, which may differ from the header in the archive's directory.
             file.seek(member.header_offset + 26)
             name, extra = (int.from_bytes(file.read(2), "little") for _ in range(2))
         return self._mapped(*header, member.header_offset + 30 + name + extra + offset)
 
     def _mapped(self, shape: tuple[int, ...], in_columns: bool, dtype: np.dtype, offset: int) -> Array:
-        """An array that stands in the file as it is; what is asked for is read."""
+        """Return a lazily read array."""
         if not math.prod(shape):
             return np.zeros(shape, dtype)
         if self._ranges is not None:
@@ -198,7 +193,7 @@ class ArrayFile:
         return np.memmap(str(self.path), dtype, "r", offset, shape, "F" if in_columns else "C")
 
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Frames ``[stop - start, ...]`` of every array."""
+        """Read frames ``[stop - start, ...]`` of every array."""
         first, last = max(start, 0), max(min(stop, self.length), 0)
         parts = {}
         for name, array in self._arrays().items():

@@ -1,4 +1,4 @@
-"""Results: rows, their table, and a document that summarises them; written as files and read again."""
+"""Results: a table with a row per recording and a JSON summary, written as files and read again."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class Results:
     """The results of one system on a corpus.
 
     Attributes:
-        name: of the system.
-        scan: the table, a row for each recording in the order of ids, whose columns are read when they are asked for.
-        document: its summary, as ``results.json`` holds it: ``format``; ``facts``; ``metrics``, each with its facts
-            and ``columns``; ``recordings``, numbers of them (``all``, ``failed``, ``noted``) and ``seconds``;
-            ``summary``, statistics by column; ``corpus``, by metric that counts, the ``values`` of all recordings
-            together, by column with ``value``, ``low`` and ``high``, and a ``curve``; and ``slices``, by column a list
-            of slices, each with its ``label`` and the same, without curves.
-        pools: of the metrics that count, by name.
-        counted: rows with their counts, in any order.
-        outputs: the folder of outputs; None where they were not kept.
+        name: the name of the system.
+        scan: the table, a row per recording in the order of ids; columns are read on demand.
+        document: the summary, as in ``results.json``: ``format``; ``facts``; ``metrics``, each with facts and
+            ``columns``; ``recordings``, numbers of recordings (``all``, ``failed``, ``noted``) and ``seconds``;
+            ``summary``, statistics by column; ``corpus``, by metric that counts, the ``values`` over all recordings, by
+            column with ``value``, ``low`` and ``high``, and a ``curve``; and ``slices``, by column a list of slices,
+            each with a ``label`` and the same entries, without curves.
+        pools: by name, pools of the metrics that count.
+        counted: rows with counts, in any order.
+        outputs: the folder of outputs; None if outputs were not kept.
     """
 
     name: str
@@ -67,23 +67,23 @@ class Results:
         return self.scan.collect()
 
     def column(self, name: str) -> polars.Series:
-        """A column of the table."""
+        """Return a column of the table."""
         return self.scan.select(name).collect()[name]
 
     @cached_property
     def rows(self) -> Sequence[Row]:
-        """A row for each recording, in the order of ids, with the counts of metrics."""
+        """A row per recording in the order of ids, with the counts of metrics."""
         keys = [pool.key for pool in self.pools.values()]
         counts = {row["id"]: {key: row[key] for key in keys if key in row} for row in self.counted} if keys else {}
         return [row | counts.get(row["id"], {}) for row in self.table.to_dicts()]
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns of its metrics."""
+        """The columns of the metrics."""
         return tuple(columns_of(*self.document["metrics"]))
 
     def output(self, name: str) -> Location | str:
-        """The sound that came out for a recording, or why there is none."""
+        """Return the output sound of a recording, or the reason for its absence."""
         if self.outputs is None:
             return "Outputs were not kept."
         paths = [self.outputs / f"{name}.wav", self.outputs / f"{name}.{AUDIO}.wav"]
@@ -96,7 +96,7 @@ def _is_file(path: Location) -> bool:
 
 
 def columns_of(*metrics: Mapping[str, Any]) -> Iterator[Column]:
-    """The columns of metrics that a document describes."""
+    """Yield the columns of metrics in a document."""
     for metric in metrics:
         for column in metric["columns"]:
             yield Column(column["name"], column["unit"], column["higher_is_better"])
@@ -112,19 +112,13 @@ def results_of(
     outputs: Location | None = None,
     path: Location | None = None,
 ) -> Results:
-    """The results that rows make.
+    """Make results of rows, in any order; the rows are iterated several times.
 
-    Args:
-        name: of the system.
-        rows: in any order; they are gone through several times.
-        metrics: by which they were judged.
-        slices: columns to group results by.
-        facts: of the run, but not its times, which differ from run to run.
-        outputs: the folder of outputs; None where they were not kept.
-        path: where to write the table, which is then never in memory as a whole; None to keep it in memory.
+    With ``path``, the table is written there, and never in memory as a whole. ``facts`` leave out times, which differ
+    from run to run.
 
     Raises:
-        InputError: there is no such column to slice by, or the table cannot be written.
+        InputError: a column of ``slices`` does not exist, or the table cannot be written.
         MissingPackageError: Polars is not installed.
     """
     columns = Columns(rows, metrics)
@@ -142,7 +136,7 @@ def results_of(
 
 
 def _plain(value: Any) -> Any:
-    """A value as plain JSON; numbers that are not finite become null."""
+    """Convert a value to plain JSON; non-finite numbers become null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -157,6 +151,10 @@ def _plain(value: Any) -> Any:
 def write_results(folder: Location, results: Results) -> None:
     """Write ``results.parquet`` and ``results.json``, each whole or not at all. Equal rows give equal bytes.
 
+    Args:
+        folder: the results folder.
+        results: the results.
+
     Raises:
         InputError: the disk is full, or the folder cannot be written.
     """
@@ -165,21 +163,20 @@ def write_results(folder: Location, results: Results) -> None:
 
 
 def write_document(folder: Location, results: Results) -> None:
-    """Write ``results.json``, whole or not at all.
-
-    Raises:
-        InputError: the disk is full, or the folder cannot be written.
-    """
+    """Write ``results.json``, whole or not at all."""
     text = json.dumps(results.document, indent=1, allow_nan=False)
     write_whole(folder / DOCUMENT, lambda file: file.write_text(text, encoding="ascii"))
 
 
 def read_results(folder: Location | str) -> Results:
-    """Read what `write_results` wrote, with the counts of rows if the evaluation ran in this folder.
+    """Read the results that `write_results` wrote, with the counts of rows if the evaluation ran in this folder.
+
+    Args:
+        folder: the results folder, here or by URL.
 
     Raises:
-        InputError: the folder holds no results, or they cannot be read.
-        StoreError: it is in a store that cannot be reached.
+        InputError: the folder holds no results, or unreadable results.
+        StoreError: the store cannot be reached.
     """
     pl, folder = load_polars(), location(folder)
     for name in (TABLE, DOCUMENT):
@@ -199,6 +196,6 @@ def read_results(folder: Location | str) -> Results:
 
 
 def _metric(description: Mapping[str, Any]) -> Metric:
-    """A metric from its description in a document."""
+    """Make a metric from its description in a document."""
     options = {key: value for key, value in description.items() if key not in ("name", "kind", "columns")}
     return METRICS[description["kind"]](called=description["name"], **options)

@@ -175,34 +175,27 @@ File = SettingsFile[EvaluationSettings]
 
 @dataclass(frozen=True)
 class PreparedEvaluation:
-    """An evaluation that is ready to run.
-
-    Attributes:
-        settings: the content of the file.
-        evaluation: the evaluation that it describes.
-    """
+    """An evaluation that is ready to run, and the content of its settings file."""
 
     settings: EvaluationSettings
     evaluation: Evaluation
 
     def conclude(self, times: Mapping[str, Any], baseline: Results | None = None) -> Results:
-        """Write the tables and the report page, as `jaxrnn.evaluation.evaluation.conclude` does."""
+        """Write the tables and the report, as `jaxrnn.evaluation.evaluation.conclude` does."""
         page = self.settings.model_dump(include={"slices", "title", "main", "examples"})
         return conclude(self.evaluation, times, baseline=baseline, **page)
 
 
 def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers | None = None) -> PreparedEvaluation:
-    """Read a file of settings, and load the models and metrics that it names.
+    """Read a settings file, and load its models and metrics.
 
-    Args:
-        path: the file.
-        overrides: values that replace those of the file.
-        workers: how many workers compute, and where, with the resources of the file; by default, this process computes.
+    ``overrides`` replace values of the file. ``workers`` is the number and place of workers, whose resources the file
+    sets; by default, this process computes.
 
     Raises:
-        InputError: something in the file does not fit; the message names the file and the key.
+        InputError: a value in the file does not fit; the message names the file and the key.
         JaxrnnError: a model cannot be loaded.
-        MissingPackageError: a metric, the reading of recordings or workers need a package that is not installed.
+        MissingPackageError: a package for a metric, recordings or workers is not installed.
     """
     file = SettingsFile(EvaluationSettings, path, overrides)
     settings = file.settings
@@ -238,7 +231,7 @@ def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers |
 
 
 def _evaluator(file: File) -> Evaluator:
-    """The evaluator of a worker, from the content of the file."""
+    """Make the evaluator of a worker."""
     settings = file.settings
     return Evaluator(
         _system(file),

@@ -27,14 +27,9 @@ def summary_of(
     pools: Mapping[str, Pool],
     slices: Sequence[str],
 ) -> dict[str, Any]:
-    """The parts of the document of `Results` that are made of its rows.
+    """Return the parts of a `Results` document that are made of its rows.
 
-    Args:
-        scan: the table.
-        rows: the same with the counts of metrics, in any order.
-        measured: the columns of metrics.
-        pools: of the metrics that count, by name.
-        slices: columns to group by.
+    ``rows`` are those of the table with the counts of metrics, in any order. One column is in memory at a time.
     """
     count = scan.select("id").collect().height
     parts = [(None, None, np.arange(count))]
@@ -73,10 +68,10 @@ def _column(scan: polars.LazyFrame, name: str) -> polars.Series:
 def _corpora(
     scan: polars.LazyFrame, rows: Iterable[Row], pool: Pool, parts: Sequence[np.ndarray]
 ) -> list[dict[str, Any]]:
-    """The values of all rows of each part together; the first, which is the whole, has its curve."""
+    """Return the values over all rows of each part; the first part, the whole corpus, also has a curve."""
 
     def counts() -> Iterator[tuple[int, Any]]:
-        """The places of recordings that are counted in the table, with their counts."""
+        """Yield the row numbers and the counts of recordings with counts."""
         counted = (row for row in rows if row.get(pool.key) is not None)
         while block := list(itertools.islice(counted, BLOCK)):
             places = ids.search_sorted(pl.Series([plain_text(row["id"]) for row in block])).to_list()
@@ -99,21 +94,18 @@ def _corpora(
     return corpora
 
 
-#: As many different numbers are slices of their own; more are cut into as many quantiles.
+#: Up to `FEW` different numbers are slices; more numbers are cut into `QUANTILES` quantiles.
 FEW, QUANTILES = 8, 4
 
-#: Slices of a column of text at most; the rest is one more.
+#: The largest number of slices of a text column; remaining values share a slice.
 MOST = 50
 
 
 def slice_by(column: polars.Series) -> dict[str, np.ndarray]:
-    """The rows of each slice of a column, in the order of values; those without a value come last.
+    """Return the row numbers of each slice of a column, ``int64[recordings]`` by label, in the order of values.
 
-    Args:
-        column: a column of a table of results: numbers, text or truth values. Null and NaN are no value.
-
-    Returns:
-        ``int64[recordings]`` by label. A quantile's label is its range.
+    Few values are slices themselves; many numbers are cut into quantiles, labelled by range. Rows with null or NaN come
+    last.
     """
     pl, numeric = load_polars(), column.dtype.is_numeric()
     known = column.cast(pl.Float64 if numeric else pl.String)
@@ -151,7 +143,7 @@ def _by_quantile(values: np.ndarray) -> dict[str, np.ndarray]:
     inner = edges[1:-1] if len(edges) > 2 else edges[1:]
     which = np.searchsorted(inner, values, side="right")
     ends = [float(edges[0]), *map(float, inner), float(edges[-1])]
-    # They are rounded as far as different ends stay different; 17 digits tell all apart.
+    # Labels have the fewest digits that keep different ends different; 17 digits always suffice.
     rounded = ([f"{end:.{digits}g}" for end in ends] for digits in range(3, 18))
     shown = next(labels for labels in rounded if len(set(labels)) == len(set(ends)))
     groups = [np.flatnonzero(which == part) for part in range(len(inner) + 1)]
@@ -169,11 +161,7 @@ def _largest(groups: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def check_slices(slices: Iterable[str], columns: Iterable[str]) -> None:
-    """Check that results can be cut by these columns.
-
-    Raises:
-        InputError: there is no such column; the message names the nearest.
-    """
+    """Check that results have these columns to group by."""
     known = list(dict.fromkeys(columns))
     for name in slices:
         if name not in known:
@@ -181,23 +169,23 @@ def check_slices(slices: Iterable[str], columns: Iterable[str]) -> None:
             raise InputError(f"there is no column {name!r} to slice by{near(name, known)}; there are: {listed}")
 
 
-#: The confidence of intervals, the number of draws that they are made of, and the seed of the draws.
+#: The confidence of intervals, the number of draws, and the seed of the draws.
 CONFIDENCE, DRAWS, SEED = 0.95, 1000, 0
 
 #: Numbers in memory at once.
 _AT_ONCE = 4_000_000
 
-#: Values from which on the interval of their mean is that of the normal distribution.
+#: More values than this use the normal distribution for the interval of the mean.
 MANY = 100_000
 
-#: Recordings from which on neighbours are drawn together, and the number of groups that they form then.
+#: More than `ALONE` recordings are drawn in `GROUPS` groups of neighbours.
 ALONE, GROUPS = 10_000, 1_000
 
 
 def mean_interval(values: np.ndarray) -> tuple[float, float]:
-    """The interval of the mean of finite values ``float64[n]``; NaN for fewer than two.
+    """Return the confidence interval of the mean of finite values ``float64[n]``; NaN for fewer than two values.
 
-    Of many values, it is that of the normal distribution, which the intervals by resampling come to.
+    Many values use the normal distribution, the limit of intervals by resampling.
     """
     if len(values) < 2:
         return math.nan, math.nan
@@ -219,12 +207,12 @@ def mean_interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def summarise(values: np.ndarray) -> dict[str, Any]:
-    """Statistics of a column ``float64[recordings]``, NaN where there is no value.
+    """Return statistics of a column ``float64[recordings]``, with NaN for missing values.
 
     Returns:
-        ``n``, the recordings with a finite value, ``missing``, those without a value, and ``infinite``, those with an
-        infinite one. Of the finite values: ``mean``, ``low`` and ``high``, the ends of its interval, ``median``,
-        ``deviation``, the standard deviation with n - 1, ``minimum`` and ``maximum``; NaN where n is too small.
+        ``n``, ``missing`` and ``infinite``, numbers of recordings with a finite, a missing and an infinite value. Over
+        finite values: ``mean``, ``low`` and ``high``, the ends of the interval of the mean, ``median``, ``deviation``,
+        the standard deviation with n - 1, ``minimum`` and ``maximum``; NaN if n is too small.
     """
     finite = values[np.isfinite(values)]
     low, high = mean_interval(finite)
@@ -244,14 +232,9 @@ def summarise(values: np.ndarray) -> dict[str, Any]:
 
 
 class Sums:
-    """The counts of recordings, added up in the groups that are drawn: of up to `ALONE` recordings, one for each.
+    """Counts of recordings, added up in groups for resampling: one group per recording up to `ALONE` recordings.
 
-    Args:
-        pool: how counts add up.
-        count: the number of recordings.
-
-    Attributes:
-        groups: ``float64[groups, counts]``.
+    ``groups`` are ``float64[groups, counts]``.
     """
 
     def __init__(self, pool: Pool, count: int):
@@ -259,19 +242,15 @@ class Sums:
         self.groups = np.zeros((count if count <= ALONE else GROUPS, pool.size))
 
     def add(self, place: int, counts: Mapping[str, Any]) -> None:
-        """Add the counts of a recording, by its place among all that are counted."""
+        """Add the counts of a recording, by its index among the counted recordings."""
         self.groups[place * len(self.groups) // self._count, counts["at"]] += counts["counts"]
 
 
 def drawn(pool: Pool, groups: np.ndarray) -> dict[str, np.ndarray]:
-    """Values of a corpus by column ``float64[1 + draws]``: of all groups, then of each draw of as many.
+    """Return values of a corpus by column, ``float64[1 + draws]``: of all groups, then of each draw of groups.
 
-    Equal numbers of groups have equal draws, so that differences of two systems are those of pairs. There are no draws
-    of fewer than two groups.
-
-    Args:
-        pool: how counts add up.
-        groups: the counts of each group of recordings, ``float64[groups, counts]``.
+    Equal numbers of groups get equal draws, so that differences of two systems are paired. Fewer than two groups get no
+    draws. ``groups`` are ``float64[groups, counts]``.
     """
     generator, count = np.random.default_rng(SEED), len(groups)
     draws = [
@@ -280,13 +259,13 @@ def drawn(pool: Pool, groups: np.ndarray) -> dict[str, np.ndarray]:
     ]
     weights = np.stack([np.ones(count, np.int32), *draws])
     step = max(1, _AT_ONCE // max(pool.size, count))
-    # Sums of whole numbers are exact, in whatever order.
+    # Sums of integers are exact in any order.
     blocks = [pool.values(weights[first : first + step] @ groups) for first in range(0, len(weights), step)]
     return {column: np.concatenate([values[column] for values in blocks]) for column in blocks[0]}
 
 
 def interval(draws: np.ndarray) -> tuple[float, float]:
-    """The interval of the values of draws, without those that are not defined; NaN if none is."""
+    """Return the confidence interval of drawn values, without undefined values; NaN if all are undefined."""
     known = draws[np.isfinite(draws)]
     if not len(known):
         return math.nan, math.nan
@@ -296,7 +275,7 @@ def interval(draws: np.ndarray) -> tuple[float, float]:
 
 
 def pooled(pool: Pool, groups: np.ndarray) -> dict[str, dict[str, float]]:
-    """Values of a corpus by column, each with its ``value``, ``low`` and ``high``."""
+    """Return values of a corpus by column, each with ``value``, ``low`` and ``high``."""
     estimates = {}
     for column, values in drawn(pool, groups).items():
         low, high = interval(values[1:])

@@ -20,11 +20,11 @@ from jaxrnn.version import __version__
 
 @brief
 class Piece(NamedTuple):
-    """What one output has to say on one chunk.
+    """An output of a system for one chunk.
 
     Attributes:
         values: ``[batch, frames, ...]``.
-        counts: ``int32[batch]``, how many of the frames are each stream's; they come first.
+        counts: ``int32[batch]``, the number of valid frames of each stream; valid frames come first.
     """
 
     values: jax.Array
@@ -32,113 +32,109 @@ class Piece(NamedTuple):
 
 
 class System(Protocol):
-    """Recordings in, outputs out, a batch at a time and a chunk of each at a time.
+    """The protocol of systems: recordings in, outputs out, a batch at a time and a chunk of each recording at a time.
 
-    `run` takes the frames that follow on those of the call before. A stream whose frames have ended is filled up with
-    zeros; that changes nothing in the others.
+    Each call of `run` takes the frames after those of the previous call. The frames of a stream that has ended are
+    zeros, and do not influence other streams.
 
-    A system may also have ``identity``, plain values of all that decides on what it gives, its parameters among them:
-    the results of another are then not mixed with its own.
+    A system may have an ``identity``, plain values of everything that determines the outputs, parameters included.
+    Results of different identities are never mixed.
     """
 
     @property
     def rate(self) -> int:
-        """Samples a second of the sound that it takes."""
+        """Samples per second of the sound that the system takes."""
         ...
 
     @property
     def multiple(self) -> int:
-        """The frames of a chunk are a multiple of it."""
+        """The number of frames in a chunk is a multiple of this number."""
         ...
 
     @property
     def before(self) -> int:
-        """Frames of the past that each chunk begins with; zeros before frame 0."""
+        """Frames of the past at the beginning of each chunk; zeros before frame 0."""
         ...
 
     @property
     def delay(self) -> Mapping[str, int]:
-        """By output, how many of its first frames come before its frame 0."""
+        """By output, the number of frames before frame 0 of the output."""
         ...
 
     @property
     def per_frame(self) -> Mapping[str, Any]:
-        """By output, its frames for each input frame, as a fraction or a number."""
+        """By output, frames per input frame, as a fraction or a number."""
         ...
 
     def start(self, batch: int) -> Any:
-        """The carry before the first chunk."""
+        """Return the carry before the first chunk."""
         ...
 
     def padded(self, frames: int) -> int:
-        """How many frames a recording of so many takes, zeros after it included, until all of it has come out."""
+        """Return the number of frames that a recording takes with the zeros that flush the outputs."""
         ...
 
     def expected(self, output: str, frames: int) -> int | None:
-        """How many frames an output of a recording has, after its delay; None for all that come."""
+        """Return the number of output frames of a recording after the delay; None for all frames."""
         ...
 
     def run(
         self, carry: Any, parts: Mapping[str, jax.Array], frames: jax.Array, *, ending: bool
     ) -> tuple[dict[str, Piece], Any]:
-        """One chunk.
+        """Process one chunk.
 
         Args:
-            carry: as `start` or the last call gave it.
-            parts: by the name of the recording's array, ``[batch, before + chunk, ...]``.
-            frames: ``int32[batch]``, how many frames of the chunk are each stream's.
-            ending: whether any stream ends inside this chunk.
+            carry: the carry of `start` or of the last call.
+            parts: by array of the recording, ``[batch, before + chunk, ...]``.
+            frames: ``int32[batch]``, the number of frames of the chunk that belong to each stream.
+            ending: whether a stream ends inside this chunk.
         """
         ...
 
 
-#: Samples a second. Sound has up to 768,000, ultrasound of bats included.
+#: The highest sample rate; sound has up to 768,000 samples per second, including ultrasound of bats.
 MAX_RATE = 1_000_000
-#: The largest factor by which resampling may make a recording longer or shorter.
+#: The largest ratio of two sample rates.
 MAX_RATIO = 100
-#: The most phases of a resampling filter: the larger of two rates over their greatest common divisor.
+#: The largest number of phases of a resampling filter: the larger rate over the greatest common divisor.
 MAX_PHASES = 100_000
-#: Frames of a chunk in all recordings of a batch; a gibibyte of sound.
+#: The largest number of frames in a chunk of all recordings of a batch: a gibibyte of sound.
 MAX_FRAMES = 2**28
-#: Samples in one frame of a chain.
+#: The largest number of samples in a frame of a chain.
 MAX_SIZE = 2**20
 
 
 def check_rate(rate: int, what: str) -> None:
-    """Refuse an impossible sample rate.
-
-    Raises:
-        InputError: ``rate`` is below 1 or above `MAX_RATE`.
-    """
+    """Refuse an impossible sample rate."""
     if not 0 < rate <= MAX_RATE:
         raise InputError(f"{what} must be from 1 to {MAX_RATE:,} samples a second, not {rate:,}")
 
 
 def resampling(rate: int, target: int) -> tuple[int, int]:
-    """The factors of upsampling and downsampling from one sample rate to another.
+    """Return the factors of upsampling and downsampling from one sample rate to another.
 
     Raises:
-        InputError: a rate is impossible, or the ratio of the two has too large factors.
+        InputError: a rate is impossible, or the factors are too large.
     """
-    check_rate(rate, "its sample rate")
-    check_rate(target, "the rate that is asked for")
+    check_rate(rate, "the sample rate")
+    check_rate(target, "the requested rate")
     if max(rate, target) > MAX_RATIO * min(rate, target):
         raise InputError(
-            f"it says that it has {rate:,} samples a second, and the {target:,} that are asked for are more than "
-            f"{MAX_RATIO} times away; correct its header, or resample it"
+            f"the header says {rate:,} samples a second, and the requested rate is {target:,}: more than a factor of "
+            f"{MAX_RATIO}; correct the header, or resample the recording"
         )
     common = math.gcd(rate, target)
     up, down = target // common, rate // common
     if max(up, down) > MAX_PHASES:
         raise InputError(
-            f"from {rate:,} samples a second to {target:,} a filter of {max(up, down):,} phases is needed, and no more "
-            f"than {MAX_PHASES:,} are allowed; resample it to a rate with a larger common divisor"
+            f"resampling from {rate:,} to {target:,} samples a second needs a filter of {max(up, down):,} phases, and "
+            f"at most {MAX_PHASES:,} are allowed; resample the recording to a rate with a larger common divisor"
         )
     return up, down
 
 
 def chunk_frames(seconds: float, rate: int, multiple: int, batch: int) -> int:
-    """The number of frames in a chunk of some seconds, rounded to a multiple, at least one.
+    """Return the number of frames in a chunk of some seconds, rounded to a positive multiple.
 
     Raises:
         InputError: ``seconds`` or ``batch`` is not positive, or a batch of chunks has too many frames.
@@ -160,18 +156,14 @@ def chunk_frames(seconds: float, rate: int, multiple: int, batch: int) -> int:
 
 
 def identity_of(system: System) -> dict[str, Any]:
-    """The ``identity`` of a system as plain values; empty where it has none."""
+    """Return the ``identity`` of a system as plain values; empty for a system without one."""
     return {"system": system.identity} if hasattr(system, "identity") else {}  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def stepper_identity(stepper: Stepper, params: Any) -> dict[str, Any]:
-    """A stepper with its parameters as plain values, which change with its program, its bound values and its weights.
+    """Return plain values that identify a stepper and its parameters: the program, bound values and weights.
 
-    A stepper without a ``fingerprint`` is known by its spec.
-
-    Args:
-        stepper: what runs.
-        params: the parameters that it runs with.
+    A stepper without a ``fingerprint`` is identified by its spec.
     """
     program = getattr(stepper, "fingerprint", None)
     return {
@@ -191,7 +183,7 @@ def _digest(arrays: Any) -> str:
 
 
 def surroundings() -> dict[str, Any]:
-    """What else results may depend on. Another version or kind of device makes another evaluation."""
+    """Return versions and devices. Results of different versions or devices are not mixed."""
     device = jax.devices()[0]
     return {
         "jaxrnn": __version__,

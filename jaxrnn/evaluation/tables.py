@@ -1,6 +1,6 @@
-"""The rows of an evaluation as a table in the order of their ids, with one type for each column.
+"""Rows of an evaluation as a table in the order of ids, with one type per column.
 
-Rows come in any order, and may be more than memory holds: they are read twice, first to learn the columns.
+Rows come in any order, and may exceed memory: the first pass learns the columns, the second pass writes the table.
 """
 
 from __future__ import annotations
@@ -27,31 +27,23 @@ BLOCK = 100_000
 
 
 def load_polars() -> Any:
-    """The package Polars.
-
-    Raises:
-        MissingPackageError: it is not installed.
-    """
+    """Import Polars."""
     with optional_package("polars", "tables of results", "evaluate"):
         import polars
     return polars
 
 
 class Columns:
-    """The columns that rows make: the common ones, those of the manifest, those of metrics.
+    """The columns of a table: common columns, columns of the manifest, and columns of metrics.
 
-    The columns of metrics are always ``Float64``, null where there is no value. Counts are left out.
-
-    Args:
-        rows: all of them, in any order.
-        metrics: by which they were judged.
+    Columns of metrics are always ``Float64``, null without a value. Counts are left out.
     """
 
     def __init__(self, rows: Iterable[Row], metrics: Sequence[Metric] = ()):
         self._metrics = metrics
         hidden = {metric.name for metric in metrics} | {metric.pool.key for metric in metrics if metric.pool}
         self._known = {*COLUMNS, *hidden, *(column.name for metric in metrics for column in metric.columns)}
-        #: By key, the types of its values, and its place in the first of all rows by id that has it.
+        #: By key, the types of values, and the position in the first row, by id, with this key.
         self._kinds: dict[str, set[type]] = {}
         self._first: dict[str, tuple[str, int]] = {}
         self._valued: set[str] = set()
@@ -72,7 +64,7 @@ class Columns:
             self._first[key] = min(self._first.get(key, (row["id"], place)), (row["id"], place))
 
     def of(self, metric: Metric) -> tuple[Column, ...]:
-        """The columns of a metric: those that it declares, or those that a caller's own function has named."""
+        """Return the columns of a metric: declared columns, or the columns that a function of the user has named."""
         if not metric.by_key or metric.name in self._valued:
             return metric.columns
         numbers = {int, float, bool, type(None)}
@@ -87,7 +79,7 @@ class Columns:
         return [column for metric in self._metrics for column in self.of(metric)]
 
     def frame(self, rows: Iterable[Row]) -> polars.DataFrame:
-        """Some of the rows as a table, in the order of their ids."""
+        """Return rows as a table in the order of ids."""
         pl = load_polars()
         rows = sorted(rows, key=lambda row: plain_text(row["id"]))
         types = {name: pl.Float64 if name == "seconds" else pl.String for name in COLUMNS}
@@ -101,7 +93,7 @@ class Columns:
         )
 
     def _type(self, name: str) -> Any:
-        """The type of a manifest's column: Boolean, Int64, Float64, or else text."""
+        """Return the type of a manifest's column: Boolean, Int64, Float64, or else text."""
         pl, kinds = load_polars(), self._kinds[name] - {type(None)}
         if kinds == {bool}:
             return pl.Boolean
@@ -111,7 +103,7 @@ class Columns:
 
 
 def _kind(value: Any) -> type:
-    """The type of a cell; a whole number that no column of them holds is an object."""
+    """Return the type of a cell; integers beyond 64 bits count as objects."""
     kind = type(value)
     return object if kind is int and not -(2**63) <= value < 2**63 else kind
 
@@ -120,7 +112,7 @@ def _value(pl: Any, value: Any, dtype: Any) -> Any:
     if value is None:
         return None
     if dtype == pl.String:
-        # Lists and the like are the same text before and after they were in a file of JSON.
+        # Lists and dictionaries become JSON, the same text before and after a round trip through a JSON file.
         return plain_text(
             json.dumps(value, default=str) if isinstance(value, bool | list | tuple | dict) else str(value)
         )
@@ -128,22 +120,19 @@ def _value(pl: Any, value: Any, dtype: Any) -> Any:
 
 
 def plain_text(text: str) -> str:
-    """Text as a table holds it: bytes of file names that are not UTF-8 become question marks."""
+    """Return text as valid Unicode: bytes of file names that are not UTF-8 become question marks."""
     return text.encode("utf-8", "replace").decode()
 
 
 def frame(rows: Sequence[Row], metrics: Sequence[Metric] = ()) -> polars.DataFrame:
-    """Rows that are in memory as a table."""
+    """Return rows in memory as a table."""
     return Columns(rows, metrics).frame(rows)
 
 
 def write_table(path: Location, rows: Iterable[Row], columns: Columns) -> None:
-    """Write a Parquet file; the same rows in any order give the same bytes.
+    """Write rows as a Parquet file; the same rows in any order give the same bytes.
 
-    Args:
-        path: the file to write or replace, here or by URL; its folder is created if missing.
-        rows: all rows, as many as fit the disk.
-        columns: learned from the same rows.
+    ``columns`` are learned from the same rows. The rows may exceed memory.
 
     Raises:
         InputError: the disk is full, or the folder cannot be written.

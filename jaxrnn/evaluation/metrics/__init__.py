@@ -1,4 +1,4 @@
-"""Metrics by name, each over recordings of any length."""
+"""Metrics by name, over recordings of any length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxrnn.evaluation.metrics.named import output_of as output_of
 from jaxrnn.evaluation.metrics.protocol import Accumulator, Column, Metric, NoValueError, Pool, over_whole
 from jaxrnn.evaluation.metrics.sound import si_sdr
 
-#: What users name; the evaluation itself takes more of this package.
+#: Public names; the evaluation uses more of this package.
 __all__ = [
     "METRICS",
     "Accumulator",

@@ -18,7 +18,7 @@ from jaxrnn.evaluation.recordings import Recording, open_recording
 #: The rates of a detector.
 RATES = ("accuracy", "precision", "recall", "f1", "auc")
 
-#: The number of bins that scores are counted in: for probabilities, one every thousandth.
+#: The number of bins of scores: for probabilities, a bin per thousandth.
 BINS = 1001
 
 
@@ -36,17 +36,10 @@ def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Detector:
-    """How a detector's scores are counted: its confusion at a threshold, and a histogram of scores for each label.
+    """Counts of a detector: the confusion at a threshold, and a histogram of scores for each label.
 
-    Counts are true negatives, false positives, false negatives and true positives; then the scores of negatives by
-    bin; then those of positives.
-
-    Attributes:
-        threshold: a score at or above it is a detection.
-        bins: the number of bins.
-        low: the score of the first bin.
-        high: the score of the last bin.
-        columns: column by rate.
+    Counts are true negatives, false positives, false negatives and true positives, then scores of negatives by bin,
+    then scores of positives by bin. Bins are centred on ``low`` to ``high``.
     """
 
     threshold: float
@@ -56,10 +49,10 @@ class Detector:
     columns: Mapping[str, str]
 
     def counts(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> np.ndarray:
-        """The counts of the frames that are labelled.
+        """Return the counts of labelled frames.
 
         Raises:
-            NoValueError: a frame has not one score and one label, or a score is outside ``low`` to ``high``.
+            NoValueError: a frame does not have one score and one label, or a score is outside ``low`` to ``high``.
         """
         scores, labels = np.asarray(output, np.float64).ravel(), _labels(output, reference)
         if len(scores) != len(output):
@@ -78,15 +71,15 @@ class Detector:
         return np.concatenate([confusion, histogram])
 
     def values(self, sums: np.ndarray) -> dict[str, np.ndarray]:
-        """Rates by column; NaN without a denominator.
+        """Return rates by column, with NaN without a denominator.
 
-        Precision needs detections, recall and F1 positives, AUC positives and negatives.
+        Precision needs detections, recall and F1 need positives, and AUC needs positives and negatives.
         """
         true_negatives, false_positives, false_negatives, true_positives = np.moveaxis(sums[..., :4], -1, 0)
         positives = true_positives + false_negatives
         negative, positive = sums[..., 4 : 4 + self.bins], sums[..., 4 + self.bins :]
         below = np.cumsum(negative, -1) - negative
-        # A positive beats the negatives of lower bins, and half of those of its own (Hanley and McNeil, 1982).
+        # A positive beats negatives of lower bins, and half of the negatives of the same bin (Hanley and McNeil, 1982).
         beaten = np.sum(positive * (below + negative / 2), -1)
         rates = {
             "accuracy": _ratio(true_positives + true_negatives, sums[..., :4].sum(-1)),
@@ -100,10 +93,10 @@ class Detector:
         return {column: rates[rate] for rate, column in self.columns.items()}
 
     def curve(self, sums: np.ndarray) -> dict[str, list[float]]:
-        """The receiver operating characteristic, from the strictest threshold to the mildest.
+        """Return the receiver operating characteristic, from the strictest to the mildest threshold.
 
-        Fawcett, "An introduction to ROC analysis", 2006. It begins where nothing is detected, at an infinite threshold,
-        without a precision. Empty where there are no positives or no negatives.
+        Fawcett, "An introduction to ROC analysis", 2006. The first point has an infinite threshold, no detections, and
+        no precision. Without positives or without negatives, the curve is empty.
         """
         names = ("threshold", "false_positive_rate", "true_positive_rate", "precision")
         histogram = sums[4:].reshape(2, self.bins)
@@ -129,24 +122,24 @@ def detection(
     low: float = 0.0,
     high: float = 1.0,
 ) -> Metric:
-    """A detector's scores against labels: accuracy, precision, recall, F1 and the area under the ROC curve.
+    """Make accuracy, precision, recall, F1 and the area under the ROC curve of a detector's scores.
 
-    The reference has a label for each frame of the output: an array of 0 and 1, where a negative number or NaN means
-    that a frame is not judged; or a table of segments (`Segments`). All but AUC are exact at the threshold; AUC and the
-    ROC curve come from histograms of scores, and count two scores of one bin as equal. Over a corpus, frames are
-    counted, not recordings averaged. No unit; higher is better.
+    The reference has a label for each frame of the output: an array of 0 and 1, with a negative number or NaN for
+    frames that are not judged, or a table of segments (`Segments`). At the threshold, all rates but AUC are exact. AUC
+    and the ROC curve use histograms, in which two scores of a bin are equal. Over a corpus, frames are counted;
+    recordings are not averaged. Rates have no unit; higher is better.
 
     Args:
-        called: the prefix of its columns, where it is not ``"detection"``.
-        output: the output that holds the scores, one a frame.
-        threshold: a score at or above it is a detection.
-        rates: the columns that it gives.
+        called: the prefix of the columns, unless ``"detection"``.
+        output: the output with scores, one per frame.
+        threshold: a score at or above the threshold is a detection.
+        rates: the rates to compute.
         bins: the number of bins.
         low: the lowest possible score.
-        high: the highest possible score; a recording with others has no value.
+        high: the highest possible score; a recording with scores outside has no value.
 
     Raises:
-        InputError: there is no such rate, or no range of scores.
+        InputError: a rate does not exist, or the range of scores is empty.
     """
     if not rates or any(rate not in RATES for rate in rates) or len(set(rates)) != len(rates):
         raise InputError(f"{called}: rates must be some of {', '.join(RATES)}, not {', '.join(map(str, rates))}")
@@ -175,7 +168,7 @@ def detection(
 
 
 def _one_rate(rate: str) -> Callable[..., Metric]:
-    """The metric that gives one rate only, with its name."""
+    """Return the metric with only one rate, under the name of the rate."""
 
     def metric(
         called: str = rate,
@@ -196,12 +189,12 @@ accuracy, precision, recall, f1, auc = map(_one_rate, RATES)
 
 
 def class_accuracy(called: str = "class_accuracy", output: str | None = None) -> Metric:
-    """The share of frames whose highest score is that of their class; no unit; higher is better.
+    """Make the share of frames with the highest score for their class, without unit; higher is better.
 
     Args:
-        called: name of the column.
-        output: the output that holds the scores ``[frames, classes]``. The reference holds the number of each frame's
-            class; a frame with a negative number or NaN is not judged. Over a corpus, frames are counted.
+        called: the name of the column.
+        output: the output with scores ``[frames, classes]``. The reference holds the class number of each frame; frames
+            with a negative number or NaN are not judged. Over a corpus, frames are counted.
     """
 
     def counts(output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> list[int]:
@@ -222,24 +215,21 @@ def class_accuracy(called: str = "class_accuracy", output: str | None = None) ->
 
 
 class Segments:
-    """A CSV file with the columns ``start`` and ``end`` in seconds; where they overlap, a time counts once."""
+    """Labels from a CSV file with columns ``start`` and ``end`` in seconds; overlapping times count once."""
 
     def __init__(self, path: Location):
         ends = _joined(_read(path)).ravel()
         self._times = np.concatenate([[0.0], ends])
-        #: The seconds that are labelled up to each of the times.
+        #: The labelled seconds before each time.
         self._labelled = np.concatenate([[0.0], np.cumsum(np.diff(ends, prepend=0.0) * (np.arange(len(ends)) % 2))])
 
     def labels(self, start: int, stop: int, rate: float) -> np.ndarray:
-        """Labels ``float32[stop - start]`` of frames: 1 where at least half of a frame's time is in a segment.
+        """Return labels ``float32[stop - start]`` of frames: 1 if at least half of the frame is in a segment.
 
-        Args:
-            start: the first frame; frame k is the time from ``k / rate`` to ``(k + 1) / rate``.
-            stop: the frame after the last.
-            rate: frames a second.
+        Frame k is the time from ``k / rate`` to ``(k + 1) / rate``.
         """
         until = np.interp(np.arange(start, stop + 1) / rate, self._times, self._labelled)
-        # Half a frame is half a frame, whatever the rounding of its ends.
+        # The tolerance absorbs rounding of the ends of a frame.
         return (np.diff(until) * rate >= 0.5 - 1e-6).astype(np.float32)
 
 
@@ -274,7 +264,7 @@ def _segment(path: Location, line: int, start: str | None, end: str | None) -> t
 
 
 def _joined(segments: list[tuple[float, float]]) -> np.ndarray:
-    """Segments ``float64[segments, 2]`` in order; those that touch are one."""
+    """Return sorted segments ``float64[segments, 2]``; touching segments are merged."""
     joined: list[list[float]] = []
     for first, last in sorted(segments):
         if joined and first <= joined[-1][1]:
@@ -285,9 +275,5 @@ def _joined(segments: list[tuple[float, float]]) -> np.ndarray:
 
 
 def open_reference(path: Location, rate: int) -> Recording | Segments:
-    """A reference: a recording, or with the ending ``.csv`` a table of segments.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Open a reference: a recording, or a table of segments with the suffix ``.csv``."""
     return Segments(path) if path.suffix.lower() == ".csv" else open_recording(path, rate)

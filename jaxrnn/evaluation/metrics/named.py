@@ -25,24 +25,24 @@ _BUILT_IN = (
 )  # fmt: skip
 
 METRICS: dict[str, Callable[..., Metric]] = {metric.__name__: metric for metric in _BUILT_IN}
-"""Every metric of jaxrnn by its name: a function of options that makes it."""
+"""The metrics of jaxrnn by name: functions of options that make a `Metric`."""
 
 
 def build_metric(kind: str, options: Mapping[str, Any] | None = None, folder: Path | None = None) -> Metric:
-    """A metric by its name.
+    """Make a metric by name.
 
     Args:
-        kind: a name of `METRICS`; or ``package.module:function`` or ``file.py:function``. Such a function takes
-            ``(output, reference, rate)`` of a whole recording and options, and returns a number or numbers by name; or
-            it takes options only, and returns a `Metric`.
-        options: keywords of the metric; ``called`` is the name of its column. A function of the caller's own also takes
-            those of `over_whole`: ``called``, ``output``, ``limit``, ``needs_reference``, ``unit`` and
+        kind: a name in `METRICS`, ``package.module:function`` or ``file.py:function``. A function takes ``(output,
+            reference, rate)`` of a whole recording and options, and returns a number or numbers by name; or a function
+            takes only options, and returns a `Metric`.
+        options: keyword arguments of the metric; ``called`` is the name of the column. A function of your own also
+            takes the options of `over_whole`: ``called``, ``output``, ``limit``, ``needs_reference``, ``unit`` and
             ``higher_is_better``.
-        folder: what the path of a file is relative to.
+        folder: the folder of relative file paths.
 
     Raises:
-        InputError: there is no such metric, function or option; the message names the nearest.
-        MissingPackageError: the metric's package is not installed.
+        InputError: the metric, the function or an option does not exist; the message names the nearest.
+        MissingPackageError: the package of the metric is not installed.
     """
     from jaxrnn.settings.options import check_options
 
@@ -68,31 +68,33 @@ def build_metric(kind: str, options: Mapping[str, Any] | None = None, folder: Pa
 
 
 def _judges(function: Callable[..., Any]) -> bool:
-    """Whether a function needs three arguments by position, as one of ``(output, reference, rate)`` does."""
+    """Return True if a function needs three positional arguments, such as ``(output, reference, rate)``."""
     parameters = list(inspect.signature(function).parameters.values())[:3]
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(parameter.kind in by_position and parameter.default is parameter.empty for parameter in parameters) == 3
 
 
 def output_of(metric: Metric, system: System) -> str:
-    """The output that a metric judges: the one it names, or the system's first."""
+    """Return the judged output: the named output, or the first output of the system."""
     return metric.output or next(iter(system.delay))
 
 
 def frame_rate(system: System, output: str) -> int | float:
-    """Frames a second of an output; an integer where it is whole."""
-    # A hop of 1/3 as a float is meant as a third.
+    """Return the frames per second of an output, as an integer if possible."""
+    # The float 1/3 means a third.
     rate = system.rate * Fraction(system.per_frame[output]).limit_denominator(1_000_000)
     return int(rate) if rate.denominator == 1 else float(rate)
 
 
 def latency(system: System) -> dict[str, dict[str, Any]]:
-    """The latency of each output, however fast the machine.
+    """Return the latency of each output, independent of the speed of the machine.
+
+    Args:
+        system: the system.
 
     Returns:
-        By output: ``delay_frames``, the frames of the output before its frame 0; ``delay_milliseconds``, the same as
-        time; and ``block_milliseconds``, the least that the system takes at once. A live stream waits for the sum of
-        both.
+        By output: ``delay_frames``, the number of output frames before frame 0; ``delay_milliseconds``, the same as
+        time; and ``block_milliseconds``, the shortest input of a step. A live stream waits for the sum of both times.
     """
     return {
         output: {
@@ -105,11 +107,11 @@ def latency(system: System) -> dict[str, dict[str, Any]]:
 
 
 def check_metrics(metrics: Sequence[Metric], system: System, corpus: Sequence[Item]) -> None:
-    """Check that the metrics fit the outputs of a system and the references of a corpus.
+    """Check that metrics fit the outputs of a system and the references of a corpus.
 
     Raises:
-        InputError: a metric's output does not exist, its rate does not fit, two columns have one name, or a metric
-            needs references and there are none.
+        InputError: an output does not exist, a rate does not fit, two columns have one name, or a metric needs
+            references and there are none.
     """
     taken: dict[str, str] = dict.fromkeys(COLUMNS, "the table of results")
     for column in columns_of(corpus):

@@ -15,19 +15,19 @@ from jaxrnn.errors import InputError, JaxrnnError
 
 
 class NoValueError(JaxrnnError):
-    """A metric has no value for a recording: its column is null, and the row's notes give this message."""
+    """A metric has no value for a recording: the column is null, and the notes of the row hold this message."""
 
 
 class Accumulator(Protocol):
-    """A metric of one recording that comes in pieces."""
+    """The protocol of a metric of one recording, which comes in pieces."""
 
     def add(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> None:
         """Add the next frames.
 
         Args:
             output: frames ``[frames, ...]`` of the output.
-            reference: the same frames of the reference; None where there is none.
-            source: the same frames of the recording itself; None unless the metric needs them.
+            reference: the same frames of the reference; None without a reference.
+            source: the same frames of the recording; None unless the metric needs them.
 
         Raises:
             NoValueError: the metric has no value for this recording.
@@ -35,7 +35,7 @@ class Accumulator(Protocol):
         ...
 
     def result(self) -> dict[str, Any]:
-        """Values by column, NaN where one is not defined; and the counts of a metric with a `Pool`.
+        """Return values by column, with NaN for undefined values, and the counts of a metric with a `Pool`.
 
         Raises:
             NoValueError: the metric has no value for this recording.
@@ -45,16 +45,17 @@ class Accumulator(Protocol):
 
 @dataclass(frozen=True)
 class Pool:
-    """How the counts of many recordings become values of the corpus: they are added before anything is divided.
+    """Addition of counts over recordings: counts of a corpus are added before values are computed.
 
-    A recording's counts are ``{"at": [...], "counts": [...]}``: the places and values of those that are not 0.
+    The counts of a recording are ``{"at": [...], "counts": [...]}``, indices and values of nonzero counts.
 
     Attributes:
-        key: of the counts in a result; they are in no table.
+        key: the name of the counts in a result; tables leave counts out.
         size: the number of counts.
-        values: from sums of counts ``float64[..., size]`` to values ``float64[...]`` by column, NaN where one is not
-            defined.
-        curve: from sums of counts ``float64[size]`` to a curve, as columns of equal length; None for no curve.
+        values: a function from sums of counts ``float64[..., size]`` to values ``float64[...]`` by column, with NaN for
+            undefined values.
+        curve: a function from sums of counts ``float64[size]`` to a curve, as columns of equal length; None without a
+            curve.
     """
 
     key: str
@@ -63,13 +64,13 @@ class Pool:
     curve: Callable[[np.ndarray], dict[str, list[float]]] | None = None
 
     def sums(self, counts: Mapping[str, Any]) -> np.ndarray:
-        """The counts of a recording as ``float64[size]``."""
+        """Convert the counts of a recording to ``float64[size]``."""
         sums = np.zeros(self.size)
         sums[counts["at"]] = counts["counts"]
         return sums
 
     def counts(self, sums: np.ndarray) -> dict[str, list[int]]:
-        """Sums ``float64[size]`` as the counts of a recording."""
+        """Convert sums ``float64[size]`` to the counts of a recording."""
         at = np.flatnonzero(sums)
         return {"at": at.tolist(), "counts": sums[at].astype(int).tolist()}
 
@@ -77,12 +78,12 @@ class Pool:
 @brief
 @dataclass(frozen=True)
 class Column:
-    """A column that a metric gives.
+    """A column of a metric.
 
     Attributes:
-        name: its name.
-        unit: its unit, for people.
-        higher_is_better: None where neither direction is better.
+        name: the name.
+        unit: the unit, for people.
+        higher_is_better: None if neither direction is better.
     """
 
     name: str
@@ -93,20 +94,20 @@ class Column:
 @brief
 @dataclass(frozen=True)
 class Metric:
-    """A metric by name.
+    """A metric with a name.
 
     Attributes:
-        name: the name of its column, or the common prefix of its columns.
-        columns: its columns.
-        start: from the frames a second of the output to an accumulator for one recording. It raises InputError for a
-            rate that does not fit.
-        output: the output that it judges; None for the first.
+        name: the name of the column, or the common prefix of several columns.
+        columns: the columns.
+        start: a function from the frames per second of the output to an accumulator for one recording. Raises
+            InputError for an unsuitable rate.
+        output: the judged output; None for the first output.
         needs_reference: whether a recording without a reference has no value.
-        needs_source: whether it compares with the recording's own frames, which are then read again.
-        by_key: whether it may return several values in place of its one column. The names of their columns, which begin
-            with the metric's name and an underscore, are known only after it has run; unit and direction are the same.
-        pool: how its counts add up over a corpus; None for a metric without counts.
-        options: what determines its values besides its name.
+        needs_source: whether the metric also needs the frames of the recording, which are then read again.
+        by_key: whether the metric may return several values in place of one column. Names of these columns begin with
+            the name of the metric and an underscore, and are known after the run; unit and direction are shared.
+        pool: the addition of counts over a corpus; None for a metric without counts.
+        options: values besides the name that determine the metric.
     """
 
     name: str
@@ -121,19 +122,19 @@ class Metric:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What distinguishes its values from another metric's, for a run's fingerprint."""
+        """Values that identify the metric in the fingerprint of a run."""
         return {"name": self.name, "output": self.output, **self.options}
 
 
-#: Seconds of a recording that are kept at most, so that memory is bounded.
+#: The longest recording in seconds, to bound memory.
 LIMIT = 120.0
 
-#: A function of a whole output ``[frames, ...]``, its reference (None where there is none) and its frames a second.
+#: A function of a whole output ``[frames, ...]``, the reference (None without a reference) and frames per second.
 Judgement = Callable[[np.ndarray, "np.ndarray | None", Any], Any]
 
 
 class WholeRecording:
-    """An accumulator that keeps the frames of a recording up to a limit, for a function that judges the whole."""
+    """An accumulator that keeps the frames of a recording up to a limit, for a function of whole recordings."""
 
     def __init__(self, name: str, function: Judgement, rate: float, limit: float):
         self._name, self._function, self._rate, self._limit = name, function, rate, limit
@@ -156,10 +157,10 @@ class WholeRecording:
             self._references.append(np.array(reference))
 
     def result(self) -> dict[str, Any]:
-        """What the function returns: a number, or numbers by name.
+        """Return the number or numbers of the function, by column.
 
         Raises:
-            NoValueError: the output is empty, or the function returns something else.
+            NoValueError: the output is empty, or the function does not return numbers.
         """
         if not self._outputs:
             raise NoValueError("the output is empty")
@@ -171,7 +172,7 @@ class WholeRecording:
 
 
 def _number(what: str, value: Any) -> float:
-    """A number, or an array of one number, as float; NaN for None."""
+    """Convert a number or an array with one number to float, and None to NaN."""
     if value is None:
         return math.nan
     if isinstance(value, np.generic | np.ndarray) or hasattr(value, "__array__"):
@@ -194,21 +195,21 @@ def over_whole(
     higher_is_better: bool | None = True,
     options: Mapping[str, Any] | None = None,
 ) -> Metric:
-    """A metric of a function that judges whole recordings.
+    """Make a metric from a function of whole recordings.
 
     Args:
-        function: from the output ``[frames, ...]``, the reference (None where there is none) and the frames a second to
-            a number, or numbers by name. What it raises becomes the row's note.
-        called: name of its column; for a dictionary, each column's name is this one, an underscore, and the key.
-        output: the output that it judges; None for the first.
-        limit: seconds of the longest recording that is judged; as much is kept in memory for each recording of a batch.
+        function: a function from the output ``[frames, ...]``, the reference (None without a reference) and the frames
+            per second to a number, or numbers by name. The message of an exception becomes a note of the row.
+        called: the name of the column; for numbers by name, columns are called this name, an underscore, and the key.
+        output: the judged output; None for the first output.
+        limit: seconds of the longest judged recording; memory holds as much for each recording of a batch.
         needs_reference: whether a recording without a reference has no value.
-        unit: its unit, for people.
-        higher_is_better: None where neither direction is better.
-        options: what determines its values besides its name.
+        unit: the unit, for people.
+        higher_is_better: None if neither direction is better.
+        options: values besides the name that determine the metric.
 
     Raises:
-        InputError: the limit is not above 0.
+        InputError: the limit is not positive.
     """
     if not limit > 0:
         raise InputError(f"{called}: limit must be above 0 seconds, not {limit}")

@@ -19,21 +19,18 @@ from jaxrnn.errors import InputError, check_count, optional_package
 from jaxrnn.evaluation.metrics.protocol import LIMIT, Column, Judgement, Metric, NoValueError, Pool, over_whole
 from jaxrnn.si_sdr import energies_of_sums
 
-#: Of sums of squares in float64, what is smaller than this part of them is rounding.
+#: A smaller share of a sum of squares in float64 is rounding.
 ROUNDING = 1e-14
 
-#: From a piece of the output, of the reference and of the recording itself to its sums ``float64[size]``.
+#: A function from a piece of the output, the reference and the recording to sums ``float64[size]``.
 SumsOf = Callable[[np.ndarray, np.ndarray | None, np.ndarray | None], Any]
 
 
 class Sums:
-    """An accumulator that adds up the sums of pieces.
+    """An accumulator of sums over pieces.
 
-    Args:
-        size: how many sums there are.
-        of: the sums of a piece.
-        values: the result of all sums ``float64[size]``.
-        join: adds the sums of a piece to those before it.
+    ``of`` returns the sums ``float64[size]`` of a piece, ``join`` combines two sums, and ``values`` computes the
+    result.
     """
 
     def __init__(self, size: int, of: SumsOf, values: Callable[[np.ndarray], dict[str, Any]], join: Any = np.add):
@@ -44,14 +41,14 @@ class Sums:
         self._sums = self._join(self._sums, self._of(output, reference, source))
 
     def result(self) -> dict[str, Any]:
-        """The values of all sums."""
+        """Return the values of the sums."""
         return self._values(self._sums)
 
 
 def counted(
     called: str, output: str | None, pool: Pool, of: SumsOf, columns: tuple[Column, ...], options: dict[str, Any]
 ) -> Metric:
-    """A metric whose sums are counts, which add up over a corpus too."""
+    """Make a metric of counts, which also add up over a corpus."""
 
     def values(sums: np.ndarray) -> dict[str, Any]:
         return {column: float(value) for column, value in pool.values(sums).items()} | {pool.key: pool.counts(sums)}
@@ -60,10 +57,10 @@ def counted(
 
 
 def finite(array: np.ndarray) -> np.ndarray:
-    """Samples ``float64[samples]`` that can be judged.
+    """Return samples as ``float64[samples]``.
 
     Raises:
-        NoValueError: one is not finite.
+        NoValueError: a sample is not finite.
     """
     samples = np.asarray(array, np.float64).ravel()
     if not np.isfinite(samples).all():
@@ -72,10 +69,10 @@ def finite(array: np.ndarray) -> np.ndarray:
 
 
 def paired(output: np.ndarray, reference: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """An output and its reference as samples ``float64[samples]`` that can be judged.
+    """Return an output and a reference as samples ``float64[samples]``.
 
     Raises:
-        NoValueError: one is not finite, or their frames are of different sizes.
+        NoValueError: a sample is not finite, or frame shapes differ.
     """
     assert reference is not None
     if np.size(output) != np.size(reference):
@@ -85,12 +82,12 @@ def paired(output: np.ndarray, reference: np.ndarray | None) -> tuple[np.ndarray
 
 
 def dot(x: np.ndarray, y: np.ndarray) -> float:
-    """The sum of products, added up in one order whatever the number of cores, which BLAS does not promise."""
+    """Return the sum of products, added in a fixed order, which BLAS does not guarantee."""
     return float(np.sum(x * y))
 
 
 def decibels(signal: float, noise: float) -> float:
-    """The ratio of two energies in dB: infinite without noise, else minus infinity without signal.
+    """Return the ratio of two energies in dB: infinite without noise, else minus infinity without signal.
 
     Raises:
         NoValueError: an energy is not finite.
@@ -103,14 +100,14 @@ def decibels(signal: float, noise: float) -> float:
 
 
 def _moments(output: np.ndarray, reference: np.ndarray | None) -> list[float]:
-    """Sums of the output, the reference, and their difference, so that a good output costs no digits."""
+    """Return sums of the output, the reference and the difference, so that good outputs lose no digits."""
     x, s = paired(output, reference)
     d = x - s
     return [s.size, x.sum(), s.sum(), d.sum(), dot(x, x), dot(s, s), dot(d, d), dot(x, s), dot(d, s)]
 
 
 def _si_sdr(sums: np.ndarray, what: str = "output") -> float:
-    """SI-SDR of `_moments`; ``what`` is the name of what was compared with the reference."""
+    """Return SI-SDR from `_moments`; ``what`` names the compared sound in messages."""
     count, squares = sums[0], sums[4:]
     if not count:
         raise NoValueError(f"the {what} is empty")
@@ -135,7 +132,7 @@ def _of_sound(
     join: Any = np.add,
     **options: Any,
 ) -> Metric:
-    """A metric of sound with one column."""
+    """Make a metric of sound with one column."""
 
     def start(rate: Any) -> Sums:
         return Sums(size, of, lambda sums: {column.name: value(sums)}, join)
@@ -144,19 +141,19 @@ def _of_sound(
 
 
 def si_sdr(called: str = "si_sdr", output: str | None = None) -> Metric:
-    """SI-SDR of a sound against its reference, in dB; higher is better.
+    """Make SI-SDR of a sound against a reference, in dB; higher is better.
 
-    The part of the output along the reference over the rest, both without their means (`jaxrnn.si_sdr`). Infinite for a
-    scaled copy of the reference, minus infinity for an output without any of it, not defined for a constant reference,
-    a constant output, or sound that is not finite.
+    SI-SDR is the energy of the output along the reference over the remaining energy, after subtracting means
+    (`jaxrnn.si_sdr`). A scaled copy of the reference has an infinite value, and an output orthogonal to the reference
+    minus infinity. A constant reference, a constant output and non-finite sound have no value.
     """
     return _of_sound("si_sdr", Column(called, "dB"), output, 9, lambda x, s, source: _moments(x, s), _si_sdr)
 
 
 def si_sdr_improvement(called: str = "si_sdr_improvement", output: str | None = None) -> Metric:
-    """SI-SDR of the output less that of the recording itself, both against the reference, in dB; higher is better.
+    """Make SI-SDR of the output minus SI-SDR of the recording, both against the reference, in dB; higher is better.
 
-    Not defined where either is not, or where both are infinite.
+    There is no value if one of the two is undefined, or if both are infinite.
     """
 
     def of(output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> list[float]:
@@ -170,9 +167,9 @@ def si_sdr_improvement(called: str = "si_sdr_improvement", output: str | None = 
 
 
 def snr(called: str = "snr", output: str | None = None) -> Metric:
-    """The energy of the reference over that of the output's difference from it, in dB; higher is better.
+    """Make the energy of the reference over the energy of the error, in dB; higher is better.
 
-    Unlike SI-SDR it counts a wrong level as noise. Infinite for a copy, not defined for a silent reference.
+    Unlike SI-SDR, a wrong level counts as noise. A copy has an infinite value; a silent reference has none.
     """
 
     def of(output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> list[float]:
@@ -189,7 +186,7 @@ def snr(called: str = "snr", output: str | None = None) -> Metric:
 
 
 def level(called: str = "level", output: str | None = None) -> Metric:
-    """The output's root mean square in dB of full scale; a sine of full scale has -3.01; silence minus infinity."""
+    """Make the root mean square of the output in dBFS; a full-scale sine has -3.01, silence minus infinity."""
 
     def of(output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> list[float]:
         x = finite(output)
@@ -199,7 +196,7 @@ def level(called: str = "level", output: str | None = None) -> Metric:
 
 
 def peak(called: str = "peak", output: str | None = None) -> Metric:
-    """The output's largest magnitude in dB of full scale; above 0 it clips; minus infinity for silence."""
+    """Make the largest magnitude of the output in dBFS; values above 0 clip; silence has minus infinity."""
 
     def of(output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> list[float]:
         x = finite(output)
@@ -216,7 +213,7 @@ def _level(sums: np.ndarray) -> float:
     return decibels(energy, count)
 
 
-#: What a solution may leave of its right side.
+#: The largest relative residual of a solution.
 _RESIDUAL = 1e-9
 
 
@@ -230,7 +227,7 @@ class Distortion:
         self._energy = 0.0
 
     def add(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> None:
-        """Add the correlations of these frames with those of the reference, past ones included."""
+        """Add the correlations of these frames with present and past frames of the reference."""
         x, s = paired(output, reference)
         if not x.size:
             return
@@ -242,7 +239,7 @@ class Distortion:
         self._past = known[len(known) - len(self._past) :]
 
     def result(self) -> dict[str, Any]:
-        """The value, by the name of its column."""
+        """Return the value by column."""
         if self._own[0] <= 0 or self._energy == 0:
             raise NoValueError(f"the {'output' if self._own[0] > 0 else 'reference'} is silent")
         along = min(max(float(_solved(self._own, self._cross) @ self._cross), 0.0), self._energy)
@@ -251,12 +248,9 @@ class Distortion:
 
 
 def _correlated(sounds: np.ndarray, known: np.ndarray, taps: int) -> np.ndarray:
-    """Correlations ``[sounds, taps]`` by lag: entry k is the sum over n of ``sound[n] * reference[n - k]``.
+    """Return correlations ``[sounds, taps]`` by lag: entry k is the sum over n of ``sound[n] * reference[n - k]``.
 
-    Args:
-        sounds: ``[sounds, samples]``.
-        known: the reference, with its ``taps - 1`` samples before in front.
-        taps: the number of lags.
+    ``known`` is the reference, with ``taps - 1`` earlier samples first.
     """
     # Overlap-save: the transforms of blocks are added, and one inverse transform is left.
     size = max(4096, 1 << (4 * taps - 1).bit_length())
@@ -271,9 +265,9 @@ def _correlated(sounds: np.ndarray, known: np.ndarray, taps: int) -> np.ndarray:
 
 
 def _solved(column: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The solution of a symmetric Toeplitz system; the smallest one where the reference lacks frequencies.
+    """Solve a symmetric Toeplitz system, with the smallest solution if the reference lacks frequencies.
 
-    Levinson's recursion comes first: its sums have one order, however many threads a linear algebra library has.
+    Levinson's recursion is tried first, because its sums have a fixed order for any number of threads.
     """
     matrix = scipy.linalg.toeplitz(column)
     for solve in (lambda: scipy.linalg.solve_toeplitz(column, right), lambda: np.linalg.solve(matrix, right)):
@@ -285,26 +279,26 @@ def _solved(column: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def sdr(called: str = "sdr", output: str | None = None, taps: int = 512) -> Metric:
-    """SDR of BSS Eval version 3 for one source, in dB; higher is better.
+    """Make SDR of BSS Eval version 3 for one source, in dB; higher is better.
 
-    What of the output a filter of ``taps`` samples can make of the reference, over the rest: Vincent et al.,
-    "Performance measurement in blind audio source separation", 2006. Values above about 100 dB are rounding; infinite
-    for an exact copy, not defined for a silent reference or output.
+    SDR is the energy of the output that a filter of ``taps`` samples can make from the reference, over the remaining
+    energy: Vincent et al., "Performance measurement in blind audio source separation", 2006. Values above about 100 dB
+    are rounding errors. An exact copy has an infinite value; a silent reference or output has none.
 
     Args:
-        called: name of the column.
-        output: the output that it judges.
-        taps: length of the filter; BSS Eval's is 512.
+        called: the name of the column.
+        output: the judged output.
+        taps: the length of the filter; BSS Eval uses 512.
     """
     check_count("sdr: taps", taps)
     column, options = Column(called, "dB"), {"kind": "sdr", "taps": taps}
     return Metric(called, (column,), lambda rate: Distortion(called, taps), output, options=options)
 
 
-#: What pystoi returns where there is too little speech, and the seconds below which it cannot run.
+#: The value of pystoi for too little speech, and the shortest sound for pystoi in seconds.
 _TOO_LITTLE, _SHORTEST = 1e-5, 0.4
 
-#: Samples a second of telephone sound, which PESQ judges as it is.
+#: The sample rate of telephone sound, which PESQ does not resample.
 _NARROW = 8_000
 
 
@@ -324,7 +318,7 @@ def _sounds(output: np.ndarray, reference: np.ndarray | None) -> tuple[np.ndarra
 def _of_whole_sounds(
     kind: str, judge: Judgement, called: str, output: str | None, limit: float, **options: Any
 ) -> Metric:
-    """A metric of whole sounds."""
+    """Make a metric of whole sounds."""
     metric = over_whole(judge, called, output, limit=limit, options={"kind": kind, **options})
 
     def start(rate: Any) -> Any:
@@ -355,17 +349,16 @@ def _intelligibility(kind: str, called: str, output: str | None, limit: float) -
 
 
 def stoi(called: str = "stoi", output: str | None = None, limit: float = LIMIT) -> Metric:
-    """Short-time objective intelligibility, 0 to 1, no unit; higher is better.
+    """Make short-time objective intelligibility, 0 to 1, without unit; higher is better.
 
-    Taal et al., "An algorithm for intelligibility prediction of time-frequency weighted noisy speech", 2011, as the
-    package pystoi computes it, for sound of any rate. Not defined where either sound is silent or
-    has too little speech.
+    Taal et al., "An algorithm for intelligibility prediction of time-frequency weighted noisy speech", 2011, computed
+    by the package pystoi for sound of any rate. Silence and too little speech have no value.
     """
     return _intelligibility("stoi", called, output, limit)
 
 
 def estoi(called: str = "estoi", output: str | None = None, limit: float = LIMIT) -> Metric:
-    """Extended STOI, at most 1, no unit; higher is better. It hears modulated noise as well.
+    """Make extended STOI, at most 1, without unit; higher is better. Extended STOI is sensitive to modulated noise.
 
     Jensen and Taal, "An algorithm for predicting the intelligibility of speech masked by modulated noise maskers",
     2016.
@@ -374,20 +367,20 @@ def estoi(called: str = "estoi", output: str | None = None, limit: float = LIMIT
 
 
 def pesq(called: str | None = None, output: str | None = None, band: str = "wide", limit: float = LIMIT) -> Metric:
-    """PESQ, a mean opinion score of about 1 to 4.64, no unit; higher is better.
+    """Make PESQ, a mean opinion score of about 1 to 4.64, without unit; higher is better.
 
-    ITU-T P.862.2 for the wide band, P.862 with P.862.1 for the narrow one, as the package pesq computes it: at 16 kHz,
-    or for the narrow band at 8 kHz where the sound has that rate. Other rates are resampled to 16 kHz. Not defined
-    where no utterance is found, or in less than a quarter of a second.
+    ITU-T P.862.2 for the wide band, P.862 with P.862.1 for the narrow band, computed by the package pesq: at 16 kHz, or
+    for narrow-band sound of 8 kHz at 8 kHz. Other rates are resampled to 16 kHz. Sound without utterances and sound
+    shorter than a quarter of a second have no value.
 
     Args:
-        called: name of the column; by default ``pesq`` or ``pesq_narrow``.
-        output: the output that it judges.
+        called: the name of the column; by default ``pesq`` or ``pesq_narrow``.
+        output: the judged output.
         band: ``"wide"`` or ``"narrow"``.
-        limit: seconds of the longest recording that is judged.
+        limit: seconds of the longest judged recording.
 
     Raises:
-        InputError: there is no such band.
+        InputError: the band is neither of the two.
         MissingPackageError: the package is not installed.
     """
     if band not in ("wide", "narrow"):

@@ -28,23 +28,24 @@ def write_report(
     rate: int = 16_000,
     examples: int = EXAMPLES,
 ) -> None:
-    """Write the report of an evaluation: one HTML file, which needs no network and no other file.
+    """Write the report of an evaluation: one HTML file that needs no network and no other file.
 
-    The same arguments and sounds give the same bytes. All foreign text, names of files among it, is shown as text.
+    The same arguments and sounds give the same bytes. Foreign text, including file names, is shown as text.
 
     Args:
-        path: the file to write or replace; its folder is created if missing.
-        results: of the system.
-        baseline: the results of another system on the same corpus, to compare with.
-        corpus: the recordings, for their sounds; where one is no longer there, the page says so.
-        title: of the page.
+        path: the file to write or replace; the folder is created if missing.
+        results: the results of the system.
+        baseline: the results of another system on the same corpus, for a comparison.
+        corpus: the recordings, for their sounds; the report notes missing files.
+        title: the title of the report.
         main: the metric that ranks recordings; by default the first.
-        times: of the run; a number called ``times_real_time`` stands at the head of the page.
-        rate: samples a second of the system.
-        examples: recordings to listen to, of the worst and of the best each.
+        times: the times of the run; ``times_real_time`` appears at the top.
+        rate: samples per second of the system.
+        examples: the number of worst and of best recordings to listen to.
 
     Raises:
-        InputError: there is no metric ``main``, the baseline is of another corpus, or the file cannot be written.
+        InputError: the metric ``main`` does not exist, the baseline is of another corpus, or the file cannot be
+            written.
         MissingPackageError: altair, jinja2, pillow, soundfile or vl-convert-python is not installed.
     """
     check_count("examples", examples, 0)

@@ -1,4 +1,8 @@
-"""The content of a report: results and a comparison, as its sections look them up."""
+"""The content of a report: results, a comparison, and the rows of the page.
+
+A small corpus has all rows on the page. A large corpus has errors, the worst and the best recordings, and a random
+sample.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +33,7 @@ EXAMPLES = 5
 
 @dataclass(frozen=True)
 class Content:
-    """All that a report shows.
-
-    Attributes:
-        results: of the system.
-        main: the column that ranks recordings; None where there is no metric.
-        baseline: the results of a system to compare with.
-        comparison: of both, the baseline first.
-        corpus: the recordings, for their sounds.
-        rate: samples a second of the system.
-        examples: recordings to listen to, of the worst and of the best each.
-    """
+    """Everything that a report shows. ``main`` ranks recordings; the comparison has the baseline first."""
 
     results: Results
     main: Column | None
@@ -51,7 +45,7 @@ class Content:
 
     @cached_property
     def names(self) -> tuple[str, str]:
-        """The names of the system and of the baseline on the page, never the same."""
+        """The names of the system and of the baseline on the page, always different."""
         one, two = (text(each.name, 60) if each else "" for each in (self.results, self.baseline))
         return one, f"{two} (baseline)" if one == two else two
 
@@ -61,7 +55,7 @@ class Content:
 
     @property
     def rows(self) -> Sequence[Row]:
-        """The rows of the page, by id; the index of a row is the number of its file on the page."""
+        """The rows of the page, by id; the index of a row is the file number on the page."""
         return self._selected[0]
 
     @cached_property
@@ -76,7 +70,7 @@ class Content:
 
     @cached_property
     def metrics(self) -> list[Column]:
-        """The columns that recordings are judged by, the main one first."""
+        """The columns of metrics, the main column first."""
         return sorted(self.results.columns, key=lambda metric: metric != self.main)
 
     @cached_property
@@ -105,12 +99,7 @@ class Content:
         return {row["id"]: row for row in rows if _is_good(row)}
 
     def values(self, name: str, *, baseline: bool = False) -> list[Any]:
-        """A column of the rows, always the same list; None for those with an error.
-
-        Args:
-            name: of the column.
-            baseline: whether the values are those of the baseline, for rows without an error in either.
-        """
+        """Return a column of the rows, or of the baseline, with None for errors; always the same list object."""
         if (name, baseline) not in self._columns:
             others = self._baseline_rows
             rows = [others.get(row["id"], {}) if baseline else row for row in self.rows]
@@ -120,7 +109,7 @@ class Content:
         return self._columns[name, baseline]
 
     def plotted(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Values of the rows, None for those that are not in the plots: the others were not chosen by their values."""
+        """Return values of the random sample, and None for other rows, which were chosen by value."""
         if all(self._selected[1]):
             return values
         pairs = zip(values, self._selected[1], strict=True)
@@ -131,12 +120,12 @@ class Content:
         return {}
 
     def change(self, name: str) -> list[float | None]:
-        """A column less that of the baseline, where both are finite."""
+        """Return a column minus the column of the baseline; None unless both are finite."""
         pairs = map(defined, zip(self.values(name), self.values(name, baseline=True), strict=True))
         return [pair[0] - pair[1] if len(pair) == 2 else None for pair in pairs]
 
     def ranked(self) -> list[Row]:
-        """Rows that have the main metric, worst first; lowest first where neither direction is better."""
+        """Return rows with the main metric, worst first; lowest first if neither direction is better."""
         if self.main is None:
             return []
         name, sign = self.main.name, -1 if self.main.higher_is_better is False else 1
@@ -149,7 +138,7 @@ class Content:
         return {item.id: item for item in self.corpus if item.id in shown}
 
     def sounds(self, row: Row) -> dict[str, Location | str]:
-        """The sounds of a recording by label, or why there is none."""
+        """Return the sounds of a recording by label, or the reason for the absence of a sound."""
         name, item = row["id"], self._items.get(row["id"])
         sounds: dict[str, Location | str] = {"input": item.path if item is not None else location(row["path"])}
         if self.baseline is None:
@@ -167,15 +156,15 @@ def _is_good(row: Row) -> bool:
 
 
 def pooled_in(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Values of all recordings together by column, in the summary of a corpus or a slice."""
+    """Return values over all recordings by column, from the summary of a corpus or a slice."""
     return {name: value for metric in summary["corpus"].values() for name, value in metric["values"].items()}
 
 
 def main_of(results: Results, name: str | None) -> Column | None:
-    """The column that ranks recordings, by its own name or its metric's; by default the first.
+    """Return the column that ranks recordings, by the name of a column or metric; by default the first.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: the name does not exist.
     """
     if name is None:
         return next(iter(results.columns), None)
@@ -201,13 +190,7 @@ PLACE = "\0place"
 
 
 def select(results: Results, main: Column | None, examples: int) -> tuple[list[Row], list[bool]]:
-    """Rows in the order of ids, and whether each is in the plots.
-
-    Args:
-        results: of the system.
-        main: the column that ranks recordings.
-        examples: recordings to listen to, of the worst and of the best each.
-    """
+    """Return rows in the order of ids, and whether each row is in the plots."""
     count = results.document["recordings"]["all"]
     if count <= max(ROWS, DRAWN):
         rows = results.table.to_dicts()
@@ -225,7 +208,7 @@ def select(results: Results, main: Column | None, examples: int) -> tuple[list[R
 
 
 def ranking(values: np.ndarray, main: Column) -> np.ndarray:
-    """The places of values that are numbers, worst first; lowest first where neither direction is better."""
+    """Return the order of values, worst first, without NaN; lowest first if neither direction is better."""
     worse = -values if main.higher_is_better is False else values
     order = np.argsort(worse, kind="stable")
     return order[: len(order) - int(np.isnan(values).sum())]

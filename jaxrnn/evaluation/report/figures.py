@@ -31,7 +31,7 @@ def _places(content: Content, metric: Column) -> int:
 
 
 def _value(content: Content, metric: Column, summary: Mapping[str, Any]) -> Number:
-    """A metric over the corpus or a slice: of all frames together where they are counted, else the mean of files."""
+    """Return a metric over a corpus or slice: over counted frames if possible, else the mean of files."""
     pooled, places = pooled_in(summary), _places(content, metric)
     if metric.name in pooled:
         return estimate(pooled[metric.name], "value", max(POOLED, places))
@@ -39,7 +39,7 @@ def _value(content: Content, metric: Column, summary: Mapping[str, Any]) -> Numb
 
 
 def tiles(content: Content) -> list[tuple[str, Number, str]]:
-    """Label, value and unit of the first metrics over the corpus."""
+    """Return label, value and unit of the first metrics over the corpus."""
     document, pooled = content.results.document, pooled_in(content.results.document)
     tiles = [
         (
@@ -53,7 +53,7 @@ def tiles(content: Content) -> list[tuple[str, Number, str]]:
 
 
 def summary(content: Content) -> list[ReportTable]:
-    """The corpus as a whole, and every metric over its recordings."""
+    """Return tables of the corpus as a whole, and of every metric over recordings."""
     document, metrics = content.results.document, content.metrics
     pooled = pooled_in(document)
     tables = []
@@ -81,7 +81,7 @@ def summary(content: Content) -> list[ReportTable]:
 
 
 def slices(content: Content) -> list[ReportTable]:
-    """The metrics by slice."""
+    """Return tables of metrics by slice."""
     tables = []
     for name, groups in content.results.document["slices"].items():
         columns: list[tuple[str, Sequence[Any]]] = [
@@ -96,7 +96,7 @@ def slices(content: Content) -> list[ReportTable]:
 
 
 def errors(content: Content) -> ReportTable:
-    """The recordings with an error."""
+    """Return a table of recordings with an error."""
     shown = content.failed[:ROWS]
     longest = {"id": 160, "error": 600, "path": 300}
     columns = [(name, [text(row.get(name) or "", most) for row in shown]) for name, most in longest.items()]
@@ -104,7 +104,7 @@ def errors(content: Content) -> ReportTable:
 
 
 def files(content: Content) -> ReportTable:
-    """Every recording's row; of more than the page holds, errors and the worst."""
+    """Return a table of all recordings; for a large corpus, of errors and the worst."""
     chosen: Sequence[tuple[int, Row]] = list(enumerate(content.rows))
     if content.count > ROWS:
         worst = [*content.failed, *(content.ranked() if content.main is not None else content.good)]
@@ -135,7 +135,7 @@ P, LEAST = 4, "< 0.0001"
 
 
 def paired(content: Content) -> list[ReportTable]:
-    """The corpus as a whole under both systems, and every metric, paired by file."""
+    """Return tables of both systems over the whole corpus, and of every metric, paired by file."""
     if content.comparison is None:
         return []
     (one, two), tables = content.names, []
@@ -165,7 +165,7 @@ def paired(content: Content) -> list[ReportTable]:
 
 
 def differences(content: Content) -> list[ReportTable]:
-    """The differences of both systems by slice, and the files with the largest ones."""
+    """Return tables of differences by slice, and of the files with the largest differences."""
     if content.comparison is None:
         return []
     tables, wholes = [], content.comparison.differences
@@ -183,7 +183,7 @@ def differences(content: Content) -> list[ReportTable]:
 
 
 def _largest(content: Content, name: str) -> list[ReportTable]:
-    """The files whose values differ most, in either direction."""
+    """Return tables of the files with the lowest and the highest differences."""
     (one, two), count = content.names, max(1, content.examples)
     change, theirs, ours = content.change(name), content.values(name, baseline=True), content.values(name)
     rows = sorted((value, row) for row, value in enumerate(change) if value is not None)

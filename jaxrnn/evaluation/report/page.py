@@ -1,4 +1,4 @@
-"""The page: its parts in one file that needs no other."""
+"""The report page: all sections in one file without references to other files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render(content: Content, title: str | None, times: Mapping[str, Any]) -> str:
-    """The page as text."""
+    """Return the page as text."""
     page = environment(TEMPLATES)
     page.filters |= {each.__name__: each for each in (duration, flat, number, size, text, whole)}
     page.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
@@ -80,7 +80,7 @@ HISTOGRAMS, SCATTERS, COMPARED = 12, 9, 4
 
 
 class PlayedRecording(NamedTuple):
-    """One recording to look at and listen to; ``file`` is its number on the page."""
+    """A recording to look at and listen to; ``file`` is the file number on the page."""
 
     file: int
     id: str
@@ -89,7 +89,7 @@ class PlayedRecording(NamedTuple):
 
 
 def curves(content: Content) -> list[Plot]:
-    """The ROC curves of detectors."""
+    """Return the ROC curves of detectors."""
     both = [results.document["corpus"] for results in (content.results, content.baseline) if results is not None]
     plots = []
     for metric in both[0]:
@@ -101,7 +101,7 @@ def curves(content: Content) -> list[Plot]:
 
 
 def distributions(content: Content, data: PlotData) -> list[Plot]:
-    """Histograms of all metrics, and each metric against the length and the manifest's columns."""
+    """Return histograms of all metrics, and each metric against the duration and columns of the manifest."""
     metrics, (one, two), plots = content.metrics, content.names, []
     for metric in metrics[:HISTOGRAMS]:
         both = content.values(metric.name), content.values(metric.name, baseline=True)
@@ -119,12 +119,12 @@ def distributions(content: Content, data: PlotData) -> list[Plot]:
 
 
 def _varies(values: Sequence[Any]) -> bool:
-    """Whether a column is of numbers, of which two differ."""
+    """Return True for a column of numbers with two different values."""
     return all(value is None or is_number(value) for value in values) and len(set(defined(values))) > 1
 
 
 def compared(content: Content, data: PlotData) -> list[Plot]:
-    """Metrics of both systems, one against the other, and their differences."""
+    """Return plots of both systems against each other, and of their differences."""
     if content.comparison is None:
         return []
     (one, two), plots = content.names, []
@@ -140,7 +140,7 @@ def compared(content: Content, data: PlotData) -> list[Plot]:
 
 
 def listening(content: Content, player: Player) -> dict[str, list[PlayedRecording]]:
-    """The worst and the best recordings, to look at and listen to, by title."""
+    """Return the worst and the best recordings to listen to, by title."""
     count, ranked, main = content.examples, content.ranked(), content.main
     if main is None or not ranked:
         groups = {"First files": content.good[:count]}
@@ -163,7 +163,7 @@ def listening(content: Content, player: Player) -> dict[str, list[PlayedRecordin
 
 
 def _values(content: Content, row: Row) -> list[tuple[str, str]]:
-    """What stands beside the name of a recording: its length, metrics and columns of the manifest."""
+    """Return the facts beside a recording: duration, metrics and columns of the manifest."""
     values = [("length", duration(row.get("seconds")))]
     for metric in content.metrics:
         value = row.get(metric.name)

@@ -1,4 +1,4 @@
-"""Plots as specifications of Vega-Lite, which the page draws; a mark names its file and leads to it."""
+"""Plots as Vega-Lite specifications; a mark names a file and links to it."""
 
 from __future__ import annotations
 
@@ -47,13 +47,7 @@ CONFIG = {
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot for the page.
-
-    Attributes:
-        title: the caption.
-        alt: a description in words.
-        spec: the drawing, for Vega-Lite.
-    """
+    """A plot for the page: a caption, a description in words, and a Vega-Lite specification."""
 
     title: str
     alt: str
@@ -61,17 +55,16 @@ class Plot:
 
 
 class PlotData:
-    """The data of all plots of a page, a row for each file; each list of values is there once, under a name of its own.
+    """The data of all plots of a page, a row per file; equal lists of values share a column.
 
-    Attributes:
-        columns: ``file``, its id; ``sound``, whether the page plays it; and values, None where they are not finite.
+    ``columns`` are ``file``, the id; ``sound``, whether the page plays the file; and values, None unless finite.
     """
 
     def __init__(self, **columns: Sequence[Any]):
         self.columns, self._names = columns, {}
 
     def add(self, values: Sequence[Any]) -> str:
-        """The name of a column of values of all files."""
+        """Return the name of a column of values."""
         name, _ = self._names.setdefault(id(values), (f"v{len(self.columns)}", values))
         self.columns[name] = [value if defined([value]) else None for value in values]
         return name
@@ -79,7 +72,7 @@ class PlotData:
 
 @cache
 def library() -> str:
-    """The script of Vega, Vega-Lite and vega-embed."""
+    """Return the script of Vega, Vega-Lite and vega-embed."""
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", alt.SCHEMA_VERSION.rpartition(".")[0])
 
 
@@ -91,7 +84,7 @@ def _plot(title: str, words: str, chart: Any) -> Plot:
 
 
 def _by_system(channel: Any, names: Sequence[str]) -> Any:
-    """A colour for each system, with a legend for two."""
+    """Return a colour for each system, with a legend for two systems."""
     scale = alt.Scale(domain=list(names), range=list(COLOURS[: len(names)]))
     legend = alt.Legend() if len(names) > 1 else None
     return channel("system:N", scale=scale, legend=legend)
@@ -100,15 +93,7 @@ def _by_system(channel: Any, names: Sequence[str]) -> Any:
 def histogram(
     data: PlotData, label: str, unit: str, systems: Sequence[tuple[str, Sequence[Any]]], *, zero: bool = False
 ) -> Plot | None:
-    """The distribution of a metric over files; None where there is nothing to draw.
-
-    Args:
-        data: of the page.
-        label: the metric.
-        unit: its unit.
-        systems: names and values, of one or two.
-        zero: whether to mark 0.
-    """
+    """Draw the distribution of a metric over files; None without values. ``zero`` marks 0."""
     systems = [(name, values) for name, values in systems if defined(values)]
     if not systems:
         return None
@@ -153,14 +138,9 @@ def scatter(
     *,
     diagonal: bool = False,
 ) -> Plot | None:
-    """One column against another, a point a file; None where fewer than two files have both.
+    """Draw one column against another, with a point per file; None for fewer than two files with both values.
 
-    Args:
-        data: of the page.
-        title: of the plot.
-        across: label and values.
-        up: label and values.
-        diagonal: whether the axes are equal, with a line where both values are.
+    ``diagonal`` makes the axes equal, with a line of equal values.
     """
     both = [pair for pair in map(defined, zip(across[1], up[1], strict=True)) if len(pair) == 2]
     if len(both) < 2:
@@ -195,12 +175,7 @@ def scatter(
 
 
 def roc(title: str, curves: Sequence[tuple[str, Mapping[str, Sequence[float]]]]) -> Plot:
-    """Receiver operating characteristics: true positives over false ones.
-
-    Args:
-        title: of the plot.
-        curves: by name, ``false_positive_rate``, ``true_positive_rate`` and ``threshold``.
-    """
+    """Draw receiver operating characteristics: true over false positive rates, by name of the system."""
     rates = ("false_positive_rate", "true_positive_rate")
     points = [
         {"system": name, "threshold": threshold if defined([threshold]) else None, **dict(zip(rates, at, strict=True))}

@@ -23,17 +23,9 @@ FLAC = 655_350
 
 @dataclass
 class Sound:
-    """A sound as the page holds it.
+    """A sound on the page: the first seconds as a data URI, with pictures and notes on missing or changed parts.
 
-    Attributes:
-        label: input, output or reference.
-        notes: what is missing or changed, and why.
-        samples: the first seconds ``float32[samples]``; None where there is nothing to hear.
-        seconds: the length of the samples.
-        share: the share of its pictures' width that it takes, beside longer sounds.
-        uri: the sound as a data URI; None where it is not embedded.
-        waveform: a picture, as SVG.
-        spectrogram: a picture, as a data URI.
+    ``share`` is the share of the picture's width, beside longer sounds.
     """
 
     label: str
@@ -47,16 +39,9 @@ class Sound:
 
 
 class Player:
-    """Makes sounds for one page.
+    """Sounds for one page: up to `SECONDS` of each sound, and `MEGABYTES` of all sounds.
 
-    Args:
-        rate: samples a second, as the system runs.
-
-    Attributes:
-        SECONDS: of each sound, at most.
-        MEGABYTES: of all sounds, at most.
-        used: bytes of sound in the page so far.
-        left_out: sounds for which there was no room.
+    ``used`` counts bytes of embedded sound, and ``left_out`` sounds without room.
     """
 
     SECONDS, MEGABYTES = 10.0, 16.0
@@ -66,11 +51,7 @@ class Player:
         self.used = self.left_out = 0
 
     def sounds(self, paths: Mapping[str, Location | str]) -> list[Sound]:
-        """The sounds of one recording, drawn on one scale.
-
-        Args:
-            paths: by label, or why there is no sound. For a file that is missing or cannot be read, there is a note.
-        """
+        """Return the sounds of one recording on a common scale, from paths or reasons by label."""
         sounds = [self._read(label, path) for label, path in paths.items()]
         present = [(sound, sound.samples) for sound in sounds if sound.samples is not None]
         if not present:
@@ -125,9 +106,9 @@ class Player:
 
 
 def encode(samples: np.ndarray, rate: int) -> tuple[bytes, str]:
-    """A sound with 16 bits a sample as FLAC, or as WAV for a rate that FLAC does not have, and its media type.
+    """Encode 16-bit sound as FLAC, or as WAV for rates beyond FLAC; return the bytes and the media type.
 
-    The same samples always give the same bytes, unlike an Ogg stream, which begins with a random number.
+    Equal samples give equal bytes, unlike an Ogg stream, which begins with a random number.
     """
     name = "FLAC" if rate <= FLAC else "WAV"
     file = io.BytesIO()
@@ -153,17 +134,14 @@ MAGMA = ((0, 0, 4), (59, 15, 112), (140, 41, 129), (222, 73, 104), (254, 159, 10
 
 
 def data_uri(content: bytes, kind: str) -> str:
-    """Content as an address that holds it."""
+    """Return content as a data URI."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def waveform(samples: np.ndarray, count: int, peak: float) -> str:
-    """The outline of a sound: lowest and highest sample of each column.
+    """Draw the outline of a sound, ``float[samples]``, as SVG.
 
-    Args:
-        samples: ``float[samples]``.
-        count: samples of the picture's width, so that sounds of different lengths share a scale of time.
-        peak: the magnitude that reaches its edges.
+    ``count`` samples fill the width, so that sounds of one recording share a time scale. ``peak`` reaches the edges.
     """
     edges = np.linspace(0, count, min(WIDTH, count) + 1).astype(int)
     padded = np.zeros(count)
@@ -179,9 +157,9 @@ def waveform(samples: np.ndarray, count: int, peak: float) -> str:
 
 
 def levels(samples: np.ndarray) -> np.ndarray:
-    """Level of a sound in dB, ``float[HEIGHT, columns]``, lowest frequency first; a full-scale tone has 0 dB.
+    """Return levels of a sound in dB, ``float[HEIGHT, columns]``, lowest frequency first; a full-scale tone has 0 dB.
 
-    A point shows the loudest of all windows and bins that fall on it: nothing short or narrow is lost.
+    A pixel shows the loudest of its windows and bins, so that short and narrow events stay visible.
     """
     hop = min(MOST, max(LEAST, len(samples) // (4 * WIDTH)))
     transform = signal.ShortTimeFFT(np.asarray(signal.get_window("hann", WINDOW)), hop, 1, scale_to="magnitude")
@@ -197,12 +175,9 @@ def levels(samples: np.ndarray) -> np.ndarray:
 
 
 def spectrogram(level: np.ndarray, share: float, top: float) -> str:
-    """Levels as a PNG in a data URI.
+    """Draw levels as a PNG in a data URI.
 
-    Args:
-        level: as `levels` returns it.
-        share: the share of the picture's width that the sound has.
-        top: the level of the brightest colour, in dB; black is `RANGE` below.
+    The sound takes a ``share`` of the width. Levels are from `RANGE` below ``top`` (black) to ``top``.
     """
     steps = np.clip((level - top + RANGE) / RANGE, 0, 1) * (COLOURS - 1)
     wide = np.zeros((level.shape[0], max(1, round(level.shape[1] / share))), np.uint8)

@@ -13,15 +13,10 @@ POOLED = 4
 
 
 class Number(NamedTuple):
-    """A number of a table, with its interval if it has one.
+    """A number in a table, with an optional interval.
 
-    Attributes:
-        value: None or NaN where there is none.
-        low: of its interval.
-        high: of its interval.
-        places: digits after the point; by default as many as this number needs.
-        sign: whether to show a plus.
-        instead: a text to show in its place.
+    ``places`` are digits after the point, by default as many as the number needs. ``instead`` is a text to show in
+    place of the number.
     """
 
     value: float | None
@@ -38,19 +33,19 @@ class Number(NamedTuple):
 
     @property
     def interval(self) -> str:
-        """The ends of its interval; empty where there is none."""
+        """The interval for people; empty without an interval."""
         low, high = (number(end, self.places, sign=self.sign) for end in (self.low, self.high))
         return "" if NONE in (low, high) else f"{low} … {high}"
 
     @property
     def exact(self) -> str:
-        """The number for JavaScript; empty where there is none."""
+        """The number for JavaScript; empty without a value."""
         missing = self.value is None or math.isnan(self.value)
         return "" if missing else repr(self.value).replace("inf", "Infinity")
 
 
 class FileName(NamedTuple):
-    """A recording's id in a table, the path of its file, and its number on the page."""
+    """A recording's id in a table, with the path and the file number on the page."""
 
     text: str
     path: str
@@ -59,14 +54,14 @@ class FileName(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table by columns, each a head and its cells: words, `Number` or `FileName`."""
+    """A table by columns, each a header and cells: words, `Number` or `FileName`."""
 
     label: str
     columns: Sequence[tuple[str, Sequence[Any]]]
 
     @property
     def heads(self) -> list[tuple[str, bool]]:
-        """Heads, and whether their columns are of numbers."""
+        """Headers, and whether the column holds numbers."""
         return [(head, any(isinstance(cell, Number) for cell in cells)) for head, cells in self.columns]
 
     @property
@@ -76,7 +71,7 @@ class ReportTable:
 
 
 def column(label: str, values: Sequence[Any], unit: str = "") -> tuple[str, list[Any]]:
-    """A column of a table of results: of numbers where all values are, else of words."""
+    """Return a column of numbers if all values are numbers, else of words."""
     present = [value for value in values if value is not None]
     if present and all(map(is_number, present)):
         places = decimals(present)
@@ -85,12 +80,12 @@ def column(label: str, values: Sequence[Any], unit: str = "") -> tuple[str, list
 
 
 def estimate(entry: Mapping[str, Any], value: str, places: int, *, sign: bool = False) -> Number:
-    """A number of an entry, by its name, with its interval."""
+    """Return a number of an entry by name, with the interval."""
     return Number(entry[value], entry["low"], entry["high"], places, sign)
 
 
 def places_of(*numbers: float | None) -> int:
-    """Digits for means of numbers: at least two, as means of integers are not whole."""
+    """Return the digits for means of numbers: at least two, because means of integers are not integers."""
     return max(2, decimals(numbers))
 
 
@@ -102,17 +97,17 @@ LONGEST = 160
 
 
 def is_number(value: Any) -> bool:
-    """Whether a cell is a number; a truth value is a word."""
+    """Return True for numbers; booleans are words."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def defined(values: Sequence[Any]) -> list[float]:
-    """The finite numbers among the cells of a column."""
+    """Return the finite numbers among cells."""
     return [float(value) for value in values if is_number(value) and math.isfinite(value)]
 
 
 def decimals(values: Sequence[Any]) -> int:
-    """Digits after the point for a column of numbers: four significant digits of the largest, none for integers."""
+    """Return the digits after the point for a column: four significant digits of the largest, none for integers."""
     numbers = defined(values)
     if all(number == round(number) for number in numbers):
         return 0
@@ -121,7 +116,7 @@ def decimals(values: Sequence[Any]) -> int:
 
 
 def number(value: Any, places: int | None = None, *, sign: bool = False) -> str:
-    """A number with digits after the point; by default as many as it needs."""
+    """Format a number, by default with as many digits as needed."""
     if value is None or math.isnan(value):
         return NONE
     if math.isinf(value):
@@ -135,12 +130,12 @@ def number(value: Any, places: int | None = None, *, sign: bool = False) -> str:
 
 
 def whole(count: int) -> str:
-    """A count, in groups of three digits."""
+    """Format a count in groups of three digits."""
     return f"{count:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def text(value: Any, longest: int = LONGEST) -> str:
-    """Foreign text that can be shown and written: without control characters, valid Unicode, and not too long."""
+    """Return foreign text without control characters, as valid Unicode of limited length."""
     shown = "".join(character if _is_shown(character) else "\N{REPLACEMENT CHARACTER}" for character in str(value))
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"
 
@@ -151,19 +146,19 @@ def _is_shown(character: str) -> bool:
 
 
 def words(value: Any) -> str:
-    """A cell of a table, whatever it holds."""
+    """Format any cell."""
     if value is None:
         return NONE
     return number(value) if is_number(value) else text(value)
 
 
 def labelled(label: str, unit: str) -> str:
-    """A foreign name with its unit."""
+    """Return a foreign name with a unit."""
     return text(f"{label} ({unit})" if unit else label, 80)
 
 
 def duration(seconds: float | None) -> str:
-    """A length of time: ``4.2 s``, ``3 min 05 s``, ``2.31 h``."""
+    """Format a duration: ``4.2 s``, ``3 min 05 s``, ``2.31 h``."""
     if seconds is None or not math.isfinite(seconds):
         return NONE
     if seconds < 60:
@@ -174,12 +169,12 @@ def duration(seconds: float | None) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes."""
+    """Format a number of bytes."""
     return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
 
 
 def flat(facts: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
-    """Nested facts as one list of names and values; a name is ``models.dtln_1.onnx``."""
+    """Flatten nested facts to names and values, with names such as ``models.dtln_1.onnx``."""
     entries: list[tuple[str, str]] = []
     for name, value in facts.items():
         label = f"{before}{name}"
