@@ -26,12 +26,7 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 def read_arrays(path: str | os.PathLike[str] | Location) -> np.ndarray | dict[str, np.ndarray]:
-    """Read the array of a ``.npy`` file, or the arrays of a ``.npz`` file by name.
-
-    Raises:
-        InputError: the file cannot be read, is of another format, or unpacks to too much.
-        StoreError: the store cannot be reached.
-    """
+    """Read the array of a ``.npy`` file, or the arrays of a ``.npz`` file by name."""
     path = location(path)
     with readable(path), check_file(path).open("rb") as file:
         is_archive = file.read(2) == b"PK"
@@ -47,11 +42,7 @@ def read_arrays(path: str | os.PathLike[str] | Location) -> np.ndarray | dict[st
 
 @contextlib.contextmanager
 def readable(path: str | os.PathLike[str] | Location) -> Iterator[None]:
-    """Turn errors inside of the context into one error that names the file.
-
-    Raises:
-        InputError: the file cannot be read, or is of another format.
-    """
+    """Turn errors inside of the context into one error that names the file."""
     try:
         yield
     except OSError as error:
@@ -65,11 +56,7 @@ def readable(path: str | os.PathLike[str] | Location) -> Iterator[None]:
 
 
 def members_of(archive: zipfile.ZipFile) -> Mapping[str, zipfile.ZipInfo]:
-    """Return the arrays of an archive by name, without reading them.
-
-    Raises:
-        InputError: the arrays together would unpack to too much.
-    """
+    """Return the arrays of an archive by name, without reading them."""
     members = archive.infolist()
     assert archive.fp is not None, "it is open"
     held = archive.fp.seek(0, os.SEEK_END)
@@ -83,11 +70,7 @@ def members_of(archive: zipfile.ZipFile) -> Mapping[str, zipfile.ZipInfo]:
 
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """Read one array of an archive.
-
-    Raises:
-        ValueError: the member is not an array, or is larger than the archive says.
-    """
+    """Read one array of an archive."""
     with archive.open(member) as file:
         check_header(file, member.file_size, member.filename)
     with archive.open(member) as file:

@@ -76,13 +76,13 @@ _PLAIN = (type(None), bool, int, float, str, tuple)
 
 
 def brief(kind: type[Class]) -> type[Class]:
-    """Gives a dataclass or a named tuple a short representation."""
+    """Give a dataclass or a named tuple a short representation."""
     kind.__repr__ = short  # pyright: ignore[reportAttributeAccessIssue]
     return kind
 
 
 def short(value: Any) -> str:
-    """The representation of a dataclass or a named tuple: what differs from its defaults, each part shortened."""
+    """Return the representation of a dataclass or a named tuple: fields that differ from defaults, each shortened."""
     said = ", ".join(f"{name}={part_of(part)}" for name, part in _fields(value))
     return wrapped(f"{type(value).__name__}({said})")
 
@@ -123,13 +123,13 @@ def part_of(value: Any) -> str:
 
 
 def shortened(text: str, longest: int = LETTERS) -> str:
-    """A text without its middle, where it is long: both ends of a path say something."""
+    """Cut the middle of a long text; both ends of a path are informative."""
     half = (longest - 3) // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
 
 
 def without_folders(label: str) -> str:
-    """What messages call a model, of a path its last part: short wherever the file lies."""
+    """Return the name of a model without the folders of its path."""
     return label if label.startswith("model ") else re.sub(r"^(the stream of )?.*[/\\]", r"\1", label)
 
 

@@ -252,11 +252,7 @@ def joined(folder: Location, text: str) -> Location:
 
 
 def files_below(folder: Location, patterns: Iterable[str] = ("**/*",)) -> list[Any]:
-    """List the files below a folder whose relative names match one of the glob patterns, sorted.
-
-    Raises:
-        InputError: there is no such folder or bucket.
-    """
+    """List the files below a folder whose relative names match one of the glob patterns, sorted."""
     if isinstance(folder, Path):
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder}")
@@ -272,11 +268,7 @@ def files_below(folder: Location, patterns: Iterable[str] = ("**/*",)) -> list[A
 
 
 def check_file(path: Location) -> Location:
-    """Check that a path leads to a regular file; an object is checked when it is opened.
-
-    Raises:
-        OSError: there is no such file, or it is not a regular file.
-    """
+    """Check that a path leads to a regular file; an object is checked when it is opened."""
     return check_regular(path) if isinstance(path, Path) else path
 
 
@@ -316,12 +308,7 @@ def in_place_of(path: Location) -> Iterator[Path]:
 
 
 def place(written: Path, path: Location) -> None:
-    """Move a finished file to its location.
-
-    Raises:
-        OSError: the disk or the bucket does not take the file.
-        StoreError: a store cannot be reached or refuses.
-    """
+    """Move a finished file to its location."""
     if isinstance(path, Url):
         path.put(written)
         written.unlink()
@@ -330,11 +317,7 @@ def place(written: Path, path: Location) -> None:
 
 
 def local_copy(place: Location) -> Path:
-    """Return a path on this machine: the location itself, or a download that is kept until the process ends.
-
-    Raises:
-        StoreError: the store cannot be reached.
-    """
+    """Return a path on this machine: the location itself, or a download that is kept until the process ends."""
     if isinstance(place, Path):
         return place
     copy = Path(tempfile.mkdtemp(dir=_copies().name), place.name)

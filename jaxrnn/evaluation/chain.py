@@ -66,7 +66,7 @@ class Chain:
 
     @property
     def gives_sound(self) -> bool:
-        """Whether the frames are overlap-added to sound."""
+        """True if the frames are overlap-added to sound."""
         return any(stage.gives != "result" for stage in self.stages)
 
     @property

@@ -1,8 +1,8 @@
 """Units computed by other processes, on this machine or a cluster: Ray actors with an evaluator each.
 
 The driver takes units lazily, two per worker (one is computed while the other is judged), and collects rows. If a
-worker dies, its unit is computed again, alone. If the unit brings down several workers, its recordings become rows with
-errors.
+worker dies, the unit is computed again, without other units beside it. If the unit brings down several workers, the
+recordings become rows with errors.
 """
 
 from __future__ import annotations
@@ -44,11 +44,7 @@ class Worker:
         self._computing = threading.Lock()
 
     def prepare(self, make: bytes, version: str) -> dict[str, Any]:
-        """Make the evaluator with a function that Ray has pickled, and return versions and devices.
-
-        Raises:
-            InputError: the worker has another version of jaxrnn than the driver, or lacks packages or files.
-        """
+        """Make the evaluator with a function that Ray has pickled, and return versions and devices."""
         from ray import cloudpickle
 
         if version != __version__:
@@ -86,12 +82,7 @@ class _Actor:
 
 
 class WorkerPool:
-    """Computes units with workers, as in `Computing`. Ray and the workers run inside of the context.
-
-    Raises:
-        MissingPackageError: Ray is not installed.
-        InputError: the function that makes an evaluator cannot be pickled.
-    """
+    """Computes units with workers, as in `Computing`. Ray and the workers run inside of the context."""
 
     def __init__(self, workers: Workers, make: Callable[[], Evaluator]):
         with optional_package("ray", "several workers", "cluster"):
@@ -168,12 +159,7 @@ class WorkerPool:
         return self._surroundings
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Row]]]:
-        """Yield units with rows, as in `Computing`.
-
-        Raises:
-            JaxrnnError: a worker has raised this error.
-            InputError: workers die repeatedly while they prepare, or differ in version or device.
-        """
+        """Yield units with rows, as in `Computing`."""
         fresh = iter(units)
         while True:
             exhausted = not self._submit(fresh)
@@ -306,12 +292,7 @@ class Workers:
 
 @contextlib.contextmanager
 def joined(workers: Workers) -> Iterator[Any]:
-    """Start or join Ray for the context; a Ray that this process has joined before stays unchanged.
-
-    Raises:
-        InputError: Ray cannot start, or the address does not answer.
-        MissingPackageError: Ray is not installed.
-    """
+    """Start or join Ray for the context; a Ray that this process has joined before stays unchanged."""
     with optional_package("ray", "several workers", "cluster"):
         import ray
     if ray.is_initialized():
@@ -370,12 +351,7 @@ def _join(ray: Any, address: str, tries: int) -> None:
 
 
 def _check_answer(address: str) -> None:
-    """Check that a server answers, because Ray itself would wait for minutes, deaf to signals.
-
-    Raises:
-        OSError: there is no answer.
-        ValueError: the address is malformed, or the server is not Ray.
-    """
+    """Check that a server answers, because Ray itself would wait for minutes, deaf to signals."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError("an address is HOST:PORT or ray://HOST:PORT")

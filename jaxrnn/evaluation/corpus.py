@@ -165,11 +165,7 @@ def columns_of(corpus: Iterable[Item]) -> list[str]:
 
 
 def checked(items: Iterable[Item]) -> Sequence[Item]:
-    """Return items sorted by id, with ids that are unique and usable as relative paths.
-
-    Raises:
-        InputError: two items have the same id, or an id leads out of the results folder.
-    """
+    """Return items sorted by id, with ids that are unique and usable as relative paths."""
     if isinstance(items, Manifest):
         return items
     result = tuple(sorted(items, key=lambda item: item.id))

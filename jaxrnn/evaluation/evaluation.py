@@ -32,7 +32,7 @@ BATCH, CHUNK = 16, 4.0
 
 
 class Evaluation:
-    """One system over one corpus.
+    """The evaluation of one system on one corpus.
 
     Args:
         system: the system.
@@ -41,10 +41,10 @@ class Evaluation:
         out: the results folder; units that are finished there are not computed again.
         facts: other facts that determine the results, such as files or settings of a system of your own, so that
             different evaluations are not mixed. `Chain` and `Offline` need no facts. A `Stepper` of your own is
-            identified by its `fingerprint`, or else by its spec.
+            identified by a `fingerprint`, or else by the spec.
         batch: recordings in a batch.
         chunk: seconds of each recording in a chunk; for arrays, frames divided by the rate of the system.
-        keep: whether to write the outputs.
+        keep: write the outputs.
         computing: the executor of units; by default this process.
 
     Attributes:
@@ -54,7 +54,7 @@ class Evaluation:
         computing: the executor of units.
 
     Raises:
-        InputError: an argument does not fit, or the folder holds the results of another evaluation.
+        InputError: an argument does not fit, or the folder holds different results.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Evaluation:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every unit is finished."""
+        """True if every unit is finished."""
         return len(self.journal.finished()) == len(self.units)
 
 
@@ -317,12 +317,7 @@ def conclude(
     main: str | None = None,
     examples: int = EXAMPLES,
 ) -> Results:
-    """Write the tables and the report of the finished units.
-
-    Raises:
-        InputError: the disk is full, the baseline is of another corpus, or a column or metric does not exist.
-        MissingPackageError: a package for tables or the report is not installed.
-    """
+    """Write the tables and the report of the finished units."""
     out, results = evaluation.journal.folder, evaluation.write_results(slices)
     write_whole(out / TIMES, lambda file: file.write_text(json.dumps(dict(times), indent=1)))
     write_report(

@@ -42,11 +42,7 @@ class Computing(Protocol):
     def __exit__(self, *exception: object) -> None: ...
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Row]]]:
-        """Yield units with their rows, in the order in which they are finished; units are taken lazily.
-
-        Raises:
-            InputError: outputs cannot be written.
-        """
+        """Yield units with their rows, in the order in which they are finished; units are taken lazily."""
         ...
 
 
@@ -315,11 +311,7 @@ class ChunkSource:
 
 
 def prefetched(source: ChunkSource) -> Iterator[UnitChunk]:
-    """Yield chunks in order, read ahead.
-
-    Raises:
-        MissingPackageError: Grain is not installed.
-    """
+    """Yield chunks in order, read ahead."""
     with optional_package("grain", "evaluating a corpus", "evaluate"):
         import grain
     options = grain.ReadOptions(num_threads=min(THREADS, len(source)), prefetch_buffer_size=PREFETCH)
@@ -330,11 +322,7 @@ Run = Callable[..., tuple[Any, Any]]
 
 
 class Devices:
-    """All devices of this process; a batch is sharded over the devices.
-
-    Raises:
-        InputError: the number of devices does not divide the batch.
-    """
+    """All devices of this process; a batch is sharded over the devices."""
 
     def __init__(self, system: System, batch: int):
         self._system = system

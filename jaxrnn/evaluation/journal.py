@@ -83,10 +83,6 @@ class Journal:
     Args:
         folder: the folder of results.
         facts: the corpus, the models and the settings, which determine the results.
-
-    Raises:
-        InputError: the folder holds other results.
-        StoreError: a store cannot be reached or refuses.
     """
 
     def __init__(self, folder: Location, facts: Mapping[str, Any]):
@@ -113,7 +109,7 @@ class Journal:
         return facts
 
     def _check(self, surroundings: Mapping[str, Any]) -> bool:
-        """Return True if the folder holds results of this evaluation, and refuse a folder with others."""
+        """Return True if the folder holds results of this evaluation, and refuse different results."""
         stored = self._stored()
         if stored is None:
             return False
@@ -129,11 +125,7 @@ class Journal:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Lock the folder against other processes; the end of the context closes and uploads the journal.
-
-        Raises:
-            InputError: another process writes, or the folder cannot be written.
-        """
+        """Lock the folder against other processes; the end of the context closes and uploads the journal."""
         with _locked(self.folder), contextlib.ExitStack() as stack:
             self._check({})
             if isinstance(self.folder, Path):
@@ -145,11 +137,7 @@ class Journal:
             yield
 
     def begin(self, surroundings: Mapping[str, Any]) -> None:
-        """Write the facts, before the first unit is finished.
-
-        Raises:
-            InputError: the folder holds other results, or cannot be written.
-        """
+        """Write the facts, before the first unit is finished."""
         if not self._check(surroundings):
             text = json.dumps({**self._facts, SURROUNDINGS: dict(surroundings)}, indent=1, sort_keys=True)
             write_whole(self.folder / RUN, lambda file: file.write_text(text))
@@ -161,11 +149,7 @@ class Journal:
         return self._finished
 
     def finish(self, unit: int, rows: Iterable[Row]) -> None:
-        """Append the rows of a unit, inside of `writing`.
-
-        Raises:
-            InputError: the disk is full.
-        """
+        """Append the rows of a unit, inside of `writing`."""
         line = json.dumps({"unit": unit, "rows": list(rows)}, default=str).encode() + b"\n"
         try:
             with writing_to(self.folder / UNITS):
@@ -274,7 +258,8 @@ def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
 
 @dataclass(frozen=True)
 class UnitRows:
-    """The given rows and those of all finished units in a folder of results; each iteration reads them anew."""
+    """The given rows, and the rows of all finished units in a results folder; each iteration reads the journal again.
+    """
 
     folder: Location
     others: Sequence[Row] = ()

@@ -119,11 +119,7 @@ class Judge:
         self._frames: dict[str, int] = {}
 
     def take(self, output: str, values: np.ndarray, first: int) -> None:
-        """Judge frames ``[frames, ...]`` of an output, beginning with frame number ``first``.
-
-        Raises:
-            InputError: the reference or the recording cannot be read.
-        """
+        """Judge frames ``[frames, ...]`` of an output, beginning with frame number ``first``."""
         self._frames[output] = first + len(values)
         judging = [
             metric for metric in self._metrics if metric.name in self._open and self._outputs[metric.name] == output
@@ -232,7 +228,7 @@ def discard_partial(folder: Location) -> None:
 
 
 class Writer:
-    """One output of one recording as a file: sound as WAV, other outputs as NPY, moved into place when complete."""
+    """A file for one output of a recording: sound as WAV, other outputs as NPY, moved into place when complete."""
 
     def __init__(self, folder: Location, name: str, rate: int):
         self.path, self._rate = folder / name, rate
@@ -242,11 +238,7 @@ class Writer:
         self._header: dict[str, Any] = {}
 
     def add(self, values: np.ndarray) -> None:
-        """Append frames ``[frames, ...]``.
-
-        Raises:
-            InputError: the disk is full, or the folder cannot be written.
-        """
+        """Append frames ``[frames, ...]``."""
         try:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)

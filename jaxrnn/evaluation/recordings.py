@@ -51,12 +51,7 @@ class Recording(Protocol):
 
 
 def open_recording(path: Location, rate: int) -> Recording:
-    """Open a WAV, FLAC or other sound, or a NumPy file of arrays ``[time, ...]``; sound is resampled to ``rate``.
-
-    Raises:
-        InputError: there is no such file, or the file is empty or not of the format of its suffix.
-        StoreError: the store cannot be reached.
-    """
+    """Open a WAV, FLAC or other sound, or a NumPy file of arrays ``[time, ...]``; sound is resampled to ``rate``."""
     # A missing object is found at the first read.
     if isinstance(path, Path) and not path.is_file():
         raise InputError(f"there is no file {path}")

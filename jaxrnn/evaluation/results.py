@@ -116,10 +116,6 @@ def results_of(
 
     With ``path``, the table is written there, and never in memory as a whole. ``facts`` leave out times, which differ
     from run to run.
-
-    Raises:
-        InputError: a column of ``slices`` does not exist, or the table cannot be written.
-        MissingPackageError: Polars is not installed.
     """
     columns = Columns(rows, metrics)
     if path is None:

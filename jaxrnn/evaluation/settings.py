@@ -37,7 +37,7 @@ from pydantic import Field, model_validator
 
 
 class CorpusSettings(Settings):
-    """The recordings: a folder, or a table that lists them; or the folder alone."""
+    """The recordings: a folder, or a table of recordings; or only the folder."""
 
     short = "folder"
 
@@ -63,7 +63,7 @@ class CorpusSettings(Settings):
 
 
 class StageSettings(Settings):
-    """One network of a chain, as `jaxrnn.evaluation.Stage` has it."""
+    """One network of a chain, as in `jaxrnn.evaluation.Stage`."""
 
     model: ModelSettings
     """A network that takes one frame a step: its file, or the keys below."""
@@ -78,7 +78,7 @@ class StageSettings(Settings):
 
 
 class FramesSettings(Settings):
-    """How sound is cut into frames, as `jaxrnn.evaluation.Chain` has it."""
+    """Frames of sound, as in `jaxrnn.evaluation.Chain`."""
 
     size: PositiveInt
     """Samples of a frame."""
@@ -89,7 +89,7 @@ class FramesSettings(Settings):
 
 
 class StreamSettings(Settings):
-    """An offline model that is streamed, as `jaxrnn.evaluation.Offline` has it."""
+    """A streamed offline model, as in `jaxrnn.evaluation.Offline`."""
 
     model: ModelSettings
     """A network of whole recordings: its file, or the keys below."""
@@ -124,14 +124,14 @@ class SystemSettings(Settings):
 
 
 class MetricSettings(FunctionSettings):
-    """A metric by name, with its options beside the name."""
+    """A metric by name, with options."""
 
     name: FunctionName
     """A metric of jaxrnn, or your `file.py:function` or `module:function`; its options stand beside it."""
 
 
 class ResourcesSettings(Settings):
-    """What each worker of a run with several of them has, as `jaxrnn.evaluation.Workers` has it."""
+    """Resources of each worker, as in `jaxrnn.evaluation.Workers`."""
 
     cpus: PositiveFloat = 1.0
     """CPUs of a worker."""
@@ -191,11 +191,6 @@ def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers |
 
     ``overrides`` replace values of the file. ``workers`` is the number and place of workers, whose resources the file
     sets; by default, this process computes.
-
-    Raises:
-        InputError: a value in the file does not fit; the message names the file and the key.
-        JaxrnnError: a model cannot be loaded.
-        MissingPackageError: a package for a metric, recordings or workers is not installed.
     """
     file = SettingsFile(EvaluationSettings, path, overrides)
     settings = file.settings
@@ -286,7 +281,7 @@ def _own_system(file: File, function: str) -> System:
     if missing:
         with file.at("system", "function"):
             raise InputError(
-                f"{function} returned a {type(system).__name__}, which is no jaxrnn.evaluation.System: it has no "
-                f"{', '.join(missing)}"
+                f"{function} returned a {type(system).__name__} without {', '.join(missing)}: return a "
+                "jaxrnn.evaluation.System"
             )
     return system

@@ -232,7 +232,7 @@ def summarise(values: np.ndarray) -> dict[str, Any]:
 
 
 class Sums:
-    """Counts of recordings, added up in groups for resampling: one group per recording up to `ALONE` recordings.
+    """Counts of recordings, added up in groups for resampling: a group per recording up to `ALONE` recordings.
 
     ``groups`` are ``float64[groups, counts]``.
     """

@@ -111,11 +111,7 @@ def check_rate(rate: int, what: str) -> None:
 
 
 def resampling(rate: int, target: int) -> tuple[int, int]:
-    """Return the factors of upsampling and downsampling from one sample rate to another.
-
-    Raises:
-        InputError: a rate is impossible, or the factors are too large.
-    """
+    """Return the factors of upsampling and downsampling from one sample rate to another."""
     check_rate(rate, "the sample rate")
     check_rate(target, "the requested rate")
     if max(rate, target) > MAX_RATIO * min(rate, target):
@@ -134,11 +130,7 @@ def resampling(rate: int, target: int) -> tuple[int, int]:
 
 
 def chunk_frames(seconds: float, rate: int, multiple: int, batch: int) -> int:
-    """Return the number of frames in a chunk of some seconds, rounded to a positive multiple.
-
-    Raises:
-        InputError: ``seconds`` or ``batch`` is not positive, or a batch of chunks has too many frames.
-    """
+    """Return the number of frames in a chunk of some seconds, rounded to a positive multiple."""
     if batch < 1 or not seconds > 0:
         raise InputError(f"batch must be at least 1 and chunk above 0 seconds, not {batch} and {seconds}")
     check_rate(rate, "the system's rate")

@@ -133,10 +133,6 @@ def write_table(path: Location, rows: Iterable[Row], columns: Columns) -> None:
     """Write rows as a Parquet file; the same rows in any order give the same bytes.
 
     ``columns`` are learned from the same rows. The rows may exceed memory.
-
-    Raises:
-        InputError: the disk is full, or the folder cannot be written.
-        StoreError: a store cannot be reached or refuses.
     """
     write_whole(path, functools.partial(_write, rows, columns))
 

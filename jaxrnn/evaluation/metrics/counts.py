@@ -49,11 +49,7 @@ class Detector:
     columns: Mapping[str, str]
 
     def counts(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> np.ndarray:
-        """Return the counts of labelled frames.
-
-        Raises:
-            NoValueError: a frame does not have one score and one label, or a score is outside ``low`` to ``high``.
-        """
+        """Return the counts of labelled frames."""
         scores, labels = np.asarray(output, np.float64).ravel(), _labels(output, reference)
         if len(scores) != len(output):
             raise NoValueError(f"a frame of the output has the shape {np.shape(output)[1:]}, but one score is expected")

@@ -107,12 +107,7 @@ def latency(system: System) -> dict[str, dict[str, Any]]:
 
 
 def check_metrics(metrics: Sequence[Metric], system: System, corpus: Sequence[Item]) -> None:
-    """Check that metrics fit the outputs of a system and the references of a corpus.
-
-    Raises:
-        InputError: an output does not exist, a rate does not fit, two columns have one name, or a metric needs
-            references and there are none.
-    """
+    """Check that metrics fit the outputs of a system and the references of a corpus."""
     taken: dict[str, str] = dict.fromkeys(COLUMNS, "the table of results")
     for column in columns_of(corpus):
         if taken.setdefault(column, "the manifest") != "the manifest":

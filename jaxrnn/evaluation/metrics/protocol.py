@@ -143,11 +143,7 @@ class WholeRecording:
         self._count = 0
 
     def add(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> None:
-        """Keep the frames.
-
-        Raises:
-            NoValueError: the recording is too long.
-        """
+        """Keep the frames."""
         self._count += len(output)
         if self._count > self._limit * self._rate:
             self._outputs, self._references = [], []
@@ -157,11 +153,7 @@ class WholeRecording:
             self._references.append(np.array(reference))
 
     def result(self) -> dict[str, Any]:
-        """Return the number or numbers of the function, by column.
-
-        Raises:
-            NoValueError: the output is empty, or the function does not return numbers.
-        """
+        """Return the number or numbers of the function, by column."""
         if not self._outputs:
             raise NoValueError("the output is empty")
         reference = np.concatenate(self._references) if self._references else None

@@ -57,11 +57,7 @@ def counted(
 
 
 def finite(array: np.ndarray) -> np.ndarray:
-    """Return samples as ``float64[samples]``.
-
-    Raises:
-        NoValueError: a sample is not finite.
-    """
+    """Return samples as ``float64[samples]``."""
     samples = np.asarray(array, np.float64).ravel()
     if not np.isfinite(samples).all():
         raise NoValueError("there are samples that are not finite")
@@ -69,11 +65,7 @@ def finite(array: np.ndarray) -> np.ndarray:
 
 
 def paired(output: np.ndarray, reference: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return an output and a reference as samples ``float64[samples]``.
-
-    Raises:
-        NoValueError: a sample is not finite, or frame shapes differ.
-    """
+    """Return an output and a reference as samples ``float64[samples]``."""
     assert reference is not None
     if np.size(output) != np.size(reference):
         shapes = f"{np.shape(reference)[1:]}, the output's {np.shape(output)[1:]}"
@@ -87,11 +79,7 @@ def dot(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Return the ratio of two energies in dB: infinite without noise, else minus infinity without signal.
-
-    Raises:
-        NoValueError: an energy is not finite.
-    """
+    """Return the ratio of two energies in dB: infinite without noise, else minus infinity without signal."""
     if not math.isfinite(signal + noise):
         raise NoValueError("there are samples that are not finite")
     if noise <= 0:

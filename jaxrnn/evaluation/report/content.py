@@ -161,11 +161,7 @@ def pooled_in(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def main_of(results: Results, name: str | None) -> Column | None:
-    """Return the column that ranks recordings, by the name of a column or metric; by default the first.
-
-    Raises:
-        InputError: the name does not exist.
-    """
+    """Return the column that ranks recordings, by the name of a column or metric; by default the first."""
     if name is None:
         return next(iter(results.columns), None)
     known = {column.name: column for column in results.columns}

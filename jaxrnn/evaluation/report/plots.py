@@ -138,7 +138,7 @@ def scatter(
     *,
     diagonal: bool = False,
 ) -> Plot | None:
-    """Draw one column against another, with a point per file; None for fewer than two files with both values.
+    """Draw two columns against each other, with a point per file; None for fewer than two files with both values.
 
     ``diagonal`` makes the axes equal, with a line of equal values.
     """

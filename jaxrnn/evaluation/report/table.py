@@ -61,7 +61,7 @@ class ReportTable:
 
     @property
     def heads(self) -> list[tuple[str, bool]]:
-        """Headers, and whether the column holds numbers."""
+        """Headers, and True for columns of numbers."""
         return [(head, any(isinstance(cell, Number) for cell in cells)) for head, cells in self.columns]
 
     @property
