@@ -187,7 +187,9 @@ def test_workers_that_differ_end_the_run(pool):
 
 def test_a_worker_of_another_version_or_without_a_package_says_so(monkeypatch, pool):
     pool([])
-    with pytest.raises(InputError, match=rf"a worker has jaxrnn {__version__}, and this process 0.0: install one version"):
+    with pytest.raises(
+        InputError, match=rf"a worker has jaxrnn {__version__}, and this process 0.0: install one version"
+    ):
         Worker(1, 0).prepare(b"", "0.0")
     named = b"cnot_installed_here\nmake\n."
     with pytest.raises(InputError, match=r"No module named 'not_installed_here' .* Install the packages"):

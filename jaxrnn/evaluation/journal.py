@@ -258,7 +258,7 @@ def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
 
 @dataclass(frozen=True)
 class UnitRows:
-    """The given rows, and the rows of all finished units in a results folder; each iteration reads the journal again.
+    """Given rows, and the rows of all finished units in a results folder; each iteration reads the journal again."""
     """
 
     folder: Location
