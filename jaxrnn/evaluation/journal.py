@@ -259,7 +259,6 @@ def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
 @dataclass(frozen=True)
 class UnitRows:
     """Given rows, and the rows of all finished units in a results folder; each iteration reads the journal again."""
-    """
 
     folder: Location
     others: Sequence[Row] = ()
