@@ -16,8 +16,7 @@ from small_models import make_model
 import jaxrnn
 from jaxrnn._jax.context import exact_types
 from jaxrnn.onnx.operators.activations import swiglu
-from jaxrnn.onnx.operators.attention import attention, attention_23
-from jaxrnn.onnx.operators.rotary import rotary_embedding
+from jaxrnn.onnx.operators.attention import attention, attention_23, rotary_embedding
 
 
 def reference(q, k, v, mask, past, valid, attributes):

@@ -32,7 +32,7 @@ from jaxrnn.cells.recurrence import run
 from jaxrnn.cells.window_products import WindowProduct
 from jaxrnn.jaxprs.known import split
 from jaxrnn.jaxprs.recognition.arrays import elements, taken
-from jaxrnn.onnx.operators import arithmetic, convolution, logic, normalization
+from jaxrnn.onnx.operators import arithmetic, linear, normalization
 from jaxrnn.onnx.operators.quantization import quotient
 from jaxrnn.onnx.operators.reduction import first_extreme
 from jaxrnn.onnx.operators.types import convert
@@ -428,7 +428,7 @@ def test_a_kernel_of_one_element_is_a_product(shape):
     if x.size > 10:
         x = x.at[0, 2].set(jnp.inf)
     w = jnp.asarray(rng.normal(size=(37, shape[1], *[1] * (len(shape) - 2))), jnp.float32)
-    found = as_users_compile(lambda x, w: convolution.conv(x, w), x, w)
+    found = as_users_compile(lambda x, w: linear.conv(x, w), x, w)
     expected = lax.conv_general_dilated(x, w, (1,) * (len(shape) - 2), "VALID")
     np.testing.assert_allclose(found, expected, atol=1e-5 * shape[1] ** 0.5)
 
@@ -475,7 +475,7 @@ def assert_equal_but_for_roundings(found, expected, cases, roundings=0):
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_constants_are_folded_to_what_compiled_code_computes(name):
     """Of every type, at the ends of its range."""
-    versions = (arithmetic.OPERATORS | logic.OPERATORS)[name]
+    versions = arithmetic.OPERATORS[name]
     function, options = versions[max(versions)], {}
     if name == "Mod":
         options["fmod"] = 1

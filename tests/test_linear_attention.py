@@ -19,8 +19,8 @@ import jaxrnn
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cells.linear_attention_chunks import CHUNK
 from jaxrnn.model.inspection import inspect_model
-from jaxrnn.onnx.operators.convolution import causal_convolution
-from jaxrnn.onnx.operators.linear_attention import RULES, linear_attention_operator
+from jaxrnn.onnx.operators.linear import causal_convolution
+from jaxrnn.onnx.operators.recurrent import RULES, linear_attention_operator
 from jaxrnn.streaming import transform
 
 FLOATS = (np.float32, np.float16, ml_dtypes.bfloat16)

@@ -17,9 +17,8 @@ from streaming_verifier import check_values
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
-from jaxrnn.onnx.operators.patches import col2im, deform_conv
 from jaxrnn.onnx.operators.regions import max_roi_pool, roi_align
-from jaxrnn.onnx.operators.sampling import affine_grid, grid_sample
+from jaxrnn.onnx.operators.sampling import affine_grid, col2im, deform_conv, grid_sample
 
 PADDING = ("zeros", "border", "reflection")
 

@@ -130,7 +130,7 @@ def _batched(operands: Any, axes: Any, **params: Any) -> Any:
     return apart, [each.ndim - 3 for each in apart]
 
 
-def _jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+def _layer_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     moving = [index for index, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
 
     def of_moving(*some: Any) -> list[jax.Array]:
@@ -146,4 +146,4 @@ layer_p.def_impl(computed)
 layer_p.def_abstract_eval(_shapes)
 mlir.register_lowering(layer_p, mlir.lower_fun(computed, multiple_results=True))
 batching.primitive_batchers[layer_p] = _batched
-ad.primitive_jvps[layer_p] = _jvp
+ad.primitive_jvps[layer_p] = _layer_jvp

@@ -50,7 +50,9 @@ def write_graph(model: Model, params: Mapping[str, Any], path: str | os.PathLike
     check_writable(path)
     with labelled(model.label):
         arrays = stored_params(model, params)
-        changed = frozenset(name for name, array in arrays.items() if not _same(array, model.program.parameters[name]))
+        changed = frozenset(
+            name for name, array in arrays.items() if not _has_same_bits(array, model.program.parameters[name])
+        )
         origins = {name: origin for name, origin in model.program.origins.items() if origin is not None}
         for name in sorted(changed - origins.keys()):
             raise UnsupportedError(
@@ -99,7 +101,7 @@ def _refuse(name: str, given: np.ndarray, wrong: np.ndarray, reason: str) -> Non
         raise InputError(f"params[{name!r}]{list(index)} = {given[index]} {reason}{count}; nothing was written")
 
 
-def _same(array: np.ndarray, old: np.ndarray) -> bool:
+def _has_same_bits(array: np.ndarray, old: np.ndarray) -> bool:
     """Whether all bits are the same: -0 is not 0, and NaNs may differ."""
     return array.tobytes() == old.tobytes()
 

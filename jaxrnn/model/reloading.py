@@ -42,7 +42,7 @@ def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
         raise _refused(model, f"its external data cannot be read: {error}") from error
     except (ValueError, MemoryError) as error:
         raise _refused(model, f"it is too large for one file: {error}") from error
-    if outside and not _same(model, data, arguments):
+    if outside and not _is_same_model(model, data, arguments):
         raise _refused(model, "its external data is no longer what it was when the model was loaded")
     return data, arguments, model.label
 
@@ -56,7 +56,7 @@ def reloaded(data: bytes, arguments: Mapping[str, Any], label: str) -> Model:
     return model
 
 
-def _same(model: Model, data: bytes, arguments: Mapping[str, Any]) -> bool:
+def _is_same_model(model: Model, data: bytes, arguments: Mapping[str, Any]) -> bool:
     try:
         again = reloaded(data, arguments, model.label)
     except JaxrnnError:

@@ -138,11 +138,11 @@ def _values(
         if node is not None:
             by_node.setdefault(node, []).extend(values)
     for number, values in by_node.items():
-        named = [_in_terms_of(symbol, value) for value in values]
+        named = [_named_after(symbol, value) for value in values]
         outputs = [output for output in graph.nodes[number].outputs if graph.values[output].name]
         for output in outputs:
             declared = graph.values[output]
-            fitting = [value for value in named if _fits(value, declared)]
+            fitting = [value for value in named if _may_be(value, declared)]
             if fitting and declared.shape is not None:
                 # A batch is one stream while it is traced, and has its name all the same.
                 pairs = zip(declared.shape, fitting[-1].shape, strict=True)
@@ -158,7 +158,7 @@ def _handed_on(graph: GraphInfo, known: dict[int, StreamedValue]) -> None:
         taken = [known[value] for _, value in node.inputs[:1] if value in known]
         if taken and not _is_of_shape(node) and not any(output in known for output in node.outputs):
             for output in node.outputs[:1]:
-                if _fits(taken[0], graph.values[output]):
+                if _may_be(taken[0], graph.values[output]):
                     known[output] = taken[0]
 
 
@@ -167,7 +167,7 @@ def _is_of_shape(node: NodeInfo) -> bool:
     return found is not None and found.traits.of_shape
 
 
-def _in_terms_of(symbol: str, value: StreamedValue) -> StreamedValue:
+def _named_after(symbol: str, value: StreamedValue) -> StreamedValue:
     """With the length by the name that the file has for it."""
     shape = tuple(
         size if isinstance(size, int) else re.sub(rf"\b{SYMBOL}\b", lambda _: symbol, size) for size in value.shape
@@ -175,7 +175,7 @@ def _in_terms_of(symbol: str, value: StreamedValue) -> StreamedValue:
     return dataclasses.replace(value, shape=shape)
 
 
-def _fits(value: StreamedValue, declared: ValueInfo) -> bool:
+def _may_be(value: StreamedValue, declared: ValueInfo) -> bool:
     if declared.shape is None or len(declared.shape) != len(value.shape):
         return False
     pairs = zip(declared.shape, value.shape, strict=True)

@@ -98,7 +98,7 @@ def _add(algebra: Algebra, elements: Elements, coefficient: float, total: Sum) -
         parts = zip(operands_of(equation, at), signs, strict=True)
         return all(_add(algebra, part, coefficient * sign, total) for part, sign in parts)
     if equation is not None and name == "dot_general":
-        product = _product(algebra, equation, at, coefficient)
+        product = _affine_product(algebra, equation, at, coefficient)
         if product is not None:
             total.products.append(product)
             return True
@@ -116,7 +116,7 @@ def _add(algebra: Algebra, elements: Elements, coefficient: float, total: Sum) -
     return False
 
 
-def _product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray, coefficient: float) -> Product | None:
+def _affine_product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray, coefficient: float) -> Product | None:
     """Elements of a ``dot_general``, if one operand is fixed and there is no batch to speak of."""
     contract, batch = equation.params["dimension_numbers"]
     operands = [_in_full_precision(algebra, atom) for atom in equation.invars]

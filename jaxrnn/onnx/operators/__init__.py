@@ -30,10 +30,9 @@ from jaxrnn.onnx.registry import (
 FAMILIES = tuple(
     importlib.import_module(f"{__name__}.{family}")
     for family in """
-        activations arithmetic attention constants control convolution images
-        indexing linear_attention logic losses machine_learning matrix microsoft movement normalization older patches
-        pooling quantization random recurrent reduction regions reshaping resize rotary sampling scattering selection
-        sequences spectral strings training_steps types
+        activations arithmetic attention control indexing linear machine_learning microsoft normalization older
+        pooling quantization random recurrent reduction regions resize sampling sequences shaping spectral strings
+        training types
     """.split()  # noqa: SIM905
 )
 

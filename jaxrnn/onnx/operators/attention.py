@@ -11,14 +11,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from jaxrnn.cells import product_operands
 from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.operators.arithmetic import alike
-from jaxrnn.onnx.operators.attention_masks import attention_bias
-from jaxrnn.onnx.operators.attention_products import grouped_product, probabilities, split_heads
-from jaxrnn.onnx.operators.rounding import rounded, wide_type
-from jaxrnn.onnx.operators.types import numpy_dtype
-from jaxrnn.onnx.registry import earlier, since
+from jaxrnn.onnx.operators.indexing import read, wrap_indices
+from jaxrnn.onnx.operators.types import numpy_dtype, rounded, wide_type, widest
+from jaxrnn.onnx.registry import Versions, earlier, since
 from jaxrnn.onnx.values import Value, describe, traced
 
 #: The values of ``qk_matmul_output_mode``: what the fourth output holds.
@@ -201,7 +201,195 @@ def _modified(modifier: Subgraph | None, x: jax.Array, kind: np.dtype, name: str
     return rounded(traced(results[0]), kind)
 
 
-OPERATORS = {
+def attention_bias(
+    queries: Any,
+    keys: Any,
+    dtype: np.dtype,
+    *,
+    mask: Value = None,
+    padded: bool = False,
+    causal: bool = False,
+    offset: Any = 0,
+    window: tuple[int, int] = (-1, -1),
+    valid: jax.Array | None = None,
+) -> jax.Array | None:
+    """The bias on the scores: 0 or the mask's number where a query sees a key, -inf where it does not.
+
+    Args:
+        queries: the number of queries.
+        keys: the number of keys.
+        dtype: the dtype of the result.
+        mask: booleans that are true where a query sees a key, or numbers to add; broadcasts to
+            ``[batch, heads, queries, keys]``.
+        padded: whether the mask may have fewer keys than there are; the others are masked.
+        causal: whether keys after the position of a query are masked.
+        offset: the position of the first query among the keys, one number or ``[batch]``.
+        window: how many keys before and after its own position a query sees; -1 for all of them.
+        valid: ``[batch]``, how many keys of each sequence are no padding.
+
+    Returns:
+        An array that broadcasts to ``[batch, heads, queries, keys]``; None where every query sees every key.
+    """
+    allowed: list[jax.Array] = []
+    added = None
+    if mask is not None:
+        mask = traced(mask)
+        mask = mask if mask.dtype == bool else mask.astype(dtype)
+        mask = _widened(mask, keys) if padded else mask
+        if mask.dtype == bool:
+            allowed.append(mask)
+        else:
+            added = mask
+    before, after = window
+    if causal or before >= 0 or after >= 0:
+        distance = _distance(queries, keys, offset)
+        if causal:
+            allowed.append(distance <= 0)
+        if before >= 0:
+            allowed.append(distance >= -before)
+        if after >= 0:
+            allowed.append(distance <= after)
+    if valid is not None:
+        places = lax.broadcasted_iota(jnp.int64, (1, 1, 1, keys), 3)
+        allowed.append(places < valid.astype(jnp.int64).reshape((-1, 1, 1, 1)))
+    if not allowed:
+        return added
+    sees = allowed[0]
+    for other in allowed[1:]:
+        sees = sees & other
+    return jnp.where(sees, jnp.zeros((), dtype) if added is None else added, jnp.asarray(-jnp.inf, dtype))
+
+
+def _distance(queries: Any, keys: Any, offset: Any) -> jax.Array:
+    """The position of each key minus that of each query: ``[queries, keys]``, or ``[batch, 1, queries, keys]``."""
+    position = lax.broadcasted_iota(jnp.int64, (queries, keys), 0)
+    place = lax.broadcasted_iota(jnp.int64, (queries, keys), 1)
+    if np.ndim(offset) == 0:
+        return place - position - jnp.asarray(offset, jnp.int64)
+    return place - position - jnp.asarray(offset, jnp.int64).reshape((-1, 1, 1, 1))
+
+
+def _widened(mask: jax.Array, keys: Any) -> jax.Array:
+    """The mask padded to all keys; those that it does not have are masked."""
+    if mask.ndim == 0:
+        raise ValueError("attn_mask needs an axis for the keys, but it has rank 0")
+    missing = keys - mask.shape[-1]
+    if isinstance(missing, int) and missing <= 0:
+        return mask
+    filler = jnp.asarray(False if mask.dtype == bool else -jnp.inf, mask.dtype)
+    return lax.pad(mask, filler, [(0, 0, 0)] * (mask.ndim - 1) + [(0, missing, 0)])
+
+
+def split_heads(x: Value, heads: int | None, name: str) -> jax.Array:
+    """``[batch, tokens, heads * size]`` as ``[batch, heads, tokens, size]``; rank 4 is not changed."""
+    x = traced(x)
+    if x.ndim == 4:
+        return x
+    if x.ndim != 3:
+        raise ValueError(f"{name} must have rank 3 or 4, but its shape is {x.shape}")
+    if heads is None or heads < 1:
+        raise ValueError(f"{name} has rank 3 and needs its number of heads as an attribute, at least 1, not {heads}")
+    if x.shape[2] % heads:
+        raise ValueError(f"{name} of shape {x.shape} cannot be cut into {heads} heads")
+    return x.reshape((*x.shape[:2], heads, x.shape[2] // heads)).swapaxes(1, 2)
+
+
+def grouped_product(left: jax.Array, right: jax.Array) -> jax.Array:
+    """Matrix products of each head, in 32 bits or more; adjacent heads share one head of the right-hand side.
+
+    Args:
+        left: ``[batch, heads, m, k]``.
+        right: ``[batch, heads / g, k, n]`` for an integer g.
+
+    Returns:
+        ``[batch, heads, m, n]``.
+    """
+    batch, heads, rows, size = left.shape
+    shared = right.shape[1]
+    if shared < 1 or heads % shared:
+        raise ValueError(f"{heads} heads of queries cannot share {shared} heads of keys and values evenly")
+    dtype = widest(left.dtype, right.dtype)
+    if left.dtype != right.dtype:
+        left, right = left.astype(dtype), right.astype(dtype)
+    if heads != shared:
+        left = left.reshape((batch, shared, heads // shared * rows, size))
+    result = jnp.matmul(*product_operands(left, right), preferred_element_type=dtype)
+    return result if heads == shared else result.reshape((batch, heads, rows, right.shape[3]))
+
+
+def probabilities(scores: jax.Array, dtype: np.dtype, blind: jax.Array | None = None) -> jax.Array:
+    """The softmax of scores along their last axis, in the precision of a dtype.
+
+    Args:
+        scores: ``[..., keys]``.
+        dtype: the type that every operation rounds to; the sum is rounded once.
+        blind: ``bool[..., 1]``, true for queries whose probabilities are all 0.
+
+    Returns:
+        Probabilities in the `wide_type` of that dtype.
+    """
+    scores = rounded(scores, dtype)
+    if blind is not None:
+        scores = jnp.where(blind, jnp.zeros((), scores.dtype), scores)
+    largest = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True, initial=-jnp.inf))
+    exponentials = rounded(jnp.exp(rounded(scores - largest, dtype)), dtype)
+    chances = rounded(exponentials / rounded(jnp.sum(exponentials, axis=-1, keepdims=True), dtype), dtype)
+    return chances if blind is None else jnp.where(blind, jnp.zeros((), chances.dtype), chances)
+
+
+def rotary_embedding(
+    X: Value,
+    cos_cache: Value,
+    sin_cache: Value,
+    position_ids: Value = None,
+    *,
+    interleaved: int = 0,
+    num_heads: int | None = None,
+    rotary_embedding_dim: int = 0,
+) -> Value:
+    """RotaryEmbedding of all features of a head, or of its first ones."""
+    alike(X, cos_cache, sin_cache)
+    x = split_heads(X, num_heads, "X")
+    size = x.shape[3]
+    rotated = rotary_embedding_dim or size
+    if rotated % 2 or not 0 <= rotated <= size:
+        raise ValueError(f"an even number of features can be rotated, at most the head's {size}, not {rotated}")
+    wide = wide_type(x.dtype)
+    cos, sin = (
+        _of_tokens(cache, position_ids, (x.shape[0], x.shape[2], rotated // 2), name).astype(wide)[:, None]
+        for name, cache in (("cos_cache", cos_cache), ("sin_cache", sin_cache))
+    )
+    part = x[..., :rotated].astype(wide)
+    if interleaved:
+        pairs = part.reshape((*x.shape[:3], rotated // 2, 2))
+        first, second = pairs[..., 0], pairs[..., 1]
+    else:
+        first, second = part[..., : rotated // 2], part[..., rotated // 2 :]
+    real, imaginary = cos * first - sin * second, sin * first + cos * second
+    if interleaved:
+        result = jnp.stack([real, imaginary], -1).reshape(part.shape)
+    else:
+        result = jnp.concatenate([real, imaginary], -1)
+    y = jnp.concatenate([result.astype(x.dtype), x[..., rotated:]], -1)
+    return y if len(X.shape) == 4 else y.swapaxes(1, 2).reshape(X.shape)
+
+
+def _of_tokens(cache: Value, position_ids: Value, shape: tuple, name: str) -> jax.Array:
+    """The rows of a cache for each token: ``[batch, tokens, features / 2]``."""
+    cache = traced(cache)
+    if position_ids is None:
+        if cache.ndim != 3 or cache.shape[2] != shape[2]:
+            raise ValueError(f"without position_ids, {name} must have shape {shape}, not {cache.shape}")
+        return cache
+    if tuple(position_ids.shape) != shape[:2]:
+        raise ValueError(f"position_ids has shape {tuple(position_ids.shape)}, but {shape[:2]} is expected")
+    if cache.ndim != 2 or cache.shape[1] != shape[2]:
+        raise ValueError(f"with position_ids, {name} must have {shape[2]} columns, but its shape is {cache.shape}")
+    return read(cache, (wrap_indices(position_ids, cache.shape[0]),))
+
+
+OPERATORS: dict[str, Versions] = {
     "Attention": since(attention_23, 23) | since(attention_24, 24) | since(attention, 25),
     "ai.onnx.preview::FlexAttention": since(flex_attention, 1),
+    "RotaryEmbedding": since(rotary_embedding, 23),
 }

@@ -17,9 +17,8 @@ from jaxrnn.errors import StaticValueError
 from jaxrnn.jaxprs.recurrences import visible_recurrences
 from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
 from jaxrnn.onnx.evaluate import Subgraph
-from jaxrnn.onnx.operators.carrying import visible_body
-from jaxrnn.onnx.operators.loops import loop, types_of
-from jaxrnn.onnx.operators.reshaping import axes_of
+from jaxrnn.onnx.operators.loops import loop, types_of, visible_body
+from jaxrnn.onnx.operators.shaping import axes_of
 from jaxrnn.onnx.registry import BODY, bounded, since
 from jaxrnn.onnx.values import Value, all_traced, describe, is_known, traced
 

@@ -6,6 +6,8 @@ outside of it, so that a wrong index cannot go unnoticed.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,10 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn._jax import varying
+from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.demands import demand
-from jaxrnn.onnx.operators.reshaping import axes_of
-from jaxrnn.onnx.registry import Movement, Static, bounded, since
+from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.operators.shaping import axes_of
+from jaxrnn.onnx.registry import Movement, Static, Versions, as_attributes, bounded, earlier, since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_known, is_static, is_symbolic, traced
 
@@ -159,7 +164,185 @@ def center_crop_pad(x: Value, shape: Static, *, axes: tuple[int, ...] | None = N
     return lax.pad(x, jnp.zeros((), x.dtype), widths)
 
 
-OPERATORS = {
+_SCATTER = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
+
+
+_REDUCE = {"add": jnp.add, "multiply": jnp.multiply, "max": jnp.maximum, "min": jnp.minimum}
+
+
+def _scatter(reduction: str) -> str:
+    if reduction not in _SCATTER:
+        raise ValueError(f"reduction must be one of {', '.join(_SCATTER)}, not {reduction!r}")
+    return _SCATTER[reduction]
+
+
+@moves_text
+def scatter_elements(data: Value, indices: Value, updates: Value, *, axis: int = 0, reduction: str = "none") -> Value:
+    """ScatterElements."""
+    alike(data, updates)
+    (axis,) = axes_of([axis], len(data.shape))
+    if reduction == "none" and is_static(data, indices, updates) and not is_symbolic(indices):
+        result = data.astype(np.result_type(data, updates))  # a shape, perhaps with symbolic sizes
+        np.put_along_axis(result, wrap_indices(indices, data.shape[axis]), updates, axis)
+        return result
+    index = traced(wrap_indices(indices, data.shape[axis])).astype(jnp.int32)
+    return _write(traced(data), element_index(index, axis), traced(updates), _scatter(reduction))
+
+
+@moves_text
+def scatter_nd(data: Value, indices: Value, updates: Value, *, reduction: str = "none") -> Value:
+    """ScatterND."""
+    alike(data, updates)
+    data, updates, operation = traced(data), traced(updates), _scatter(reduction)
+    box = _box(indices, data.shape)
+    if box is not None:
+        sizes = [part.stop - part.start for part in box]
+        return _write_box(data, box, updates.reshape(*sizes, *data.shape[len(box) :]), operation)
+    index = wrap_tuples(indices, data.shape)
+    return _write(data, tuple(jnp.moveaxis(index, -1, 0)), updates, operation)
+
+
+def _write(data: jax.Array, index: tuple[jax.Array, ...], updates: jax.Array, operation: str) -> jax.Array:
+    if operation == "multiply" and jnp.issubdtype(data.dtype, jnp.inexact):
+        return _multiplied(data, updates, *index)
+    return getattr(data.at[index], operation)(updates)
+
+
+@jax.custom_jvp
+def _multiplied(data: jax.Array, updates: jax.Array, *index: jax.Array) -> jax.Array:
+    return data.at[index].multiply(updates)
+
+
+@_multiplied.defjvp
+@own_arithmetic()
+def _multiplied_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+    """One update after another: where several meet in one element, JAX has no derivative of doing them at once."""
+    (data, updates, *index), (d_data, d_updates, *_) = primals, tangents
+    places = [part.reshape(-1) for part in index]
+
+    def one_by_one(data: jax.Array, updates: jax.Array) -> jax.Array:
+        def step(data: jax.Array, update: tuple[list[jax.Array], jax.Array]) -> tuple[jax.Array, None]:
+            place, factor = update
+            return data.at[tuple(place)].multiply(factor, unique_indices=True), None
+
+        return varying.scan(step, data, (places, updates.reshape(-1, *data.shape[len(index) :])))[0]
+
+    return jax.jvp(one_by_one, (data, updates), (d_data, d_updates))
+
+
+def _box(indices: Value, sizes: tuple[Any, ...]) -> list[slice] | None:
+    """The ranges that known indices of ScatterND cover in order, as exporters write ``x[:, a:b] = y``."""
+    if not is_static(indices) or is_symbolic(indices) or not indices.size:
+        return None
+    columns = [wrap_indices(indices[..., d], sizes[d]).ravel() for d in range(indices.shape[-1])]
+    ranges = [slice(int(column[0]), int(column[-1]) + 1) for column in columns]
+    shape = [part.stop - part.start for part in ranges]
+    if min(shape) < 1 or math.prod(shape) != columns[0].size:
+        return None
+    expected = (grid.ravel() + part.start for grid, part in zip(np.indices(shape), ranges, strict=True))
+    return ranges if all(map(np.array_equal, columns, expected)) else None
+
+
+def _write_box(data: jax.Array, box: Sequence[slice], updates: jax.Array, operation: str, axis: int = 0) -> jax.Array:
+    """The data with a box of it updated, by slices and concatenations: fast, and known to every transformation."""
+    while axis < len(box) and box[axis] == slice(0, data.shape[axis]):
+        axis += 1
+    if axis == len(box):
+        return updates if operation == "set" else _REDUCE[operation](data, updates)
+    before, inside, after = jnp.split(data, [box[axis].start, box[axis].stop], axis)
+    parts = [before, _write_box(inside, box, updates, operation, axis + 1), after]
+    return jnp.concatenate([part for part in parts if part.shape[axis]], axis)
+
+
+@moves_text
+def tensor_scatter(
+    past: Value, update: Value, write_indices: Value = None, *, axis: int = -2, mode: str = "linear"
+) -> Value:
+    """TensorScatter: write a chunk of each row into a cache at the row's own position, which may be circular."""
+    if mode not in ("linear", "circular"):
+        raise ValueError(f"mode must be linear or circular, not {mode!r}")
+    (axis,) = axes_of([axis], len(past.shape))
+    cache, chunk = jnp.moveaxis(traced(past), axis, 1), jnp.moveaxis(traced(update), axis, 1)
+    start = jnp.zeros(cache.shape[0], jnp.int64) if write_indices is None else traced(write_indices)
+    index = start[:, None] + jnp.arange(chunk.shape[1])[None, :]
+    if mode == "circular":
+        index = index % cache.shape[1]
+    written = jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))(cache, index, chunk)
+    return jnp.moveaxis(written, 1, axis)
+
+
+def top_k(x: Value, k: Static, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> list[Value]:
+    """TopK: values and indices; of equal values the one with the lower index comes first."""
+    del sorted  # the result is sorted either way
+    (axis,) = axes_of([axis], len(x.shape))
+    x, count = jnp.moveaxis(traced(x), axis, -1), dimensions(k)[0]
+    if not 0 <= count <= x.shape[-1]:
+        raise ValueError(f"k is {count}, but the axis has {x.shape[-1]} elements")
+    order = jnp.argsort(x, axis=-1, stable=True, descending=bool(largest))[..., :count]
+    values = jnp.take_along_axis(x, order, -1)
+    return [jnp.moveaxis(values, -1, axis), jnp.moveaxis(order.astype(jnp.int64), -1, axis)]
+
+
+@moves_text
+def compress(x: Value, condition: Static, *, axis: int | None = None) -> Value:
+    """Compress: the slices, or the flattened elements, where the condition holds."""
+    keep = np.flatnonzero(condition)
+    return jnp.take(traced(x), keep, axis=axis)
+
+
+def non_zero(x: Static) -> Value:
+    """NonZero: the indices of the elements that are not 0, one column each."""
+    return np.stack(np.nonzero(x)).astype(np.int64)
+
+
+def unique(x: Static, *, axis: int | None = None, sorted: int = 1, output_count: int) -> list[Value]:
+    """Unique values or slices, with first index, inverse and counts."""
+    values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
+    inverse = inverse.reshape(-1)
+    if not sorted:
+        order = np.argsort(first)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(order.size)
+        values, first, counts = np.take(values, order, 0 if axis is None else axis), first[order], counts[order]
+        inverse = rank[inverse]
+    return [values, *(item.astype(np.int64) for item in (first, inverse, counts))][:output_count]
+
+
+def non_max_suppression(
+    boxes: Static,
+    scores: Static,
+    max_output_boxes_per_class: Static | None = None,
+    iou_threshold: Static | None = None,
+    score_threshold: Static | None = None,
+    *,
+    center_point_box: int = 0,
+) -> Value:
+    """NonMaxSuppression: rows of batch, class and box index, best scores first within a class."""
+    limit = 0 if max_output_boxes_per_class is None else int(max_output_boxes_per_class.reshape(()))
+    overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(()))
+    lowest = -math.inf if score_threshold is None else float(score_threshold.reshape(()))
+    if center_point_box:
+        centre, half = boxes[..., :2], boxes[..., 2:] / 2
+        low, high = centre - half, centre + half
+    else:
+        low, high = np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])
+    area = np.prod(high - low, -1)
+    rows: list[tuple[int, int, int]] = []
+    for batch, kind in np.ndindex(*scores.shape[:2]):
+        kept: list[int] = []
+        for box in np.argsort(-scores[batch, kind], kind="stable"):
+            if len(kept) >= limit or not scores[batch, kind, box] > lowest:
+                break
+            common_low = np.maximum(low[batch, box], low[batch, kept])
+            common = np.prod(np.maximum(np.minimum(high[batch, box], high[batch, kept]) - common_low, 0), -1)
+            union = area[batch, box] + area[batch, kept] - common
+            if not np.any((union > 0) & (common > overlap * union)):
+                kept.append(int(box))
+        rows += [(batch, kind, box) for box in kept]
+    return np.asarray(rows, np.int64).reshape(-1, 3)
+
+
+OPERATORS: dict[str, Versions] = {
     "CenterCropPad": since(center_crop_pad, 18),
     "CumProd": bounded(cumulative("cumprod"), 26),
     "CumSum": bounded(cumulative("cumsum"), 11, 14),
@@ -167,4 +350,13 @@ OPERATORS = {
     "GatherElements": since(gather_elements, 11, 13, moves=Movement.PICKS),
     "GatherND": since(gather_nd, 11, 12, 13, moves=Movement.PICKS),
     "OneHot": since(one_hot, 9, 11, 28),
+    "Scatter": since(earlier(scatter_elements, "reduction"), 9, 11),
+    "ScatterElements": bounded(scatter_elements, 11, 13, 16, 18),
+    "ScatterND": bounded(scatter_nd, 11, 13, 16, 18),
+    "TensorScatter": since(tensor_scatter, 24),
+    "Compress": since(compress, 9, 11, 28, moves=Movement.PICKS),
+    "NonMaxSuppression": since(non_max_suppression, 10, 11),
+    "NonZero": since(non_zero, 9, 13),
+    "TopK": since(earlier(as_attributes(top_k, "k"), "largest", "sorted"), 1) | bounded(top_k, 10, 11, 24),
+    "Unique": bounded(unique, 11, 28),
 }

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from jaxrnn._files.arguments import Placeholder, argument
 from jaxrnn._jax import varying
 from jaxrnn.cells import in_chunks, is_plain
-from jaxrnn.errors import StaticValueError
-from jaxrnn.jaxprs.recurrences import visible_recurrences
+from jaxrnn.errors import NodeError, StaticValueError
+from jaxrnn.jaxprs.recurrences import Carried, are_visible, visible, visible_recurrences
+from jaxrnn.onnx.blocks import origin
 from jaxrnn.onnx.demands import demand
 from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.limits import current
-from jaxrnn.onnx.operators.carrying import visible_body
-from jaxrnn.onnx.operators.forward_mode import forward_mode_only
 from jaxrnn.onnx.time_loops import CarryTypeError, TimeLoop
-from jaxrnn.onnx.values import Value, all_traced, describe, is_known, is_static, is_symbolic, traced
+from jaxrnn.onnx.values import Value, all_traced, describe, is_known, is_sequence, is_static, is_symbolic, traced
 
 
 def types_of(values: Sequence[Value]) -> str:
@@ -263,3 +265,86 @@ def _spoiled(wrong: jax.Array, value: jax.Array) -> jax.Array:
         return value | wrong
     limits = jnp.iinfo(value.dtype)
     return jnp.where(wrong, jnp.asarray(limits.min or limits.max, value.dtype), value)
+
+
+def visible_body(
+    results: Sequence[Value],
+    carried: Sequence[Value],
+    body: Subgraph,
+    steps: Any,
+    *,
+    head: int = 0,
+    forward: bool = True,
+    chosen: Collection[int] | None = None,
+) -> list[Value]:
+    """Return the results of a Scan or Loop, wrapped by `visible` with its carries.
+
+    Args:
+        results: final values of the carry, and what is collected.
+        carried: initial values of the carry.
+        body: has ``head`` outputs, and twice as many inputs, before its carry.
+        steps: the number of trips, None where data decides.
+        head: of the body.
+        forward: whether a later call can go on from the final values.
+        chosen: the numbers of what is carried, without counters and values that only grow; None for all.
+    """
+    if not are_visible():
+        return list(results)
+    results, starts, slots, handed = list(results), [], [], set[int]()
+    inputs, outputs, makers = body.block.inputs[2 * head :], body.block.outputs[head:], body.block.makers()
+    followed = [
+        place
+        for place, start in enumerate(carried)
+        if start is not None and not is_sequence(start) and np.shape(results[place]) == tuple(start.shape)
+    ]
+    for place in followed:
+        if origin(outputs[place], makers) is inputs[place]:
+            results[place] = carried[place]
+            handed.add(place)
+    computed = [place for place, value in enumerate(results) if isinstance(value, Tracer) and place not in handed]
+    for place in followed:
+        if place in computed and (chosen is None or place in chosen):
+            slots.append(Carried(str(inputs[place].name), computed.index(place), len(starts), forward))
+            starts.append(traced(carried[place]))
+    shown = visible([results[place] for place in computed], starts, slots, steps if isinstance(steps, int) else None)
+    for place, value in zip(computed, shown, strict=True):
+        results[place] = value
+    return results
+
+
+def forward_mode_only(value: jax.Array, reason: str) -> jax.Array:
+    """The value itself, with its forward-mode derivative; reverse mode raises a `NodeError`.
+
+    JAX cannot transpose the derivative of a ``lax.while_loop``, and its own error does not name the node.
+    """
+    if not jnp.issubdtype(value.dtype, jnp.inexact):
+        return value
+    return _identity(reason)(value)
+
+
+def _identity(reason: str) -> Callable[[jax.Array], jax.Array]:
+    @jax.custom_jvp
+    def same(value: jax.Array) -> jax.Array:
+        return value
+
+    @same.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        return primals[0], _not_transposed.bind(tangents[0], reason=reason)
+
+    return same
+
+
+def _refuse(cotangent: Any, tangent: Any, *, reason: str) -> Any:
+    del cotangent, tangent
+    error = NodeError(reason)
+    error.located = True
+    raise error
+
+
+#: The identity on a tangent, which refuses to be transposed.
+_not_transposed = Primitive("forward_mode_only")
+_not_transposed.def_impl(lambda tangent, **_: tangent)
+_not_transposed.def_abstract_eval(lambda tangent, **_: tangent)
+ad.deflinear2(_not_transposed, _refuse)
+batching.defvectorized(_not_transposed)
+mlir.register_lowering(_not_transposed, lambda context, tangent, **_: [tangent])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jaxrnn.onnx.operators import activations, arithmetic, logic, matrix, normalization, pooling
+from jaxrnn.onnx.operators import activations, arithmetic, linear, normalization, pooling
 from jaxrnn.onnx.registry import earlier, inherits, since
 from jaxrnn.onnx.values import Value, describe, traced
 
@@ -39,10 +39,10 @@ def prelu(x: Value, slope: Value) -> Value:
     return activations.prelu(x, traced(slope).reshape(shape))
 
 
-@inherits(matrix.gemm)
+@inherits(linear.gemm)
 def gemm(a: Value, b: Value, c: Value, *, broadcast: int = 0, **scaling: Any) -> Value:
     """Gemm; C is repeated along the axes that it lacks only if asked to."""
-    result = matrix.gemm(a, b, c, **scaling)
+    result = linear.gemm(a, b, c, **scaling)
     if not broadcast and tuple(c.shape) != tuple(result.shape):
         raise ValueError(f"C must be {describe(result)} without broadcast=1, not {describe(c)}")
     return result
@@ -65,7 +65,7 @@ def _all_aligned(family: Any, version: int, *names: str) -> dict[str, Any]:
 OPERATORS = {
     **_all_aligned(arithmetic, 6, "Add", "Div", "Mul", "Sub"),
     **_all_aligned(arithmetic, 1, "Pow"),
-    **_all_aligned(logic, 1, "And", "Equal", "Greater", "Less", "Or", "Xor"),
+    **_all_aligned(arithmetic, 1, "And", "Equal", "Greater", "Less", "Or", "Xor"),
     "AveragePool": since(earlier(pooling.average_pool, "ceil_mode", "count_include_pad", "dilations"), 1),
     "BatchNormalization": since(batch_normalization, 6),
     "Gemm": since(gemm, 6),

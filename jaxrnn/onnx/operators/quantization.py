@@ -14,8 +14,8 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.jaxprs.operators import whole
-from jaxrnn.onnx.operators.convolution import conv
-from jaxrnn.onnx.operators.reshaping import axes_of
+from jaxrnn.onnx.operators.linear import conv
+from jaxrnn.onnx.operators.shaping import axes_of
 from jaxrnn.onnx.operators.types import convert, numpy_dtype
 from jaxrnn.onnx.registry import bounded, inherits, since
 from jaxrnn.onnx.values import Value, dtype_of, traced

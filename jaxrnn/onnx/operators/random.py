@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.onnx.operators.rounding import wide_type
-from jaxrnn.onnx.operators.types import numpy_dtype
+from jaxrnn.onnx.operators.types import numpy_dtype, wide_type
 from jaxrnn.onnx.registry import Foldable, bounded, elementwise, inherits, since
 from jaxrnn.onnx.values import Value, dtype_of, is_known, traced
 

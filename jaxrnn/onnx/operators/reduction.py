@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.onnx.operators.reshaping import axes_of
+from jaxrnn.onnx.operators.shaping import axes_of
 from jaxrnn.onnx.registry import Static, Versions, as_attributes, bounded, earlier
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, traced
 

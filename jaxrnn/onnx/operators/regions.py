@@ -16,8 +16,8 @@ from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx.demands import demand
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.arithmetic import alike
-from jaxrnn.onnx.operators.rounding import wide_type
 from jaxrnn.onnx.operators.sampling import Taps, linear_taps, sample
+from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.registry import earlier, since
 from jaxrnn.onnx.values import Value, is_known, traced
 

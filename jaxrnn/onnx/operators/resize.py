@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxrnn.onnx.operators.interpolation import (
+from jaxrnn.onnx.operators.resampling import (
     Rescaling,
     Sampling,
     check_sampling,
     exact_scale,
     positions,
+    resample,
     working_type,
 )
-from jaxrnn.onnx.operators.resampling import resample
-from jaxrnn.onnx.operators.reshaping import axes_of
+from jaxrnn.onnx.operators.shaping import axes_of
 from jaxrnn.onnx.registry import Static, earlier, since
 from jaxrnn.onnx.values import Value, dimensions, is_text, traced
 

@@ -11,9 +11,8 @@ from jax import lax
 from jax.core import max_dim
 
 from jaxrnn.onnx.limits import current
-from jaxrnn.onnx.operators.reshaping import axes_of
-from jaxrnn.onnx.operators.rounding import wide_type
-from jaxrnn.onnx.operators.types import convert, numpy_dtype
+from jaxrnn.onnx.operators.shaping import axes_of
+from jaxrnn.onnx.operators.types import convert, numpy_dtype, wide_type
 from jaxrnn.onnx.registry import Static, as_attributes, since
 from jaxrnn.onnx.values import Value, dimensions, traced
 

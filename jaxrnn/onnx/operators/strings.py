@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.onnx.registry import since
+from jaxrnn.errors import optional_package
+from jaxrnn.onnx.registry import Static, Versions, since
 from jaxrnn.onnx.text import text_array
 from jaxrnn.onnx.values import Value, describe, is_text, traced
 
@@ -198,10 +200,41 @@ def _occurrences(rows: jax.Array, length: int, step: int, grams: Mapping[tuple[i
     return jnp.zeros((rows.shape[0], size), jnp.int32).at[:, np.array(list(grams.values()))].add(count)
 
 
-OPERATORS = {
+#: The mode that Pillow is asked for.
+_MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
+
+
+def image_decoder(encoded_stream: Static, *, pixel_format: str = "RGB") -> Value:
+    """ImageDecoder: uint8 pixels ``[height, width, channels]``, or ``[0, 0, channels]`` where the bytes are no image.
+
+    Raises:
+        MissingPackageError: Pillow is not installed.
+        ValueError: the format is unknown, or the image has more pixels than Pillow's limit for decompression bombs.
+    """
+    if pixel_format not in _MODES:
+        raise ValueError(f"pixel_format must be one of {', '.join(_MODES)}, not {pixel_format!r}")
+    with optional_package("pillow", "decoding images", "images"):
+        from PIL import Image
+    mode = _MODES[pixel_format]
+    try:
+        with Image.open(io.BytesIO(np.ascontiguousarray(encoded_stream, np.uint8).tobytes())) as image:
+            if image.mode.startswith("I;16"):  # which Pillow would clip to 255
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            pixels = np.array(image.convert(mode))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ValueError(str(error)) from error
+    except (OSError, SyntaxError, ValueError, EOFError):
+        return np.zeros((0, 0, 1 if mode == "L" else 3), np.uint8)
+    if mode == "L":
+        return pixels[:, :, None]
+    return np.ascontiguousarray(pixels[:, :, ::-1]) if pixel_format == "BGR" else pixels
+
+
+OPERATORS: dict[str, Versions] = {
     "RegexFullMatch": since(regex_full_match, 20),
     "StringConcat": since(string_concat, 20),
     "StringNormalizer": since(string_normalizer, 10),
     "StringSplit": since(string_split, 20),
     "TfIdfVectorizer": since(tf_idf_vectorizer, 9),
+    "ImageDecoder": since(image_decoder, 20),
 }

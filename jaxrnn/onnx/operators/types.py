@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -11,9 +13,9 @@ import onnx_ir as ir
 from jax import lax
 
 from jaxrnn.onnx import symbols
-from jaxrnn.onnx.registry import Movement, bounded, since
+from jaxrnn.onnx.registry import Movement, Static, Versions, bounded, since
 from jaxrnn.onnx.text import text_array
-from jaxrnn.onnx.values import TEXT, Value, dtype_of, is_symbolic, is_text, static, traced
+from jaxrnn.onnx.values import TEXT, Value, dimensions, dtype_of, is_symbolic, is_text, static, traced
 
 _FLOAT8 = frozenset(
     np.dtype(kind)
@@ -179,9 +181,107 @@ def identity(x: Value) -> Value:
     return x
 
 
-OPERATORS = {
+def is_low_precision(dtype: Any) -> bool:
+    """Whether a floating type has fewer bits than float32."""
+    return jnp.finfo(dtype).bits < 32
+
+
+def wide_type(dtype: Any) -> np.dtype:
+    """The type to compute in: float32 for low-precision floats, else the type itself."""
+    return np.dtype(np.float32) if is_low_precision(dtype) else np.dtype(dtype)
+
+
+def rounded(x: jax.Array, dtype: Any) -> jax.Array:
+    """The value rounded to a type, in the `wide_type` of that type."""
+    x = x.astype(wide_type(x.dtype))
+    info = jnp.finfo(dtype)
+    reduced = lax.reduce_precision(x, info.nexp, info.nmant) if is_low_precision(dtype) else x
+    return reduced.astype(wide_type(dtype))
+
+
+def widest(*dtypes: Any) -> np.dtype:
+    """The type to compute in with values of several types."""
+    return max(map(wide_type, dtypes), key=lambda dtype: dtype.itemsize)
+
+
+#: A constant of at most this many elements stays a NumPy array; a larger one is made by XLA when it is needed.
+MAX_STATIC_ELEMENTS = 1024
+
+
+def constant(
+    *,
+    value: np.ndarray | None = None,
+    value_float: float | None = None,
+    value_floats: tuple[float, ...] | None = None,
+    value_int: int | None = None,
+    value_ints: tuple[int, ...] | None = None,
+    value_string: str | None = None,
+    value_strings: tuple[str, ...] | None = None,
+    sparse_value: object = None,
+) -> Value:
+    """Constant. Its value is read while the graph is bound; only a node without one value reaches this function."""
+    forms = (value, value_float, value_floats, value_int, value_ints, value_string, value_strings, sparse_value)
+    raise TypeError(f"exactly one value is expected, not {sum(form is not None for form in forms)}")
+
+
+def full(shape: tuple[Any, ...], fill: np.ndarray) -> Value:
+    """An array of one number, static if it is small."""
+    if all(isinstance(size, int) for size in shape) and math.prod(shape) <= MAX_STATIC_ELEMENTS:
+        return np.full(shape, fill)
+    return jnp.full(shape, fill)
+
+
+def constant_of_shape(shape: Static, *, value: np.ndarray | None = None) -> Value:
+    """ConstantOfShape: float32 zeros unless the attribute says otherwise."""
+    fill = np.zeros((), np.float32) if value is None else value.reshape(())
+    return full(dimensions(shape), fill)
+
+
+def shape_of(x: Value, *, start: int = 0, end: int | None = None) -> Value:
+    """Shape, or a slice of it."""
+    sizes = x.shape[start:end]
+    result = np.empty(len(sizes), object)
+    result[:] = sizes
+    return result
+
+
+def size_of(x: Value) -> Value:
+    """Size: the number of elements."""
+    return symbols.boxed(math.prod(x.shape))
+
+
+def value_range(start: Static, limit: Static, delta: Static, *, stash_type: int = 1) -> Value:
+    """Range of known length; with a symbolic limit, a traced iota."""
+    del stash_type  # the precision of running sums; here every element is computed directly
+    first, last, step = (item.reshape(()).item() for item in (start, limit, delta))
+    dtype = dtype_of(start)
+    if any(is_symbolic(item) for item in (start, limit, delta)):
+        first, last, step = map(symbols.size_of, (first, last, step))
+        if None in (first, last, step):
+            raise ValueError("a range whose length depends on a symbolic dimension starts and steps by whole numbers")
+        return jnp.arange(first, last, step, dtype=jnp.int64).astype(dtype)
+    if step == 0:
+        raise ValueError("delta must not be 0")
+    count = max(int(np.ceil((last - first) / step)), 0)
+    if count > MAX_STATIC_ELEMENTS:
+        return jnp.asarray(first, dtype) + jnp.arange(count).astype(dtype) * jnp.asarray(step, dtype)
+    return (first + np.arange(count) * step).astype(dtype)
+
+
+def eye_like(x: Value, *, dtype: int | None = None, k: int = 0) -> Value:
+    """EyeLike: ones on a diagonal, in the input's shape."""
+    return jnp.eye(*x.shape, k=k, dtype=dtype_of(x) if dtype is None else numpy_dtype(dtype))
+
+
+OPERATORS: dict[str, Versions] = {
     "BitCast": bounded(bit_cast, 26),
     "Cast": since(cast, 6, 9, 13, 19, 21, 23, 24, 25, 28, moves=Movement.CASTS),
     "CastLike": since(cast_like, 15, 19, 21, 23, 24, 25, moves=Movement.CASTS),
     "Identity": since(identity, 1, 13, 14, 16, 19, 21, 23, 24, 25, moves=Movement.REARRANGES),
+    "Constant": bounded(constant, 1, 9, 11, 12, 13, 19, 21, 23, 24, 25),
+    "ConstantOfShape": since(constant_of_shape, 9, 20, 21, 23, 24, 25),
+    "EyeLike": since(eye_like, 9, 22, of_shape=True),
+    "Range": since(value_range, 11, 27),
+    "Shape": bounded(shape_of, 1, 13, 15, 19, 21, 23, 24, 25, of_shape=True),
+    "Size": bounded(size_of, 1, 13, 19, 21, 23, 24, 25, of_shape=True),
 }

@@ -1,14 +1,7 @@
-"""The domain ``ai.onnx.ml``, as far as it works on arrays; ZipMap, CastMap and DictVectorizer work on maps."""
+"""Operators of the domain ``ai.onnx.ml``."""
 
 from __future__ import annotations
 
-from jaxrnn.onnx.operators.machine_learning import encoders, features, linear, older_trees, support_vectors, trees
+from jaxrnn.onnx.operators.machine_learning import features, trees, vectors
 
-OPERATORS = (
-    encoders.OPERATORS
-    | features.OPERATORS
-    | linear.OPERATORS
-    | older_trees.OPERATORS
-    | support_vectors.OPERATORS
-    | trees.OPERATORS
-)
+OPERATORS = features.OPERATORS | trees.OPERATORS | vectors.OPERATORS

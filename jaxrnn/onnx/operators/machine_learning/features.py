@@ -8,10 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtri
 
 from jaxrnn.onnx.operators.indexing import gather
-from jaxrnn.onnx.registry import since
-from jaxrnn.onnx.values import Value, traced
+from jaxrnn.onnx.registry import Versions, earlier, since
+from jaxrnn.onnx.text import text_array
+from jaxrnn.onnx.values import Value, describe, is_text, static, traced
 
 
 def as_float(x: Value) -> jax.Array:
@@ -101,11 +103,213 @@ def scaler(x: Value, *, offset: tuple[float, ...] = (), scale: tuple[float, ...]
     return (x - less) * of_features(scale or (1.0,), x.shape[-1], "scale").astype(np.float32)
 
 
-OPERATORS = {
+def positions(x: Value, keys: np.ndarray) -> Value:
+    """The index of each element among the keys: the last one of a repeated key, -1 of an unknown element."""
+    if is_text(x) != is_text(keys):
+        raise TypeError(f"{describe(x)} cannot be found among keys that are {describe(keys)}")
+    if is_text(x):
+        places = {key: place for place, key in enumerate(keys.ravel().tolist())}
+        return np.array([places.get(item, -1) for item in x.ravel().tolist()], np.int64).reshape(x.shape)
+    x = traced(x)
+    if not keys.size:
+        return jnp.full(x.shape, -1, jnp.int64)
+    candidates = jnp.asarray(keys.ravel())
+    same = x[..., None] == candidates.astype(x.dtype)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        same = same | (jnp.isnan(x[..., None]) & jnp.isnan(candidates.astype(x.dtype)))
+    return jnp.max(jnp.where(same, jnp.arange(keys.size), -1), -1)
+
+
+def look_up(index: Value, values: np.ndarray, default: np.ndarray) -> Value:
+    """The value at each index, or the default where the index is -1."""
+    table = np.concatenate([values.ravel(), default.reshape(1)])
+    if is_text(table):
+        return table[static(index, "the index of a string")]
+    return jnp.asarray(table)[index]
+
+
+def _one_of(**attributes: Any) -> np.ndarray:
+    """The one attribute of several that the node has, as an array of its type."""
+    present = {name: value for name, value in attributes.items() if value is not None}
+    if len(present) != 1:
+        raise ValueError(
+            f"exactly one attribute of {', '.join(attributes)} is expected, not {', '.join(present) or 'none'}"
+        )
+    ((name, value),) = present.items()
+    if name.endswith("tensor"):
+        return value
+    if name.endswith("strings"):
+        return text_array(value)
+    return np.asarray(value, np.float32 if name.endswith("floats") else np.int64)
+
+
+def label_encoder(
+    x: Value,
+    *,
+    default_float: float = -0.0,
+    default_int64: int = -1,
+    default_string: str = "_Unused",
+    default_tensor: np.ndarray | None = None,
+    keys_floats: tuple[float, ...] | None = None,
+    keys_int64s: tuple[int, ...] | None = None,
+    keys_strings: tuple[str, ...] | None = None,
+    keys_tensor: np.ndarray | None = None,
+    values_floats: tuple[float, ...] | None = None,
+    values_int64s: tuple[int, ...] | None = None,
+    values_strings: tuple[str, ...] | None = None,
+    values_tensor: np.ndarray | None = None,
+) -> Value:
+    """LabelEncoder: the value of each key. NaN matches NaN, and the last of equal keys wins."""
+    keys = _one_of(keys_floats=keys_floats, keys_int64s=keys_int64s, keys_strings=keys_strings, keys_tensor=keys_tensor)
+    values = _one_of(
+        values_floats=values_floats,
+        values_int64s=values_int64s,
+        values_strings=values_strings,
+        values_tensor=values_tensor,
+    )
+    if keys.size != values.size:
+        raise ValueError(f"there are {keys.size} keys, but {values.size} values")
+    if default_tensor is not None and default_tensor.size == 1:
+        default = default_tensor
+    elif is_text(values):
+        default = text_array([default_string])
+    else:
+        floating = jnp.issubdtype(values.dtype, jnp.floating)
+        default = np.asarray(default_float if floating else default_int64, values.dtype)
+    return look_up(positions(x, keys), values, default)
+
+
+def _either_way(x: Value, numbers: np.ndarray, strings: np.ndarray, integer: int, string: str) -> Value:
+    """Strings to their numbers, or numbers to their strings."""
+    if numbers.size != strings.size:
+        raise ValueError(f"there are {numbers.size} integers, but {strings.size} strings")
+    if is_text(x):
+        return look_up(positions(x, strings), numbers, np.asarray(integer, np.int64))
+    return look_up(positions(x, numbers), strings, text_array([string]))
+
+
+def label_encoder_1(
+    x: Value,
+    *,
+    classes_strings: tuple[str, ...] = (),
+    default_int64: int = -1,
+    default_string: str = "_Unused",
+) -> Value:
+    """LabelEncoder, between strings and their places in a list."""
+    numbers = np.arange(len(classes_strings), dtype=np.int64)
+    return _either_way(x, numbers, text_array(classes_strings), default_int64, default_string)
+
+
+def category_mapper(
+    x: Value,
+    *,
+    cats_int64s: tuple[int, ...] = (),
+    cats_strings: tuple[str, ...] = (),
+    default_int64: int = -1,
+    default_string: str = "_Unused",
+) -> Value:
+    """CategoryMapper: strings to integers, or integers to strings."""
+    return _either_way(x, np.asarray(cats_int64s, np.int64), text_array(cats_strings), default_int64, default_string)
+
+
+def one_hot_encoder(
+    x: Value, *, cats_int64s: tuple[int, ...] | None = None, cats_strings: tuple[str, ...] | None = None, zeros: int = 1
+) -> Value:
+    """OneHotEncoder: a row for each element. An unknown one gives zeros, or an error with ``zeros=0``."""
+    categories = _one_of(cats_int64s=cats_int64s, cats_strings=cats_strings)
+    if not is_text(x) and not is_text(categories):
+        x = traced(x).astype(jnp.int64)
+    place = positions(x, categories)
+    if not zeros and np.any(static(place, "whether every element has a category, which zeros=0 demands,") < 0):
+        raise ValueError("an element is in no category, which zeros=0 forbids")
+    return jax.nn.one_hot(place, categories.size, dtype=jnp.float32)
+
+
+TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+
+def _softmax_of_others(scores: jax.Array) -> jax.Array:
+    """Softmax over the scores that are not 0; those stay 0."""
+    some = jnp.abs(scores) > 1e-7
+    top = jax.lax.stop_gradient(jnp.max(scores, -1, keepdims=True))
+    powers = jnp.where(some, jnp.exp(jnp.where(some, scores - top, jnp.zeros((), scores.dtype))), 0)
+    total = jnp.sum(powers, -1, keepdims=True)
+    return powers / jnp.where(total == 0, jnp.ones((), scores.dtype), total)
+
+
+def transformed(scores: jax.Array, transform: str) -> jax.Array:
+    """Scores ``[batch, classes]`` under a ``post_transform``."""
+    match transform:
+        case "NONE":
+            return scores
+        case "SOFTMAX":
+            return jax.nn.softmax(scores, -1)
+        case "LOGISTIC":
+            return jax.nn.sigmoid(scores)
+        case "SOFTMAX_ZERO":
+            return _softmax_of_others(scores)
+        case "PROBIT":
+            return ndtri(scores)
+    raise ValueError(f"post_transform must be one of {', '.join(TRANSFORMS)}, not {transform!r}")
+
+
+def of_two(score: jax.Array, transform: str, *, share: bool) -> jax.Array:
+    """The scores of two classes ``[batch, 2]`` from that of the second one, ``[batch, 1]``.
+
+    Args:
+        score: the second class's.
+        transform: LOGISTIC gives the two logistic functions; the two kinds of softmax change nothing.
+        share: whether the score of the first class is one minus that of the second, else its negative.
+    """
+    if transform == "PROBIT":
+        raise ValueError("post_transform PROBIT is not defined for one score of two classes")
+    if transform == "LOGISTIC":
+        return jax.nn.sigmoid(jnp.concatenate([-score, score], -1))
+    transformed(score, transform)
+    return jnp.concatenate([1 - score if share else -score, score], -1)
+
+
+def labels_of(strings: Sequence[str] | None, integers: Sequence[int] | None) -> np.ndarray:
+    """A classifier's labels: strings or int64.
+
+    Raises:
+        ValueError: there are fewer than two, or of both kinds.
+    """
+    labels: np.ndarray = text_array(strings) if strings else np.asarray(integers or (), np.int64)
+    if labels.size < 2 or (strings and integers):
+        raise ValueError("a classifier needs at least two class labels, all of them strings or all of them integers")
+    return labels
+
+
+def label_at(index: Any, labels: np.ndarray) -> Value:
+    """The labels at some indices. Strings need known indices."""
+    if is_text(labels):
+        return labels[static(index, "the index of a label that is a string")]
+    return jnp.asarray(labels)[index]
+
+
+def highest(scores: jax.Array) -> jax.Array:
+    """The index of the highest score of each row, int32, whose lowering does not depend on ``jax_enable_x64``."""
+    return jax.lax.argmax(scores, 1, np.int32)
+
+
+def best(scores: jax.Array, labels: np.ndarray) -> Value:
+    """The label of the highest score of each row."""
+    if scores.shape[-1] != labels.size:
+        raise ValueError(f"there are {labels.size} class labels, but {scores.shape[-1]} scores")
+    return label_at(highest(scores), labels)
+
+
+OPERATORS: dict[str, Versions] = {
     "ai.onnx.ml::ArrayFeatureExtractor": since(array_feature_extractor, 1),
     "ai.onnx.ml::Binarizer": since(binarizer, 1),
     "ai.onnx.ml::FeatureVectorizer": since(feature_vectorizer, 1),
     "ai.onnx.ml::Imputer": since(imputer, 1),
     "ai.onnx.ml::Normalizer": since(normalizer, 1),
     "ai.onnx.ml::Scaler": since(scaler, 1),
+    "ai.onnx.ml::CategoryMapper": since(category_mapper, 1),
+    "ai.onnx.ml::LabelEncoder": since(label_encoder_1, 1)
+    | since(earlier(label_encoder, "default_tensor", "keys_tensor", "values_tensor"), 2)
+    | since(label_encoder, 4),
+    "ai.onnx.ml::OneHotEncoder": since(one_hot_encoder, 1),
 }

@@ -1,0 +1,350 @@
+"""Products of quantised matrices in the domain ``com.microsoft``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn._jax import varying
+from jaxrnn.cells import LSTM
+from jaxrnn.cells.recurrence import DIRECTIONS
+from jaxrnn.cells.sequence import masked_output, masked_update
+from jaxrnn.onnx.operators.activations import leaky_relu
+from jaxrnn.onnx.operators.quantization import (
+    dequantize_linear,
+    dynamic_quantize_linear,
+    matmul_integer,
+    of_matrix,
+    quantize_linear,
+    quantized,
+    quotient,
+    wide,
+)
+from jaxrnn.onnx.operators.recurrent import checked_lengths, make_cells, visible_layer
+from jaxrnn.onnx.registry import Carries, Versions, earlier, since
+from jaxrnn.onnx.values import Value, dtype_of, traced
+
+
+def matmul_integer_to_float(
+    a: Value,
+    b: Value,
+    a_scale: Value,
+    b_scale: Value,
+    a_zero_point: Value = None,
+    b_zero_point: Value = None,
+    bias: Value = None,
+) -> Value:
+    """MatMulIntegerToFloat: the product of two quantised matrices, in the type of their scales."""
+    product = matmul_integer(a, b, a_zero_point, b_zero_point)
+    left, right = of_matrix(traced(a_scale), product, -2, "a_scale"), of_matrix(traced(b_scale), product, -1, "b_scale")
+    y = product.astype(left.dtype) * (left * right)
+    return y if bias is None else y + traced(bias)
+
+
+def dynamic_quantize_matmul(
+    a: Value, b: Value, b_scale: Value, b_zero_point: Value = None, bias: Value = None
+) -> Value:
+    """DynamicQuantizeMatMul: the first operand is quantised to uint8 over its own range before the product."""
+    quantized_a, scale, zero_point = dynamic_quantize_linear(a)
+    return matmul_integer_to_float(quantized_a, b, scale, b_scale, zero_point, b_zero_point, bias)
+
+
+def _matrix(value: Value, turned: int) -> jax.Array:
+    return wide(value).T if turned else wide(value)
+
+
+def q_gemm(
+    a: Value,
+    a_scale: Value,
+    a_zero_point: Value,
+    b: Value,
+    b_scale: Value,
+    b_zero_point: Value,
+    c: Value = None,
+    y_scale: Value = None,
+    y_zero_point: Value = None,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Value:
+    """QGemm: alpha A' B' plus a bias in units of both scales; quantised, or float32 where no y_scale is given."""
+    zero_points = [None if value is None else wide(value) for value in (a_zero_point, b_zero_point)]
+    product = matmul_integer(_matrix(a, transA), _matrix(b, transB), *zero_points)
+    if c is not None:
+        product = product + traced(c)
+    scale = np.float32(alpha) * traced(a_scale).reshape(()) * of_matrix(traced(b_scale), product, -1, "b_scale")
+    if y_scale is None:
+        return product.astype(jnp.float32) * scale
+    if y_zero_point is None:
+        raise ValueError("y_scale is given, but y_zero_point is not")
+    factor = quotient(scale, traced(y_scale).reshape(()), np.dtype(np.float32))
+    scaled = product.astype(jnp.float32) * factor
+    return quantized(scaled, wide(y_zero_point).reshape(()), dtype_of(y_zero_point))
+
+
+_FLOAT = np.dtype(np.float32)
+
+
+def _number(scale: Value) -> jax.Array:
+    return traced(scale).reshape(())
+
+
+def _zero(zero_point: Value) -> jax.Array:
+    return jnp.zeros((), jnp.int32) if zero_point is None else wide(zero_point).reshape(())
+
+
+def _of_two(total: Callable[..., jax.Array]) -> Callable[..., Value]:
+    """An operator of two quantised tensors, with broadcasting.
+
+    Args:
+        total: its result in units of the result's scale, zero point included: of the two tensors as integers, and of
+            the three scales and the three zero points as scalars.
+    """
+
+    def apply(
+        a: Value,
+        a_scale: Value,
+        a_zero_point: Value,
+        b: Value,
+        b_scale: Value,
+        b_zero_point: Value,
+        c_scale: Value,
+        c_zero_point: Value = None,
+    ) -> Value:
+        scales = list(map(_number, (a_scale, b_scale, c_scale)))
+        zeros = list(map(_zero, (a_zero_point, b_zero_point, c_zero_point)))
+        return quantized(total(wide(a), wide(b), scales, zeros), jnp.zeros((), jnp.int32), dtype_of(a))
+
+    return apply
+
+
+def _sum(a: jax.Array, b: jax.Array, scales: Sequence[jax.Array], zeros: Sequence[jax.Array]) -> jax.Array:
+    left, right = quotient(scales[0], scales[2], _FLOAT), quotient(scales[1], scales[2], _FLOAT)
+    zeros = [zero.astype(jnp.float32) for zero in zeros]
+    fixed = zeros[2] - (left * zeros[0] + right * zeros[1])
+    return fixed + a.astype(jnp.float32) * left + b.astype(jnp.float32) * right
+
+
+def _product(a: jax.Array, b: jax.Array, scales: Sequence[jax.Array], zeros: Sequence[jax.Array]) -> jax.Array:
+    factor = quotient(scales[0] * scales[1], scales[2], _FLOAT)
+    product = (a - zeros[0]) * (b - zeros[1])
+    return product.astype(jnp.float32) * factor + zeros[2].astype(jnp.float32)
+
+
+def _by_table(x: Value, function: Callable[[jax.Array], jax.Array]) -> Value:
+    """A function of quantised values, from a table of them: it takes int32 and gives the values' own type."""
+    x = traced(x)
+    low = jnp.iinfo(x.dtype).min
+    table = function(jnp.arange(low, low + 256, dtype=jnp.int32))
+    return table[x.astype(jnp.int32) - low]
+
+
+def _function(x: Value, scales: tuple[Value, Value], zeros: tuple[Value, Value], of: Callable[[jax.Array], jax.Array]):
+    def apply(steps: jax.Array) -> jax.Array:
+        y = of((steps - _zero(zeros[0])).astype(jnp.float32) * _number(scales[0]))
+        return quantized(quotient(y, _number(scales[1]), _FLOAT), _zero(zeros[1]), dtype_of(x))
+
+    return _by_table(x, apply)
+
+
+def q_linear_sigmoid(
+    x: Value, x_scale: Value, x_zero_point: Value, y_scale: Value, y_zero_point: Value = None
+) -> Value:
+    """QLinearSigmoid."""
+    return _function(x, (x_scale, y_scale), (x_zero_point, y_zero_point), jax.nn.sigmoid)
+
+
+def q_linear_leaky_relu(
+    x: Value, x_scale: Value, x_zero_point: Value, y_scale: Value, y_zero_point: Value = None, *, alpha: float = 0.01
+) -> Value:
+    """QLinearLeakyRelu."""
+    return _function(x, (x_scale, y_scale), (x_zero_point, y_zero_point), lambda v: leaky_relu(v, alpha=alpha))
+
+
+def q_linear_concat(y_scale: Value, y_zero_point: Value, *inputs: Value, axis: int) -> Value:
+    """QLinearConcat of tensors that come with a scale and a zero point each."""
+    if len(inputs) % 3 or not inputs:
+        raise ValueError(f"each tensor needs a scale and a zero point, but there are {len(inputs)} inputs")
+    parts = [
+        _function(x, (scale, y_scale), (zero, y_zero_point), lambda value: value)
+        for x, scale, zero in zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
+    ]
+    return jnp.concatenate(parts, axis)
+
+
+def q_linear_global_average_pool(
+    x: Value, x_scale: Value, x_zero_point: Value, y_scale: Value, y_zero_point: Value, *, channels_last: int = 0
+) -> Value:
+    """QLinearGlobalAveragePool over all axes but those of the batch and the channels."""
+    steps = wide(x)
+    axes = tuple(range(1, steps.ndim - 1)) if channels_last else tuple(range(2, steps.ndim))
+    count = np.prod([steps.shape[axis] for axis in axes], dtype=np.int64)
+    total = jnp.sum(steps, axes, keepdims=True, dtype=jnp.int32) - _zero(x_zero_point) * jnp.asarray(count, jnp.int32)
+    factor = quotient(_number(x_scale), _number(y_scale) * np.float32(count), _FLOAT)
+    return quantized(total.astype(jnp.float32) * factor, _zero(y_zero_point), dtype_of(x))
+
+
+class RuntimeLSTM(LSTM):
+    """An LSTM as ONNX Runtime computes it: ``clip`` bounds the inputs of the gates, but not the cell state."""
+
+    def _output(self, c: jax.Array) -> jax.Array:
+        return self.activations[2](c)
+
+
+class QuantizedMatrix:
+    """One direction's quantised weights, ``[rows, 4 * hidden]``, with a scale for all of them or for each column."""
+
+    def __init__(self, steps: Value, scale: Value, zero_point: Value):
+        self.scale = traced(scale)
+        self.steps = wide(steps)
+        if zero_point is not None:
+            self.steps = self.steps - wide(zero_point)
+
+    def times(self, x: jax.Array) -> jax.Array:
+        """``x @ self``, of an x that is quantised over its whole range: ``[..., rows] -> [..., 4 * hidden]``."""
+        quantized, scale, zero_point = dynamic_quantize_linear(x)
+        product = jnp.matmul(wide(quantized) - wide(zero_point), self.steps)
+        return product.astype(x.dtype) * (scale * self.scale)
+
+
+def _matrices(
+    steps: Value, scale: Value, zero_point: Value, rows: Any, hidden: int, name: str
+) -> list[QuantizedMatrix]:
+    """One matrix for each direction."""
+    shape = tuple(steps.shape)
+    if len(shape) != 3 or shape[1:] != (rows, 4 * hidden):
+        raise ValueError(f"{name} has shape {shape}, but (directions, {rows}, {4 * hidden}) is expected")
+    for what, value in (("scale", scale), ("zero point", zero_point)):
+        if value is not None and tuple(value.shape) not in ((shape[0],), (shape[0], 4 * hidden)):
+            raise ValueError(f"the {what} of {name} has shape {tuple(value.shape)}; one for each direction is expected")
+    zeros = [None] * shape[0] if zero_point is None else list(traced(zero_point))
+    return [QuantizedMatrix(traced(steps)[d], traced(scale)[d], zeros[d]) for d in range(shape[0])]
+
+
+def _run(
+    cell: LSTM,
+    matrix: QuantizedMatrix,
+    peephole: list[jax.Array] | None,
+    projected: jax.Array,
+    initial: tuple[jax.Array, jax.Array],
+    lengths: jax.Array | None,
+    reverse: bool,
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """One direction: outputs ``[time, batch, hidden]`` and the last carry."""
+    # The product with the hidden state is computed here, so the cell gets a hidden state of no units.
+    nothing = jnp.zeros((0, projected.shape[-1]), projected.dtype)
+
+    def next_carry(carry: Any, h: jax.Array, gates: jax.Array) -> tuple[jax.Array, ...]:
+        return cell.step((nothing, None, peephole), (h[:, :0], carry[1]), gates + matrix.times(h))
+
+    if lengths is None:
+
+        def step(carry: Any, gates: jax.Array) -> tuple[Any, jax.Array]:
+            new = next_carry(carry, carry[0], gates)
+            return new, new[0]
+
+        final, y = varying.scan(step, initial, projected, reverse=reverse)
+        return y, final
+
+    def step_where(state: Any, frame: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
+        # The range of a step is that of the previous outputs: a sequence that has ended adds zeros, not its last state.
+        carry, before = state
+        gates, here = frame
+        new = next_carry(carry, before, gates)
+        y = masked_output(here, new[0])
+        return (masked_update(here, new, carry), y), y
+
+    frames = jnp.arange(projected.shape[0], dtype=lengths.dtype)[:, None]
+    exists = frames < lengths[None, :]
+    # All sequences begin in the first step, also those that are read from their ends.
+    order = jnp.where(exists & reverse, lengths[None, :] - 1 - frames, frames)[..., None]
+    turned = jnp.take_along_axis(projected, order, 0)
+    (final, _), y = varying.scan(step_where, (initial, initial[0]), (turned, exists[..., None]))
+    return jnp.take_along_axis(y, order, 0), final
+
+
+def dynamic_quantize_lstm(
+    X: Value,
+    W: Value,
+    R: Value,
+    B: Value = None,
+    sequence_lens: Value = None,
+    initial_h: Value = None,
+    initial_c: Value = None,
+    P: Value = None,
+    W_scale: Value = None,
+    W_zero_point: Value = None,
+    R_scale: Value = None,
+    R_zero_point: Value = None,
+    *,
+    activation_alpha: tuple[float, ...] | None = None,
+    activation_beta: tuple[float, ...] | None = None,
+    activations: tuple[str, ...] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    output_count: int,
+) -> list[Value]:
+    """DynamicQuantizeLSTM: Y, Y_h, Y_c as of LSTM, from matrices that are transposed to those of LSTM."""
+    if W_scale is None or R_scale is None:
+        raise ValueError("the scales of W and R must be given")
+    make: Any = lambda functions, clip: RuntimeLSTM(functions, clip, bool(input_forget))  # noqa: E731
+    default = ("Sigmoid", "Tanh", "Tanh")
+    cells = make_cells(make, default, clip, direction, activations, activation_alpha, activation_beta)
+    x = traced(X)
+    time, batch, features = x.shape
+    if len(R.shape) != 3:
+        raise ValueError(f"R must have rank 3, but its shape is {tuple(R.shape)}")
+    hidden: Any = R.shape[1]
+    if R.shape[0] != len(cells) or W.shape[0] != len(cells) or hidden_size not in (None, hidden):
+        raise ValueError(f"W {W.shape} and R {R.shape} do not fit {len(cells)} direction(s) and size {hidden_size}")
+    for_input = _matrices(W, W_scale, W_zero_point, features, hidden, "W")
+    recurrent = _matrices(R, R_scale, R_zero_point, hidden, hidden, "R")
+    lengths = checked_lengths(sequence_lens, time, batch)
+    if lengths is not None:
+        # Frames after the longest sequence do not count for the range.
+        some = jnp.arange(time, dtype=lengths.dtype) < jnp.max(lengths, initial=0)
+        x = jnp.where(some[:, None, None], x, jnp.zeros((), x.dtype))
+    zeros = jnp.zeros((len(cells), batch, hidden), x.dtype)
+    starts = [zeros if value is None else traced(value) for value in (initial_h, initial_c)]
+    results = []
+    for d, (cell, reverse) in enumerate(zip(cells, DIRECTIONS[direction], strict=True)):
+        projected = for_input[d].times(x)
+        if B is not None:
+            bias = traced(B)[d]
+            projected = projected + (bias[: 4 * hidden] + bias[4 * hidden :])
+        peephole = None if P is None else jnp.split(traced(P)[d], 3)
+        assert isinstance(cell, LSTM)
+        results.append(_run(cell, recurrent[d], peephole, projected, (starts[0][d], starts[1][d]), lengths, reverse))
+    y = jnp.stack([outputs for outputs, _ in results], 1)
+    final = [jnp.stack(arrays) for arrays in zip(*(carry for _, carry in results), strict=True)]
+    results = visible_layer([y, *final], (initial_h, initial_c), direction, all_exist=sequence_lens is None)
+    return results[:output_count]
+
+
+_CARRIES = Carries({"h": (5, 1), "c": (6, 2)}, by_function=True, weights=(1, 2, 3, 7), features=(1, -2), hidden=(2, -2))
+
+
+OPERATORS: dict[str, Versions] = {
+    # This domain had both for 16 bits before ONNX did.
+    "com.microsoft::DequantizeLinear": since(earlier(dequantize_linear, "block_size", "output_dtype"), 1),
+    "com.microsoft::DynamicQuantizeMatMul": since(dynamic_quantize_matmul, 1),
+    "com.microsoft::MatMulIntegerToFloat": since(matmul_integer_to_float, 1),
+    "com.microsoft::QGemm": since(q_gemm, 1),
+    "com.microsoft::QuantizeLinear": since(
+        earlier(quantize_linear, "block_size", "output_dtype", "precision", "saturate"), 1
+    ),
+    "com.microsoft::QLinearAdd": since(_of_two(_sum), 1),
+    "com.microsoft::QLinearConcat": since(q_linear_concat, 1),
+    "com.microsoft::QLinearGlobalAveragePool": since(q_linear_global_average_pool, 1),
+    "com.microsoft::QLinearLeakyRelu": since(q_linear_leaky_relu, 1),
+    "com.microsoft::QLinearMul": since(_of_two(_product), 1),
+    "com.microsoft::QLinearSigmoid": since(q_linear_sigmoid, 1),
+    "com.microsoft::DynamicQuantizeLSTM": since(dynamic_quantize_lstm, 1, carries=_CARRIES),
+}
