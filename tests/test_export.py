@@ -32,7 +32,7 @@ from tiers import of_tiers
 from verifier import assert_same, peer_outputs, verify
 
 import jaxrnn
-from jaxrnn.onnx.writing.numbers import in_tensor
+from jaxrnn.onnx.writing import in_tensor
 
 X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.0]])
 

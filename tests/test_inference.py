@@ -121,7 +121,7 @@ def test_an_interrupted_request_is_not_answered_to_the_next_one(monkeypatch):
 
     jaxrnn.load(model(RELU))
     with monkeypatch.context() as patch:
-        patch.setattr("jaxrnn.onnx.inference_server._exchange", interrupted)
+        patch.setattr("jaxrnn.onnx.inference._exchange", interrupted)
         with pytest.raises(KeyboardInterrupt):
             jaxrnn.load(UNFIT)
     jaxrnn.load(model(RELU))

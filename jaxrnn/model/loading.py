@@ -15,9 +15,8 @@ from jaxrnn.onnx.graph import read_graph
 from jaxrnn.onnx.inference import check_shapes
 from jaxrnn.onnx.interface import name_dimensions
 from jaxrnn.onnx.limits import Limits
-from jaxrnn.onnx.loop_bounds import bound_loops
 from jaxrnn.onnx.operators import OwnOperators, own_operators
-from jaxrnn.onnx.program import bind
+from jaxrnn.onnx.program import bind, bound_loops
 from jaxrnn.onnx.reading import Source, SourceFile, label_of, labelled, read_source
 from jaxrnn.onnx.state import read_facts
 

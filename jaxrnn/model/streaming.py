@@ -12,7 +12,7 @@ import jax
 from jaxrnn._files.arguments import SIZE, argument, called, either
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, LimitError, NodeError, StateError, StreamError, is_count
-from jaxrnn.onnx.blocks import Block
+from jaxrnn.onnx.evaluate import Block
 from jaxrnn.onnx.reading import labelled
 from jaxrnn.steps.specs import Dimension
 from jaxrnn.streaming import Streamed, stream

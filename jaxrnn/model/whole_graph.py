@@ -21,13 +21,10 @@ from jaxrnn.cells.products import matrix_products_in, product_type
 from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import computing_type, plain
-from jaxrnn.onnx.blocks import BoundNode
-from jaxrnn.onnx.demands import all_hold, collecting
-from jaxrnn.onnx.evaluate import Scope, evaluate
-from jaxrnn.onnx.fingerprint import fingerprint_of
+from jaxrnn.onnx.evaluate import BoundNode, Scope, all_hold, collecting, evaluate
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.interface import bind_inputs, bind_static, spec_of
-from jaxrnn.onnx.program import Program
+from jaxrnn.onnx.program import Program, fingerprint_of
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import check_pairs
 from jaxrnn.onnx.stepfile import StepFile

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.model import Model
 from jaxrnn.nnx.slots import CarryForm, Slot
-from jaxrnn.onnx.blocks import BoundNode
+from jaxrnn.onnx.evaluate import BoundNode
 from jaxrnn.onnx.registry import Movement
 from jaxrnn.steps.specs import ArraySpec, Dimension
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
+import onnx_ir as ir
+from google.protobuf.message import Message
 
 from jaxrnn._files.messages import near
-from jaxrnn.errors import ModelError
+from jaxrnn.errors import ModelError, UnsupportedError
 from jaxrnn.onnx.tensors import check_tensor, graphs_in, proto_label, tensors_of
-from jaxrnn.onnx.wellformed import check_messages, check_texts
 
 
 def check_proto(proto: onnx.ModelProto, folder: Path | None) -> None:
@@ -79,3 +83,155 @@ def _check_defined(name: str, reach: frozenset[str], label: str) -> None:
             f"{label} uses {name!r}, which is neither an initializer, nor an input, nor a node's output"
             f"{near(name, reach)}"
         )
+
+
+#: The deepest nesting of subgraphs. A loop in a branch has depth two. Every level takes dozens of nested Python calls
+#: while tracing, of which Python allows a thousand.
+MAX_DEPTH = 12
+
+_Attribute = onnx.AttributeProto
+#: The fields of attributes that are messages: without one there is nothing to read.
+_MESSAGES = {_Attribute.TENSOR: "t", _Attribute.GRAPH: "g", _Attribute.TYPE_PROTO: "tp"}
+_KINDS = frozenset(_Attribute.AttributeType.values()) - {_Attribute.UNDEFINED}
+_UNREAD = frozenset({_Attribute.SPARSE_TENSOR, _Attribute.SPARSE_TENSORS})
+
+
+def check_messages(
+    graph: onnx.GraphProto | onnx.FunctionProto,
+    where: str = "",
+    depth: int = 0,
+    declared: Collection[str] | None = None,
+) -> None:
+    """Check the types of values and the attributes of a graph or function, subgraphs included.
+
+    Args:
+        graph: what to look at.
+        where: the place of a subgraph, for messages.
+        depth: how deep it lies in others.
+        declared: inside a function, the attributes that it has, which others may refer to.
+
+    Raises:
+        ModelError: one is missing, empty or unknown, refers to nothing, or subgraphs lie in each other too deep.
+    """
+    if isinstance(graph, onnx.FunctionProto):
+        declared = {*graph.attribute, *(default.name for default in graph.attribute_proto)}
+        for default in graph.attribute_proto:
+            label = f"function {graph.name!r}, attribute {default.name!r}"
+            check_attribute(default, label)
+            for inner in graphs_in(default):
+                check_messages(inner, f"{label}: ", depth + 1)
+    if depth > MAX_DEPTH:
+        raise ModelError(
+            f"{where}graphs lie in each other more than {MAX_DEPTH} deep; write the model with fewer levels"
+        )
+    _check_texts(graph, where)
+    for value in _values(graph):
+        _check_type(value.type, f"{where}the declaration of {value.name!r}")
+    if isinstance(graph, onnx.GraphProto):
+        for kind, values in (("input", graph.input), ("output", graph.output), ("initializer", graph.initializer)):
+            if any(not value.name for value in values):
+                raise ModelError(f"{where}a graph {kind} has no name; every {kind} needs one")
+    for node in graph.node:
+        label = f"{where}{proto_label(node)}"
+        if not node.op_type:
+            raise ModelError(f"{label} has no operator; set op_type")
+        for attribute in node.attribute:
+            check_attribute(attribute, f"{label}, attribute {attribute.name!r}", declared)
+            for inner in graphs_in(attribute):
+                check_messages(inner, f"{label}, {attribute.name}: ", depth + 1, declared)
+
+
+def _check_texts(graph: onnx.GraphProto | onnx.FunctionProto, where: str) -> None:
+    """Refuse text that is not UTF-8 anywhere but in what describes the graph as a whole."""
+    own = (graph.name,) if isinstance(graph, onnx.GraphProto) else _texts_of(graph, without=("node", "doc_string"))
+    parts = itertools.chain(graph.node, _values(graph), graph.initializer if isinstance(graph, onnx.GraphProto) else ())
+    check_texts(itertools.chain(own, *map(_texts_of, parts)), where)
+
+
+def check_texts(texts: Iterable[Any], where: str = "") -> None:
+    """Refuse text that is not UTF-8, which protobuf returns as bytes.
+
+    Raises:
+        ModelError: a text is not.
+    """
+    for text in texts:
+        if not isinstance(text, str):
+            raise ModelError(f"{where}the name or text {text!r} is no text in UTF-8; the file is damaged")
+
+
+def _texts_of(message: Any, without: Collection[str] = ()) -> Iterator[Any]:
+    """The texts of a message and those inside it, but for subgraphs, which are checked one by one."""
+    if isinstance(message, onnx.TensorProto):  # listing all of its fields would copy its data
+        yield message.name
+        for entry in (*message.metadata_props, *message.external_data):
+            yield from (entry.key, entry.value)
+        return
+    for field, value in message.ListFields():
+        if field.name in without or field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        for each in [value] if isinstance(value, str | bytes | Message) else value:
+            if field.type == field.TYPE_STRING:
+                yield each
+            elif not isinstance(each, onnx.GraphProto):
+                yield from _texts_of(each)
+
+
+def check_attribute(attribute: onnx.AttributeProto, label: str, declared: Collection[str] | None = None) -> None:
+    """Check that an attribute has a known type and a value of it, or refers to an attribute of the enclosing function.
+
+    Raises:
+        ModelError: it does not; or it refers to one that there is not, as it always does outside of functions.
+        UnsupportedError: it holds sparse tensors.
+    """
+    if not attribute.name:
+        raise ModelError(f"{label} has no name")
+    if attribute.type not in _KINDS:
+        raise ModelError(f"{label}: unknown type {attribute.type}; the types are those of AttributeProto")
+    if attribute.ref_attr_name and (declared is None or attribute.ref_attr_name not in declared):
+        known = "it is in no function" if declared is None else f"the function declares {', '.join(declared) or 'none'}"
+        raise ModelError(
+            f"{label} takes its value from an attribute {attribute.ref_attr_name!r} of the function that it is in, but "
+            f"{known}; write the value into the node"
+        )
+    if attribute.ref_attr_name and attribute.type in (_Attribute.GRAPH, _Attribute.GRAPHS):
+        raise UnsupportedError(
+            f"{label} takes its graph from an attribute of the function that it is in; write the graph into the node"
+        )
+    if attribute.type in _UNREAD:
+        raise UnsupportedError(f"{label} holds sparse tensors; only Constant's sparse_value is read")
+    if attribute.ref_attr_name:
+        return
+    field = _MESSAGES.get(attribute.type)
+    kind = _Attribute.AttributeType.Name(attribute.type)
+    if field is not None and not attribute.HasField(field):
+        raise ModelError(f"{label} is said to be a {kind}, but holds none")
+    texts = [attribute.s] if attribute.type == _Attribute.STRING else attribute.strings
+    for text in texts:
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            raise ModelError(f"{label}: {bytes(text[:20])!r} is no text in UTF-8") from error
+    for kind_of in [attribute.tp] if attribute.HasField("tp") else attribute.type_protos:
+        _check_type(kind_of, label)
+
+
+def _values(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.ValueInfoProto]:
+    if isinstance(graph, onnx.GraphProto):
+        yield from graph.input
+        yield from graph.output
+    yield from graph.value_info
+
+
+def _check_type(kind: onnx.TypeProto, label: str) -> None:
+    """Refuse a type that does not exist; an open one is fine."""
+    which = kind.WhichOneof("value")
+    if which in ("tensor_type", "sparse_tensor_type"):
+        code = getattr(kind, which).elem_type
+        try:
+            ir.DataType(code)
+        except ValueError as error:
+            raise ModelError(f"{label}: unknown element type {code}") from error
+    elif which in ("sequence_type", "optional_type"):
+        _check_type(getattr(kind, which).elem_type, label)
+    elif which == "map_type":
+        raise ModelError(f"{label}: it is a map, and only tensors, sequences and optionals are values here")

@@ -11,9 +11,9 @@ from onnx_ir.passes.common import InlinePass
 
 from jaxrnn._files.messages import first_line
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
+from jaxrnn.onnx.checking import MAX_DEPTH
 from jaxrnn.onnx.limits import Limits, raised
 from jaxrnn.onnx.origins import mark_origins
-from jaxrnn.onnx.wellformed import MAX_DEPTH
 
 #: The deepest nesting of calls of local functions.
 MAX_CALLS = 50

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import onnx
 import onnx_ir as ir
 
-from jaxrnn.onnx.sparse import WRITTEN_OUT
+from jaxrnn.onnx.tensors import WRITTEN_OUT
 
 Address = tuple[tuple[int, int | None], ...]
 

@@ -5,22 +5,28 @@ All nodes that cannot be run are reported here together, and none at run time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.errors import ModelError, UnsupportedError
-from jaxrnn.onnx.blocks import Block, BoundNode
+from jaxrnn._files.messages import near
+from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
+from jaxrnn.jaxprs.fingerprints import fingerprint
+from jaxrnn.onnx.evaluate import Block, BoundNode
 from jaxrnn.onnx.graph import node_label
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, operator_of
+from jaxrnn.onnx.operators.loops import loop_with
 from jaxrnn.onnx.origins import Origin, origin_of
 from jaxrnn.onnx.parameters import name_parameters
-from jaxrnn.onnx.registry import Operator
-from jaxrnn.onnx.signatures import check_signature, present_inputs
+from jaxrnn.onnx.registry import REQUIRED, Operator
 from jaxrnn.onnx.text import text_array
 
 
@@ -177,3 +183,153 @@ _CONSTANTS: dict[str, tuple[ir.AttributeType, Callable[[Any], np.ndarray] | None
     "value_string": (ir.AttributeType.STRING, lambda value: text_array([value], ())),
     "value_strings": (ir.AttributeType.STRINGS, text_array),
 }
+
+
+def present_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
+    """The node's inputs without the absent ones at the end."""
+    kept = list(node.inputs)
+    while kept and kept[-1] is None:
+        kept.pop()
+    return tuple(kept)
+
+
+def check_signature(node: ir.Node, operator: Operator) -> None:
+    """Check every input and attribute of a node against its operator.
+
+    Raises:
+        ModelError: one is missing, unknown or of the wrong type, or shapes of weights disagree.
+    """
+    label = f"node {node_label(node)!r} ({operator})"
+    _check_attributes(node, operator, label)
+    inputs = present_inputs(node)
+    if operator.variadic is None and len(inputs) > len(operator.slots):
+        raise ModelError(f"{label}: {len(inputs)} inputs, but the operator takes at most {len(operator.slots)}")
+    schema = operator.schema
+    if schema is not None and len(node.outputs) > schema.max_output:
+        raise ModelError(f"{label}: {len(node.outputs)} outputs, but the operator gives at most {schema.max_output}")
+    for index, slot in enumerate(operator.slots):
+        if slot.required and (index >= len(inputs) or inputs[index] is None):
+            raise ModelError(f"{label}: the input {slot.name!r} is missing")
+    if operator.traits.check is not None:
+        names = [slot.name for slot in operator.slots]
+        shapes = {name: known_shape(value) for name, value in zip(names, inputs, strict=False)}
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        try:
+            operator.traits.check(shapes, attributes)
+        except ValueError as error:
+            raise ModelError(f"{label}: {error}") from error
+
+
+def _check_attributes(node: ir.Node, operator: Operator, label: str) -> None:
+    types = _attribute_types(operator)
+    for name, attribute in node.attributes.items():
+        if name not in operator.attributes:
+            known = ", ".join(operator.attributes) or "none"
+            raise ModelError(f"{label}: unknown attribute {name!r}; {operator} has: {known}")
+        expected = types.get(name, attribute.type)
+        if attribute.type != expected:
+            kinds = f"a {attribute.type.name}, but {expected.name} is expected"
+            raise ModelError(f"{label}: the attribute {name!r} is {kinds}")
+    for name, default in operator.attributes.items():
+        if default is REQUIRED and name not in node.attributes:
+            raise ModelError(f"{label}: the required attribute {name!r} is missing")
+
+
+def _attribute_types(operator: Operator) -> dict[str, ir.AttributeType]:
+    """The types of an operator's attributes; empty where onnx does not define the operator."""
+    defined: dict[str, Any] = {} if operator.schema is None else operator.schema.attributes
+    return {name: ir.AttributeType(int(attribute.type)) for name, attribute in defined.items()}
+
+
+def known_shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
+    """The shape of a value that the file itself holds or declares; None for a dimension that it leaves open."""
+    if value is None:
+        return None
+    if value.is_graph_input() and value.shape is not None:
+        return tuple(size if isinstance(size, int) else None for size in value.shape)
+    tensor = value.const_value
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
+        tensor = producer.attributes["value"].as_tensor()
+    return None if tensor is None else tuple(tensor.shape.numpy())
+
+
+def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None = None) -> None:
+    """Bind every Loop of a program, in place, to its label and its bound.
+
+    Args:
+        program: the bound graph.
+        max_trip_count: for every Loop; or for some, by node name; None for none.
+
+    Raises:
+        InputError: a bound is no whole number from 1 on, or there is no Loop of that name.
+    """
+    places = list(_loops(program.block))
+    labels = list(dict.fromkeys(block.nodes[index].name for block, index in places))
+    if isinstance(max_trip_count, Mapping):
+        bounds = {
+            _known(name, labels): check_count(f"max_trip_count of {name!r}", bound)
+            for name, bound in max_trip_count.items()
+        }
+    else:
+        bound = None if max_trip_count is None else check_count("max_trip_count", max_trip_count)
+        bounds = dict.fromkeys(labels, bound)
+    for block, index in places:
+        node = block.nodes[index]
+        function = loop_with(f"node {node.name!r} ({node.operator})", bounds.get(node.name))
+        block.nodes[index] = dataclasses.replace(node, operator=dataclasses.replace(node.operator, function=function))
+
+
+def _loops(block: Block) -> Iterator[tuple[Block, int]]:
+    """The Loop nodes of a block and its subgraphs, as a block and an index."""
+    for index, node in enumerate(block.nodes):
+        if node.applies("Loop"):
+            yield block, index
+        for inner in node.blocks:
+            yield from _loops(inner)
+
+
+def _known(name: Any, labels: list[str]) -> str:
+    if name in labels:
+        return name
+    listed = ", ".join(map(repr, labels)) or "none"
+    raise InputError(f"max_trip_count: there is no Loop {name!r}{near(name, labels)}; the Loop nodes are: {listed}")
+
+
+def fingerprint_of(program: Program, options: Any) -> str:
+    """The fingerprint of a graph and of the options that it was loaded with."""
+    parameters = {name: (array.dtype.name, array.shape) for name, array in program.parameters.items()}
+    return fingerprint(_block(program.block), parameters, options)
+
+
+def _block(block: Block) -> Any:
+    constants = {str(value.name): array for value, array in block.constants.items()}
+    parameters = {str(value.name): name for value, name in block.parameters.items()}
+    return _names(block.inputs), _names(block.outputs), constants, parameters, list(map(_node, block.nodes))
+
+
+def _node(node: BoundNode) -> Any:
+    operator = node.operator
+    attributes = {name: _block(value) if isinstance(value, Block) else value for name, value in node.attributes.items()}
+    own = [function_facts(operator.function)] if operator.own else []
+    identifier = (operator.domain, operator.name, operator.since, *own)
+    return identifier, _names(node.inputs), _names(node.outputs), attributes
+
+
+def function_facts(function: Any) -> Any:
+    """What tells a user's function from another: its name and its code, with what it closes over."""
+    if isinstance(function, functools.partial):
+        return function_facts(function.func), function.args, function.keywords
+    inner = inspect.unwrap(function)
+    code = getattr(inner, "__code__", None)
+    cells = [cell.cell_contents for cell in getattr(inner, "__closure__", None) or ()]
+    return inner, [] if code is None else _code(code), cells, getattr(inner, "__kwdefaults__", None)
+
+
+def _code(code: types.CodeType) -> Any:
+    constants = [_code(each) if isinstance(each, types.CodeType) else each for each in code.co_consts]
+    return code.co_code, code.co_names, constants
+
+
+def _names(values: Iterable[ir.Value | None]) -> list[str | None]:
+    return [None if value is None else str(value.name) for value in values]

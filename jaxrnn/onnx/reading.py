@@ -15,7 +15,7 @@ from jaxrnn._files.files import check_regular
 from jaxrnn.errors import JaxrnnError, ModelError
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.limits import Limits
-from jaxrnn.onnx.sparse import write_out_sparse
+from jaxrnn.onnx.tensors import write_out_sparse
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 

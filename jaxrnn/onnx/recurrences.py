@@ -13,8 +13,8 @@ from jaxrnn.onnx.graph import node_label, subgraphs_of
 from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.operators import OwnOperators, traits_of
+from jaxrnn.onnx.program import known_shape
 from jaxrnn.onnx.registry import Carries
-from jaxrnn.onnx.signatures import known_shape
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from jaxrnn.errors import InputError, check_count
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.model import Model
 from jaxrnn.model.inspection import time_symbols
-from jaxrnn.onnx.blocks import Block
+from jaxrnn.onnx.evaluate import Block
 from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.results import LowPrecision, OutputDifference, Profile
 from jaxrnn.profiling.timing import Peaks, time_calls

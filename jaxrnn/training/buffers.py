@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn.model import Model
-from jaxrnn.onnx.blocks import Block
+from jaxrnn.onnx.evaluate import Block
 from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import optimizer_argument
 

@@ -16,7 +16,7 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StaticValueError
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
-from jaxrnn.onnx.blocks import BoundNode
+from jaxrnn.onnx.evaluate import BoundNode
 from jaxrnn.onnx.interface import bind_inputs, spec_of
 from jaxrnn.onnx.reading import Source
 from jaxrnn.verification.comparison import Comparison, compare

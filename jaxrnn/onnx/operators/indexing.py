@@ -18,7 +18,7 @@ from jax import lax
 from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.onnx import symbols
-from jaxrnn.onnx.demands import demand
+from jaxrnn.onnx.evaluate import demand
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.shaping import axes_of
 from jaxrnn.onnx.registry import Movement, Static, Versions, as_attributes, bounded, earlier, since

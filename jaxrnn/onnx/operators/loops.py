@@ -18,9 +18,7 @@ from jaxrnn._jax import varying
 from jaxrnn.cells import in_chunks, is_plain
 from jaxrnn.errors import NodeError, StaticValueError
 from jaxrnn.jaxprs.recurrences import Carried, are_visible, visible, visible_recurrences
-from jaxrnn.onnx.blocks import origin
-from jaxrnn.onnx.demands import demand
-from jaxrnn.onnx.evaluate import Subgraph
+from jaxrnn.onnx.evaluate import Subgraph, demand, origin
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.time_loops import CarryTypeError, TimeLoop
 from jaxrnn.onnx.values import Value, all_traced, describe, is_known, is_sequence, is_static, is_symbolic, traced

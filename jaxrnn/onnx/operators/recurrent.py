@@ -15,7 +15,7 @@ from jaxrnn.cells.linear_attention import linear_attention
 from jaxrnn.cells.linear_attention_chunks import AttentionFrames
 from jaxrnn.cells.recurrence import DIRECTIONS
 from jaxrnn.jaxprs.recurrences import Carried, visible
-from jaxrnn.onnx.demands import demand
+from jaxrnn.onnx.evaluate import demand
 from jaxrnn.onnx.operators.arithmetic import alike, shapes_of
 from jaxrnn.onnx.operators.types import widest
 from jaxrnn.onnx.registry import Carries, Pair, Versions, bounded, inherits, since

@@ -13,7 +13,7 @@ from jax import lax
 from jaxrnn._files.arguments import static_or_eager
 from jaxrnn._jax import varying
 from jaxrnn.errors import StaticValueError
-from jaxrnn.onnx.demands import demand
+from jaxrnn.onnx.evaluate import demand
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.arithmetic import alike
 from jaxrnn.onnx.operators.sampling import Taps, linear_taps, sample

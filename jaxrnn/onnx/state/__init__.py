@@ -6,8 +6,6 @@ assembles the result with its `reasons`, and `declared` checks the pairs that a 
 file that jaxrnn wrote says itself.
 """
 
-from jaxrnn.onnx.state.declared import check_pairs
-from jaxrnn.onnx.state.find import Findings, StateVar, find_state, open_sizes
-from jaxrnn.onnx.state.stated import read_facts, stated_state
+from jaxrnn.onnx.state.find import Findings, StateVar, check_pairs, find_state, open_sizes, read_facts, stated_state
 
 __all__ = ["Findings", "StateVar", "check_pairs", "find_state", "open_sizes", "read_facts", "stated_state"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,6 @@ from jaxrnn.jaxprs.origins.codes import (
     positions,
 )
 from jaxrnn.jaxprs.origins.flows import DataFlow, Flow
-from jaxrnn.onnx.state import names
 
 #: Kinds of evidence, the strongest last. From `CELL` on the flow proves a pair. A `SUSPECT` edge leads from a
 #: recurrence, but not to where it would go on. The others are arithmetic: `KEPT` as in averages and written-out GRUs,
@@ -62,8 +62,8 @@ class Edge:
 
     @property
     def affinity(self) -> int:
-        """Return `names.affinity`: 2 if the names pair by convention."""
-        return names.affinity(self.source, self.output)
+        """Return `affinity`: 2 if the names pair by convention."""
+        return affinity(self.source, self.output)
 
     @property
     def is_proved(self) -> bool:
@@ -241,3 +241,85 @@ def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, floa
             distance = max(distance, float(np.abs(step).sum()))
             labels.add(label)
     return mask, distance, tuple(dict.fromkeys(label for label, _ in flow.joins if label in labels))
+
+
+#: Words that only distinguish an input from an output.
+_SIDES = {"in", "input", "inputs", "out", "output", "outputs", "arg", "args", "onnx", "tensor"}
+#: Words for the time of a value. They name a value only if the name has no other word.
+_WHEN = {
+    *("init", "initial", "old", "past", "prev", "previous", "cur", "current"),
+    *("new", "next", "present", "updated", "update", "final", "last"),
+}
+#: Letters for the same, which may also mean something else.
+_LETTERS = {"i", "t", "o", "n"}
+#: PyTorch's names for final states.
+_FINAL = {"hn": "h", "cn": "c"}
+
+#: Words for values that a step returns and takes back.
+_STATE = set(
+    """
+    h c s hx cx state states hidden cell carry memory mem cache buffer buf ring context ctx attention attn alignment
+    alignments weights cumulative sum counter past prev previous last old
+    """.split()  # noqa: SIM905
+)
+#: Words for data that goes through a model.
+_DATA = set(
+    """
+    x y q k v query key value token tokens ids text label labels mask audio mic mix noisy ref wave waveform signal
+    samples sample frame frames image spec spectrum spectrogram mag magnitude phase feat feats feature features mel
+    """.split()  # noqa: SIM905
+)
+#: Words of names that exporters take from operators.
+_OPERATORS = set(
+    """
+    identity gather add mul concat squeeze transpose slice reshape val getitem tf op layer stack functional model
+    statefulpartitionedcall partitionedcall
+    """.split()  # noqa: SIM905
+)
+
+
+def _parts(name: str) -> list[str]:
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
+    parts: list[str] = [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", spaced)]
+    return [_FINAL.get(part, part) for part in parts]
+
+
+def words(name: str) -> tuple[str, ...]:
+    """Return the words that identify a value: hidden and state of ``hidden_state_out``, state of ``stateN``."""
+    parts = [word for word in _parts(name) if word not in _SIDES]
+    for ignored in (_WHEN | _LETTERS, _WHEN, set()):  # a name may consist of "n" or "last" alone
+        identifying = tuple(word for word in parts if word not in ignored)
+        if not all(word.isdigit() for word in identifying):
+            return identifying
+    return ()
+
+
+def affinity(first: str, second: str) -> int:
+    """Return 2 if two names pair by convention, 1 if they would but for numbers, else 0.
+
+    Names pair if their words are equal without those for the side or the time of a value: ``h`` and ``h_out``,
+    ``past_key`` and ``present_key``, PyTorch's ``h0`` and ``hn``.
+    """
+    one, other = words(first), words(second)
+    if one and one == other:
+        return 2
+    if one[-1:] == ("0",) and one[:-1] == other and second.endswith("n"):
+        return 2
+    plain = [[word for word in each if not word.isdigit()] for each in (one, other)]
+    return int(bool(plain[0]) and plain[0] == plain[1])
+
+
+def says_data(name: str) -> bool:
+    """Return True if a name has a word for data and none for state, or is a word for an input or output alone."""
+    return bool(_DATA.intersection(words(name)) or {*_parts(name)} <= _SIDES) and not says_state(name)
+
+
+def says_state(name: str) -> bool:
+    """Return True if a name has a word for state."""
+    return bool(_STATE.intersection(_parts(name)))
+
+
+def says_nothing(name: str) -> bool:
+    """Return True if a name has no word, only numbers, letters without a meaning, and exporters' names of operators."""
+    wordy = any(len(word) > 1 and not word.isdigit() and word not in _OPERATORS for word in words(name))
+    return not wordy and not says_data(name)

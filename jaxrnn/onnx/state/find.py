@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 
 from jaxrnn._files.arguments import argument, static_argument
 from jaxrnn._files.messages import brief
 from jaxrnn._jax.context import exact_types
-from jaxrnn.errors import StateError
-from jaxrnn.jaxprs.origins.codes import STEP
+from jaxrnn.errors import InputError, ModelError, StateError
+from jaxrnn.jaxprs.origins import DataFlow, codes
 from jaxrnn.jaxprs.origins.flows import Site
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.program import Program
-from jaxrnn.onnx.state import names
-from jaxrnn.onnx.state.declared import agree
-from jaxrnn.onnx.state.evidence import CARRIED, LAST_OUTPUT, POSSIBLE, Edge, find_edge
+from jaxrnn.onnx.state import evidence
+from jaxrnn.onnx.state.evidence import (
+    BUFFER,
+    CARRIED,
+    CELL,
+    GROWN,
+    KEPT,
+    LAST_OUTPUT,
+    POSSIBLE,
+    PRODUCT,
+    Edge,
+    find_edge,
+)
 from jaxrnn.onnx.state.pairing import Pairing
-from jaxrnn.onnx.state.probe import Probe
-from jaxrnn.onnx.state.reasons import external_reason, internal_reason
-from jaxrnn.steps.specs import Dimension
+from jaxrnn.onnx.state.sizes import Probe
+from jaxrnn.onnx.stepfile import FUNCTION, METADATA, STEP, StepFile
+from jaxrnn.steps.specs import ArraySpec, Dimension
 
 EXTERNAL, INTERNAL = "external", "internal"
 
@@ -125,7 +138,7 @@ class _Finder:
             if (self.declared or not self.is_complete) and agree(source, target)
         ]
         sources = list(dict.fromkeys(source for source, _ in self.candidates))
-        said = [pair for pair in self.candidates if names.affinity(*pair) == 2] if declared is None else []
+        said = [pair for pair in self.candidates if evidence.affinity(*pair) == 2] if declared is None else []
         said += self.declared.items()
         self.probe = Probe(program, list(self.inputs.values()), static, sources, said)
         self.flow = self.probe.flow
@@ -224,5 +237,168 @@ class _Finder:
 
 
 def _starts_from(site: Site, source: str) -> bool:
-    codes = site.initial.codes.get(source) if site.initial is not None else None
-    return codes is not None and bool((codes >= STEP).any())
+    found = site.initial.codes.get(source) if site.initial is not None else None
+    return found is not None and bool((found >= codes.STEP).any())
+
+
+_EXTERNAL = {
+    BUFFER: "{output!r} holds {input!r} moved along, with new elements at its end: a buffer of past frames",
+    LAST_OUTPUT: "{output!r} is the last output of {sites}, which {start} from {input!r}",
+    KEPT: "every element of {output!r} keeps a part of the same element of {input!r} and adds to it, as an average, a "
+    "counter or the cell of an LSTM does",
+    PRODUCT: "{output!r} has the shape of {input!r} and follows from it through one product with weights, as in a "
+    "recurrent cell made of single operators",
+    CELL: "{output!r} follows from {input!r} as the state of an LSTM made of single operators does",
+    GROWN: "{output!r} is {input!r} with new elements joined to it: a cache that grows with every step",
+    CARRIED: "{sites} {start} from {input!r} and {end} in {output!r}, at the same places",
+}
+_SAID = "{output!r} has the shape of {input!r} and a name that pairs with it by convention"
+
+
+def external_reason(edge: Edge, sites: Sequence[Site]) -> str:
+    """Why an output carries the updated value of an input; ``sites`` are the carries that start from the input."""
+    start, end = ("starts", "ends") if len(sites) == 1 else ("start", "end")
+    if edge.why:
+        return f"{edge.output!r} has the shape of {edge.source!r} and {edge.why}"
+    words = {"input": edge.source, "output": edge.output, "sites": _listed(sites), "start": start, "end": end}
+    return _EXTERNAL.get(edge.rank, _SAID).format(**words)
+
+
+def internal_reason(site: Site, flow: DataFlow) -> str:
+    """Why every call forgets what a recurrence carries."""
+    deps = sorted(site.initial.deps) if site.initial is not None else []
+    if site.initial is None:
+        start = "has no initial value, so it starts from zeros"
+    elif deps:
+        start = f"starts from what is computed from {', '.join(map(repr, deps))}"
+    else:
+        start = "starts from a constant"
+    carry = f"{site.slot} of {site.operator} {site.label!r}"
+    if not site.forward:
+        return (
+            f"{carry} {start} at every call and runs backwards from the last frame, so that no later call can go on "
+            "from it"
+        )
+    ids = site.final.ids
+    outputs = [
+        name
+        for name, output in flow.outputs.items()
+        if ids is not None and output.ids is not None and bool(np.isin(output.ids, ids).any())
+    ]
+    end = f"becomes only the output {outputs[0]!r}, which no input takes back" if outputs else "becomes no output"
+    return f"{carry} {start} at every call, and its final value {end}"
+
+
+def _listed(sites: Sequence[Site]) -> str:
+    """The carries of some recurrences: ``h and c of LSTM 'a', h of GRU 'b'``."""
+    slots: dict[str, list[str]] = {}
+    for site in sites:
+        slots.setdefault(f"{site.operator} {site.label!r}", []).append(site.slot)
+    parts = [f"{' and '.join(dict.fromkeys(names))} of {label}" for label, names in slots.items()]
+    return ", ".join(parts if len(parts) <= 4 else [*parts[:3], f"and {len(parts) - 3} more"])
+
+
+def agree(source: ArraySpec, target: ArraySpec) -> bool:
+    """Whether an output may be the updated value of an input: equal dtypes, and no dimensions that surely differ."""
+    if source.dtype is None or source.dtype != target.dtype:
+        return False
+    if source.shape is None or target.shape is None:
+        return True
+    return len(source.shape) == len(target.shape) and all(
+        first == second or isinstance(first, str) or isinstance(second, str)
+        for first, second in zip(source.shape, target.shape, strict=True)
+    )
+
+
+def check_pairs(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state: Mapping[str, str]) -> dict[str, str]:
+    """Check the pairs of a state input and the output with its updated value that a caller declares.
+
+    Raises:
+        InputError: there is no such input or output, the two differ, or an output is named twice.
+    """
+    ins, outs = {info.name: info for info in inputs}, {info.name: info for info in outputs}
+    for name, updated in state.items():
+        if name not in ins or updated not in outs:
+            raise InputError(
+                f"{argument('state', {name: updated})}: pairs go from an input ({', '.join(ins)}) "
+                f"to an output ({', '.join(outs)})"
+            )
+        if ins[name].dtype != outs[updated].dtype:
+            raise InputError(f"state: {ins[name]} and {outs[updated]} differ in dtype")
+        if not agree(ins[name], outs[updated]):
+            raise InputError(f"state: {ins[name]} and {outs[updated]} differ in shape")
+    if len(set(state.values())) < len(state):
+        raise InputError(f"{argument('state', dict(state))}: one output cannot be the updated value of two inputs")
+    return dict(state)
+
+
+def read_facts(proto: onnx.ModelProto, graph: ir.Graph) -> StepFile | None:
+    """What the metadata of a file say of it; None where jaxrnn has written none.
+
+    Raises:
+        ModelError: they are damaged, or do not fit the graph.
+    """
+    texts = [entry.value for entry in proto.metadata_props if entry.key == METADATA]
+    if not texts:
+        return None
+    try:
+        facts = StepFile.from_json(json.loads(texts[-1]))
+        _check_fits(facts, graph)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise ModelError(
+            f"the metadata {METADATA!r}, which say what is state, are damaged or of another graph: {error}; export the "
+            "file again, or delete that key from its metadata_props, and what is state is found without them"
+        ) from error
+    return facts
+
+
+def stated_state(facts: StepFile, proto: onnx.ModelProto, static: Collection[str]) -> Findings | None:
+    """The state that a file says it has: all of it, whatever recurrences there are inside of a step.
+
+    Args:
+        facts: what the file says.
+        proto: the file.
+        static: inputs that are bound.
+
+    Returns:
+        None for a function, which says nothing of what its recurrences forget.
+    """
+    if facts.kind == FUNCTION:
+        return None
+    makers = {output: node.name for node in proto.graph.node for output in node.output}
+    variables = [
+        StateVar(
+            names.input,
+            EXTERNAL,
+            names.input,
+            names.output,
+            makers.get(names.output, ""),
+            each.sizes,
+            each.dtype,
+            f"the file says so: {each.name!r} of the step that was exported, {each.kind}",
+        )
+        for each in facts.spec.state
+        if (names := facts.state[each.name]).output is not None and names.input not in static and each.dtype is not None
+    ]
+    return Findings(tuple(variables), {}, frozenset())
+
+
+def _check_fits(facts: StepFile, graph: ir.Graph) -> None:
+    inputs, outputs = ({str(v.name): spec_of(v) for v in values} for values in (graph.inputs, graph.outputs))
+    spec = facts.spec
+    expected: list[tuple[ArraySpec, str, dict[str, ArraySpec]]] = [
+        *((each, facts.inputs[each.name], inputs) for each in spec.inputs),
+        *((each, facts.outputs[each.name], outputs) for each in spec.outputs if each.name in facts.outputs),
+        *((each, facts.state[each.name].input, inputs) for each in spec.state),
+        *((each, str(facts.state[each.name].output), outputs) for each in spec.state if facts.kind == STEP),
+    ]
+    for each, name, there in expected:
+        seen = there.get(name)
+        if seen is None:
+            raise ValueError(f"the graph has no {'input' if there is inputs else 'output'} {name!r}")
+        if (seen.dtype, seen.shape) != (each.dtype, each.shape):
+            raise ValueError(f"the graph has {seen}, which the metadata call {each}")
+    for there in (inputs, outputs):
+        names = [name for _, name, own in expected if own is there]
+        if len({*names}) < len(names):
+            raise ValueError("two arrays have one name")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from jaxrnn._files.arguments import argument
 from jaxrnn.errors import StateError
 from jaxrnn.jaxprs.origins import DataFlow
-from jaxrnn.onnx.state import names
+from jaxrnn.onnx.state import evidence
 from jaxrnn.onnx.state.evidence import (
     BUFFER,
     CARRIED,
@@ -99,7 +99,7 @@ class Pairing:
         said = [edge for edge in self.edges if edge.affinity == 2 and not edge.unchanged]
         self._check_agreement(said)
         free = self._free(said)
-        doubtful = [edge for edge in free if names.says_data(edge.source) and not edge.is_proved]
+        doubtful = [edge for edge in free if evidence.says_data(edge.source) and not edge.is_proved]
         certain = [edge for edge in free if edge not in doubtful]
         left = set(self._data()) - {edge.source for edge in certain}
         if doubtful and left - {edge.source for edge in doubtful}:
@@ -138,10 +138,10 @@ class Pairing:
         named = any(edge.affinity == 2 for edge in self.pairs.values())
 
         def may_be(edge: Edge) -> bool:
-            source, output = names.says_nothing(edge.source), names.says_nothing(edge.output)
-            if names.says_state(edge.source) or (names.says_state(edge.output) and source) or (source and output):
+            source, output = evidence.says_nothing(edge.source), evidence.says_nothing(edge.output)
+            if evidence.says_state(edge.source) or (evidence.says_state(edge.output) and source) or (source and output):
                 return True
-            if names.says_data(edge.source) or (named and not edge.counts):
+            if evidence.says_data(edge.source) or (named and not edge.counts):
                 return arithmetic and not named and edge.rank >= PRODUCT
             return edge.counts or (arithmetic and (source or output or edge.rank >= PRODUCT))
 
@@ -158,7 +158,7 @@ class Pairing:
 
     def _incomplete(self, candidates: Sequence[Edge]) -> StateError:
         candidates = sorted(
-            candidates, key=lambda edge: (-edge.rank, -edge.affinity, not names.says_state(edge.source))
+            candidates, key=lambda edge: (-edge.rank, -edge.affinity, not evidence.says_state(edge.source))
         )
         pairs = list(self.pairs.values())
         return StateError(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxrnn.errors import LimitError
 from jaxrnn.jaxprs.origins import DataFlow
-from jaxrnn.onnx.blocks import BoundNode
-from jaxrnn.onnx.interface import is_batch_name
+from jaxrnn.onnx.evaluate import BoundNode
+from jaxrnn.onnx.interface import is_batch_name, spec_of
 from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, shapes_of
-from jaxrnn.onnx.state.tracing import NotFollowedError
-from jaxrnn.steps.specs import Dimension
+from jaxrnn.onnx.program import Program
+from jaxrnn.onnx.state.tracing import NotFollowedError, follow
+from jaxrnn.steps.specs import ArraySpec, Dimension
 
 #: The first sizes of batches, and factors of other sizes: no graph has them as constants by accident.
 _FACTORS = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
@@ -104,3 +109,148 @@ def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, operan
             sizes.unify(first, second)
             changed = True
     return changed
+
+
+#: Sizes to try for open dimensions until the graph accepts them; the first one is long enough for loops to be loops.
+_SIZES = (16, 64, 256, 512, 1024, 4096)
+_BATCH_SIZE = 2
+#: What the numbers of a second trial are larger by.
+_APART = 37
+
+
+class Probe:
+    """A graph, followed with sizes that fit it.
+
+    Attributes:
+        symbols: the open dimensions of the inputs.
+        sizes: their sizes.
+        flow: the flow with these sizes; where none fit, as much of it as can be followed.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        inputs: Sequence[ArraySpec],
+        static: Mapping[str, np.ndarray],
+        sources: Sequence[str],
+        said: Sequence[tuple[str, str]],
+    ):
+        self._program, self._static = program, static
+        self.symbols = list(dict.fromkeys(s for info in inputs for s in info.shape or () if isinstance(s, str)))
+        #: The sizes that bound inputs have where a file leaves a dimension open.
+        self._bound: dict[str, int] = {}
+        self.equations = Sizes(self.symbols)
+        self._solved: tuple[DataFlow, dict[int, str]] | None = None
+        for info in map(spec_of, program.block.inputs):
+            if info.name in static:
+                sizes = zip(info.shape or (), static[info.name].shape, strict=False)
+                self._bound.update({name: size for name, size in sizes if name in self.symbols})
+        self.sizes, self.flow = self._fit(sources, said)
+        self._longer: dict[frozenset[str], DataFlow | None] = {}
+
+    def _fit(self, sources: Sequence[str], said: Sequence[tuple[str, str]]) -> tuple[dict[str, int], DataFlow]:
+        """Solve the equations with numbers that the graph takes, and follow it with small ones."""
+        size = self._solve()
+        self._tie(said)
+        for of_class in ({name: _BATCH_SIZE if is_batch_name(name) else size for name in self.equations.classes}, {}):
+            sizes = self.equations.numbers(dict.fromkeys(self.equations.classes, size) | of_class)
+            with contextlib.suppress(NotFollowedError):
+                return sizes, follow(self._program, sizes, self._static, sources, strict=True)
+        return sizes, follow(self._program, sizes, self._static, sources, strict=False)
+
+    def _solve(self) -> int:
+        """Solve the equations, and return a size that dimensions can have together."""
+        if not self.symbols or self._solves(_SIZES[0], False):
+            return _SIZES[0]
+        # Windows and loops want some length, and some graphs a multiple.
+        accepted = next((size for size in _SIZES if self._accepts(dict.fromkeys(self.symbols, size))), None)
+        for size, spread in itertools.product(_SIZES[::2] if accepted is None else (accepted,), (False, True)):
+            if self._solves(size, spread):
+                return size
+        return accepted or _SIZES[0]
+
+    def _solves(self, size: int, spread: bool) -> bool:
+        self.equations = self._unsolved()
+        self._solved = solve(
+            self.equations, size, spread, lambda sizes: follow(self._program, sizes, self._static, None, strict=True)
+        )
+        # A size that only happened to be a constant, such as four times another one, is another one with other numbers.
+        again = self.equations.distinct(2 * size if spread else size + _APART, spread)
+        if self._solved is not None and self._accepts(self.equations.numbers(again)):
+            return True
+        self.equations, self._solved = self._unsolved(), None
+        return False
+
+    def _unsolved(self) -> Sizes:
+        sizes = Sizes(self.symbols)
+        for name, bound in self._bound.items():
+            sizes.unify(name, bound)
+        return sizes
+
+    def _tie(self, said: Sequence[tuple[str, str]]) -> None:
+        """Make open dimensions of state 1 where its next value has one: the exporter wrote a batch of 1 into the graph.
+
+        Args:
+            said: pairs of an input and an output that names make.
+        """
+        if self._solved is None:
+            return
+        flow, class_of = self._solved
+        for name, updated in said:
+            shapes = [flow.inputs[name].shape, flow.outputs[updated].shape]
+            if None in shapes or len(shapes[0] or ()) != len(shapes[1] or ()):
+                continue
+            for pair in zip(*shapes, strict=True):
+                first, second = (self.equations.value[class_of[size]] if size in class_of else size for size in pair)
+                if first != second and 1 in (first, second):
+                    self.equations.unify(first, second)
+
+    def _accepts(self, sizes: Mapping[str, int]) -> bool:
+        try:
+            follow(self._program, {**sizes, **self._bound}, self._static, None, strict=True)
+        except (NotFollowedError, LimitError):
+            return False
+        return True
+
+    def longer(self, symbol: str) -> DataFlow | None:
+        """The flow with the class of a dimension twice as long, or None if that does not fit."""
+        first = self.dimensions[symbol]
+        return self._doubled(frozenset(name for name, other in self.dimensions.items() if other == first))
+
+    def _doubled(self, names: frozenset[str]) -> DataFlow | None:
+        if names not in self._longer:
+            sizes = {name: size * 2 if name in names else size for name, size in self.sizes.items()}
+            try:
+                self._longer[names] = follow(self._program, sizes, self._static, None, strict=True)
+            except (NotFollowedError, LimitError):
+                self._longer[names] = None
+        return self._longer[names]
+
+    @property
+    def dimensions(self) -> dict[str, Dimension]:
+        """By open dimension, the first name of its class, or the constant that the nodes need it to be."""
+        return self.equations.value
+
+    @functools.cached_property
+    def time(self) -> tuple[str, ...]:
+        """The open dimensions that a recurrence or a window slides along."""
+        flows = {symbol: self.longer(symbol) for symbol in self.symbols if isinstance(self.dimensions[symbol], str)}
+        return tuple(s for s, flow in flows.items() if flow is not None and flow.lengths != self.flow.lengths)
+
+    def grows_with_time(self, index: int) -> bool:
+        """Whether the site with this number has more steps where time is longer."""
+        flows = map(self.longer, self.time)
+        return any(flow is not None and flow.sites[index].length != self.flow.sites[index].length for flow in flows)
+
+    def carry_shape(self, index: int) -> tuple[Dimension, ...]:
+        """The shape of what the site with this number carries, with open dimensions by name."""
+        sizes = self.flow.sites[index].final.shape or ()
+        shape: list[Any] = list(sizes)
+        for symbol in self.equations.classes:
+            longer = self.longer(symbol)
+            others = sizes if longer is None else longer.sites[index].final.shape or ()
+            for axis, (size, other) in enumerate(zip(sizes, others, strict=True)):
+                if other != size:
+                    factor = (other - size) / self.sizes[symbol]
+                    shape[axis] = symbol if factor == 1 else f"{factor:g}*{symbol}"
+        return tuple(shape)

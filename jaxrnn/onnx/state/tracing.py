@@ -16,8 +16,7 @@ from jaxrnn.cells import plain_forms
 from jaxrnn.errors import JaxrnnError, LimitError, NodeError
 from jaxrnn.jaxprs.origins import DataFlow, Flow, Following, union
 from jaxrnn.jaxprs.recurrences import visible_recurrences
-from jaxrnn.onnx.blocks import Block, BoundNode
-from jaxrnn.onnx.evaluate import Scope, call, evaluate
+from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, call, evaluate
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.limits import current, spending
 from jaxrnn.onnx.program import Program

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from jax.core import max_dim, min_dim
 
 from jaxrnn.errors import JaxrnnError, LimitError
 from jaxrnn.onnx import symbols
-from jaxrnn.onnx.evaluate import Subgraph
-from jaxrnn.onnx.time_loops.body import FIXED, FREE, LoopBody
-from jaxrnn.onnx.time_loops.hoisting import hoist_reads
-from jaxrnn.onnx.values import Value, is_static
+from jaxrnn.onnx.evaluate import BoundNode, Subgraph
+from jaxrnn.onnx.time_loops.body import FIXED, FREE, LoopBody, hoist_reads
+from jaxrnn.onnx.values import Value, is_known, is_static
 
 
 @dataclass(frozen=True)
@@ -95,3 +95,127 @@ def stays_inside(line: Line, size: Any, trips: Any) -> bool:
         and symbols.less(0, low, or_equal=True) is True
         and symbols.less(high, size, or_equal=False) is True
     )
+
+
+#: A limit beyond any length: the Loop has none.
+_HUGE = 2**31
+#: By `Traits.compares`: whether the operands are swapped, and whether they may be equal.
+_ORDERED = {"<": (False, False), "<=": (False, True), ">": (True, False), ">=": (True, True)}
+
+
+class Condition:
+    """The condition of a loop as claims that lines are below zero; another trip follows if all of them hold."""
+
+    def __init__(self, positions: Positions):
+        self.positions, self.body = positions, positions.body
+
+    def trips(self, limit: Value, go_on: Value) -> Any:
+        """The number of trips, an integer or a symbolic dimension; None where it depends on data.
+
+        Args:
+            limit: the most trips; None for no limit.
+            go_on: whether there is a first trip.
+        """
+        limit, go_on = _as_numpy(limit), _as_numpy(go_on)
+        bounds, without_end = [], None
+        if limit is not None:
+            if not is_static(limit):
+                return None
+            size = symbols.size_of(limit.reshape(()).item())
+            if size is None:
+                return None
+            if not isinstance(size, int) or size < _HUGE:
+                bounds.append(max_dim(size, 0))
+            else:
+                without_end = size
+        if not is_static(go_on):
+            return None
+        started = go_on.reshape(()).item()
+        if not isinstance(started, symbols.Claim) and not started:
+            return 0
+        if not isinstance(started, symbols.Claim) and bounds and isinstance(bounds[0], int) and bounds[0] <= 1:
+            return bounds[0]  # the condition is not evaluated after so few trips
+        claims = self._claims(self.body.block.outputs[0])
+        if claims is None:
+            return None
+        counts = [_count(line) for line in claims if not _always(line)]
+        if None in counts:
+            return None
+        if isinstance(started, symbols.Claim):
+            # The condition of the first trip must be that of all others.
+            before = [line.first - line.slope for line in claims]
+            if not all(any(_equal(each, other) for other in before) for each in started.below_zero):
+                return None
+            bounds += [max_dim(count, 0) for count in counts]
+        else:
+            bounds += [max_dim(count, 1) for count in counts]
+        return functools.reduce(_least, bounds) if bounds else without_end
+
+    def _claims(self, key: ir.Value) -> list[Line] | None:
+        """What must be below zero after a trip for another one to follow, or None where that is not known."""
+        body = self.body
+        key = body.origin(key)
+        if key is body.condition:
+            return []
+        if body.change(key) == FIXED:
+            return self._fixed_claims(self.positions.known(key, 0))
+        maker = body.makers.get(key)
+        if maker is None:
+            return None
+        inputs = [key for key in maker.inputs if key is not None]
+        if maker.applies("And"):
+            parts = [self._claims(part) for part in inputs]
+            return None if None in parts else [line for part in parts if part is not None for line in part]
+        if maker.operator.traits.moves_first:
+            return self._claims(inputs[0])
+        if maker.applies("Not"):
+            inner = body.makers.get(body.origin(inputs[0]))
+            return None if inner is None else self._compared(inner, negated=True)
+        return self._compared(maker, negated=False)
+
+    def _fixed_claims(self, value: np.ndarray | None) -> list[Line] | None:
+        if value is None or value.size != 1:
+            return None
+        item = value.reshape(()).item()
+        if isinstance(item, symbols.Claim):
+            return [Line(difference, 0) for difference in item.below_zero]
+        return [] if item else [Line(0, 0)]
+
+    def _compared(self, node: BoundNode, *, negated: bool) -> list[Line] | None:
+        if node.operator.traits.compares not in _ORDERED:
+            return None
+        first, second = (self.positions.lines(key) for key in node.inputs)
+        if first is None or second is None or len(first) != 1 or len(second) != 1:
+            return None
+        swapped, or_equal = _ORDERED[node.operator.traits.compares]
+        if swapped != negated:
+            first, second = second, first
+        ((a,), (b,)) = first, second
+        return [Line(a.first - b.first - (or_equal != negated), a.slope - b.slope)]
+
+
+def _as_numpy(value: Value) -> Value:
+    """A value as a NumPy array where it is known."""
+    return np.asarray(value) if value is not None and not is_static(value) and is_known(value) else value
+
+
+def _equal(first: Any, second: Any) -> bool:
+    return str(first - second) == "0"
+
+
+def _always(line: Line) -> bool:
+    """Whether a claim holds in every trip."""
+    return line.slope <= 0 and symbols.less(line.first, 0, or_equal=False) is True
+
+
+def _count(line: Line) -> Any:
+    """The trips that a claim allows if it also holds before the first one; None where it never ends them, or late."""
+    before = line.first - line.slope
+    if line.slope > 0:
+        return -(before // line.slope)
+    ends = symbols.less(line.first, 0, or_equal=False) is False
+    return 0 if ends else None
+
+
+def _least(first: Any, second: Any) -> Any:
+    return first if _equal(first, second) else min_dim(first, second)
