@@ -25,7 +25,7 @@ from verifier import in_float64, peer_outputs
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
-from jaxrnn.jaxprs.elements import ELEMENTWISE as NAMES
+from jaxrnn.jaxprs.moves import ELEMENTWISE as NAMES
 
 WIDE = {"xla_cpu_prefer_vector_width": 512}
 

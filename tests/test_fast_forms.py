@@ -24,14 +24,12 @@ from verifier import verify
 import jaxrnn
 from jaxrnn._jax.context import exact_types, unmapped
 from jaxrnn.cells import GRU, LSTM, RNN, Weights, chunks, convolve
-from jaxrnn.cells.geometry import windows_of
-from jaxrnn.cells.linear_attention import linear_attention
+from jaxrnn.cells.convolution import WindowProduct, windows_of
+from jaxrnn.cells.linear_attention import AttentionFrames, linear_attention
 from jaxrnn.cells.linear_attention import step as attention_step
-from jaxrnn.cells.linear_attention_chunks import AttentionFrames
 from jaxrnn.cells.recurrence import run
-from jaxrnn.cells.window_products import WindowProduct
-from jaxrnn.jaxprs.known import split
-from jaxrnn.jaxprs.recognition.arrays import elements, taken
+from jaxrnn.jaxprs.moves import split
+from jaxrnn.jaxprs.recognition.parts import elements, taken
 from jaxrnn.onnx.operators import arithmetic, linear, normalization
 from jaxrnn.onnx.operators.quantization import quotient
 from jaxrnn.onnx.operators.reduction import first_extreme

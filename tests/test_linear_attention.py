@@ -17,7 +17,7 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
-from jaxrnn.cells.linear_attention_chunks import CHUNK
+from jaxrnn.cells.linear_attention import CHUNK
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.operators.linear import causal_convolution
 from jaxrnn.onnx.operators.recurrent import RULES, linear_attention_operator

@@ -9,7 +9,7 @@ import pytest
 from lowering_verifier import verify_lowering
 
 import jaxrnn
-from jaxrnn.cells.platforms import plain_forms
+from jaxrnn.cells.products import plain_forms
 from jaxrnn.onnx.operators import quantization as q
 
 RNG = np.random.default_rng(0)

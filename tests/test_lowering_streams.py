@@ -11,7 +11,7 @@ from stream_fuzzing.trial import recording
 from stream_fuzzing.writing import INPUTS
 
 from jaxrnn import StreamError
-from jaxrnn.cells.platforms import plain_forms
+from jaxrnn.cells.products import plain_forms
 from jaxrnn.streaming import stream
 
 STEPS = 5

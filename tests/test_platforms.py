@@ -20,7 +20,7 @@ import jaxrnn
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cells import LSTM, Weights, by_platform, convolve, run_direction
 from jaxrnn.jaxprs.recognition import schedule_of_cells
-from jaxrnn.jaxprs.step import Step
+from jaxrnn.jaxprs.schedule import Step
 
 OTHERS = ("cuda", "rocm", "tpu")
 ALL = ("cpu", *OTHERS)
@@ -211,7 +211,7 @@ def plain(monkeypatch):
     def swapped(*operands, cpu, default):
         return lax.platform_dependent(*operands, cpu=default, default=cpu)
 
-    monkeypatch.setattr("jaxrnn.cells.platforms.platform_dependent", swapped)
+    monkeypatch.setattr("jaxrnn.cells.products.platform_dependent", swapped)
 
 
 def with_gradients(function, *operands):

@@ -21,8 +21,8 @@ import jaxrnn
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cells import chunks
 from jaxrnn.jaxprs import scanning
+from jaxrnn.jaxprs.equations import inner_jaxprs, walk
 from jaxrnn.jaxprs.scanning import scan_cells
-from jaxrnn.jaxprs.slices import inner_jaxprs, walk
 
 DOTS = {"lstm": 1, "gru before": 2, "gru after": 1, "rnn": 1}
 

@@ -9,10 +9,8 @@ import pytest
 from jax import lax
 from jax.test_util import check_grads
 
-from jaxrnn.jaxprs.arranging import plain
 from jaxrnn.jaxprs.scanning import scan
-from jaxrnn.jaxprs.schedule import BatchedEquations, Loop
-from jaxrnn.jaxprs.step import Step
+from jaxrnn.jaxprs.schedule import BatchedEquations, Loop, Step, plain
 
 
 def arrays(*shapes, seed=0):

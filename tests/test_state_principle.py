@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 import jaxrnn
 from jaxrnn.cells import RNN, Weights, run_layer
-from jaxrnn.jaxprs.origins.codes import COPY, UPDATED, grades
+from jaxrnn.jaxprs.origins.flows import COPY, UPDATED, grades
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.state.sizes import Sizes
 from jaxrnn.onnx.state.tracing import follow

@@ -15,7 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from jaxrnn._jax.context import exact_types
-from jaxrnn.jaxprs.slices import walk
+from jaxrnn.jaxprs.equations import walk
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.program import Program, bind

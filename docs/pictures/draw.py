@@ -26,9 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 import jaxrnn
-from jaxrnn.jaxprs.arranging import plain
-from jaxrnn.jaxprs.schedule import BatchedEquations, Loop
-from jaxrnn.jaxprs.step import Step
+from jaxrnn.jaxprs.schedule import BatchedEquations, Loop, Step, plain
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INK, QUIET, PAPER = "#1f2933", "#6b7785", "#ffffff"

@@ -1,16 +1,11 @@
 """Recurrent mathematics without ONNX: LSTM, GRU and RNN cells, their skeleton and derivatives, and matrix products."""
 
-from jaxrnn.cells.activations import Activation, parse_activations
-from jaxrnn.cells.cell import Cell, Weights
+from jaxrnn.cells.bodies import GRU, LSTM, RNN
+from jaxrnn.cells.cell import Activation, Cell, Weights, parse_activations
 from jaxrnn.cells.chunks import in_blocks, in_chunks, recomputing
 from jaxrnn.cells.convolution import convolve
-from jaxrnn.cells.gru import GRU
-from jaxrnn.cells.layers import run_layer
-from jaxrnn.cells.lstm import LSTM
-from jaxrnn.cells.platforms import by_platform, is_plain, plain_forms
-from jaxrnn.cells.products import matrix_products_in, product, product_operands
-from jaxrnn.cells.recurrence import run, run_direction
-from jaxrnn.cells.rnn import RNN
+from jaxrnn.cells.products import by_platform, is_plain, matrix_products_in, plain_forms, product, product_operands
+from jaxrnn.cells.recurrence import run, run_direction, run_layer
 
 __all__ = [
     "GRU",

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrnn._jax import varying
-from jaxrnn.cells.platforms import by_platform, is_plain
+from jaxrnn.cells.products import by_platform, is_plain
 from jaxrnn.errors import InputError, is_count
 
 #: Frames in a chunk, or ``"sqrt"``; None to recompute nothing.

@@ -8,8 +8,11 @@ operand is dilated, or there is one window. Other platforms convolve, and so do 
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,10 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrnn._jax.context import is_unmapped
-from jaxrnn.cells.depthwise import depthwise, is_depthwise
-from jaxrnn.cells.geometry import Windows, windows_of
-from jaxrnn.cells.platforms import by_platform, is_plain
-from jaxrnn.cells.window_products import WindowProduct
+from jaxrnn.cells.products import by_platform, is_plain
 
 #: The elements of either side of the product of a dense convolution, at most.
 ELEMENTS = 2**17
@@ -120,3 +120,324 @@ def _product(sizes: list[int], taps: list[int], windows: list[Windows], groups: 
     product = min(products, key=lambda product: product.cost)
     most = MOST if groups > 1 or dilated else ELEMENTS
     return product if product.slices <= SLICES and max(product.operand, product.results) <= most else None
+
+
+#: A kernel with more taps stays a convolution: the compiled code grows with the number of terms.
+TAPS = 64
+
+
+def is_depthwise(operand: Sequence[Any], kernel: Sequence[Any], groups: int) -> bool:
+    """Whether `depthwise` can compute a convolution.
+
+    Args:
+        operand: shape ``[batch, channels, *spatial]``. One with a symbolic size stays a convolution, which `stream`
+            has a rule for.
+        kernel: shape ``[out, channels / groups, *spatial]``.
+        groups: the number of groups of channels.
+    """
+    if groups == 1 or groups != operand[1] or kernel[1] != 1:
+        return False
+    return all(isinstance(size, int) for size in (*operand, *kernel)) and math.prod(kernel[2:]) <= TAPS
+
+
+def depthwise(
+    x: jax.Array,
+    kernel: jax.Array,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    input_dilation: Sequence[int],
+    kernel_dilation: Sequence[int],
+) -> jax.Array:
+    """Convolve with one group for each channel.
+
+    Args:
+        x: ``[batch, channels, *spatial]``.
+        kernel: ``[channels * multiplier, 1, *spatial]``.
+        strides: distance between windows.
+        padding: before and after each spatial axis of the dilated input; negative entries crop.
+        input_dilation: distance between the input's elements, with zeros between them.
+        kernel_dilation: distance between the kernel's taps.
+
+    Returns:
+        ``[batch, channels * multiplier, *spatial]``.
+    """
+    distances = tuple(strides), tuple(padding), tuple(input_dilation), tuple(kernel_dilation)
+    windows = windows_of(x.shape[2:], kernel.shape[2:], *distances)
+    out = (x.shape[0], kernel.shape[0], *(each.count for each in windows))
+    if 0 in (*x.shape, *kernel.shape, *out):
+        return jnp.zeros(out, x.dtype)
+
+    def products(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return _shifted_products(x, kernel, windows)
+
+    def convolution(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(x, kernel, *distances, feature_group_count=x.shape[1])
+
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return products(x, kernel)  # exact, and not every platform convolves integers
+    return by_platform(products, convolution, x, kernel)
+
+
+def _shifted_products(x: jax.Array, kernel: jax.Array, windows: Sequence[Windows]) -> jax.Array:
+    """A sum with a term for each tap. Along axes of a dilated operand, every element is multiplied by every tap."""
+    dilated = [axis for axis, each in enumerate(windows) if each.spacing > 1]
+    # 16-bit products are summed in 32 bits, as in XLA's own convolution.
+    dtype = x.dtype
+    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4 else x.dtype
+    x, kernel = x.astype(wide), kernel.astype(wide).reshape(x.shape[1], -1, *kernel.shape[2:])
+    terms = []
+    for tap in itertools.product(*([slice(None)] if each.spacing > 1 else range(each.taps) for each in windows)):
+        met, weights = x, kernel[(slice(None), slice(None), *tap)]
+        for axis, index in enumerate(tap):
+            if isinstance(index, int):
+                met = windows[axis].under_tap(met, index, 2 + axis)
+        met = jnp.expand_dims(met, range(2, 3 + len(dilated)))
+        terms.append(met * jnp.expand_dims(weights, range(weights.ndim, weights.ndim + len(windows))))
+    y = functools.reduce(jnp.add, terms)  # [batch, channels, multiplier, dilated taps, places]
+    for index, axis in enumerate(dilated):
+        y = overlap_add(y, windows[axis], 3, 3 + len(dilated) - index + axis)
+    return y.reshape(x.shape[0], -1, *y.shape[3:]).astype(dtype)
+
+
+#: A product multiplies so often while an element is moved.
+MULTIPLICATIONS = 32
+
+#: Few windows are a product each, up to so many multiplications: the first product of matrices of a program, other than
+#: with a vector, takes longer.
+SMALL = 2**15
+
+
+@dataclass(frozen=True)
+class WindowProduct:
+    """A convolution as a matrix product.
+
+    Attributes:
+        windows: along each spatial axis.
+        scattered: whether the taps of an axis are results; they are else gathered.
+        batch, channels, out, groups: sizes.
+    """
+
+    windows: tuple[Windows, ...]
+    scattered: tuple[bool, ...]
+    batch: int
+    channels: int
+    out: int
+    groups: int
+
+    # -- sizes
+
+    def _axes(self, *, scattered: bool) -> list[int]:
+        return [axis for axis, each in enumerate(self.scattered) if each == scattered]
+
+    @property
+    def _gathered(self) -> list[Windows]:
+        return [self.windows[axis] for axis in self._axes(scattered=False)]
+
+    @property
+    def kernel_order(self) -> list[int]:
+        """The axes of the kernel as the product takes them: out, scattered taps, gathered taps, channels.
+
+        What is summed over lies side by side: with few windows, a product with the transpose takes four times as long.
+        """
+        gathered, scattered = (self._axes(scattered=side) for side in (False, True))
+        return [0, *(2 + axis for axis in scattered), *(2 + axis for axis in gathered), 1]
+
+    @property
+    def slices(self) -> int:
+        """What lies under the windows is so many slices of the operand: one for each tap, or one for each window."""
+        return math.prod(min(each.taps, each.count) for each in self._gathered)
+
+    @property
+    def _places(self) -> list[int]:
+        """Where results are along each axis: one for each window, or for each element if its taps are scattered."""
+        pairs = zip(self.windows, self.scattered, strict=True)
+        return [each.size if scattered else each.count for each, scattered in pairs]
+
+    @property
+    def operand(self) -> int:
+        """The elements under the windows."""
+        return self.batch * self.channels * math.prod(self._places) * math.prod(each.taps for each in self._gathered)
+
+    @property
+    def results(self) -> int:
+        """The elements of the product."""
+        taps = math.prod(self.windows[axis].taps for axis in self._axes(scattered=True))
+        return self.batch * self.out * taps * math.prod(self._places)
+
+    @property
+    def cost(self) -> float:
+        """What takes time, in elements that are moved before and after the product."""
+        depth = self.operand // (self.batch * math.prod(self._places) * self.groups)
+        moved = self.operand * (self.slices > 1) + self.results * any(self.scattered)
+        return moved + self.results * depth / MULTIPLICATIONS
+
+    # -- computing
+
+    def __call__(self, x: jax.Array, spec: Sequence[int], kernel: jax.Array, precision: Any) -> jax.Array:
+        """The convolution ``[batch, out, *spatial]``; low-precision products are summed, and given, in float32.
+
+        Args:
+            x: the operand.
+            spec: its batch axis, its channel axis, and its spatial ones. What it holds is taken as it lies in memory.
+            kernel: in the order of the product.
+            precision: of the product.
+        """
+        pieces = self._pieces(x, spec)
+        by_window = all(each.count <= each.taps for each in self._gathered)
+        if by_window and len(pieces) == self.batch * math.prod(self._places) and len(pieces) * kernel.size <= SMALL:
+            products = [self._product(kernel, self._joined([piece], spec), precision) for piece in pieces]
+            y = jnp.concatenate(products, -1)
+        else:
+            y = self._product(kernel, self._joined(pieces, spec), precision)
+        scattered = self._axes(scattered=True)
+        y = y.reshape(self.out, *(self.windows[axis].taps for axis in scattered), self.batch, *self._places)
+        for index, axis in enumerate(scattered):
+            y = overlap_add(y, self.windows[axis], 1, 2 + len(scattered) - index + axis)
+        return jnp.swapaxes(y, 0, 1)
+
+    def _pieces(self, x: jax.Array, spec: Sequence[int]) -> list[jax.Array]:
+        """What lies under the windows: of every gathered axis all windows for each tap, or all taps for each window."""
+        pieces = [x]
+        for axis in self._axes(scattered=False):
+            each, place = self.windows[axis], spec[2 + axis]
+            take, count = (each.under_window, each.count) if each.count <= each.taps else (each.under_tap, each.taps)
+            pieces = [take(piece, index, place) for piece in pieces for index in range(count)]
+        return pieces
+
+    def _joined(self, pieces: Sequence[jax.Array], spec: Sequence[int]) -> jax.Array:
+        """Pieces, one or all, as ``[gathered taps, channels, batch, places]``."""
+        steps = [min(each.taps, each.count) if len(pieces) > 1 else 1 for each in self._gathered]
+        under = jnp.stack(pieces).reshape(*steps, *pieces[0].shape)
+        batch, channels, *own = (len(steps) + axis for axis in spec)
+        taps, places = [], list(own)
+        for step, axis in enumerate(self._axes(scattered=False)):
+            by_window = self.windows[axis].count <= self.windows[axis].taps
+            taps.append(own[axis] if by_window else step)
+            places[axis] = step if by_window else own[axis]
+        return jnp.transpose(under, [*taps, channels, batch, *places])
+
+    def _product(self, kernel: jax.Array, under: jax.Array, precision: Any) -> jax.Array:
+        """The product ``[groups, out and scattered taps, windows]``, without the first axis for one group."""
+        depth, groups = len(self._gathered) + 1, [self.groups] if self.groups > 1 else []
+        if groups:
+            under = under.reshape(*under.shape[: depth - 1], self.groups, -1, *under.shape[depth:])
+            under = jnp.moveaxis(under, depth - 1, 0)
+        # As matrices: with several axes that are summed over, XLA on CPUs refuses low precision.
+        summed = math.prod(under.shape[len(groups) : len(groups) + depth])
+        wide = jnp.float32 if under.dtype.itemsize < 4 else under.dtype
+        kernel, under = kernel.reshape(*groups, -1, summed), under.reshape(*groups, summed, -1)
+        lead = len(groups)
+        same = tuple(range(lead))
+        # Of many streams, the windows come first in the result, and it is moved once.
+        y = lax.dot_general(
+            under, kernel, (((lead,), (lead + 1,)), (same, same)), precision=precision, preferred_element_type=wide
+        )
+        return jnp.swapaxes(y, lead, lead + 1)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows along one axis, in the terms of ``lax.conv_general_dilated``.
+
+    Element i of the operand is at ``low + i * spacing``. Window j begins at ``j * stride``, and its taps are `dilation`
+    apart.
+    """
+
+    size: int
+    taps: int
+    stride: int
+    low: int
+    high: int
+    spacing: int
+    dilation: int
+
+    @property
+    def extent(self) -> int:
+        """How far the last tap of a window is from its first."""
+        return (self.taps - 1) * self.dilation
+
+    @property
+    def count(self) -> int:
+        """How many windows there are."""
+        length = (self.size - 1) * self.spacing + 1 if self.size else 0
+        return max((length + self.low + self.high - self.extent - 1) // self.stride + 1, 0)
+
+    def under_tap(self, x: jax.Array, tap: int, axis: int) -> jax.Array:
+        """What a tap meets in each window, along an axis of the operand."""
+        return _elements(x, tap * self.dilation - self.low, self.count, self.stride, axis)
+
+    def under_window(self, x: jax.Array, index: int, axis: int) -> jax.Array:
+        """What a window meets with each tap, along an axis of the operand."""
+        return _elements(x, index * self.stride - self.low, self.taps, self.dilation, axis)
+
+
+def windows_of(
+    sizes: Sequence[int],
+    taps: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    input_dilation: Sequence[int],
+    kernel_dilation: Sequence[int],
+) -> list[Windows]:
+    """The windows along each axis; the arguments have an entry for each."""
+    rows = zip(sizes, taps, strides, padding, input_dilation, kernel_dilation, strict=True)
+    return [
+        Windows(size, count, stride, int(low), int(high), spacing, dilation)
+        for size, count, stride, (low, high), spacing, dilation in rows
+    ]
+
+
+def overlap_add(parts: jax.Array, windows: Windows, taps: int, axis: int) -> jax.Array:
+    """The sum of what every element of the operand gives to the windows along an axis.
+
+    Args:
+        parts: what each element gives, with one of its axes for the taps.
+        windows: along the axis.
+        taps: the axis of the taps.
+        axis: that of the elements, after that of the taps.
+
+    Returns:
+        The axis of the taps is gone, and the other one is that of the windows.
+    """
+    parts = jnp.moveaxis(parts, taps, axis - 1)
+    before, after = parts.shape[: axis - 1], parts.shape[axis + 1 :]
+    extent, spacing, dilation = windows.extent, windows.spacing, windows.dilation
+    if windows.size == 1:
+        sums = _padded(lax.rev(parts, (axis - 1,)), {axis - 1: (0, 0, dilation - 1)})
+        sums = sums.reshape(*before, extent + 1, *after)
+    else:
+        # An element meets the last tap first, and the one before it `dilation` on. Places come in blocks, one for
+        # each element: what falls into a later block is added to what later elements give.
+        blocks = extent // spacing + 1
+        terms = []
+        for block in sorted({tap * dilation // spacing for tap in range(windows.taps)}):
+            first, end = -(-block * spacing // dilation), min(-(-(block + 1) * spacing // dilation), windows.taps)
+            taken = lax.slice_in_dim(parts, windows.taps - end, windows.taps - first, axis=axis - 1)
+            low, span = first * dilation - block * spacing, (end - first - 1) * dilation + 1
+            widths = {axis - 1: (low, spacing - low - span, dilation - 1), axis: (block, blocks - 1 - block, 0)}
+            terms.append(_padded(lax.rev(taken, (axis - 1,)), widths))
+        sums = jnp.swapaxes(functools.reduce(jnp.add, terms), axis - 1, axis).reshape(*before, -1, *after)
+    # The first of the sums is at the place where the first element meets the last tap.
+    return _elements(sums, extent - windows.low, windows.count, windows.stride, axis - 1)
+
+
+def _elements(x: jax.Array, first: int, count: int, step: int, axis: int) -> jax.Array:
+    """So many elements along an axis, so far apart; zeros where there are none.
+
+    Slices of a padded array would need it in memory: each is padded for itself.
+    """
+    size = x.shape[axis]
+    before = min(max(-(first // step), 0), count)
+    after = min(max(count - 1 - (size - 1 - first) // step, 0), count - before)
+    inside = count - before - after
+    if not inside:
+        return jnp.zeros((*x.shape[:axis], count, *x.shape[axis + 1 :]), x.dtype)
+    begin = first + before * step
+    return _padded(lax.slice_in_dim(x, begin, begin + (inside - 1) * step + 1, step, axis), {axis: (before, after, 0)})
+
+
+def _padded(x: jax.Array, widths: Mapping[int, tuple[int, int, int]]) -> jax.Array:
+    """Zeros before, after and between the elements of some axes; negative numbers crop."""
+    if not any(map(any, widths.values())):
+        return x
+    return lax.pad(x, jnp.zeros((), x.dtype), [widths.get(axis, (0, 0, 0)) for axis in range(x.ndim)])

@@ -8,16 +8,16 @@ rule).
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.chunks import in_chunks
-from jaxrnn.cells.linear_attention_chunks import AttentionFrames, over_chunks
 from jaxrnn.cells.products import matrix_products_in, product, product_type
 
 
@@ -76,3 +76,100 @@ def _sequence(dtype: np.dtype | None, state: jax.Array, frames: AttentionFrames)
 def _derivative(dtype: np.dtype | None, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     with matrix_products_in(dtype):
         return jax.jvp(over_chunks, primals, tangents)
+
+
+#: Frames in a chunk. A longer one means fewer chunks, but more work where each feature has its own decay.
+CHUNK = 16
+
+
+class AttentionFrames(NamedTuple):
+    """The inputs of linear attention: one frame, or frames with a leading time axis.
+
+    Attributes:
+        query: ``[..., batch, heads, group, d_k]``; the queries of a group share a state.
+        key: ``[..., batch, heads, d_k]``.
+        value: ``[..., batch, heads, d_v]``.
+        decay: ``[..., batch, heads, d_k or 1]``, the logarithm of the factor on the state.
+        rate: ``[..., batch, heads or 1, 1]``, how far the delta rule moves the value stored for a key.
+    """
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    decay: jax.Array | None = None
+    rate: jax.Array | None = None
+
+
+def over_chunks(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, jax.Array]:
+    """A sequence of known length, at least 1: the final state, and outputs ``[time, batch, heads, group, d_v]``.
+
+    The backward pass recomputes each chunk.
+    """
+    chunk = jax.checkpoint(_chunk)
+    length = frames.query.shape[0]
+    covered = length // CHUNK * CHUNK
+    parts = []
+    if covered:
+        body = jax.tree.map(lambda x: x[:covered].reshape(-1, CHUNK, *x.shape[1:]), frames)
+        state, outputs = varying.scan(chunk, state, body)
+        parts.append(outputs.reshape(covered, *outputs.shape[2:]))
+    if covered < length:
+        state, outputs = chunk(state, jax.tree.map(lambda x: x[covered:], frames))
+        parts.append(outputs)
+    return state, parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+
+
+def _chunk(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, jax.Array]:
+    """One chunk. Its frames are counted by t and i; the rows of a frame are its queries, then its key."""
+    query, key, value = (jnp.moveaxis(x, 0, 2) for x in frames[:3])
+    length, group = query.shape[2:4]
+    delta = frames.rate is not None
+    rows = jnp.concatenate([query, key[..., None, :]], 3) if delta else query
+    added_up_to = jnp.tril(jnp.ones((length, length), bool))[:, None, :]
+    if frames.decay is None:
+        scores = _flat_product(rows, key.swapaxes(-1, -2))
+        begin, last, decayed = rows, key, state
+    else:
+        decay = jnp.moveaxis(frames.decay, 0, 2)
+        between = _between(decay)
+        if decay.shape[-1] == 1:
+            scores = _flat_product(rows, key.swapaxes(-1, -2)) * between.swapaxes(-1, -2)
+        else:
+            scores = product(rows, (between * key[:, :, None]).swapaxes(-1, -2))
+        since_start = between[:, :, :, 0] * jnp.exp(decay[:, :, :1])
+        begin, last = rows * since_start[..., None, :], key * between[:, :, -1]
+        decayed = state * since_start[:, :, -1, :, None]
+    scores = jnp.where(added_up_to, scores, jnp.zeros((), scores.dtype))
+    from_state = _flat_product(begin, state)
+    if delta:
+        assert frames.rate is not None
+        rate = jnp.moveaxis(frames.rate, 0, 2)
+        strictly = scores[..., group, :] * rate  # its diagonal is not read
+        correction = rate * (value - from_state[..., group, :])
+        value = lax.linalg.triangular_solve(strictly, correction, left_side=True, lower=True, unit_diagonal=True)
+    from_chunk = _flat_product(scores[..., :group, :], value)
+    return decayed + product(last.swapaxes(-1, -2), value), jnp.moveaxis(from_state[..., :group, :] + from_chunk, 2, 0)
+
+
+def _between(decay: jax.Array) -> jax.Array:
+    """The share of what frame i added that is left at frame t, from log factors ``[batch, heads, t, features]``.
+
+    Each sum of logarithms adds only the terms between its two frames. A difference of two cumulative sums would cancel
+    catastrophically after a frame that clears the state.
+
+    Returns:
+        ``[batch, heads, t, i, features]``; ones above the diagonal.
+    """
+    length = decay.shape[2]
+    t, i, j = (lax.broadcasted_iota(jnp.int32, (length,) * 3, axis) for axis in range(3))
+    terms = ((i < j) & (j <= t)).astype(decay.dtype)
+    # A factor of 0 has a logarithm of -inf, which times 0 is no number.
+    finite = jnp.maximum(decay, jnp.asarray(-1e30, decay.dtype))
+    return jnp.exp(jnp.einsum("tij,bhjf->bhtif", terms, finite, precision=lax.Precision.HIGHEST))
+
+
+def _flat_product(rows: jax.Array, matrix: jax.Array) -> jax.Array:
+    """``[batch, heads, t, group, k], [batch, heads, k, n] -> [batch, heads, t, group, n]``."""
+    batch, heads, length, group, size = rows.shape
+    flat = rows.reshape((batch, heads, length * group, size))
+    return product(flat, matrix).reshape((batch, heads, length, group, matrix.shape[-1]))

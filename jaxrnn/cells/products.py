@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn._jax.precision import compute_type
-from jaxrnn.cells.platforms import is_plain, plain_forms
+from jaxrnn._jax.varying import platform_dependent
 
 #: The operand type of products. Part of the key of every cache of JAX: what was traced for one type serves no other.
 _chosen = jax.make_user_context(None)
@@ -84,3 +84,35 @@ def product_of_rows(a: jax.Array, b: jax.Array) -> jax.Array:
     dimensions = (((a.ndim - 1,), (1,)), ((), ()))
     left, right = product_operands(a, b)
     return lax.dot_general(left, right, dimensions, preferred_element_type=a.dtype)
+
+
+#: Whether functions are traced in plain forms. Part of the key of every cache of JAX.
+_plain = jax.make_user_context(False)
+
+
+@contextlib.contextmanager
+def plain_forms(wanted: bool = True) -> Iterator[None]:
+    """Trace everything as the textbook has it, for an ONNX graph, or again in the forms that XLA is fast with."""
+    with _plain(wanted):
+        yield
+
+
+def is_plain() -> bool:
+    """Whether functions are traced in plain forms here."""
+    return _plain.value
+
+
+def by_platform(cpu: Callable[..., Any], plain: Callable[..., Any], *operands: Any) -> Any:
+    """``cpu(*operands)`` in a program for CPUs, and ``plain(*operands)`` in one for any other platform.
+
+    In plain forms, it is ``plain(*operands)`` everywhere. Called outside of any transformation, the platform is that of
+    JAX's default device.
+
+    Args:
+        cpu: a function of arrays.
+        plain: another one, which gives arrays of the same shapes and types.
+        operands: pytrees of arrays.
+    """
+    if is_plain():
+        return plain(*operands)
+    return platform_dependent(*operands, cpu=cpu, default=plain)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
+from jaxrnn._jax import varying
+from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.cell import Carry, Cell, Weights
 from jaxrnn.cells.chunks import in_blocks, in_chunks, is_in_parts
-from jaxrnn.cells.platforms import is_plain
-from jaxrnn.cells.products import product_type
-from jaxrnn.cells.sequence import masked_output, masked_update, sequence
+from jaxrnn.cells.products import Types, is_plain, matrix_products_in, product_type
 
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
@@ -150,3 +155,235 @@ def run(
     outputs = jnp.stack([y for y, _ in results], 1)
     final = tuple(jnp.stack(arrays) for arrays in zip(*(carry for _, carry in results), strict=True))
     return outputs, final
+
+
+def sequence(
+    cell: Cell,
+    reverse: bool,
+    dtype: np.dtype | None,
+    recurrent: Any,
+    initial: Carry,
+    projected: jax.Array,
+    exists: jax.Array | None,
+) -> tuple[Carry, jax.Array]:
+    """Run a cell over all frames.
+
+    Args:
+        cell: the cell.
+        reverse: begin with the last frame.
+        dtype: the operand type of matrix products, as `matrix_products_in` takes it. It is an argument because JAX may
+            trace the derivative long after that context has ended.
+        recurrent: the recurrent weights, as `Cell.step` takes them.
+        initial: the carry before the first step, arrays ``[batch, hidden]``.
+        projected: ``[time, batch, gates * hidden]``.
+        exists: ``bool[time, batch, 1]``; a frame that does not exist leaves the carry unchanged and outputs zeros. None
+            if all frames exist.
+
+    Returns:
+        The final carry, and outputs ``[time, batch, hidden]``.
+    """
+    return _sequence(cell, reverse, dtype, *varying.alike(recurrent, initial, projected, exists))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def _sequence(
+    cell: Cell,
+    reverse: bool,
+    dtype: np.dtype | None,
+    recurrent: Any,
+    initial: Carry,
+    projected: jax.Array,
+    exists: jax.Array | None,
+) -> tuple[Carry, jax.Array]:
+    def step(carry: Carry, frame: tuple[Any, jax.Array | None]) -> tuple[Carry, jax.Array]:
+        gates, mask = frame
+        new = cell.step(recurrent, carry, gates)
+        return masked_update(mask, new, carry), masked_output(mask, new[0])
+
+    with matrix_products_in(dtype):
+        return varying.scan(step, initial, (cell.split_gates(projected), exists), reverse=reverse)
+
+
+@own_arithmetic()
+def _jvp(
+    cell: Cell, reverse: bool, dtype: np.dtype | None, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[tuple[Carry, jax.Array], tuple[Carry, jax.Array]]:
+    recurrent, initial, projected, exists = primals
+    d_recurrent, d_initial, d_projected, _ = tangents
+
+    def step(carry: Carry, frame: tuple[Any, jax.Array | None]) -> tuple[Carry, Any]:
+        gates, mask = frame
+        new, coefficients = cell.linearize(recurrent, carry, gates)
+        new = masked_update(mask, new, carry)
+        residuals = cell.residuals(recurrent, carry, new)
+        # Where all frames exist, the hidden state before a step is the output of the step before it.
+        return new, (masked_output(mask, new[0]), coefficients, residuals if mask is None else (carry[0], *residuals))
+
+    def linear_step(d_carry: Carry, frame: Any) -> tuple[Carry, jax.Array]:
+        d_gates, coefficients, mask = frame
+        d_new = masked_update(mask, cell.tangent(recurrent, coefficients, d_carry, d_gates), d_carry)
+        return d_new, masked_output(mask, d_new[0])
+
+    with matrix_products_in(dtype):
+        frames = cell.split_gates(projected), exists
+        final, (y, coefficients, residuals) = varying.scan(step, initial, frames, reverse=reverse)
+        d_total = _dense(d_projected)
+        if not all(map(_is_zero, jax.tree.leaves(d_recurrent, is_leaf=_is_zero))):
+            if exists is None:
+                before = (y[1:], initial[0][None]) if reverse else (initial[0][None], y[:-1])
+                # Of no frames, none has a hidden state before it.
+                residuals = (jnp.concatenate(before) if y.shape[0] != 0 else y, *residuals)
+            d_weights = jax.tree.map(_dense, d_recurrent, is_leaf=_is_zero)
+            d_total = d_total + cell.weight_tangents(d_weights, residuals, coefficients)
+        d_start = tuple(map(_dense, d_initial))
+        d_frames = cell.split_gates(d_total), coefficients, exists
+        d_final, d_y = varying.scan(linear_step, d_start, d_frames, reverse=reverse)
+    return (final, y), (d_final, d_y)
+
+
+_sequence.defjvp(_jvp, symbolic_zeros=True)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, SymbolicZero)
+
+
+def _dense(tangent: Any) -> Any:
+    return jnp.zeros(tangent.shape, tangent.dtype) if _is_zero(tangent) else tangent
+
+
+def masked_update(mask: jax.Array | None, new: Carry, old: Carry) -> Carry:
+    """The carry after a step: the new one where the frame exists, else the old one. Without a mask, the new one."""
+    if mask is None:
+        return new
+    return tuple(jnp.where(mask, after, before) for after, before in zip(new, old, strict=True))
+
+
+def masked_output(mask: jax.Array | None, y: jax.Array) -> jax.Array:
+    """The output of a step: zeros where the frame does not exist."""
+    return y if mask is None else jnp.where(mask, y, jnp.zeros((), y.dtype))
+
+
+def run_layer(
+    cells: Sequence[Cell],
+    weights: Weights,
+    x: jax.Array,
+    initial: Sequence[jax.Array | None],
+    *,
+    direction: str = "forward",
+    lengths: jax.Array | None = None,
+    exists: jax.Array | None = None,
+) -> tuple[jax.Array, Carry]:
+    """Run a layer of one or two directions, D.
+
+    Args:
+        cells: one for each direction.
+        weights: those of each direction, with an axis of size D in front.
+        x: ``[time, batch, features]``.
+        initial: the arrays of the carry before the first step, each ``[D, batch, hidden]``; None for zeros.
+        direction: ``"forward"``, ``"reverse"`` or ``"bidirectional"``.
+        lengths: as in `run`.
+        exists: ``bool[time, batch or 1]``, which frames exist, in place of the lengths.
+
+    Returns:
+        Outputs ``[time, D, batch, hidden]`` and the final carry, arrays ``[D, batch, hidden]``.
+    """
+    if not is_plain():
+        return written_out(cells, weights, x, initial, direction=direction, lengths=lengths, exists=exists)
+    shape = (len(cells), x.shape[1], weights.recurrent.shape[-1])
+    starts = tuple(jnp.zeros(shape, x.dtype) if each is None else each for each in initial)
+    mask = exists_of(x, lengths)
+    operands, structure = jax.tree.flatten((x, starts, weights, exists if mask is None else mask[..., 0]))
+    y, *final = layer_p.bind(
+        *operands, cells=tuple(cells), direction=direction, structure=structure, types=Types.here(), fills=True
+    )
+    return y, tuple(final)
+
+
+def written_out(
+    cells: Sequence[Cell],
+    weights: Weights,
+    x: jax.Array,
+    initial: Sequence[jax.Array | None],
+    *,
+    direction: str,
+    lengths: jax.Array | None = None,
+    exists: jax.Array | None = None,
+) -> tuple[jax.Array, Carry]:
+    """As `run_layer`, step by step in plain forms too."""
+    batch, hidden = x.shape[1], weights.recurrent.shape[-1]
+    zeros = jnp.zeros((batch, hidden), x.dtype)
+    carries = [tuple(zeros if each is None else each[d] for each in initial) for d in range(len(cells))]
+    parts = [jax.tree.map(lambda each, d=d: each[d], weights) for d in range(len(cells))]
+    exists = None if exists is None else exists[..., None]
+    return run(cells, parts, x, carries, direction=direction, lengths=lengths, exists=exists)
+
+
+#: A layer in plain forms. Its operands are the leaves of ``(x, initial, weights, exists)`` as `run_layer` takes them,
+#: with the parameters ``cells``, ``direction``, ``structure``, the tree of the operands, ``types``, and ``fills``,
+#: whether outputs are zeros in frames that do not exist: otherwise, they may be anything. Its results are the outputs
+#: and the arrays of the final carry.
+layer_p = Primitive("recurrent_layer")
+layer_p.multiple_results = True
+
+
+@own_arithmetic()
+def computed(
+    *operands: Any, cells: tuple[Cell, ...], direction: str, structure: Any, types: Types, fills: bool
+) -> list[jax.Array]:
+    """The results of the primitive, in the usual forms."""
+    x, initial, weights, exists = jax.tree.unflatten(structure, operands)
+    with dataclasses.replace(types, plain=False).in_force():
+        y, final = run_layer(cells, weights, x, initial, direction=direction, exists=exists)
+    return [y, *final]
+
+
+def _shapes(*operands: Any, cells: tuple[Cell, ...], structure: Any, **_: Any) -> list[Any]:
+    x, initial, _weights, _exists = jax.tree.unflatten(structure, operands)
+    _, batch, hidden = initial[0].shape
+    return [x.update(shape=(x.shape[0], len(cells), batch, hidden)), *initial]
+
+
+def _batched(operands: Any, axes: Any, **params: Any) -> Any:
+    """A layer over a larger batch, with the mapped axis in front; several layers where weights are mapped."""
+    structure = params["structure"]
+    x, initial, weights, exists = jax.tree.unflatten(structure, operands)
+    places = jax.tree.unflatten(structure, [-1 if axis is None else axis for axis in axes])
+    if any(place >= 0 for place in jax.tree.leaves(places[2])):
+        return jax.vmap(functools.partial(computed, **params), axes)(*operands), [0] * (1 + len(initial))
+    size = next(operand.shape[axis] for operand, axis in zip(operands, axes, strict=True) if axis is not None)
+    batch = x.shape[1 + (0 <= places[0] <= 1)]
+
+    def merged(array: jax.Array, place: int) -> jax.Array:
+        """The array with the mapped axis merged into its batch, the second axis of all operands."""
+        rows = array.ndim - (place >= 0)
+        front = jnp.expand_dims(array, 1) if place < 0 else jnp.moveaxis(array, place, 1)
+        shape = (front.shape[0], size, batch, *front.shape[3:])
+        assert front.ndim == rows + 1
+        return jnp.broadcast_to(front, shape).reshape(shape[0], size * batch, *shape[3:])
+
+    initial = tuple(map(merged, initial, places[1]))
+    if exists is not None and (places[3] >= 0 or exists.shape[1] != 1):
+        exists = merged(exists, places[3])
+    results = layer_p.bind(*jax.tree.leaves((merged(x, places[0]), initial, weights, exists)), **params)
+    apart = [each.reshape(*each.shape[:-2], size, batch, each.shape[-1]) for each in results]
+    return apart, [each.ndim - 3 for each in apart]
+
+
+def _layer_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    moving = [index for index, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+
+    def of_moving(*some: Any) -> list[jax.Array]:
+        merged = list(primals)
+        for index, value in zip(moving, some, strict=True):
+            merged[index] = value
+        return computed(*merged, **params)
+
+    return jax.jvp(of_moving, [primals[index] for index in moving], [tangents[index] for index in moving])
+
+
+layer_p.def_impl(computed)
+layer_p.def_abstract_eval(_shapes)
+mlir.register_lowering(layer_p, mlir.lower_fun(computed, multiple_results=True))
+batching.primitive_batchers[layer_p] = _batched
+ad.primitive_jvps[layer_p] = _layer_jvp

@@ -16,8 +16,7 @@ from jaxrnn.cli.export_params import ParamsOptions
 from jaxrnn.cli.options import ModelFile
 from jaxrnn.cli.output import COMPARED, Block, Table, busy, fields, show
 from jaxrnn.model import Model
-from jaxrnn.model.exporting import stored_params, write_graph
-from jaxrnn.model.loading import load
+from jaxrnn.model.loading import load, stored_params, write_graph
 from jaxrnn.verification import Report
 from jaxrnn.verification import verify as verify_model
 

@@ -10,10 +10,8 @@ import jax
 from jaxrnn._jax import varying
 from jaxrnn.cells import is_plain
 from jaxrnn.cells.chunks import in_chunks
-from jaxrnn.jaxprs.arranging import plain
 from jaxrnn.jaxprs.recognition import RecognisedCell, schedule_of_cells
-from jaxrnn.jaxprs.schedule import Schedule
-from jaxrnn.jaxprs.step import Function, Step
+from jaxrnn.jaxprs.schedule import Function, Schedule, Step, plain
 
 Update = Callable[[Any, Any, Any], Any]
 

@@ -15,11 +15,9 @@ from jaxrnn._files.messages import brief
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import JaxrnnError, LimitError, StateError, UnsupportedError
 from jaxrnn.model import Model
-from jaxrnn.model.graph_facts import GraphInfo
-from jaxrnn.model.graph_reading import graph_facts
+from jaxrnn.model.graph_facts import GraphInfo, graph_facts
 from jaxrnn.model.loading import model_of, read_model
-from jaxrnn.model.stream_facts import GraphStream, StreamInfo, graph_stream, stream_facts
-from jaxrnn.model.streaming import check_symbol
+from jaxrnn.model.streaming import GraphStream, StreamInfo, check_symbol, graph_stream, stream_facts
 from jaxrnn.onnx.graph import node_label, normal_domain
 from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.interface import is_batch_name, spec_of

@@ -15,7 +15,6 @@ from jaxrnn.cells.products import product_type
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import Packed, Purpose, plain
-from jaxrnn.model.reloading import contents_of, reloaded
 from jaxrnn.model.scanning import scan
 from jaxrnn.model.showing import shown
 from jaxrnn.model.steps import Steps
@@ -304,6 +303,8 @@ class Model(WholeGraph):
         return self
 
     def __reduce__(self) -> tuple[Callable[..., Model], tuple[Any, ...]]:
+        from jaxrnn.model.loading import contents_of, reloaded  # reads models
+
         return reloaded, contents_of(self)
 
     def __repr__(self) -> str:

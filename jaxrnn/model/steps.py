@@ -14,9 +14,8 @@ from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.jaxprs.eager import compiled
-from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
-from jaxrnn.jaxprs.packing import Packed, plain
-from jaxrnn.jaxprs.step import Step
+from jaxrnn.jaxprs.packing import Packed, fits, fold, folding_of, plain, run_folded
+from jaxrnn.jaxprs.schedule import Step
 from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.state import StateVar, open_sizes
 from jaxrnn.steps.specs import check_names, converted

@@ -164,3 +164,16 @@ def _check_expansion(model: ir.Model, allowed: int) -> None:
             f"the local functions make {nodes:,} nodes of the {own:,} that call them, but no more than "
             f"{allowed:,} beside these are allowed; {raised('nodes')}"
         )
+
+
+def known_shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
+    """Return the shape of a value that the file holds or declares, with None for an open dimension."""
+    if value is None:
+        return None
+    if value.is_graph_input() and value.shape is not None:
+        return tuple(size if isinstance(size, int) else None for size in value.shape)
+    tensor = value.const_value
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
+        tensor = producer.attributes["value"].as_tensor()
+    return None if tensor is None else tuple(tensor.shape.numpy())

@@ -25,7 +25,7 @@ from jaxrnn._files.arrays import MAX_ARRAY_BYTES
 from jaxrnn._files.messages import brief, bytes_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import LimitError, check_count
-from jaxrnn.jaxprs.slices import walk
+from jaxrnn.jaxprs.equations import walk
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, is_text, settle
 

@@ -20,7 +20,7 @@ from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
 from jaxrnn.jaxprs.fingerprints import fingerprint
 from jaxrnn.onnx.evaluate import Block, BoundNode
-from jaxrnn.onnx.graph import node_label
+from jaxrnn.onnx.graph import known_shape, node_label
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, operator_of
 from jaxrnn.onnx.operators.loops import loop_with
@@ -239,19 +239,6 @@ def _attribute_types(operator: Operator) -> dict[str, ir.AttributeType]:
     """The types of an operator's attributes; empty where onnx does not define the operator."""
     defined: dict[str, Any] = {} if operator.schema is None else operator.schema.attributes
     return {name: ir.AttributeType(int(attribute.type)) for name, attribute in defined.items()}
-
-
-def known_shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
-    """The shape of a value that the file itself holds or declares; None for a dimension that it leaves open."""
-    if value is None:
-        return None
-    if value.is_graph_input() and value.shape is not None:
-        return tuple(size if isinstance(size, int) else None for size in value.shape)
-    tensor = value.const_value
-    producer = value.producer()
-    if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
-        tensor = producer.attributes["value"].as_tensor()
-    return None if tensor is None else tuple(tensor.shape.numpy())
 
 
 def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None = None) -> None:

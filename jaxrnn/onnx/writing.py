@@ -25,11 +25,7 @@ from jaxrnn.onnx.origins import Address, Origin
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.tensors import check_tensor
 
-
-
 VARINT, FIXED64, BYTES, GROUP, GROUP_END, FIXED32 = range(6)
-
-
 
 
 def write_model(

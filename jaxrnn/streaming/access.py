@@ -10,8 +10,7 @@ from typing import Any
 from jax.extend.core import JaxprEqn
 from jax.interpreters import partial_eval
 
-from jaxrnn.jaxprs.equations import shape_of
-from jaxrnn.jaxprs.slices import inner_jaxprs, walk
+from jaxrnn.jaxprs.equations import inner_jaxprs, shape_of, walk
 from jaxrnn.streaming.dimensions import is_symbolic, symbolic_axes
 from jaxrnn.streaming.sources import Path, describe_equation, located
 from jaxrnn.streaming.timeline import Clock, smallest_period

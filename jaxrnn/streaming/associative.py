@@ -22,8 +22,7 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from jaxrnn._jax import varying
 from jaxrnn.errors import InputError
-from jaxrnn.jaxprs.equations import bind, shape_of, type_of, variables
-from jaxrnn.jaxprs.slices import needed, read_by
+from jaxrnn.jaxprs.equations import bind, needed, read_by, shape_of, type_of, variables
 from jaxrnn.streaming.access import scan_parts
 from jaxrnn.streaming.dimensions import is_symbolic
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from jaxrnn.jaxprs.equations import evaluate
-from jaxrnn.jaxprs.known import split
+from jaxrnn.jaxprs.moves import split
 from jaxrnn.steps.stepspec import Layout, State
 
 

@@ -12,7 +12,7 @@ from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn
 
 from jaxrnn.jaxprs.equations import bind, shape_of, type_of
 from jaxrnn.jaxprs.moves import move
-from jaxrnn.jaxprs.platforms import is_platform_index
+from jaxrnn.jaxprs.primitives import is_platform_index
 from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.values import is_length
 

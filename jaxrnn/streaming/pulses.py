@@ -13,9 +13,8 @@ from jaxrnn._jax.precision import cast_param, check_names, check_param
 from jaxrnn.cells.products import Types, product_type
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.eager import compiled
-from jaxrnn.jaxprs.folding import fits, fold, folding_of, run_folded
-from jaxrnn.jaxprs.packing import Packed, Purpose, plain
-from jaxrnn.jaxprs.step import Step
+from jaxrnn.jaxprs.packing import Packed, Purpose, fits, fold, folding_of, plain, run_folded
+from jaxrnn.jaxprs.schedule import Step
 from jaxrnn.steps.recordings import scan_steps
 from jaxrnn.steps.stepper import State
 from jaxrnn.streaming.facts import flat_spec

@@ -14,8 +14,7 @@ from jaxrnn._files.files import check_replaceable
 from jaxrnn._files.messages import brief
 from jaxrnn._files.stores import Location
 from jaxrnn.errors import InputError, optional_package
-from jaxrnn.model.exporting import write_graph
-from jaxrnn.model.loading import load
+from jaxrnn.model.loading import load, write_graph
 from jaxrnn.settings.files import Overrides, SettingsFile
 from jaxrnn.settings.functions import build
 from jaxrnn.settings.models import Settings

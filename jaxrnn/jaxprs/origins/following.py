@@ -14,10 +14,9 @@ import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES
-from jaxrnn.jaxprs.elements import ELEMENTWISE, ON_ELEMENTS, counted
-from jaxrnn.jaxprs.equations import CALLS, bind, evaluate, shape_of, type_of
-from jaxrnn.jaxprs.moves import move, moved_operands
-from jaxrnn.jaxprs.origins import codes as of
+from jaxrnn.jaxprs.equations import CALLS, bind, evaluate, inner_jaxprs, shape_of, type_of
+from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS, counted, move, moved_operands
+from jaxrnn.jaxprs.origins import flows as of
 from jaxrnn.jaxprs.origins.flows import (
     DataFlow,
     Flow,
@@ -30,8 +29,7 @@ from jaxrnn.jaxprs.origins.flows import (
     union,
     without_neutral,
 )
-from jaxrnn.jaxprs.recurrences import Carried
-from jaxrnn.jaxprs.slices import inner_jaxprs
+from jaxrnn.jaxprs.primitives import Carried
 
 #: Equations that call a function on their operands.
 _CALLS = frozenset({*CALLS, *CUSTOM_RULES, "remat2", "checkpoint"})

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from jaxrnn.jaxprs.equations import Atom, shape_of
-from jaxrnn.jaxprs.platforms import forms_of, platforms_of
-from jaxrnn.jaxprs.recognition.positions import Elements, everything, joined_positions, size_of
-from jaxrnn.jaxprs.slices import dependents
-from jaxrnn.jaxprs.step import Step
+from jaxrnn.jaxprs.equations import Atom, dependents, shape_of, type_of
+from jaxrnn.jaxprs.moves import move, moved_operands
+from jaxrnn.jaxprs.primitives import forms_of, platforms_of
+from jaxrnn.jaxprs.schedule import Step
 
 #: Constants up to this size are looked at as numbers.
 _LOOKED_AT = 1 << 16
@@ -144,3 +146,147 @@ def operands_of(equation: JaxprEqn, at: np.ndarray) -> list[Elements]:
 def whole(atom: Atom) -> Elements:
     """All elements of a variable, in order."""
     return Elements(atom, everything(atom).reshape(-1))
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Where a piece is updated: where the elements, booleans, are ``when``; elsewhere it stays as it was."""
+
+    elements: Elements
+    when: bool
+
+
+@dataclass(frozen=True)
+class CarryPiece:
+    """Elements of one array of the carry.
+
+    Attributes:
+        carry: the variable that is the array before the step.
+        at: their positions in it.
+        source: what they are after the step, where they are updated.
+        mask: where they are; None for everywhere.
+    """
+
+    carry: Var
+    at: np.ndarray
+    source: Elements
+    mask: Mask | None = None
+
+
+class Carries:
+    """The pieces of all arrays of the carry.
+
+    Attributes:
+        pieces: every element of the carry is in one of them.
+        updates: masked updates, variables that are an old value where a mask says so, and what they are elsewhere.
+    """
+
+    def __init__(self, body: Body):
+        self.body = body
+        self.updates: dict[Var, Atom] = {}
+        self.pieces: list[CarryPiece] = []
+        for carry, after in zip(body.step.carry, body.step.next_carry, strict=True):
+            self.pieces += self._pieces(carry, after)
+
+    def _pieces(self, carry: Var, after: Atom) -> Iterator[CarryPiece]:
+        for mask, source in self.body.sources(whole(after)):
+            at = np.flatnonzero(mask)
+            updated = self._unmasked(carry, at, source)
+            if updated is None:
+                yield CarryPiece(carry, at, source)
+                continue
+            condition, new = updated
+            assert not isinstance(source.atom, Literal)
+            self.updates[source.atom] = new.atom
+            for part, inner in self.body.sources(new):
+                chosen = Elements(condition.elements.atom, condition.elements.at[part])
+                yield CarryPiece(carry, at[part], inner, Mask(chosen, condition.when))
+
+    def _unmasked(self, carry: Var, at: np.ndarray, source: Elements) -> tuple[Mask, Elements] | None:
+        """The mask of elements that are chosen between what they were and something new, and that."""
+        equation = self.body.equation_of(source.atom)
+        if equation is None or equation.primitive.name != "select_n" or len(equation.invars) != 3:
+            return None
+        chooser, *cases = operands_of(equation, source.at)
+        chooser = self.body.source(chooser)
+        if type_of(chooser.atom) != np.dtype(bool) or not self.body.is_known(chooser.atom):
+            return None
+        for new in (0, 1):
+            old = self.body.source(cases[1 - new])
+            if old.atom is carry and np.array_equal(old.at, at):
+                return Mask(chooser, bool(new)), cases[new]
+        return None
+
+    def of(self, variable: Var) -> list[CarryPiece]:
+        """The pieces that become elements of this variable."""
+        return [piece for piece in self.pieces if piece.source.atom is variable]
+
+    def sources(self) -> list[Var]:
+        """What pieces become, each variable once."""
+        return list(dict.fromkeys(p.source.atom for p in self.pieces if not isinstance(p.source.atom, Literal)))
+
+
+class Elements(NamedTuple):
+    """Elements of a variable, or of a literal.
+
+    Attributes:
+        atom: what they are elements of.
+        at: their positions, an array of any shape.
+    """
+
+    atom: Atom
+    at: np.ndarray
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What two equal choices of elements have in common."""
+        return (identity_of(self.atom), self.at.shape, self.at.tobytes())
+
+
+def identity_of(atom: Atom) -> Any:
+    """A key that two atoms share if they are one value."""
+    return ("literal", str(atom.val)) if isinstance(atom, Literal) else id(atom)
+
+
+def size_of(atom: Atom) -> int:
+    """How many elements it has."""
+    return math.prod(shape_of(atom))
+
+
+def everything(atom: Atom) -> np.ndarray:
+    """The positions of all its elements, in its shape."""
+    return np.arange(size_of(atom)).reshape(shape_of(atom))
+
+
+def joined_positions(equation: JaxprEqn, output: int) -> np.ndarray | None:
+    """Where the elements of a result come from, as positions in its operands, concatenated.
+
+    Args:
+        equation: any equation.
+        output: the number of the result.
+
+    Returns:
+        Positions in the shape of the result; None where the equation does more than move elements.
+    """
+    name = equation.primitive.name
+    if name == "convert_element_type":
+        return everything(equation.invars[0]) if type_of(equation.invars[0]) == type_of(equation.outvars[0]) else None
+    places = moved_operands(equation) or []
+    if name in _WRITING or not places:
+        return None
+    operands: list[Any] = []
+    start = 0
+    for index, atom in enumerate(equation.invars):
+        if index in places:
+            operands.append(everything(atom) + start)
+            start += size_of(atom)
+        elif isinstance(atom, Literal):
+            operands.append(np.asarray(atom.val, type_of(atom)))
+        else:
+            return None
+    moved = move(equation, operands)
+    return None if moved is None else moved[output]
+
+
+#: Moves whose results hold elements of their own, or whose derivative is another one.
+_WRITING = frozenset({"dynamic_update_slice", "pad", "scatter", "select_n", "stop_gradient"})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Var
 
-from jaxrnn.cells import is_plain, run_layer
+from jaxrnn.cells import GRU, Weights, is_plain, product, run_layer
 from jaxrnn.cells.products import product_type
-from jaxrnn.cells.sequence import sequence
+from jaxrnn.cells.recurrence import sequence
 from jaxrnn.jaxprs.equations import Atom, Environment, shape_of, type_of, variables
-from jaxrnn.jaxprs.recognition.arrays import elements
-from jaxrnn.jaxprs.recognition.matching import CellState, Match
-from jaxrnn.jaxprs.recognition.positions import Elements
-from jaxrnn.jaxprs.recognition.weights import Gates, elements_of
+from jaxrnn.jaxprs.recognition.algebra import Matrix
+from jaxrnn.jaxprs.recognition.body import Elements, identity_of
+from jaxrnn.jaxprs.recognition.matching import CellState, GateInput, Match, Submatrix
 from jaxrnn.jaxprs.schedule import Part, Values
 
 
@@ -107,3 +107,201 @@ class Delayed(Part):
         late = jnp.concatenate([first[None], later[:-1]])
         values.stacked[variable] = late.reshape((values.length, *shape))
         return {variable: later[-1].reshape(shape)} if variable is before.atom else {}
+
+
+def elements_of(values: Values, chosen: Elements) -> jax.Array:
+    """Elements ``[rows, columns]`` of a variable, with time in front where they are not fixed."""
+    value, stacked = values.of(chosen.atom)
+    return elements(jnp.asarray(value), chosen.at, (values.length,) if stacked else ())
+
+
+class Gates:
+    """A match's gates on values of all frames."""
+
+    def __init__(self, match: Match, values: Values):
+        self.match, self.values = match, values
+        self.hidden = match.grid.elements.shape[1]
+        self.dtype = type_of(match.output)
+        self._matrices: dict[Any, jax.Array] = {}
+
+    def layer(self) -> tuple[jax.Array, Weights]:
+        """The frames ``[time, rows, features]`` and the weights of a match that is a layer."""
+        lead = self.values.length, self.match.grid.elements.shape[0]
+        parts = [(elements_of(self.values, operand), blocks) for operand, blocks in self._inputs()]
+        x = [jnp.broadcast_to(part, (*lead, part.shape[-1])) for part, _ in parts]
+        w = [self._joined(blocks, part.shape[-1]) for part, (_, blocks) in zip(x, parts, strict=True)]
+        rows, bias = self._recurrent()
+        added = jnp.broadcast_to(self._added(list(self.match.gates)), (1, rows.shape[0]))[0]
+        bias = jnp.zeros_like(added) if bias is None else bias
+        weights = Weights(jnp.concatenate(w).T, rows, jnp.concatenate([added, bias]))
+        return jnp.concatenate(x, -1), weights
+
+    def recurrent(self) -> Any:
+        """The recurrent weights, as the cell's `step` takes them."""
+        rows, bias = self._recurrent()
+        bias = None if bias is None else jnp.concatenate([jnp.zeros_like(bias), bias])
+        return self.match.cell.prepare(Weights(rows, rows, bias), self.dtype)[1]
+
+    def _recurrent(self) -> tuple[jax.Array, jax.Array | None]:
+        """The recurrent matrix ``[gates * hidden, hidden]`` and bias, in the layout of the operator."""
+        blocks, bias = [gate.recurrent or gate.reset_recurrent for gate in self.match.gates], None
+        cell = self.match.cell
+        if isinstance(cell, GRU) and cell.linear_before_reset:
+            scaled = self.match.gates[-1].scaled
+            assert scaled is not None
+            blocks[-1] = scaled.recurrent
+            candidate = jnp.broadcast_to(self._added([scaled]), (1, self.hidden))[0]
+            bias = jnp.concatenate([jnp.zeros(2 * self.hidden, self.dtype), candidate])
+        return self._joined(blocks, self.hidden).T, bias
+
+    def projected(self) -> jax.Array:
+        """What enters the gates besides, ``[time, rows, gates * hidden]``."""
+        gates = list(self.match.gates)
+        total = self._added(gates)
+        for operand, blocks in self._inputs():
+            weights = self._joined(blocks, operand.at.shape[1])
+            total = total + product(elements_of(self.values, operand), weights)
+        rows = self.match.grid.elements.shape[0]
+        return jnp.broadcast_to(total, (self.values.length, rows, len(gates) * self.hidden))
+
+    def _inputs(self) -> list[tuple[Elements, list[list[Submatrix]]]]:
+        """What matrices multiply, and for each gate the blocks of them."""
+        gates = self.match.gates
+        operands: dict[Any, Elements] = {}
+        blocks: dict[Any, list[list[Submatrix]]] = {}
+        for place, gate in enumerate(gates):
+            for operand, block in gate.inputs:
+                operands.setdefault(operand.key, operand)
+                blocks.setdefault(operand.key, [[] for _ in gates])[place].append(block)
+        return [(operand, blocks[key]) for key, operand in operands.items()]
+
+    def _matrix(self, matrix: Matrix) -> jax.Array:
+        key = (id(matrix.atom), matrix.order)
+        if key not in self._matrices:
+            shape = shape_of(matrix.atom)
+            rows = int(np.prod([shape[axis] for axis in matrix.order[: matrix.contracted]], dtype=int))
+            value = jnp.asarray(self.values.of(matrix.atom)[0]).astype(self.dtype)
+            self._matrices[key] = value.transpose(matrix.order).reshape(rows, -1)
+        return self._matrices[key]
+
+    def _joined(self, gates: list[list[Submatrix]], rows: int) -> jax.Array:
+        """One matrix ``[rows, gates * hidden]`` of the blocks of each gate, which add up."""
+        parts: list[jax.Array] = []
+        waiting: list[Submatrix] = []
+
+        def flush() -> None:
+            if waiting:
+                first = waiting[0]
+                columns = np.concatenate([block.columns for block in waiting])
+                part = taken(taken(self._matrix(first.matrix), first.rows, 0), columns, 1)
+                parts.append(_times(part, first.coefficient))
+                waiting.clear()
+
+        for blocks in gates:
+            if len(blocks) == 1 and (not waiting or _alike(blocks[0], waiting[0])):
+                waiting.append(blocks[0])
+                continue
+            flush()
+            if len(blocks) == 1:
+                waiting.append(blocks[0])
+                continue
+            part = jnp.zeros((rows, self.hidden), self.dtype)
+            for block in blocks:
+                one = taken(taken(self._matrix(block.matrix), block.rows, 0), block.columns, 1)
+                part = part + _times(one, block.coefficient)
+            parts.append(part)
+        flush()
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, 1)
+
+    def _added(self, gates: list[GateInput]) -> jax.Array:
+        """What is added to the gates, ``[..., rows or 1, gates * hidden]``."""
+        # The same variable in several gates is read once; of a gate that adds it twice, each by itself.
+        chosen: dict[Any, list[tuple[int, Elements, float]]] = {}
+        for place, gate in enumerate(gates):
+            counts: Counter[Any] = Counter()
+            for added, coefficient in gate.addends:
+                key = identity_of(added.atom)
+                chosen.setdefault((key, counts[key]), []).append((place, added, coefficient))
+                counts[key] += 1
+        total = jnp.zeros((1, len(gates) * self.hidden), self.dtype)
+        for entries in chosen.values():
+            at = np.concatenate([added.at for _, added, _ in entries], 1)
+            value = elements_of(self.values, Elements(entries[0][1].atom, at))
+            scales = np.repeat(np.asarray([scale for *_, scale in entries], self.dtype), self.hidden)
+            value = value if (scales == 1).all() else value * scales
+            places = [place for place, *_ in entries]
+            if places != list(range(len(gates))):
+                value = self._spread(value, places, len(gates))
+            total = total + value
+        return total
+
+    def _spread(self, value: jax.Array, places: list[int], count: int) -> jax.Array:
+        """The columns of some gates among zeros for the others."""
+        nothing = jnp.zeros((*value.shape[:-1], self.hidden), self.dtype)
+        parts = dict(zip(places, jnp.split(value, len(places), -1), strict=True))
+        return jnp.concatenate([parts.get(place, nothing) for place in range(count)], -1)
+
+
+def _times(array: jax.Array, coefficient: float) -> jax.Array:
+    return array if coefficient == 1.0 else array * np.asarray(coefficient, array.dtype)
+
+
+def _alike(a: Submatrix, b: Submatrix) -> bool:
+    return a.matrix == b.matrix and a.coefficient == b.coefficient and np.array_equal(a.rows, b.rows)
+
+
+#: More runs than this are read by index.
+_MOST_RUNS = 8
+
+
+def taken(array: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
+    """``jnp.take`` along one axis by known indices: slices, joined, where these are a few runs."""
+    if np.array_equal(index, np.arange(array.shape[axis])):
+        return array
+    starts = [0, *(np.flatnonzero(np.diff(index) != 1) + 1).tolist()]
+    if len(starts) > _MOST_RUNS or not index.size:
+        return jnp.take(array, index, axis)
+    parts = [
+        jax.lax.slice_in_dim(array, int(index[start]), int(index[end - 1]) + 1, axis=axis)
+        for start, end in zip(starts, [*starts[1:], len(index)], strict=True)
+    ]
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis)
+
+
+def elements(array: jax.Array, at: np.ndarray, lead: Sequence[int] = ()) -> jax.Array:
+    """Elements of the part of an array after its leading axes.
+
+    Args:
+        array: ``[*lead, ...]``.
+        at: positions ``[rows, columns]`` in the flattened rest.
+        lead: the sizes of the leading axes.
+
+    Returns:
+        ``[*lead, rows, columns]``, with one row where all are equal.
+    """
+    rest = array.shape[len(lead) :]
+    size = int(np.prod(rest, dtype=int))
+    if np.array_equal(at.reshape(-1), np.arange(size)):
+        return array.reshape((*lead, *at.shape))
+    if (at == at[:1]).all():
+        at = at[:1]
+    rows, columns = at.shape
+    if (at == at[0, 0]).all():
+        one = taken(array.reshape((*lead, size)), at[0, :1], -1)
+        return jnp.broadcast_to(one[..., None, :], (*lead, 1, columns))
+    if rows == 1:
+        return taken(array.reshape((*lead, size)), at[0], -1)[..., None, :]
+    down = int(at[1, 0] - at[0, 0])
+    if (np.diff(at, axis=0) != down).any():
+        return jnp.take(array.reshape((*lead, size)), at, -1)
+    if down == 1 and columns > 1 and (np.diff(at[0]) == rows).all() and at[0, 0] % rows == 0 and size % rows == 0:
+        # Columns are concatenated.
+        columnwise = array.reshape((*lead, size // rows, rows))
+        first = int(at[0, 0]) // rows
+        return jnp.swapaxes(jax.lax.slice_in_dim(columnwise, first, first + columns, axis=len(lead)), -1, -2)
+    width = abs(down)
+    first, inside = int(at[0, 0]) // width if width else 0, at[0] % width if width else at[0]
+    if down > 0 and size % width == 0 and (at[0] // width == first).all():
+        rowwise = array.reshape((*lead, size // width, width))
+        return taken(jax.lax.slice_in_dim(rowwise, first, first + rows, axis=len(lead)), inside, -1)
+    return jnp.take(array.reshape((*lead, size)), at, -1)

@@ -8,18 +8,13 @@ import numpy as np
 from jax.extend.core import JaxprEqn, Var
 from jax.extend.core.primitives import copy_p
 
-from jaxrnn.jaxprs.arranging import arrange, loop_around
-from jaxrnn.jaxprs.equations import Atom, shape_of, type_of, variables
-from jaxrnn.jaxprs.platforms import platforms_of
+from jaxrnn.jaxprs.equations import Atom, made_by, needed, read_by, shape_of, type_of, variables
+from jaxrnn.jaxprs.primitives import platforms_of
 from jaxrnn.jaxprs.recognition.algebra import Algebra
-from jaxrnn.jaxprs.recognition.body import Body, operands_of, whole
-from jaxrnn.jaxprs.recognition.carries import Carries, CarryPiece
+from jaxrnn.jaxprs.recognition.body import Body, Carries, CarryPiece, Elements, joined_positions, operands_of, whole
 from jaxrnn.jaxprs.recognition.matching import Match, match
 from jaxrnn.jaxprs.recognition.parts import Delayed, RecognisedCell
-from jaxrnn.jaxprs.recognition.positions import Elements, joined_positions
-from jaxrnn.jaxprs.schedule import Loop, Part, Schedule
-from jaxrnn.jaxprs.slices import made_by, needed, read_by
-from jaxrnn.jaxprs.step import Step
+from jaxrnn.jaxprs.schedule import Loop, Part, Schedule, Step, arrange, loop_around
 
 
 def schedule_of_cells(step: Step, *, loose: bool) -> Schedule | None:

@@ -14,7 +14,7 @@ from jaxrnn._files.arguments import static_or_eager
 from jaxrnn._jax import varying
 from jaxrnn.cells import in_chunks, is_plain
 from jaxrnn.errors import StaticValueError
-from jaxrnn.jaxprs.recurrences import visible_recurrences
+from jaxrnn.jaxprs.primitives import visible_recurrences
 from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
 from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.operators.loops import loop, types_of, visible_body

@@ -17,7 +17,7 @@ from jaxrnn._files.arguments import Placeholder, argument
 from jaxrnn._jax import varying
 from jaxrnn.cells import in_chunks, is_plain
 from jaxrnn.errors import NodeError, StaticValueError
-from jaxrnn.jaxprs.recurrences import Carried, are_visible, visible, visible_recurrences
+from jaxrnn.jaxprs.primitives import Carried, are_visible, visible, visible_recurrences
 from jaxrnn.onnx.evaluate import Subgraph, demand, origin
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.time_loops import CarryTypeError, TimeLoop

@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.cells import GRU, LSTM, RNN, Cell, Weights, parse_activations, run_layer
-from jaxrnn.cells.linear_attention import linear_attention
-from jaxrnn.cells.linear_attention_chunks import AttentionFrames
+from jaxrnn.cells.linear_attention import AttentionFrames, linear_attention
 from jaxrnn.cells.recurrence import DIRECTIONS
-from jaxrnn.jaxprs.recurrences import Carried, visible
+from jaxrnn.jaxprs.primitives import Carried, visible
 from jaxrnn.onnx.evaluate import demand
 from jaxrnn.onnx.operators.arithmetic import alike, shapes_of
 from jaxrnn.onnx.operators.types import widest

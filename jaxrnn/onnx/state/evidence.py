@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxrnn.jaxprs.origins.codes import (
+from jaxrnn.jaxprs.origins.flows import (
     COPY,
     DENSE,
     EXPOSED,
@@ -20,10 +20,11 @@ from jaxrnn.jaxprs.origins.codes import (
     SUMMED,
     UPDATED,
     WRITTEN,
+    DataFlow,
+    Flow,
     grades,
     positions,
 )
-from jaxrnn.jaxprs.origins.flows import DataFlow, Flow
 
 #: Kinds of evidence, the strongest last. From `CELL` on the flow proves a pair. A `SUSPECT` edge leads from a
 #: recurrence, but not to where it would go on. The others are arithmetic: `KEPT` as in averages and written-out GRUs,

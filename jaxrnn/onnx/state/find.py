@@ -15,7 +15,7 @@ from jaxrnn._files.arguments import argument, static_argument
 from jaxrnn._files.messages import brief
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, ModelError, StateError
-from jaxrnn.jaxprs.origins import DataFlow, codes
+from jaxrnn.jaxprs.origins import DataFlow, flows
 from jaxrnn.jaxprs.origins.flows import Site
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.program import Program
@@ -238,7 +238,7 @@ class _Finder:
 
 def _starts_from(site: Site, source: str) -> bool:
     found = site.initial.codes.get(source) if site.initial is not None else None
-    return found is not None and bool((found >= codes.STEP).any())
+    return found is not None and bool((found >= flows.STEP).any())
 
 
 _EXTERNAL = {

@@ -15,7 +15,7 @@ from jaxrnn._files.messages import first_line
 from jaxrnn.cells import plain_forms
 from jaxrnn.errors import JaxrnnError, LimitError, NodeError
 from jaxrnn.jaxprs.origins import DataFlow, Flow, Following, union
-from jaxrnn.jaxprs.recurrences import visible_recurrences
+from jaxrnn.jaxprs.primitives import visible_recurrences
 from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, call, evaluate
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.limits import current, spending

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax import varying
-from jaxrnn.jaxprs.platforms import choose, platforms_of
+from jaxrnn.jaxprs.primitives import choose, platforms_of
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values

@@ -14,7 +14,7 @@ from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.products import Types
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
 from jaxrnn.jaxprs.equations import CALLS, bind, shape_of, type_of
-from jaxrnn.jaxprs.operators import computed
+from jaxrnn.jaxprs.primitives import computed
 from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.memory import KeepsStateError

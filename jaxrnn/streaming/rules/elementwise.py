@@ -12,8 +12,8 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.elements import ELEMENTWISE
 from jaxrnn.jaxprs.equations import type_of
+from jaxrnn.jaxprs.moves import ELEMENTWISE
 from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.dimensions import is_symbolic, settled
 from jaxrnn.streaming.passes import Pass

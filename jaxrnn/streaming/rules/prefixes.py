@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrnn._jax import varying
-from jaxrnn.cells.platforms import by_platform, is_plain
+from jaxrnn.cells.products import by_platform, is_plain
 
 #: A step of a scan, ``(carry, (exists, frame)) -> (carry, outputs)``. The carry is whether the scan has started, and
 #: the prefix.

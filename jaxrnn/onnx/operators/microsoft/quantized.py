@@ -11,8 +11,7 @@ import numpy as np
 
 from jaxrnn._jax import varying
 from jaxrnn.cells import LSTM
-from jaxrnn.cells.recurrence import DIRECTIONS
-from jaxrnn.cells.sequence import masked_output, masked_update
+from jaxrnn.cells.recurrence import DIRECTIONS, masked_output, masked_update
 from jaxrnn.onnx.operators.activations import leaky_relu
 from jaxrnn.onnx.operators.quantization import (
     dequantize_linear,

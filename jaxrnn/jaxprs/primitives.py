@@ -1,0 +1,236 @@
+"""Choices by platform inside jaxprs, as ``lax.platform_dependent`` makes them: a ``cond`` that names platforms.
+
+Its index, of the primitive ``platform_index``, is a number that only lowering knows. Nothing may compute it earlier:
+the program would then be one for the platform of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import ShapedArray
+from jax.extend.core import JaxprEqn, Literal, Primitive, Var
+from jax.extend.core.primitives import cond_p, jit_p
+from jax.interpreters import ad, batching, mlir
+
+from jaxrnn._jax.context import own_arithmetic
+from jaxrnn._jax.varying import platform_dependent
+from jaxrnn.cells.products import is_plain
+from jaxrnn.jaxprs.equations import Atom, evaluate
+
+#: For each branch its platforms; None for all others.
+Platforms = tuple[tuple[str, ...] | None, ...]
+
+
+def is_platform_index(equation: JaxprEqn) -> bool:
+    """Whether an equation asks for the platform."""
+    return equation.primitive.name == "platform_index"
+
+
+def platforms_of(equation: JaxprEqn) -> Platforms | None:
+    """The platforms of the branches of a choice by platform; None for all other equations."""
+    return equation.params.get("branches_platforms") if equation.primitive is cond_p else None
+
+
+def choose(platforms: Platforms, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+    """The results of the branch for the platform that a program is lowered for."""
+    named = {name: branch for names, branch in zip(platforms, branches, strict=True) for name in names or ()}
+    default = next((branch for names, branch in zip(platforms, branches, strict=True) if names is None), None)
+    return platform_dependent(*operands, default=default, **named)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One branch of a choice, written on the operands of the choice, with variables of its own: for reading alone.
+
+    Attributes:
+        equations: in order, calls of jitted functions inlined.
+        results: what the choice gives.
+        constants: the values of variables that no equation computes.
+    """
+
+    equations: list[JaxprEqn]
+    results: list[Atom]
+    constants: dict[Var, Any]
+
+
+def forms_of(equation: JaxprEqn) -> list[Form]:
+    """The branches of a choice by platform."""
+    return [_form(branch, equation.invars[1:]) for branch in equation.params["branches"]]
+
+
+def _form(branch: Any, operands: Sequence[Atom]) -> Form:
+    form = Form([], [], {})
+
+    def atom_of(value: Any) -> Atom:
+        if isinstance(value, Var | Literal):
+            return value
+        variable = Var(jax.typeof(value))
+        form.constants[variable] = value
+        return variable
+
+    def write(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+        if equation.primitive is jit_p:
+            return evaluate(equation.params["jaxpr"], operands, write)
+        pairs = zip(equation.invars, operands, strict=True)
+        atoms = [atom if isinstance(atom, Literal) else atom_of(value) for atom, value in pairs]
+        results = [Var(variable.aval) for variable in equation.outvars]
+        form.equations.append(equation.replace(invars=atoms, outvars=results))
+        return results
+
+    form.results.extend(map(atom_of, evaluate(branch, operands, write)))
+    return form
+
+
+#: An operator. Its operands are those that are there, its parameters ``name``, of ONNX; ``function`` of all operands
+#: and attributes; ``present``, which operands there are; ``attributes``, pairs; and ``along``: ``"elements"`` where it
+#: does the same to all elements of its first operand, ``"rows"`` where to all rows, of the last axis, else ``""``.
+operator_p = Primitive("onnx_operator")
+operator_p.multiple_results = True
+
+
+def whole(name: str, along: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator: a function of arrays, some of them None, and attributes is one equation in plain forms.
+
+    Args:
+        name: of the operator.
+        along: as of the primitive.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*operands: Any, **attributes: Any) -> Any:
+            if not is_plain():
+                return function(*operands, **attributes)
+            pairs = [(key, tuple(value) if isinstance(value, list) else value) for key, value in attributes.items()]
+            results = operator_p.bind(
+                *(jnp.asarray(each) for each in operands if each is not None),
+                name=name,
+                function=function,
+                present=tuple(each is not None for each in operands),
+                attributes=tuple(sorted(pairs)),
+                along=along,
+            )
+            return results if len(results) > 1 else results[0]
+
+        return call
+
+    return decorate
+
+
+@own_arithmetic()
+def computed(
+    *operands: Any, function: Callable[..., Any], present: Sequence[bool], attributes: Sequence[Any], **_: Any
+) -> list[jax.Array]:
+    """The results of the primitive."""
+    each = iter(operands)
+    results = function(*(next(each) if there else None for there in present), **dict(attributes))
+    return [*results] if isinstance(results, list | tuple) else [results]
+
+
+def _shapes(*operands: Any, **params: Any) -> list[Any]:
+    structs = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands]
+    results = jax.eval_shape(functools.partial(computed, **params), *structs)
+    return [ShapedArray(each.shape, each.dtype) for each in results]
+
+
+def _batched(operands: Any, axes: Any, **params: Any) -> Any:
+    others = zip(axes[1:], operands[1:], strict=True)
+    alike = all(axis is None and operand.size == 1 for axis, operand in others)
+    if params["along"] == "elements" and alike:
+        results = operator_p.bind(*operands, **params)
+        return results, [axes[0]] * len(results)
+    results = jax.vmap(functools.partial(computed, **params), axes)(*operands)
+    return results, [0] * len(results)
+
+
+operator_p.def_impl(computed)
+operator_p.def_abstract_eval(_shapes)
+mlir.register_lowering(operator_p, mlir.lower_fun(computed, multiple_results=True))
+batching.primitive_batchers[operator_p] = _batched
+
+
+#: Whether recurrences are equations. Part of the key of every cache of JAX.
+_visible = jax.make_user_context(False)
+
+
+@contextlib.contextmanager
+def visible_recurrences(wanted: bool = True) -> Iterator[None]:
+    """Trace recurrences as equations of `recurrence_p` (or, if not wanted, as plain computations)."""
+    with _visible(wanted):
+        yield
+
+
+def are_visible() -> bool:
+    """Return True if recurrences are traced as equations."""
+    return _visible.value
+
+
+@dataclass(frozen=True)
+class Carried:
+    """One carry of a recurrence.
+
+    Attributes:
+        slot: its name.
+        result: the number of the result that is its final value.
+        start: the number of the operand that is its initial value, None for zeros.
+        forward: whether a later call can go on from the final value.
+        half: the axis of the directions, and the place of its own; None where it is the whole array.
+    """
+
+    slot: str
+    result: int
+    start: int | None
+    forward: bool = True
+    half: tuple[int, int] | None = None
+
+
+#: Its operands are the results of the recurrence, which it gives back, and the initial values that `Carried.start`
+#: counts. Parameters: ``carried``; ``steps``, None where data decides; ``shown``, the time axis of the first result if
+#: its last frame is the final value of the first slot.
+recurrence_p = Primitive("recurrence")
+recurrence_p.multiple_results = True
+
+
+def visible(
+    results: Sequence[Any],
+    starts: Sequence[Any],
+    slots: Sequence[Carried],
+    steps: int | None,
+    *,
+    shown: int | None = None,
+) -> list[Any]:
+    """Return the results of a recurrence, wrapped in an equation that declares its carries if recurrences are visible.
+
+    Args:
+        results: arrays.
+        starts: the initial values, None where there is none.
+        slots: what is carried; ``start`` counts among ``starts``.
+        steps: the number of steps, None where data decides.
+        shown: as in `recurrence_p`.
+    """
+    if not are_visible() or not slots:
+        return list(results)
+    present = [index for index, start in enumerate(starts) if start is not None]
+    carried = tuple(
+        Carried(s.slot, s.result, present.index(s.start) if s.start in present else None, s.forward, s.half)
+        for s in slots
+    )
+    operands = [*results, *(starts[index] for index in present)]
+    return recurrence_p.bind(*operands, carried=carried, steps=steps, shown=shown, count=len(results))
+
+
+def _results(*operands: Any, count: int, **_: Any) -> list[Any]:
+    return list(operands[:count])
+
+
+recurrence_p.def_impl(_results)
+recurrence_p.def_abstract_eval(_results)
+batching.primitive_batchers[recurrence_p] = lambda operands, axes, count, **_: (operands[:count], axes[:count])
+ad.primitive_jvps[recurrence_p] = lambda primals, tangents, count, **_: (primals[:count], tangents[:count])
