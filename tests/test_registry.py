@@ -25,7 +25,7 @@ NAMES = {schema.name for schema in onnx.defs.get_all_schemas_with_history()}
 #: Modules that name ONNX's operators for another reason than to state facts about them.
 OTHERWISE = {
     "cells/__init__.py": "names of cells",
-    "cells/activations.py": "the values of ONNX's attribute `activations`",
+    "cells/cell.py": "the values of ONNX's attribute `activations`",
     "onnx/operators": "the registry",
     "lowering": "patterns of nodes that lowering writes, and kernels that ONNX Runtime lacks",
 }

@@ -14,7 +14,6 @@ from jaxrnn._files.arguments import SIZE, argument, called, either
 from jaxrnn._files.messages import brief
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError, LimitError, NodeError, StateError, StreamError, is_count
-from jaxrnn.model import Model
 from jaxrnn.model.graph_facts import GraphInfo, NodeInfo, ValueInfo, paths_of
 from jaxrnn.onnx.evaluate import Block
 from jaxrnn.onnx.operators import operator_table
