@@ -27,7 +27,7 @@ OTHERWISE = {
     "cells/__init__.py": "names of cells",
     "cells/cell.py": "the values of ONNX's attribute `activations`",
     "onnx/operators": "the registry",
-    "lowering": "patterns of nodes that lowering writes, and kernels that ONNX Runtime lacks",
+    "export": "patterns of nodes that lowering writes, and kernels that ONNX Runtime lacks",
 }
 
 

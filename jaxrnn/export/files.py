@@ -25,7 +25,7 @@ from jaxrnn.export.describing import describe_file
 from jaxrnn.export.graphs import Graph, file_names, flush_graph, function_graph, step_graph
 from jaxrnn.export.sources import Source, is_stepper
 from jaxrnn.model import Model
-from jaxrnn.model.exporting import write_graph
+from jaxrnn.model.loading import write_graph
 from jaxrnn.onnx.stepfile import StepFile, is_rate
 from jaxrnn.steps.stepper import Stepper
 
@@ -52,7 +52,7 @@ def export_onnx(
     """Write a model, a stream, a step or a function as an ONNX file.
 
     - A model is written as the file that it was loaded from, with new parameters. Every other byte stays the same
-      (`jaxrnn.model.exporting.write_graph`).
+      (`jaxrnn.model.loading.write_graph`).
     - A model with ``step=True`` is written as one step. The state goes in and out by the names of the model's file.
     - A streamed function, or your own `Stepper`, is written as a step on one pulse. A state entry ``NAME`` goes in as
       ``NAME`` and comes out as ``NAME_next``. With ``flush``, a second file returns the frames that are left at the end

@@ -16,11 +16,9 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export.movement import thin
 from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, plain_name, shape_of
-from jaxrnn.jaxprs.elements import ON_ELEMENTS, counted
-from jaxrnn.jaxprs.equations import bind, evaluate, type_of
+from jaxrnn.jaxprs.equations import bind, evaluate, needed, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
-from jaxrnn.jaxprs.moves import move
-from jaxrnn.jaxprs.slices import needed
+from jaxrnn.jaxprs.moves import ON_ELEMENTS, counted, move
 from jaxrnn.streaming.sources import Path, describe_equation, scope_of
 
 #: A function ``rule(lowering, equation, *operands)`` that writes an equation and returns its result, or a list of

@@ -20,7 +20,7 @@ from jaxrnn._files.messages import brief
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.onnx.interface import spec_of
-from jaxrnn.onnx.state.stated import read_facts
+from jaxrnn.onnx.state.find import read_facts
 from jaxrnn.onnx.stepfile import FLUSH, STEP, StepFile
 from jaxrnn.steps.recordings import recording_specs, time_axis
 from jaxrnn.steps.specs import ArraySpec, taken

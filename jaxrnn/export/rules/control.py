@@ -16,11 +16,10 @@ from jaxrnn.export.lowering import Lowering, Rule, subgraph
 from jaxrnn.export.movement import concatenate, cut, reshape, source_of
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, maker_of, shape_of
-from jaxrnn.jaxprs.equations import CALLS, evaluate, type_of
+from jaxrnn.jaxprs.equations import CALLS, evaluate, needed, type_of, walk
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
-from jaxrnn.jaxprs.platforms import platforms_of
+from jaxrnn.jaxprs.primitives import platforms_of
 from jaxrnn.jaxprs.scanning import scan_recognised
-from jaxrnn.jaxprs.slices import needed, walk
 from jaxrnn.streaming.access import scan_parts
 
 #: Primitives that only call a function, and the parameter that holds the function.

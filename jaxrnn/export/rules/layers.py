@@ -15,8 +15,8 @@ import onnx
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.cells import GRU, LSTM, RNN
-from jaxrnn.cells.activations import SIGMOID, TANH
-from jaxrnn.cells.layers import written_out
+from jaxrnn.cells.cell import SIGMOID, TANH
+from jaxrnn.cells.recurrence import written_out
 from jaxrnn.export import kernels
 from jaxrnn.export.lowering import Lowering, Rule
 from jaxrnn.export.movement import bare, broadcast, reshape
@@ -25,7 +25,7 @@ from jaxrnn.export.rules.reduction import reduced
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
-from jaxrnn.jaxprs.operators import computed
+from jaxrnn.jaxprs.primitives import computed
 
 #: The operator of a cell, and its default activations.
 _OPERATORS: dict[type, tuple[str, tuple[Any, ...]]] = {

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.cells.geometry import Windows, windows_of
+from jaxrnn.cells.convolution import Windows, windows_of
 from jaxrnn.export.lowering import Lowering, Rule
 from jaxrnn.export.movement import cut, pad, padding_of, reshape, source_of, transpose
 from jaxrnn.export.rules.elementwise import cast

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.cells.geometry import Windows, windows_of
+from jaxrnn.cells.convolution import Windows, windows_of
 from jaxrnn.export.lowering import Lowering, Rule
 from jaxrnn.export.movement import pad, reshape, transpose
 from jaxrnn.export.rules.elementwise import elements
