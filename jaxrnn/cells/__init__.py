@@ -1,4 +1,4 @@
-"""Recurrent mathematics without ONNX: LSTM, GRU and RNN cells, their skeleton and derivatives, and matrix products."""
+"""Recurrent mathematics without ONNX: LSTM, GRU and RNN cells, layers, derivatives, and matrix products."""
 
 from jaxrnn.cells.bodies import GRU, LSTM, RNN
 from jaxrnn.cells.cell import Activation, Cell, Weights, parse_activations

@@ -1,6 +1,7 @@
-"""The LSTM cell with all of ONNX's features: peepholes, coupled gates, clipping and any activations.
+"""The LSTM, GRU and RNN cells with all of ONNX's features: peepholes, coupled gates, clipping, any activations.
 
-Source: operator LSTM of the ONNX specification. Gates are stacked in ONNX's order i, o, f, c.
+Source: operators LSTM, GRU and RNN of the ONNX specification. Gates are stacked in ONNX's order: i, o, f, c for LSTM,
+and z, r, h for GRU.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class LSTM(Cell):
         return (w.T, sum_biases(bias)), (r.T, r, None if peephole is None else jnp.split(peephole, 3))
 
     def step(self, recurrent: Any, carry: Carry, projected: jax.Array) -> Carry:
-        """One step."""
+        """Compute one step."""
         r, _, peephole = recurrent
         h, c = carry
         gates = projected + product(h, r)
@@ -55,7 +56,7 @@ class LSTM(Cell):
         return o * self._output(c), c
 
     def _gates(self, gates: jax.Array) -> jax.Array:
-        """All four gates from what enters them, without peepholes."""
+        """Compute all four gates from their inputs, without peepholes."""
         gates = clip_input(gates, self.clip)
         if self.activations[:2] == (SIGMOID, TANH):
             return by_platform(_sigmoid_gates_by_one_tanh, _sigmoid_gates, gates)
@@ -73,7 +74,7 @@ class LSTM(Cell):
     # The derivative: c = f c0 + i g and h = o H(c).
 
     def linearize(self, recurrent: Any, carry: Carry, projected: jax.Array) -> tuple[Carry, tuple[jax.Array, ...]]:
-        """One step; the coefficients are g i', H(c) o', c0 f', i g' concatenated in the gates' order, f and o H'(c)."""
+        """Compute a step; the coefficients are g i', H(c) o', c0 f', i g' concatenated in gate order, f and o H'(c)."""
         r, _, peephole = recurrent
         h, c0 = carry
         gates = projected + product(h, r)
@@ -99,7 +100,7 @@ class LSTM(Cell):
     def tangent(
         self, recurrent: Any, coefficients: tuple[jax.Array, ...], d_carry: Carry, d_projected: jax.Array
     ) -> Carry:
-        """The tangents of h and c after a step."""
+        """Return the tangents of h and c after a step."""
         _, rows, peephole = recurrent
         scales, f, output_scale = coefficients
         dh, dc = d_carry
@@ -115,13 +116,13 @@ class LSTM(Cell):
         return s_o * (d_o + peephole[1] * dc) + output_scale * dc, dc
 
     def residuals(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
-        """The cell state before and after the step, which the peepholes read."""
+        """Return the cell state before and after the step, which the peepholes read."""
         return () if recurrent[-1] is None else (before[1], after[1])
 
     def weight_tangents(
         self, d_recurrent: Any, residuals: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
     ) -> jax.Array:
-        """``h0 dR'`` plus the contribution of the peepholes."""
+        """Return ``h0 dR'`` plus the contribution of the peepholes."""
         matrix, _, peephole = d_recurrent
         total = product(residuals[0], matrix)
         if peephole is None:
@@ -132,7 +133,7 @@ class LSTM(Cell):
 
 
 def _each_gate(gates: jax.Array, sigmoid: Activation, cell_input: Activation) -> jax.Array:
-    """The activations of i, o and f, and of the cell input."""
+    """Apply the activations of i, o and f, and of the cell input."""
     cut = gates.shape[-1] // 4 * 3
     return jnp.concatenate([sigmoid(gates[..., :cut]), cell_input(gates[..., cut:])], -1)
 
@@ -142,7 +143,7 @@ def _sigmoid_gates(gates: jax.Array) -> jax.Array:
 
 
 def _sigmoid_gates_by_one_tanh(gates: jax.Array) -> jax.Array:
-    """All four gates through one tanh: sigmoid(x) = tanh(x / 2) / 2 + 1 / 2.
+    """Compute all four gates by one tanh: sigmoid(x) = tanh(x / 2) / 2 + 1 / 2.
 
     One vectorised function over the row is faster on the CPU than four over slices of it.
     """
@@ -190,11 +191,11 @@ class GRU(Cell):
         return (w.T, input_bias + recurrent_bias), (columns, rows, candidate_bias)
 
     def split_gates(self, projected: jax.Array) -> list[jax.Array]:
-        """One array for each gate: a loop that reads gates from the middle of rows takes two to three times as long."""
+        """Return an array for each gate; a loop over gates in the middle of rows is two to three times slower."""
         return jnp.split(projected, 3, -1)
 
     def step(self, recurrent: Any, carry: Carry, projected: list[jax.Array]) -> Carry:
-        """One step."""
+        """Compute one step."""
         (h,) = carry
         z, r, candidate = self._products(recurrent, h, projected)
         z, r = self._gate(z), self._gate(r)
@@ -204,7 +205,7 @@ class GRU(Cell):
     def _products(
         self, recurrent: Any, h: jax.Array, projected: list[jax.Array]
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """The inputs of gates z and r, and the candidate's recurrent part, None where the reset comes first."""
+        """Return the inputs of gates z and r, and the candidate's recurrent part, or None if the reset comes first."""
         columns, _, candidate_bias = recurrent
         z, r, *rest = jnp.split(product(h, columns[0]), 3 if self.linear_before_reset else 2, -1)
         return projected[0] + z, projected[1] + r, rest[0] + candidate_bias if rest else None
@@ -212,7 +213,7 @@ class GRU(Cell):
     def _candidate_input(
         self, recurrent: Any, h: jax.Array, projected: list[jax.Array], candidate: jax.Array | None, r: jax.Array
     ) -> jax.Array:
-        """The input of the candidate's activation."""
+        """Return the input of the candidate's activation."""
         return projected[2] + (product(r * h, recurrent[0][1]) if candidate is None else r * candidate)
 
     def _gate(self, gate: jax.Array) -> jax.Array:
@@ -227,7 +228,7 @@ class GRU(Cell):
     def linearize(
         self, recurrent: Any, carry: Carry, projected: list[jax.Array]
     ) -> tuple[Carry, tuple[jax.Array, ...]]:
-        """One step; the coefficients are (h0 - g) z', n r' (or h0 r'), (1 - z) g', z and r."""
+        """Compute a step; the coefficients are (h0 - g) z', n r' (or h0 r'), (1 - z) g', z and r."""
         (h,) = carry
         z, r, candidate = self._products(recurrent, h, projected)
         (z, slope_z), (r, slope_r) = value_and_slope(self._gate, z), value_and_slope(self._gate, r)
@@ -238,7 +239,7 @@ class GRU(Cell):
     def tangent(
         self, recurrent: Any, coefficients: tuple[jax.Array, ...], d_carry: Carry, d_projected: list[jax.Array]
     ) -> Carry:
-        """The tangent of h after a step."""
+        """Return the tangent of h after a step."""
         by_z, by_r, slope, z, r = coefficients
         (dh,), rows = d_carry, recurrent[1]
         d_z, d_r, *rest = jnp.split(product_of_rows(dh, rows[0]), 3 if self.linear_before_reset else 2, -1)
@@ -249,7 +250,7 @@ class GRU(Cell):
     def weight_tangents(
         self, d_recurrent: Any, residuals: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
     ) -> jax.Array:
-        """``h0 dR'``, with the reset gate on the candidate before or after the product."""
+        """Return ``h0 dR'``, with the reset gate on the candidate before or after the product."""
         columns, _, candidate_bias = d_recurrent
         (h,), r = residuals, coefficients[-1]
         if not self.linear_before_reset:
@@ -279,26 +280,26 @@ class RNN(Cell):
         return (w.T, sum_biases(bias)), (r.T, r)
 
     def step(self, recurrent: Any, carry: Carry, projected: jax.Array) -> Carry:
-        """One step."""
+        """Compute one step."""
         return (self._activate(projected + product(carry[0], recurrent[0])),)
 
     def _activate(self, gate: jax.Array) -> jax.Array:
         return self.activations[0](clip_input(gate, self.clip))
 
     def linearize(self, recurrent: Any, carry: Carry, projected: jax.Array) -> tuple[Carry, tuple[jax.Array, ...]]:
-        """One step; the coefficient is the slope f'."""
+        """Compute a step; the coefficient is the slope f'."""
         h, slope = value_and_slope(self._activate, projected + product(carry[0], recurrent[0]))
         return (h,), (slope,)
 
     def tangent(
         self, recurrent: Any, coefficients: tuple[jax.Array, ...], d_carry: Carry, d_projected: jax.Array
     ) -> Carry:
-        """``dh = f' (d_projected + dh0 R')``."""
+        """Return ``dh = f' (d_projected + dh0 R')``."""
         (slope,) = coefficients
         return (slope * (d_projected + product_of_rows(d_carry[0], recurrent[1])),)
 
     def weight_tangents(
         self, d_recurrent: Any, residuals: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
     ) -> jax.Array:
-        """``h0 dR'``."""
+        """Return ``h0 dR'``."""
         return product(residuals[0], d_recurrent[0])

@@ -1,4 +1,4 @@
-"""What a recurrent cell is: its weights, one step, and the derivative of that step."""
+"""The interface of recurrent cells: weights, a step, and the derivative of the step; and activation functions."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Weights(NamedTuple):
 
 
 class Cell(Protocol):
-    """One recurrent cell: a step and its derivative. Time, direction and lengths are the skeleton's.
+    """A recurrent cell: a step and its derivative. The skeleton adds time, direction and lengths.
 
     The derivative has two parts. `tangent` is linear in the tangents of the carry and of the projected frame, with the
-    coefficients that `linearize` computes. `weight_tangents` adds what the tangents of the weights contribute, as one
-    product for all frames.
+    coefficients from `linearize`. `weight_tangents` adds the contribution of the weights' tangents, as one product for
+    all frames.
     """
 
     #: Gates whose weights are stacked along the first axis of `Weights.input`.
@@ -44,39 +44,39 @@ class Cell(Protocol):
     carries: ClassVar[int]
 
     def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
-        """The weights as `project` takes them, a matrix and a bias or None, and as `step` takes them."""
+        """Return the weights for `project` (a matrix, and a bias or None) and the weights for `step`."""
         ...
 
     def project(self, prepared: tuple[jax.Array, jax.Array | None], x: jax.Array) -> jax.Array:
-        """The part of the gates that needs no carry, for all frames: ``[..., features] -> [..., G * hidden]``."""
+        """Compute the part of the gates without carry, for all frames: ``[..., features] -> [..., G * hidden]``."""
         w, bias = prepared
         projected = product(x, w)
         return projected if bias is None else projected + bias
 
     def split_gates(self, projected: jax.Array) -> Any:
-        """Projected frames as `step` takes them: one array, or several where a loop over them is faster."""
+        """Split projected frames for `step`: an array, or several arrays if a loop over them is faster."""
         return projected
 
     def step(self, recurrent: Any, carry: Carry, projected: Any) -> Carry:
-        """One step, from carry arrays ``[batch, hidden]`` and one projected frame as `split_gates` returns it."""
+        """Compute a step from carry arrays ``[batch, hidden]`` and a projected frame from `split_gates`."""
         ...
 
     def linearize(self, recurrent: Any, carry: Carry, projected: Any) -> tuple[Carry, tuple[jax.Array, ...]]:
-        """One step, and the coefficients of its derivative, arrays ``[batch, k * hidden]``."""
+        """Compute a step, and the coefficients of its derivative, arrays ``[batch, k * hidden]``."""
         ...
 
     def tangent(self, recurrent: Any, coefficients: tuple[jax.Array, ...], d_carry: Carry, d_projected: Any) -> Carry:
-        """The tangent of the carry after a step; ``d_projected`` is split like the projected frame."""
+        """Return the tangent of the carry after a step; ``d_projected`` is split like the projected frame."""
         ...
 
     def residuals(self, recurrent: Any, before: Carry, after: Carry) -> tuple[jax.Array, ...]:
-        """The parts of the carries around a step that `weight_tangents` needs besides the hidden state before it."""
+        """Return the parts of the carries around a step that `weight_tangents` needs besides the hidden state."""
         return ()
 
     def weight_tangents(
         self, d_recurrent: Any, residuals: tuple[jax.Array, ...], coefficients: tuple[jax.Array, ...]
     ) -> jax.Array:
-        """What the tangents of the weights add to those of the projected frames, ``[time, batch, G * hidden]``.
+        """Return the contribution of weight tangents to projected frames, ``[time, batch, G * hidden]``.
 
         Args:
             d_recurrent: tangents with the structure of the recurrent weights.
@@ -87,7 +87,7 @@ class Cell(Protocol):
 
 
 def sum_biases(bias: jax.Array | None) -> jax.Array | None:
-    """ONNX's two biases, the input's and the recurrent one, as their sum ``[G * hidden]``."""
+    """Return the sum of ONNX's input and recurrent biases, ``[G * hidden]``."""
     return None if bias is None else bias[: bias.shape[0] // 2] + bias[bias.shape[0] // 2 :]
 
 
@@ -144,7 +144,7 @@ class Activation:
     coefficients: tuple[float, ...] = ()
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Element-wise, in the type of ``x``."""
+        """Apply the function elementwise, in the type of ``x``."""
         function, _ = _FUNCTIONS[self.name]
         return function(x, *(jnp.asarray(value, x.dtype) for value in self.coefficients))
 
@@ -153,7 +153,7 @@ SIGMOID, TANH = Activation("Sigmoid"), Activation("Tanh")
 
 
 def value_and_slope(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The value and the derivative of an element-wise function at x."""
+    """Return the value and the derivative of an elementwise function at x."""
     return jax.jvp(function, (x,), (jnp.ones_like(x),))
 
 

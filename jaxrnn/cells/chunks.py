@@ -48,7 +48,7 @@ def recomputing(remat: Remat) -> Iterator[None]:
 
 
 def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tuple[Any, Any]:
-    """Run a recurrence over frames, in chunks where `recomputing` asks for them.
+    """Run a recurrence over frames, in chunks if `recomputing` asks for chunks.
 
     Args:
         run: ``(carry, frames) -> (carry, outputs)`` over any number of frames.
@@ -73,7 +73,7 @@ def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tu
 
 
 def in_blocks(run: Run, carry: Any, frames: Any, bytes_a_frame: int, *, reverse: bool = False) -> tuple[Any, Any]:
-    """Run a recurrence over frames; on CPUs in blocks where it is long.
+    """Run a recurrence over frames; long recurrences run in blocks on CPUs.
 
     Args:
         run: ``(carry, frames) -> (carry, outputs)`` over any number of frames.
@@ -115,12 +115,12 @@ def _in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse
 
 
 def is_in_parts(length: Any, bytes_a_frame: Any) -> bool:
-    """Whether `in_chunks` or `in_blocks` cuts a sequence."""
+    """Return True if `in_chunks` or `in_blocks` cuts a sequence."""
     return _chunk_of(length) is not None or _block_of(length, bytes_a_frame) is not None
 
 
 def _block_of(length: Any, bytes_a_frame: Any) -> int | None:
-    """Frames in a block; None for a sequence that is not cut, as one of a symbolic length or batch."""
+    """Return the frames in a block; None for an uncut sequence, such as one of symbolic length or batch."""
     if is_plain() or not isinstance(length, int) or not isinstance(bytes_a_frame, int):
         return None
     size = max(1, BLOCK // max(bytes_a_frame, 1))
@@ -128,7 +128,7 @@ def _block_of(length: Any, bytes_a_frame: Any) -> int | None:
 
 
 def _chunk_of(length: Any) -> int | None:
-    """Frames in a chunk; None for a sequence that is not cut. One of a symbolic length never is."""
+    """Return the frames in a chunk; None for an uncut sequence. Symbolic lengths are never cut."""
     remat = _chosen.value
     if remat is None or is_plain() or not isinstance(length, int):
         return None

@@ -1,9 +1,9 @@
-"""Convolutions in the form that CPUs are fast with: as one matrix product, where it is no larger than it needs to be.
+"""Convolutions in the form that is fast on CPUs: as one matrix product, if that product is not too large.
 
-XLA has a fast kernel for some convolutions on CPUs: those of one group of channels, whose operand is not dilated, and
-which are in no loop. The others, and derivatives of dilated ones, take up to fifty times as long as a product. Of few
-frames alone, a product is mostly faster in any case; where many streams or frames are mapped over them, it is so if the
-operand is dilated, or there is one window. Other platforms convolve, and so do plain forms.
+On CPUs, XLA has a fast kernel for convolutions of one channel group with an undilated operand outside of loops. Other
+convolutions, and derivatives of dilated convolutions, take up to fifty times as long as a product. For few frames, a
+product is mostly faster. For many mapped streams or frames, a product is faster if the operand is dilated, or if there
+is one window. Other platforms, and plain forms, use a convolution.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def convolve(
     precision: Any = None,
     dtype: Any = None,
 ) -> jax.Array:
-    """``lax.conv_general_dilated``, in the form that is fast where all sizes are known.
+    """Evaluate ``lax.conv_general_dilated`` in the form that is fast for known sizes.
 
     Args:
         x: ``[batch, channels, *spatial]``.
@@ -106,7 +106,7 @@ def _inverse(places: Sequence[int]) -> tuple[int, ...]:
 
 
 def _product(sizes: list[int], taps: list[int], windows: list[Windows], groups: int) -> WindowProduct | None:
-    """The product that moves the fewest elements; None where a convolution is better."""
+    """Return the product that moves the fewest elements; None if a convolution is faster."""
     if 0 in sizes or 0 in taps or any(each.count == 0 for each in windows):
         return None
     dilated = any(each.spacing > 1 for each in windows)
@@ -127,7 +127,7 @@ TAPS = 64
 
 
 def is_depthwise(operand: Sequence[Any], kernel: Sequence[Any], groups: int) -> bool:
-    """Whether `depthwise` can compute a convolution.
+    """Return True if `depthwise` can compute a convolution.
 
     Args:
         operand: shape ``[batch, channels, *spatial]``. One with a symbolic size stays a convolution, which `stream`
@@ -179,7 +179,7 @@ def depthwise(
 
 
 def _shifted_products(x: jax.Array, kernel: jax.Array, windows: Sequence[Windows]) -> jax.Array:
-    """A sum with a term for each tap. Along axes of a dilated operand, every element is multiplied by every tap."""
+    """Return a sum with a term for each tap. Along dilated axes, every element is multiplied by every tap."""
     dilated = [axis for axis, each in enumerate(windows) if each.spacing > 1]
     # 16-bit products are summed in 32 bits, as in XLA's own convolution.
     dtype = x.dtype
@@ -212,8 +212,8 @@ class WindowProduct:
     """A convolution as a matrix product.
 
     Attributes:
-        windows: along each spatial axis.
-        scattered: whether the taps of an axis are results; they are else gathered.
+        windows: the windows along each spatial axis.
+        scattered: whether the taps of an axis are results; other taps are gathered.
         batch, channels, out, groups: sizes.
     """
 
@@ -235,38 +235,38 @@ class WindowProduct:
 
     @property
     def kernel_order(self) -> list[int]:
-        """The axes of the kernel as the product takes them: out, scattered taps, gathered taps, channels.
+        """Return the axes of the kernel in the order of the product: out, scattered taps, gathered taps, channels.
 
-        What is summed over lies side by side: with few windows, a product with the transpose takes four times as long.
+        Summed axes are adjacent in memory: with few windows, a product with the transpose takes four times as long.
         """
         gathered, scattered = (self._axes(scattered=side) for side in (False, True))
         return [0, *(2 + axis for axis in scattered), *(2 + axis for axis in gathered), 1]
 
     @property
     def slices(self) -> int:
-        """What lies under the windows is so many slices of the operand: one for each tap, or one for each window."""
+        """Return the number of slices of the operand under the windows: one for each tap, or for each window."""
         return math.prod(min(each.taps, each.count) for each in self._gathered)
 
     @property
     def _places(self) -> list[int]:
-        """Where results are along each axis: one for each window, or for each element if its taps are scattered."""
+        """Return the number of results along each axis: one for each window, or for each element if taps scatter."""
         pairs = zip(self.windows, self.scattered, strict=True)
         return [each.size if scattered else each.count for each, scattered in pairs]
 
     @property
     def operand(self) -> int:
-        """The elements under the windows."""
+        """Return the elements under the windows."""
         return self.batch * self.channels * math.prod(self._places) * math.prod(each.taps for each in self._gathered)
 
     @property
     def results(self) -> int:
-        """The elements of the product."""
+        """Return the elements of the product."""
         taps = math.prod(self.windows[axis].taps for axis in self._axes(scattered=True))
         return self.batch * self.out * taps * math.prod(self._places)
 
     @property
     def cost(self) -> float:
-        """What takes time, in elements that are moved before and after the product."""
+        """Return the cost, in elements that move before and after the product."""
         depth = self.operand // (self.batch * math.prod(self._places) * self.groups)
         moved = self.operand * (self.slices > 1) + self.results * any(self.scattered)
         return moved + self.results * depth / MULTIPLICATIONS
@@ -274,7 +274,7 @@ class WindowProduct:
     # -- computing
 
     def __call__(self, x: jax.Array, spec: Sequence[int], kernel: jax.Array, precision: Any) -> jax.Array:
-        """The convolution ``[batch, out, *spatial]``; low-precision products are summed, and given, in float32.
+        """Convolve: ``[batch, out, *spatial]``; low-precision products are summed and returned in float32.
 
         Args:
             x: the operand.
@@ -296,7 +296,7 @@ class WindowProduct:
         return jnp.swapaxes(y, 0, 1)
 
     def _pieces(self, x: jax.Array, spec: Sequence[int]) -> list[jax.Array]:
-        """What lies under the windows: of every gathered axis all windows for each tap, or all taps for each window."""
+        """Return the operand under the windows: for gathered axes the windows of each tap, or the reverse."""
         pieces = [x]
         for axis in self._axes(scattered=False):
             each, place = self.windows[axis], spec[2 + axis]
@@ -305,7 +305,7 @@ class WindowProduct:
         return pieces
 
     def _joined(self, pieces: Sequence[jax.Array], spec: Sequence[int]) -> jax.Array:
-        """Pieces, one or all, as ``[gathered taps, channels, batch, places]``."""
+        """Return pieces as ``[gathered taps, channels, batch, places]``."""
         steps = [min(each.taps, each.count) if len(pieces) > 1 else 1 for each in self._gathered]
         under = jnp.stack(pieces).reshape(*steps, *pieces[0].shape)
         batch, channels, *own = (len(steps) + axis for axis in spec)
@@ -317,7 +317,7 @@ class WindowProduct:
         return jnp.transpose(under, [*taps, channels, batch, *places])
 
     def _product(self, kernel: jax.Array, under: jax.Array, precision: Any) -> jax.Array:
-        """The product ``[groups, out and scattered taps, windows]``, without the first axis for one group."""
+        """Return the product ``[groups, out and scattered taps, windows]``, without the first axis for one group."""
         depth, groups = len(self._gathered) + 1, [self.groups] if self.groups > 1 else []
         if groups:
             under = under.reshape(*under.shape[: depth - 1], self.groups, -1, *under.shape[depth:])
@@ -337,7 +337,7 @@ class WindowProduct:
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows along one axis, in the terms of ``lax.conv_general_dilated``.
+    """The windows along an axis, in the terms of ``lax.conv_general_dilated``.
 
     Element i of the operand is at ``low + i * spacing``. Window j begins at ``j * stride``, and its taps are `dilation`
     apart.
@@ -353,21 +353,21 @@ class Windows:
 
     @property
     def extent(self) -> int:
-        """How far the last tap of a window is from its first."""
+        """Return the distance from the first to the last tap of a window."""
         return (self.taps - 1) * self.dilation
 
     @property
     def count(self) -> int:
-        """How many windows there are."""
+        """Return the number of windows."""
         length = (self.size - 1) * self.spacing + 1 if self.size else 0
         return max((length + self.low + self.high - self.extent - 1) // self.stride + 1, 0)
 
     def under_tap(self, x: jax.Array, tap: int, axis: int) -> jax.Array:
-        """What a tap meets in each window, along an axis of the operand."""
+        """Return the elements under a tap in all windows, along an axis of the operand."""
         return _elements(x, tap * self.dilation - self.low, self.count, self.stride, axis)
 
     def under_window(self, x: jax.Array, index: int, axis: int) -> jax.Array:
-        """What a window meets with each tap, along an axis of the operand."""
+        """Return the elements under a window for all taps, along an axis of the operand."""
         return _elements(x, index * self.stride - self.low, self.taps, self.dilation, axis)
 
 
@@ -379,7 +379,7 @@ def windows_of(
     input_dilation: Sequence[int],
     kernel_dilation: Sequence[int],
 ) -> list[Windows]:
-    """The windows along each axis; the arguments have an entry for each."""
+    """Return the windows along each axis; the arguments have an entry for each axis."""
     rows = zip(sizes, taps, strides, padding, input_dilation, kernel_dilation, strict=True)
     return [
         Windows(size, count, stride, int(low), int(high), spacing, dilation)
@@ -388,7 +388,7 @@ def windows_of(
 
 
 def overlap_add(parts: jax.Array, windows: Windows, taps: int, axis: int) -> jax.Array:
-    """The sum of what every element of the operand gives to the windows along an axis.
+    """Sum the contributions of every element of the operand to the windows along an axis.
 
     Args:
         parts: what each element gives, with one of its axes for the taps.
@@ -422,9 +422,9 @@ def overlap_add(parts: jax.Array, windows: Windows, taps: int, axis: int) -> jax
 
 
 def _elements(x: jax.Array, first: int, count: int, step: int, axis: int) -> jax.Array:
-    """So many elements along an axis, so far apart; zeros where there are none.
+    """Return equally spaced elements along an axis, with zeros outside.
 
-    Slices of a padded array would need it in memory: each is padded for itself.
+    Slices of a padded array would need the padded array in memory, so each slice is padded separately.
     """
     size = x.shape[axis]
     before = min(max(-(first // step), 0), count)
@@ -437,7 +437,7 @@ def _elements(x: jax.Array, first: int, count: int, step: int, axis: int) -> jax
 
 
 def _padded(x: jax.Array, widths: Mapping[int, tuple[int, int, int]]) -> jax.Array:
-    """Zeros before, after and between the elements of some axes; negative numbers crop."""
+    """Insert zeros before, after and between the elements of some axes; negative numbers crop."""
     if not any(map(any, widths.values())):
         return x
     return lax.pad(x, jnp.zeros((), x.dtype), [widths.get(axis, (0, 0, 0)) for axis in range(x.ndim)])

@@ -1,4 +1,4 @@
-"""Linear attention: a recurrence whose state is one matrix for each head, from keys to values.
+"""Linear attention: a recurrence whose state is a matrix for each head, from keys to values.
 
 Sources: Katharopoulos et al., "Transformers are RNNs", 2020 (the sum); Yang et al., "Gated Linear Attention
 Transformers with Hardware-Efficient Training", 2023 (the decay); Yang et al., "Gated Delta Networks", 2024 (the delta
@@ -22,7 +22,7 @@ from jaxrnn.cells.products import matrix_products_in, product, product_type
 
 
 def step(state: jax.Array, frame: AttentionFrames) -> tuple[jax.Array, jax.Array]:
-    """One frame: the new state ``[batch, heads, d_k, d_v]`` and the output ``[batch, heads, group, d_v]``."""
+    """Compute a frame: the new state ``[batch, heads, d_k, d_v]`` and the output ``[batch, heads, group, d_v]``."""
     key, value, decayed = frame.key, frame.value[..., None, :], state
     factors = None if frame.decay is None else jnp.exp(frame.decay)
     if factors is not None:
@@ -37,7 +37,7 @@ def step(state: jax.Array, frame: AttentionFrames) -> tuple[jax.Array, jax.Array
 
 
 def linear_attention(frames: AttentionFrames, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Linear attention over a sequence, frame by frame, optionally with a decay and with the delta rule.
+    """Run linear attention over a sequence, optionally with a decay and with the delta rule.
 
     Args:
         frames: arrays ``[time, ...]`` of one floating type.
@@ -63,9 +63,9 @@ def linear_attention(frames: AttentionFrames, state: jax.Array) -> tuple[jax.Arr
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _sequence(dtype: np.dtype | None, state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, jax.Array]:
-    """The loop over frames, with the derivative of the closed form over chunks.
+    """Run the loop over frames, with the derivative of the closed form over chunks.
 
-    JAX's own derivative of the loop stores a matrix for every frame and takes three to fifteen times as long.
+    JAX's derivative of the loop stores a matrix for every frame and takes three to fifteen times as long.
     """
     with matrix_products_in(dtype):
         return varying.scan(step, state, frames)
@@ -101,7 +101,7 @@ class AttentionFrames(NamedTuple):
 
 
 def over_chunks(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, jax.Array]:
-    """A sequence of known length, at least 1: the final state, and outputs ``[time, batch, heads, group, d_v]``.
+    """Run a sequence of known length from 1: the final state, and outputs ``[time, batch, heads, group, d_v]``.
 
     The backward pass recomputes each chunk.
     """
@@ -120,7 +120,7 @@ def over_chunks(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, j
 
 
 def _chunk(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, jax.Array]:
-    """One chunk. Its frames are counted by t and i; the rows of a frame are its queries, then its key."""
+    """Run a chunk. Frames are counted by t and i; the rows of a frame are its queries, then its key."""
     query, key, value = (jnp.moveaxis(x, 0, 2) for x in frames[:3])
     length, group = query.shape[2:4]
     delta = frames.rate is not None
@@ -152,7 +152,7 @@ def _chunk(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, jax.Ar
 
 
 def _between(decay: jax.Array) -> jax.Array:
-    """The share of what frame i added that is left at frame t, from log factors ``[batch, heads, t, features]``.
+    """Return the share of frame i that is left at frame t, from log factors ``[batch, heads, t, features]``.
 
     Each sum of logarithms adds only the terms between its two frames. A difference of two cumulative sums would cancel
     catastrophically after a frame that clears the state.
@@ -169,7 +169,7 @@ def _between(decay: jax.Array) -> jax.Array:
 
 
 def _flat_product(rows: jax.Array, matrix: jax.Array) -> jax.Array:
-    """``[batch, heads, t, group, k], [batch, heads, k, n] -> [batch, heads, t, group, n]``."""
+    """Multiply: ``[batch, heads, t, group, k], [batch, heads, k, n] -> [batch, heads, t, group, n]``."""
     batch, heads, length, group, size = rows.shape
     flat = rows.reshape((batch, heads, length * group, size))
     return product(flat, matrix).reshape((batch, heads, length, group, matrix.shape[-1]))

@@ -1,4 +1,4 @@
-"""Matrix products with low-precision operands that accumulate in the operands' own type."""
+"""Matrix products in low precision, and the forms of a program: by platform, and plain forms for ONNX."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _chosen = jax.make_user_context(None)
 def matrix_products_in(dtype: Any) -> Iterator[None]:
     """Trace matrix products and convolutions of float32 arrays with low-precision operands.
 
-    Everything else stays in float32, the accumulation too (mixed precision). Parameters are not changed.
+    Everything else, including accumulation, stays in float32 (mixed precision). Parameters are not changed.
 
     Args:
         dtype: ``"bfloat16"`` or ``"float16"``; None for the operands' own type.
 
     Raises:
-        InputError: it is another type.
+        InputError: ``dtype`` is another type.
     """
     with _chosen(compute_type(dtype)):
         yield
 
 
 def product_type() -> np.dtype | None:
-    """The type that `matrix_products_in` asks for."""
+    """Return the type that `matrix_products_in` sets."""
     return _chosen.value
 
 
@@ -56,18 +56,18 @@ class Types:
 
     @classmethod
     def here(cls) -> Types:
-        """Those here and now."""
+        """Return the current types."""
         return cls(bool(jax.config.read("jax_enable_x64")), product_type(), is_plain())
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
-        """Trace in them."""
+        """Trace in these types."""
         with jax.enable_x64(self.wide), matrix_products_in(self.products), plain_forms(self.plain):
             yield
 
 
 def product_operands(*operands: jax.Array) -> list[jax.Array]:
-    """The operands of a product, cast to the type that `matrix_products_in` asks for; accumulate it in float32."""
+    """Cast the operands of a product to the type that `matrix_products_in` sets; accumulate in float32."""
     dtype = product_type()
     if dtype is None or any(operand.dtype != jnp.float32 for operand in operands):
         return list(operands)
@@ -75,12 +75,12 @@ def product_operands(*operands: jax.Array) -> list[jax.Array]:
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """``a @ b``, in the type of the operands."""
+    """Return ``a @ b`` in the type of the operands."""
     return jnp.matmul(*product_operands(a, b), preferred_element_type=a.dtype)
 
 
 def product_of_rows(a: jax.Array, b: jax.Array) -> jax.Array:
-    """``a @ b.T``. Its transpose reads b in memory order, which halves its time on the CPU."""
+    """Return ``a @ b.T``. The transpose reads b in memory order, which halves the time on a CPU."""
     dimensions = (((a.ndim - 1,), (1,)), ((), ()))
     left, right = product_operands(a, b)
     return lax.dot_general(left, right, dimensions, preferred_element_type=a.dtype)
@@ -92,25 +92,25 @@ _plain = jax.make_user_context(False)
 
 @contextlib.contextmanager
 def plain_forms(wanted: bool = True) -> Iterator[None]:
-    """Trace everything as the textbook has it, for an ONNX graph, or again in the forms that XLA is fast with."""
+    """Trace textbook forms, for an ONNX graph, or again the forms that are fast in XLA."""
     with _plain(wanted):
         yield
 
 
 def is_plain() -> bool:
-    """Whether functions are traced in plain forms here."""
+    """Return True if functions are traced in plain forms."""
     return _plain.value
 
 
 def by_platform(cpu: Callable[..., Any], plain: Callable[..., Any], *operands: Any) -> Any:
-    """``cpu(*operands)`` in a program for CPUs, and ``plain(*operands)`` in one for any other platform.
+    """Evaluate ``cpu(*operands)`` in programs for CPUs, and ``plain(*operands)`` on other platforms.
 
-    In plain forms, it is ``plain(*operands)`` everywhere. Called outside of any transformation, the platform is that of
-    JAX's default device.
+    Plain forms always use ``plain(*operands)``. Outside of transformations, the platform is that of JAX's default
+    device.
 
     Args:
         cpu: a function of arrays.
-        plain: another one, which gives arrays of the same shapes and types.
+        plain: a function with results of the same shapes and types.
         operands: pytrees of arrays.
     """
     if is_plain():

@@ -1,4 +1,4 @@
-"""The skeleton of every recurrent layer: time, direction, sequence lengths and stacking. A cell adds one step."""
+"""The skeleton of recurrent layers: time, direction, sequence lengths, stacking, and derivatives."""
 
 from __future__ import annotations
 
@@ -71,21 +71,22 @@ def run_direction(
 
 
 def exists_of(x: jax.Array, lengths: jax.Array | None) -> jax.Array | None:
-    """Which frames of each row exist, ``bool[time, batch, 1]``; None if all do."""
+    """Return the existing frames of each row, ``bool[time, batch, 1]``; None if all frames exist."""
     if lengths is None:
         return None
     return (jnp.arange(x.shape[0], dtype=lengths.dtype)[:, None] < lengths[None, :])[..., None]
 
 
 def _bytes_a_frame(cell: Cell, initial: Carry) -> Any:
-    """The bytes of one projected frame."""
+    """Return the bytes of a projected frame."""
     return cell.gates * initial[0].size * initial[0].dtype.itemsize
 
 
 def _is_one_loop(cells: Sequence[Cell], weights: Sequence[Weights], x: jax.Array, initial: Sequence[Carry]) -> bool:
-    """Whether the two directions of a layer run in one loop.
+    """Return True if the two directions of a layer run in one loop.
 
-    The gradient of several rows is faster in two. A symbolic number of rows is that of the frames in a pulse: few.
+    The gradient of several rows is faster in two loops. A symbolic number of rows is the number of frames in a pulse:
+    few.
     """
     frames, rows = x.shape[:2]
     return (
@@ -103,7 +104,7 @@ def _is_one_loop(cells: Sequence[Cell], weights: Sequence[Weights], x: jax.Array
 def _run_both(
     cell: Cell, weights: Sequence[Weights], x: jax.Array, initial: Sequence[Carry], exists: jax.Array | None
 ) -> tuple[jax.Array, Carry]:
-    """As `run` of two directions, in one loop over a batch of two: of the second, all frames are in reverse order."""
+    """Run two directions in one loop over a batch of two; the second direction has reversed frames."""
 
     def both(array: jax.Array) -> jax.Array:
         return jnp.stack([array, jnp.flip(array, 0)], 1)
@@ -253,14 +254,14 @@ def _dense(tangent: Any) -> Any:
 
 
 def masked_update(mask: jax.Array | None, new: Carry, old: Carry) -> Carry:
-    """The carry after a step: the new one where the frame exists, else the old one. Without a mask, the new one."""
+    """Return the carry after a step: the new carry in existing frames, else the old carry."""
     if mask is None:
         return new
     return tuple(jnp.where(mask, after, before) for after, before in zip(new, old, strict=True))
 
 
 def masked_output(mask: jax.Array | None, y: jax.Array) -> jax.Array:
-    """The output of a step: zeros where the frame does not exist."""
+    """Return the output of a step, with zeros in frames that do not exist."""
     return y if mask is None else jnp.where(mask, y, jnp.zeros((), y.dtype))
 
 
@@ -310,7 +311,7 @@ def written_out(
     lengths: jax.Array | None = None,
     exists: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
-    """As `run_layer`, step by step in plain forms too."""
+    """Run a layer as `run_layer` does, step by step in plain forms too."""
     batch, hidden = x.shape[1], weights.recurrent.shape[-1]
     zeros = jnp.zeros((batch, hidden), x.dtype)
     carries = [tuple(zeros if each is None else each[d] for each in initial) for d in range(len(cells))]
@@ -331,7 +332,7 @@ layer_p.multiple_results = True
 def computed(
     *operands: Any, cells: tuple[Cell, ...], direction: str, structure: Any, types: Types, fills: bool
 ) -> list[jax.Array]:
-    """The results of the primitive, in the usual forms."""
+    """Evaluate the primitive in the usual forms."""
     x, initial, weights, exists = jax.tree.unflatten(structure, operands)
     with dataclasses.replace(types, plain=False).in_force():
         y, final = run_layer(cells, weights, x, initial, direction=direction, exists=exists)
@@ -345,7 +346,7 @@ def _shapes(*operands: Any, cells: tuple[Cell, ...], structure: Any, **_: Any) -
 
 
 def _batched(operands: Any, axes: Any, **params: Any) -> Any:
-    """A layer over a larger batch, with the mapped axis in front; several layers where weights are mapped."""
+    """Run a layer over a larger batch, with the mapped axis in front; mapped weights give several layers."""
     structure = params["structure"]
     x, initial, weights, exists = jax.tree.unflatten(structure, operands)
     places = jax.tree.unflatten(structure, [-1 if axis is None else axis for axis in axes])
@@ -355,7 +356,7 @@ def _batched(operands: Any, axes: Any, **params: Any) -> Any:
     batch = x.shape[1 + (0 <= places[0] <= 1)]
 
     def merged(array: jax.Array, place: int) -> jax.Array:
-        """The array with the mapped axis merged into its batch, the second axis of all operands."""
+        """Merge the mapped axis into the batch, the second axis of all operands."""
         rows = array.ndim - (place >= 0)
         front = jnp.expand_dims(array, 1) if place < 0 else jnp.moveaxis(array, place, 1)
         shape = (front.shape[0], size, batch, *front.shape[3:])

@@ -1,1 +1,1 @@
-"""What JAX functions are made of, as data: jaxprs traced, evaluated, sliced and scheduled; cells found in them."""
+"""Tools on jaxprs: trace, evaluate, slice and schedule functions, and recognise recurrent cells."""

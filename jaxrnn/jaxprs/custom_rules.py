@@ -1,7 +1,7 @@
-"""Functions with derivative rules of their own, rewritten together with their rules.
+"""Functions with custom derivative rules, rewritten together with their rules.
 
-Whoever evaluates the equations of such a function in another way, on chunks of a stream or on values that vary over
-other mesh axes, would lose its rule: where JAX asks for the rule, it is traced, and evaluated in that way too.
+An evaluator that runs the equations of such a function on other values (chunks of a stream, values that vary over other
+mesh axes) would lose the rule. When JAX asks for the rule, the rule is therefore traced and run by the same evaluator.
 """
 
 from __future__ import annotations
@@ -26,31 +26,28 @@ class Domain(Protocol):
     """A way to evaluate jaxprs.
 
     Attributes:
-        arrays: what else it reads. A rule is traced later than its function, and may not close over tracers.
-        types: what rules are traced in: those of the function, whatever they are where it is differentiated.
+        arrays: other arrays that the evaluator reads. A rule is traced later than its function, and may not close over
+            tracers.
+        types: the types in which rules are traced: the types of the function, also if they differ at differentiation.
     """
 
     arrays: list[Any]
     types: Types
 
     def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
-        """See that a function of operands can keep its rule: where JAX differentiates at once, it asks for that first.
-
-        Raises:
-            Exception: it cannot.
-        """
+        """Raise an error if a function of these operands cannot keep its rule."""
         ...
 
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-        """The values that a jaxpr gives for the arrays of operands of these kinds."""
+        """Evaluate a jaxpr on the arrays of operands of these kinds."""
         ...
 
     def arrays_of(self, values: Sequence[Any]) -> list[Any]:
-        """The arrays of values."""
+        """Return the arrays of values."""
         ...
 
     def kinds_of(self, values: Sequence[Any]) -> list[Any]:
-        """What values are, without their arrays."""
+        """Return the static descriptions of values, without arrays."""
         ...
 
 
@@ -60,13 +57,7 @@ def with_rule(
     domain: Domain,
     inputs: Sequence[Any],
 ) -> Callable[..., list[Any]]:
-    """The function of a ``custom_jvp_call`` or ``custom_vjp_call`` in a domain, with its rule.
-
-    Args:
-        equation: the call.
-        as_traced: the function of arrays that it is, on arrays like those of the trace.
-        domain: how it and its rule are evaluated.
-        inputs: the kinds of its operands.
+    """Return the function of a ``custom_jvp_call`` or ``custom_vjp_call`` in a domain, with its rule.
 
     Returns:
         A function of the arrays of the operands.

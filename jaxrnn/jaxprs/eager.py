@@ -1,7 +1,7 @@
-"""Pure functions that may be called outside of every program, where JAX compiles each loop of theirs at each call.
+"""Compilation of eager calls of pure functions.
 
-A loop's body is a new function in every call, so nothing that JAX compiled for the last one is found again. Compiled as
-a whole, a function is found by the shapes of its arguments, under ``grad``, ``jvp`` and ``vmap`` too.
+Outside of a program, JAX compiles every loop at each call, because the loop's body is a new function in each call. A
+function that is compiled as a whole is cached by the shapes of its arguments, under ``grad``, ``jvp`` and ``vmap`` too.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from jaxrnn._jax.varying import alike
 
 
 class compiled:  # noqa: N801 (a decorator)
-    """A pure method of arrays that is compiled once for each shape, where it is no part of a program anyway.
+    """A decorator for pure methods that compiles eager calls once for each shape.
 
-    It belongs to its instance, as a ``functools.cached_property`` does, and keeps no other instance alive. Inside
-    `jax.shard_map`, its arrays vary over the same mesh axes (see `jaxrnn._jax.varying`).
-
-    Args:
-        method: it; positional arguments are pytrees of arrays, keyword arguments are hashable and known while tracing.
+    The compiled function belongs to its instance, as a ``functools.cached_property`` does, and keeps no other instance
+    alive. Inside `jax.shard_map`, arrays vary over the same mesh axes (see `jaxrnn._jax.varying`). Positional arguments
+    are pytrees of arrays, and keyword arguments are hashable.
     """
 
     def __init__(self, method: Callable[..., Any]):

@@ -1,10 +1,9 @@
-"""Jaxprs as lists of equations: tracing a function into one, and the one evaluator of them.
+"""Jaxprs as lists of equations: tracing, the common evaluator, and slices.
 
-What an equation does to its operands is a function: `bind` applies its primitive, and every other domain (chunks of a
-stream, values of which only some are known) has one of its own. The evaluator reads the
-operands, enters the scope of the equation, and writes the results.
-
-Everything here goes through ``jax.extend.core`` and `jax.make_jaxpr`; nothing private is used.
+A function defines how an equation applies to operands: `bind` applies the primitive, and other domains (chunks of a
+stream, partly known values) have functions of their own. The evaluator reads the operands, enters the scope of the
+equation, and writes the results. The module uses only ``jax.extend.core`` and `jax.make_jaxpr`, and no private
+interface.
 """
 
 from __future__ import annotations
@@ -41,19 +40,14 @@ BODIES = frozenset({"scan", "while", "cond", "remat2", "checkpoint", "custom_lin
 
 
 def trace(function: Callable[..., Any], *examples: Any) -> tuple[Any, Any]:
-    """The jaxpr of a function of pytrees, with calls of jitted functions inlined, and the tree of its outputs.
-
-    Args:
-        function: a pure function.
-        examples: arrays or ``jax.ShapeDtypeStruct``, one pytree for each argument.
-    """
+    """Return the jaxpr of a function of pytrees, with jitted calls inlined, and the tree of its outputs."""
     nested, out_structure = trace_nested(function, *examples)
     leaves = jax.tree.leaves(examples)
     return jax.make_jaxpr(lambda *arguments: evaluate(nested, arguments, inlined))(*leaves), out_structure
 
 
 def trace_nested(function: Callable[..., Any], *examples: Any) -> tuple[Any, Any]:
-    """The jaxpr of a function of pytrees as JAX traces it, calls and the scopes they come from kept, as `trace`."""
+    """Return the jaxpr of a function of pytrees as JAX traces it, with calls and scopes, and the output tree."""
     leaves, structure = jax.tree.flatten(examples)
     out_structure: Any = None
 
@@ -66,9 +60,9 @@ def trace_nested(function: Callable[..., Any], *examples: Any) -> tuple[Any, Any
 
 
 def bind(equation: JaxprEqn, operands: Sequence[Any], **changed: Any) -> list[Any]:
-    """The results of an equation's primitive on operands, with some of its parameters changed.
+    """Apply the primitive of an equation to operands, with some parameters changed.
 
-    Inside `jax.shard_map`, operands may vary over other mesh axes than those of the trace (see `jaxrnn._jax.varying`).
+    Inside `jax.shard_map`, operands may vary over other mesh axes than in the trace (see `jaxrnn._jax.varying`).
     """
     here, traced = [*map(axes_of, operands)], [axes_of(atom.aval) for atom in equation.invars]
     if here == traced:
@@ -87,7 +81,7 @@ def _bind(equation: JaxprEqn, operands: Sequence[Any], changed: Mapping[str, Any
 
 
 def _bind_varying(equation: JaxprEqn, operands: Sequence[Any], axes: Axes, changed: Mapping[str, Any]) -> list[Any]:
-    """As `bind`, with all operands cast to one type; the results vary over the same axes.
+    """Apply the primitive to operands that are cast to a common type; the results vary over the same axes.
 
     JAX takes the types of the results from the jaxprs inside of an equation, so these are traced again.
     """
@@ -106,7 +100,7 @@ def _bind_varying(equation: JaxprEqn, operands: Sequence[Any], axes: Axes, chang
 
 
 def _traced_again(value: Any, axes: Axes) -> Any:
-    """A parameter of an equation, whose jaxprs take and give what varies over these axes."""
+    """Trace the jaxprs in a parameter of an equation again, on values that vary over these axes."""
     if isinstance(value, Jaxpr):
         return _traced_again(ClosedJaxpr(value, ()), axes).jaxpr
     if isinstance(value, ClosedJaxpr):
@@ -139,14 +133,14 @@ class _Varying:
 
 
 def inlined(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
-    """As `bind`; calls of jitted functions become their equations."""
+    """Apply the primitive as `bind` does, with jitted calls replaced by their equations."""
     if equation.primitive is jit_p:
         return evaluate(equation.params["jaxpr"], operands, inlined)
     return bind(equation, operands)
 
 
 def evaluate(inner: Any, arguments: Sequence[Any], apply: Apply = bind) -> list[Any]:
-    """The outputs of a jaxpr, closed or without constants."""
+    """Evaluate a jaxpr, closed or without constants."""
     jaxpr, consts = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
     environment: Environment = dict(zip(jaxpr.constvars, consts, strict=True))
     environment.update(zip(jaxpr.invars, arguments, strict=True))
@@ -155,9 +149,9 @@ def evaluate(inner: Any, arguments: Sequence[Any], apply: Apply = bind) -> list[
 
 
 def run(equations: Iterable[JaxprEqn], environment: Environment, apply: Apply = bind) -> None:
-    """Evaluate equations in order, reading from the environment and writing to it.
+    """Evaluate equations in order in an environment.
 
-    The scope of an equation, which is its ONNX node's name, goes on into what is traced inside.
+    The scope of an equation, which is the name of its ONNX node, extends to inner traces.
     """
     for equation in equations:
         operands = [read(atom, environment) for atom in equation.invars]
@@ -168,27 +162,27 @@ def run(equations: Iterable[JaxprEqn], environment: Environment, apply: Apply = 
 
 
 def read(atom: Atom, environment: Mapping[Var, Any]) -> Any:
-    """The value of an operand."""
+    """Return the value of an operand."""
     return atom.val if isinstance(atom, Literal) else environment[atom]
 
 
 def shape_of(atom: Atom) -> tuple[Any, ...]:
-    """The shape of a variable or literal."""
+    """Return the shape of a variable or literal."""
     return tuple(getattr(atom.aval, "shape", ()))
 
 
 def type_of(atom: Atom) -> Any:
-    """Its element type, None for what is no array."""
+    """Return the element type of a variable or literal, or None if it is not an array."""
     return getattr(atom.aval, "dtype", None)
 
 
 def variables(atoms: Iterable[Atom]) -> list[Var]:
-    """The operands that are variables."""
+    """Return the operands that are variables."""
     return [atom for atom in atoms if not isinstance(atom, Literal)]
 
 
 def dependents(equations: Iterable[JaxprEqn], sources: Iterable[Var], known: Collection[Var] = ()) -> set[Var]:
-    """The forward slice: the sources and every variable that is computed from one, but those that are known."""
+    """Return the forward slice: the sources and all variables computed from them, except known variables."""
     slice_ = set(sources).difference(known)
     for equation in equations:
         if not slice_.isdisjoint(variables(equation.invars)):
@@ -199,14 +193,7 @@ def dependents(equations: Iterable[JaxprEqn], sources: Iterable[Var], known: Col
 def needed(
     equations: Sequence[JaxprEqn], targets: Iterable[Atom], known: Collection[Var] = (), *, effects: bool = False
 ) -> list[JaxprEqn]:
-    """The backward slice: the equations that compute the targets from known variables, in order.
-
-    Args:
-        equations: where to look.
-        targets: what is to be computed.
-        known: variables that need not be computed.
-        effects: equations with side effects are targets too.
-    """
+    """Return the backward slice: the equations that compute the targets from known variables, in order."""
     open_ = set(variables(targets)).difference(known)
     slice_ = []
     for equation in reversed(equations):
@@ -217,22 +204,22 @@ def needed(
 
 
 def read_by(equations: Iterable[JaxprEqn]) -> set[Var]:
-    """The variables that equations read."""
+    """Return the variables that equations read."""
     return {variable for equation in equations for variable in variables(equation.invars)}
 
 
 def made_by(equations: Iterable[JaxprEqn]) -> set[Var]:
-    """The variables that equations compute."""
+    """Return the variables that equations compute."""
     return {variable for equation in equations for variable in equation.outvars}
 
 
 def inner_jaxprs(equation: JaxprEqn) -> Iterator[Any]:
-    """The jaxprs inside an equation, the bodies of its calls, loops and branches, without their constants."""
+    """Yield the jaxprs inside an equation (bodies of calls, loops and branches) without their constants."""
     return jaxprs_in_params(equation.params)
 
 
 def walk(jaxpr: Any) -> Iterator[JaxprEqn]:
-    """Every equation of a jaxpr, at any depth."""
+    """Yield every equation of a jaxpr, at any depth."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in inner_jaxprs(equation):

@@ -1,4 +1,4 @@
-"""Fingerprints of programs: equal for the same computation however often it is traced, loaded or unpickled."""
+"""Fingerprints of programs: equal for the same computation, however often it is traced, loaded or unpickled."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def fingerprint(*facts: Any) -> str:
-    """SHA-256 of numbers, strings, arrays, jaxprs, and of tuples, lists and dicts of them.
+    """Return the SHA-256 of numbers, strings, arrays, jaxprs, and of tuples, lists and dicts of such values.
 
-    Names of variables do not matter, nor do derivative rules. Of other objects counts how they show themselves, of
-    functions their names. A value that is being traced is known as itself alone.
+    Names of variables and derivative rules do not matter. Other objects count by their repr, and functions by their
+    name. A traced value is identified by its identity.
     """
     digest = hashlib.sha256()
     _feed(digest.update, facts)
@@ -31,7 +31,7 @@ def fingerprint(*facts: Any) -> str:
 def fingerprint_of_equations(
     equations: Iterable[JaxprEqn], inputs: Sequence[Var], constants: Mapping[Var, Any], results: Iterable[Var | Literal]
 ) -> str:
-    """The fingerprint of what equations make of input variables and constants."""
+    """Return the fingerprint of equations on input variables and constants."""
     digest = hashlib.sha256()
     _feed_equations(digest.update, equations, inputs, constants, results)
     return digest.hexdigest()
@@ -74,7 +74,7 @@ def _feed_equations(
     constants: Mapping[Var, Any],
     results: Iterable[Var | Literal],
 ) -> None:
-    """Variables are known by the order in which they come up."""
+    """Feed equations to the hash; variables are numbered in order of appearance."""
     numbers: dict[Var, int] = {}
 
     def number(variable: Var) -> int:

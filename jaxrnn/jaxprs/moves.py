@@ -1,6 +1,7 @@
-"""Primitives that move elements, evaluated in NumPy. XLA would compile a program for each of them.
+"""The table of primitives that move or compute elements in NumPy, and evaluation of known results.
 
-The elements may be values, positions, or codes that say where an element comes from.
+XLA would compile a program for each of these primitives. Moved elements may be values, positions, or codes for the
+origin of an element.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class _Windows:
     """The windows of a gather or scatter in an array.
 
     Attributes:
-        places: for each axis of the array, indices of the shape of the indices and the window.
-        inside: which windows lie inside of the array.
+        places: for each axis of the array, indices in the shape of the indices and the window.
+        inside: the windows that are inside of the array.
     """
 
     def __init__(
@@ -256,12 +257,12 @@ _PRODUCTS = {"mul", "dot_general", "conv_general_dilated"}
 
 
 def split(closed: ClosedJaxpr) -> tuple[list[np.ndarray | None], ClosedJaxpr, list[bool]]:
-    """A jaxpr in what is known of its results, and what computes the others.
+    """Split a jaxpr into its known results and a jaxpr that computes the other results.
 
     Returns:
-        For each result, its value, or None where it is to be computed; the jaxpr of the latter, of the same inputs; for
-        each input, whether that depends on it when its numbers are finite. What is computed from constants alone is
-        evaluated where it may decide that.
+        For each result the value, or None for a result to compute; the jaxpr for these results, with the same inputs;
+        and for each input whether it affects these results if its numbers are finite. Constants are evaluated if they
+        may decide this.
     """
     values, rest = _split(closed, computing=False)
     if any(depends := _reached(rest)):
@@ -295,7 +296,7 @@ def _split(closed: ClosedJaxpr, *, computing: bool) -> tuple[list[np.ndarray | N
 
 
 def _known(equation: JaxprEqn, operands: list[Any], computing: bool) -> list[Any] | None:
-    """The results of an equation as far as they are known."""
+    """Return the known results of an equation."""
     name, result = equation.primitive.name, equation.outvars[0]
     if any(not isinstance(type_of(each), np.dtype) for each in (*equation.invars, *equation.outvars)):
         return None
@@ -323,6 +324,6 @@ def _without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _reached(closed: ClosedJaxpr) -> list[bool]:
-    """For each input of a jaxpr without dead code, whether its results are computed from it."""
+    """Return for each input of a jaxpr without dead code whether results depend on the input."""
     reached = {*variables(closed.jaxpr.outvars), *read_by(closed.jaxpr.eqns)}
     return [variable in reached for variable in closed.jaxpr.invars]

@@ -1,4 +1,4 @@
-"""Parameters with the work that depends on nothing else already done."""
+"""Packed parameters: the work of a step that depends on parameters alone is done once."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from jaxrnn.jaxprs.schedule import Step
 
 
 class Packable(Protocol):
-    """What parameters can be packed for.
+    """A program for which parameters can be packed.
 
     Attributes:
-        label: what messages call it.
-        fingerprint: equal for the same program, and for no other.
+        label: the name in messages.
+        fingerprint: equal for the same program, and different for other programs.
     """
 
     label: str
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """As above."""
+        """Return the fingerprint of the program."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Purpose:
-    """What parameters were packed for; hashable, and the same whenever the same program is packed for.
+    """The purpose of packed parameters; hashable and equal for equal programs.
 
     Attributes:
         program: the fingerprint of the program.
-        folding: that of the work that is done; empty where there is none.
+        folding: the fingerprint of the folded work; empty without folded work.
         pulse: the frames in each step of a streamed function.
         dtype: the compute dtype; None for the file's own types.
-        label: what messages call it.
+        label: the name in messages.
     """
 
     program: str
@@ -56,14 +56,14 @@ class Purpose:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """What `Model.pack` and `Streamed.pack` give, taken in place of the plain parameters: a pytree.
+    """The result of `Model.pack` and `Streamed.pack`, accepted in place of plain parameters; a pytree.
 
     Attributes:
         params: the plain parameters.
-        folded: what a step reads of them: transposed, joined and folded arrays, in the order of its jaxpr. Empty where
-            the model has no step. With a compute dtype, the weights of products have that type.
-        purpose: the program that they were packed for, which alone takes them, and the step that they were folded for:
-            its other functions, and steps of other sizes, work with the plain parameters.
+        folded: the transposed, joined and folded arrays that a step reads, in the order of its jaxpr. Empty for models
+            without steps. With a compute dtype, the weights of products have that type.
+        purpose: the program that accepts the parameters, and the step that reads the folded arrays. Other functions,
+            and steps of other sizes, use the plain parameters.
     """
 
     params: Any
@@ -72,11 +72,7 @@ class Packed:
 
 
 def plain(params: Any, program: Packable) -> Any:
-    """The plain parameters of those packed for a program; others are handed back as they are.
-
-    Raises:
-        InputError: they were packed for another program.
-    """
+    """Return the plain parameters of parameters packed for a program; other parameters are returned unchanged."""
     if not isinstance(params, Packed):
         return params
     if params.purpose.program != program.fingerprint:
@@ -88,11 +84,7 @@ def plain(params: Any, program: Packable) -> Any:
 
 
 def computing_type(params: Any, dtype: Any) -> np.dtype | None:
-    """The compute dtype of a call: the one that it asks for, else the one that its parameters were packed for.
-
-    Raises:
-        InputError: products cannot be computed in it.
-    """
+    """Return the compute dtype of a call: its own, or else the dtype of its packed parameters."""
     return compute_type(params.purpose.dtype if dtype is None and isinstance(params, Packed) else dtype)
 
 
@@ -100,25 +92,25 @@ Folded = tuple[jax.Array, ...]
 
 
 def fold(step: Step, params: Any) -> Folded:
-    """What the remainder of a step reads of the parameters: transposed, joined, scaled and rounded arrays."""
+    """Compute the arrays that the remainder of a step reads from parameters: transposed, joined, scaled, rounded."""
     environment = step.constants() | dict(zip(step.params, jax.tree.leaves(params), strict=True))
     run(step.folding, environment)
     return tuple(environment[variable] for variable in step.folded)
 
 
 def folding_of(step: Step) -> str:
-    """The fingerprint of what `fold` computes: where it is the same, so are the arrays."""
+    """Return the fingerprint of the result of `fold`."""
     return fingerprint_of_equations(step.folding, step.params, step.constants(), step.folded)
 
 
 def fits(step: Step, folded: Folded, folding: str) -> bool:
-    """Whether arrays, folded as a fingerprint says, are what `fold` gives for this very step: its sizes may differ."""
+    """Return True if folded arrays with this fingerprint fit this step, whose sizes may differ."""
     expected = [(shape_of(variable), type_of(variable)) for variable in step.folded]
     return expected == [(array.shape, array.dtype) for array in folded] and folding == folding_of(step)
 
 
 def run_folded(step: Step, folded: Folded, frame: Any, carry: Any) -> Any:
-    """One step of folded parameters."""
+    """Run a step with folded parameters."""
     environment = step.constants()
     inputs = (*step.folded, *step.frame, *step.carry)
     environment.update(zip(inputs, (*folded, *jax.tree.leaves(frame), *jax.tree.leaves(carry)), strict=True))

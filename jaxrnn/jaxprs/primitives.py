@@ -1,7 +1,7 @@
-"""Choices by platform inside jaxprs, as ``lax.platform_dependent`` makes them: a ``cond`` that names platforms.
+"""Primitives of jaxrnn: the platform of a program, an ONNX operator as one equation, and declared recurrences.
 
-Its index, of the primitive ``platform_index``, is a number that only lowering knows. Nothing may compute it earlier:
-the program would then be one for the platform of this process.
+The index of a choice by platform (`lax.platform_dependent`) is the primitive ``platform_index``, a number that only
+lowering knows. An earlier evaluation would fix the program to the platform of this process.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Platforms = tuple[tuple[str, ...] | None, ...]
 
 
 def is_platform_index(equation: JaxprEqn) -> bool:
-    """Whether an equation asks for the platform."""
+    """Return True if an equation asks for the platform."""
     return equation.primitive.name == "platform_index"
 
 
 def platforms_of(equation: JaxprEqn) -> Platforms | None:
-    """The platforms of the branches of a choice by platform; None for all other equations."""
+    """Return the platforms of the branches of a choice by platform; None for other equations."""
     return equation.params.get("branches_platforms") if equation.primitive is cond_p else None
 
 
 def choose(platforms: Platforms, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
-    """The results of the branch for the platform that a program is lowered for."""
+    """Evaluate the branch for the platform for which a program is lowered."""
     named = {name: branch for names, branch in zip(platforms, branches, strict=True) for name in names or ()}
     default = next((branch for names, branch in zip(platforms, branches, strict=True) if names is None), None)
     return platform_dependent(*operands, default=default, **named)
@@ -47,11 +47,11 @@ def choose(platforms: Platforms, branches: Sequence[Callable[..., Any]], *operan
 
 @dataclass(frozen=True)
 class Form:
-    """One branch of a choice, written on the operands of the choice, with variables of its own: for reading alone.
+    """A branch of a choice, written on the operands of the choice, with its own variables; read-only.
 
     Attributes:
-        equations: in order, calls of jitted functions inlined.
-        results: what the choice gives.
+        equations: the equations in order, with jitted calls inlined.
+        results: the results of the choice.
         constants: the values of variables that no equation computes.
     """
 
@@ -61,7 +61,7 @@ class Form:
 
 
 def forms_of(equation: JaxprEqn) -> list[Form]:
-    """The branches of a choice by platform."""
+    """Return the branches of a choice by platform."""
     return [_form(branch, equation.invars[1:]) for branch in equation.params["branches"]]
 
 
@@ -96,12 +96,7 @@ operator_p.multiple_results = True
 
 
 def whole(name: str, along: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator: a function of arrays, some of them None, and attributes is one equation in plain forms.
-
-    Args:
-        name: of the operator.
-        along: as of the primitive.
-    """
+    """Decorate a function of arrays (some None) and attributes, so that it is one equation in plain forms."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -128,7 +123,7 @@ def whole(name: str, along: str = "") -> Callable[[Callable[..., Any]], Callable
 def computed(
     *operands: Any, function: Callable[..., Any], present: Sequence[bool], attributes: Sequence[Any], **_: Any
 ) -> list[jax.Array]:
-    """The results of the primitive."""
+    """Evaluate the primitive."""
     each = iter(operands)
     results = function(*(next(each) if there else None for there in present), **dict(attributes))
     return [*results] if isinstance(results, list | tuple) else [results]
@@ -174,14 +169,14 @@ def are_visible() -> bool:
 
 @dataclass(frozen=True)
 class Carried:
-    """One carry of a recurrence.
+    """A carry of a recurrence.
 
     Attributes:
-        slot: its name.
-        result: the number of the result that is its final value.
-        start: the number of the operand that is its initial value, None for zeros.
-        forward: whether a later call can go on from the final value.
-        half: the axis of the directions, and the place of its own; None where it is the whole array.
+        slot: the name.
+        result: the number of the result that is the final value.
+        start: the number of the operand that is the initial value, None for zeros.
+        forward: whether a later call can continue from the final value.
+        half: the axis of the directions, and the index of this direction; None for the whole array.
     """
 
     slot: str
@@ -206,15 +201,7 @@ def visible(
     *,
     shown: int | None = None,
 ) -> list[Any]:
-    """Return the results of a recurrence, wrapped in an equation that declares its carries if recurrences are visible.
-
-    Args:
-        results: arrays.
-        starts: the initial values, None where there is none.
-        slots: what is carried; ``start`` counts among ``starts``.
-        steps: the number of steps, None where data decides.
-        shown: as in `recurrence_p`.
-    """
+    """Wrap the results of a recurrence in an equation that declares its carries, if recurrences are visible."""
     if not are_visible() or not slots:
         return list(results)
     present = [index for index, start in enumerate(starts) if start is not None]

@@ -1,4 +1,4 @@
-"""``lax.scan`` at sequence speed: what needs no carry runs for all frames at once, and cells as sequences."""
+"""``lax.scan`` at sequence speed: work without a carry runs for all frames at once, and cells run as sequences."""
 
 from __future__ import annotations
 
@@ -19,21 +19,13 @@ Update = Callable[[Any, Any, Any], Any]
 def scan(
     step: Function, params: Any, frames: Any, carry: Any, *, exists: Any = None, masked_update: Update | None = None
 ) -> tuple[Any, Any]:
-    """``lax.scan`` of a step, with the part before and the part after the carry taken out of the loop.
+    """Scan a step, with the work before and after the carry taken out of the loop.
 
-    LSTM, GRU and RNN cells in the step, written out or not, each become a sequence of their own.
-
-    Args:
-        step: ``(params, frame, carry) -> (outputs, carry)``, pure.
-        params: pytree that every step reads.
-        frames: pytree of arrays with time in front.
-        carry: pytree before the first step.
-        exists: ``bool[time, ...]``, which frames exist.
-        masked_update: ``(exists_t, new, old) -> carry``: what becomes of the carry in a frame that may not exist.
+    Each LSTM, GRU and RNN cell in the step, also written out, becomes a sequence.
 
     Returns:
-        The outputs with time in front, and the last carry. Equal to the loop of steps up to the rounding of batched
-        products.
+        The outputs with time in front, and the last carry. The result equals the loop of steps up to the rounding of
+        batched products.
     """
 
     def masked(params: Any, frame: tuple[Any, Any], old: Any) -> tuple[Any, Any]:
@@ -52,16 +44,10 @@ def scan(
 
 
 def scan_cells(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: Any) -> tuple[Any, Any]:
-    """``lax.scan(step, carry, frames)``, in which recurrent cells run as sequences.
-
-    Args:
-        step: ``(carry, frame) -> (carry, outputs)``, pure; what it closes over is the same in every frame.
-        carry: pytree before the first step.
-        frames: pytree of arrays with time in front.
+    """Evaluate ``lax.scan(step, carry, frames)`` with recurrent cells as sequences.
 
     Returns:
-        The last carry, and the outputs with time in front. Equal to ``lax.scan`` up to rounding; without a cell in the
-        step it is that.
+        The last carry, and the outputs with time in front. The result equals ``lax.scan`` up to rounding.
     """
     return scan_recognised(step, carry, frames) or varying.scan(step, carry, frames)
 
@@ -69,12 +55,7 @@ def scan_cells(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: 
 def scan_recognised(
     step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: Any, *, loose: bool = False
 ) -> tuple[Any, Any] | None:
-    """As `scan_cells`; None where there is no cell in the step, or in plain forms one that is no layer.
-
-    Args:
-        step, carry, frames: as in `scan_cells`.
-        loose: outputs do not matter in frames in which a mask holds the carry back.
-    """
+    """Evaluate as `scan_cells`, or return None without a cell, or in plain forms without a layer."""
     if not jax.tree.leaves(frames):
         return None
     traced = Step.trace(lambda _, frame, carry: step(carry, frame)[::-1], (), _first(frames), carry)
@@ -87,13 +68,7 @@ def scan_recognised(
 
 
 def step_with_layers(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frame: Any) -> tuple[Any, Any]:
-    """One step, ``step(carry, frame)``; in plain forms, its recurrent cells are layers of one frame.
-
-    Args:
-        step: ``(carry, frame) -> (carry, outputs)``, pure.
-        carry: pytree before the step.
-        frame: pytree of arrays.
-    """
+    """Evaluate ``step(carry, frame)``; in plain forms, its recurrent cells are layers of one frame."""
     found = scan_recognised(step, carry, jax.tree.map(lambda array: array[None], frame)) if is_plain() else None
     if found is None:
         return step(carry, frame)
@@ -102,18 +77,18 @@ def step_with_layers(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, fr
 
 
 def _first(frames: Any) -> Any:
-    """The shapes of one frame."""
+    """Return the shapes of one frame."""
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape[1:], array.dtype), frames)
 
 
 def _with_cells(step: Step, frames: Any, *, loose: bool = False) -> Schedule | None:
-    """The schedule of a step over frames with its cells as sequences; None where it has none."""
+    """Return the schedule of a step over frames with its cells as sequences; None without cells."""
     length = jax.tree.leaves(frames)[0].shape[0]
     return None if isinstance(length, int) and length == 0 else schedule_of_cells(step, loose=loose)
 
 
 def _run(schedule: Schedule, params: Any, frames: Any, carry: Any) -> tuple[Any, Any]:
-    """The outputs, with time in front, and the last carry."""
+    """Return the outputs, with time in front, and the last carry."""
     leaves = [jax.tree.leaves(tree) for tree in (params, frames, carry)]
     last, outputs = schedule.run(*leaves)
     return jax.tree.unflatten(schedule.step.structure, [*outputs, *last])

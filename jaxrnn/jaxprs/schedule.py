@@ -1,13 +1,12 @@
-"""The schedule of a step over time: in which order its parts run over all frames.
+"""The schedule of a step over time: the parts of the step, in the order in which they run over all frames.
 
-What is fixed, because it depends on parameters alone, is computed once. Then come the parts, each over all frames:
+Fixed values, which depend on parameters alone, are computed once. Then come the parts, each over all frames:
 
 - a `BatchedEquations` has no carry, and is computed for all frames at once;
-- a `Loop` is a ``lax.scan`` of what its carry needs, and nothing else;
-- others, such as recognised cells, see to a part of the carry in a way of their own.
+- a `Loop` is a ``lax.scan`` with only the work that its carry needs;
+- other parts, such as recognised cells, compute their part of the carry in their own way.
 
-Parts hand their results on as residuals, with time in front. A broadcast is repeated in every part that reads it
-rather than handed on.
+Parts pass results on as residuals, with time in front. A broadcast is repeated in every part that reads it.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ from jaxrnn.jaxprs.primitives import is_platform_index
 
 @dataclass
 class Values:
-    """What is known of all frames while a schedule runs.
+    """The known values of all frames while a schedule runs.
 
     Attributes:
-        fixed: values that are the same in every frame.
-        stacked: the others, with time in front.
+        fixed: values that are equal in every frame.
+        stacked: other values, with time in front.
         length: the number of frames.
     """
 
@@ -57,13 +56,13 @@ class Values:
     length: Any
 
     def of(self, atom: Atom) -> tuple[Any, bool]:
-        """A value, and whether it has time in front."""
+        """Return a value, and whether it has time in front."""
         if isinstance(atom, Literal):
             return np.asarray(atom.val, type_of(atom)), False
         return (self.stacked[atom], True) if atom in self.stacked else (self.fixed[atom], False)
 
     def over_time(self, atom: Atom) -> jax.Array:
-        """A value with time in front."""
+        """Return a value with time in front."""
         value, stacked = self.of(atom)
         return value if stacked else jnp.broadcast_to(value, (self.length, *jnp.shape(value)))
 
@@ -73,8 +72,8 @@ class Part:
     """A part of a step that runs over all frames.
 
     Attributes:
-        reads: the variables that it reads, of every frame or fixed.
-        gives: the variables whose values it can give for every frame.
+        reads: the variables that the part reads, in every frame or fixed.
+        gives: the variables that the part can compute for every frame.
     """
 
     reads: tuple[Var, ...]
@@ -82,18 +81,14 @@ class Part:
 
     @property
     def bytes_a_frame(self) -> int:
-        """Bytes that it makes of every frame before its loop, where these are worth keeping in the cache."""
+        """Return the bytes that the part computes for a frame before its loop, if the cache should hold them."""
         return 0
 
     def run(self, values: Values, init: Environment) -> Environment:
-        """Run over all frames: adds what it gives to the values.
-
-        Args:
-            values: those of all frames.
-            init: the carry before the first frame.
+        """Run over all frames and add results to the values.
 
         Returns:
-            Final values: those of variables after the last frame.
+            The final values of variables, after the last frame.
         """
         raise NotImplementedError
 
@@ -105,7 +100,7 @@ class BatchedEquations(Part):
     equations: tuple[JaxprEqn, ...]
 
     def run(self, values: Values, init: Environment) -> Environment:
-        """As `Part.run`; there is no carry."""
+        """Run all frames at once, without a carry."""
         residuals = [variable for variable in self.reads if variable in values.stacked]
 
         def one_frame(slices: list[Any]) -> list[Any]:
@@ -124,8 +119,8 @@ class Loop(Part):
 
     Attributes:
         carry: the arrays.
-        next_carry: what they become.
-        equations: what the next carry needs of this one.
+        next_carry: the arrays after a step.
+        equations: the equations from this carry to the next carry.
     """
 
     carry: tuple[Var, ...]
@@ -133,7 +128,7 @@ class Loop(Part):
     equations: tuple[JaxprEqn, ...]
 
     def run(self, values: Values, init: Environment) -> Environment:
-        """As `Part.run`; the final values are those of the carry."""
+        """Run the loop; the final values are the carry."""
         residuals = [variable for variable in self.reads if variable in values.stacked]
 
         def step(carry: list[Any], frame: tuple[list[Any], Any]) -> tuple[list[Any], list[Any]]:
@@ -156,9 +151,9 @@ class Schedule:
 
     Attributes:
         step: the step.
-        fixed: the equations that are computed once.
+        fixed: the equations that run once.
         parts: the parts.
-        final: equations that compute next values of the carry from final values of parts.
+        final: equations from final values of parts to final values of the carry.
     """
 
     step: Step
@@ -168,12 +163,7 @@ class Schedule:
 
     @own_arithmetic()
     def run(self, params: Sequence[Any], xs: Sequence[Any], init: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The step over all frames.
-
-        Args:
-            params: leaves of what every step reads.
-            xs: leaves of the frames, with time in front.
-            init: leaves of the carry before the first frame.
+        """Run the step over all frames.
 
         Returns:
             The last carry, and the outputs with time in front.
@@ -205,15 +195,9 @@ class Schedule:
 
 
 def loop_around(step: Step, carry: Sequence[Var], known: Iterable[Var] = (), *, effects: bool = False) -> Loop:
-    """The loop around some arrays of the carry: the equations that depend on them, and that they need.
+    """Return the loop around some arrays of the carry: the equations between them, with all possible results.
 
-    It gives all that it could, and reads nothing yet: `arrange` sees to that.
-
-    Args:
-        step: the step.
-        carry: the arrays.
-        known: variables that are computed before the loop.
-        effects: side effects belong to it, in order.
+    The loop has no residuals yet; `arrange` adds residuals.
     """
     next_of = dict(zip(step.carry, step.next_carry, strict=True))
     after = tuple(next_of[variable] for variable in carry)
@@ -225,26 +209,21 @@ def loop_around(step: Step, carry: Sequence[Var], known: Iterable[Var] = (), *, 
 
 
 def plain(step: Step) -> Schedule:
-    """The schedule with one loop, around all of the carry and all side effects; with none where there is neither."""
+    """Return the schedule with one loop around the carry and all side effects."""
     looped = bool(step.carry or step.effects)
     return arrange(step, [loop_around(step, step.carry, effects=True)] if looped else [])
 
 
 def arrange(step: Step, parts: Sequence[Part], final: Sequence[JaxprEqn] = ()) -> Schedule:
-    """The schedule of parts that see to all of the carry: what else is to be computed goes in batches between them.
+    """Return the schedule of parts that compute the whole carry, with batches between the parts.
 
-    Every equation runs in the first batch that knows its operands, if anything needs it.
-
-    Args:
-        step: the step.
-        parts: in order; each knows what those before it give, and all that follows from it.
-        final: as in `Schedule`.
+    Every needed equation runs in the first batch that knows its operands.
     """
     return _Arrangement(step, parts).schedule(final)
 
 
 class _Arrangement:
-    """Where each variable of a step is computed: level k is what is known after k parts."""
+    """The level of each variable of a step: level k is known after k parts."""
 
     def __init__(self, step: Step, parts: Sequence[Part]):
         self.step, self.parts = step, parts
@@ -260,7 +239,7 @@ class _Arrangement:
                 self.level.setdefault(variable, level)
 
     def schedule(self, final: Sequence[JaxprEqn]) -> Schedule:
-        """The parts with batches between them, made backwards, so that each knows what later ones read."""
+        """Return the parts with batches between, made backwards, so that each part knows later reads."""
         step, schedule = self.step, []
         reads = dict.fromkeys(variables(step.outputs))
         fixed = {*reads, *variables(step.next_carry), *read_by(final)}
@@ -284,22 +263,22 @@ class _Arrangement:
         return Schedule(step, tuple(once), tuple(reversed(schedule)), tuple(final))
 
     def _is_at(self, number: int, variable: Var) -> bool:
-        """Whether a variable is first known after so many parts, and none of them gives it."""
+        """Return True if a variable is first known after this number of parts, and no part gives it."""
         return self.level[variable] == number and variable not in self.giver
 
     def _repeats(self, variable: Var) -> bool:
-        """Whether the equation that computes a variable may be repeated: a part may know it in another way."""
+        """Return True if the equation of a variable may be repeated; a part may compute it in another way."""
         return isinstance(self.giver.get(variable), Loop | None)
 
     def _is_computed(self, number: int, variable: Var) -> bool:
-        """Whether a variable that is read belongs to the batch after so many parts."""
+        """Return True if a variable belongs to the batch after this number of parts."""
         maker = self.step.makers.get(variable)
         if maker is None or self.level[variable] < 0:
             return False
         return self._is_at(number, variable) or (is_repeated(maker) and self._repeats(variable))
 
     def _loop(self, loop: Loop, reads: Iterable[Var]) -> Loop:
-        """A loop that gives no more than what later parts read, and takes residuals for it."""
+        """Restrict a loop to results that later parts read, and add residuals."""
         possible, core = set(loop.gives), made_by(loop.equations)
         gives = tuple(variable for variable in reads if variable in possible)
         effects = [equation for equation in loop.equations if equation.effects]
@@ -316,8 +295,8 @@ class Segment:
     """Equations that run together.
 
     Attributes:
-        equations: in order. Those of an earlier segment that `is_repeated` are repeated among them.
-        residuals: the variables that they read of earlier segments, or of the inputs.
+        equations: the equations in order, including repeated equations of earlier segments (`is_repeated`).
+        residuals: the variables of earlier segments, or inputs, that the equations read.
     """
 
     equations: tuple[JaxprEqn, ...]
@@ -326,12 +305,12 @@ class Segment:
 
 @dataclass(frozen=True)
 class Step:
-    """A step ``(params, frame, carry) -> (outputs, carry)`` as a jaxpr without inner calls of jitted functions.
+    """A step ``(params, frame, carry) -> (outputs, carry)`` as a jaxpr without inner jitted calls.
 
     Attributes:
         closed: the jaxpr.
-        params, frame, carry: its inputs.
-        outputs, next_carry: its results.
+        params, frame, carry: the inputs.
+        outputs, next_carry: the results.
         structure: the tree of the results.
     """
 
@@ -345,7 +324,7 @@ class Step:
 
     @classmethod
     def trace(cls, function: Function, params: Any, frame: Any, carry: Any) -> Step:
-        """The step that a function is on arrays like these."""
+        """Trace a function as a step on arrays of these shapes."""
         closed, structure = trace(function, params, frame, carry)
         invars, outvars = closed.jaxpr.invars, closed.jaxpr.outvars
         first, second, _ = (len(jax.tree.leaves(tree)) for tree in (params, frame, carry))
@@ -356,28 +335,28 @@ class Step:
 
     @property
     def equations(self) -> list[JaxprEqn]:
-        """All of its equations."""
+        """Return all equations."""
         return self.closed.jaxpr.eqns
 
     @functools.cached_property
     def makers(self) -> dict[Var, JaxprEqn]:
-        """The equation that computes each variable."""
+        """Return the equation that computes each variable."""
         return {variable: equation for equation in self.equations for variable in equation.outvars}
 
     @functools.cached_property
     def effects(self) -> list[JaxprEqn]:
-        """The equations with side effects."""
+        """Return the equations with side effects."""
         return [equation for equation in self.equations if equation.effects]
 
     @functools.cached_property
     def fixed(self) -> frozenset[Var]:
-        """The variables that are the same in every frame: they depend on parameters and constants alone."""
+        """Return the variables that depend on parameters and constants alone, and are equal in every frame."""
         varying = dependents(self.equations, [*self.frame, *self.carry, *made_by(self.effects)])
         jaxpr = self.closed.jaxpr
         return frozenset({*jaxpr.constvars, *self.params, *self.makers} - varying)
 
     def constants(self) -> Environment:
-        """The values that the step closed over."""
+        """Return the values that the step closed over."""
         return dict(zip(self.closed.jaxpr.constvars, self.closed.consts, strict=True))
 
     def segment(
@@ -387,14 +366,7 @@ class Step:
         repeats: Callable[[Var], bool] = lambda variable: True,
         effects: Iterable[JaxprEqn] = (),
     ) -> Segment:
-        """The equations that compute the targets in one segment.
-
-        Args:
-            targets: what it is to compute.
-            inside: whether a variable is computed in this segment, if it is needed.
-            repeats: whether a variable of an earlier segment may be computed again.
-            effects: equations that belong to it for their side effects.
-        """
+        """Return the equations that compute the targets in one segment."""
         chosen = {id(equation) for equation in effects}
         pending = [*variables(targets), *(v for equation in effects for v in variables(equation.invars))]
         seen: set[Var] = set()
@@ -414,31 +386,30 @@ class Step:
 
     @functools.cached_property
     def remainder(self) -> Segment:
-        """What is left of the step where all that is fixed has been computed."""
+        """Return the rest of the step after all fixed values are computed."""
         results = (*self.outputs, *self.next_carry)
         return self.segment(results, lambda variable: variable not in self.fixed, effects=self.effects)
 
     @functools.cached_property
     def folded(self) -> tuple[Var, ...]:
-        """The fixed variables that the remainder reads, unchanged parameters among them, but no constants."""
+        """Return the fixed variables that the remainder reads: unchanged parameters too, but not constants."""
         constants = set(self.closed.jaxpr.constvars)
         return tuple(v for v in self.remainder.residuals if v in self.fixed and v not in constants)
 
     @functools.cached_property
     def folding(self) -> list[JaxprEqn]:
-        """The equations that compute the folded variables of parameters and constants."""
+        """Return the equations that compute the folded variables from parameters and constants."""
         return needed(self.equations, self.folded, {*self.params, *self.closed.jaxpr.constvars})
 
     def results(self, environment: Environment) -> Any:
-        """What the step returned, from an environment that holds all of it."""
+        """Return the results of the step from an environment."""
         leaves = [read(atom, environment) for atom in (*self.outputs, *self.next_carry)]
         return jax.tree.unflatten(self.structure, leaves)
 
 
 def is_repeated(equation: JaxprEqn) -> bool:
-    """Whether an equation is computed wherever it is read, and never handed on.
+    """Return True for an equation that is computed in every reader, and never passed on.
 
-    A broadcast costs nothing and makes a small value large. The platform is known where a program is lowered, and
-    nowhere before.
+    A broadcast costs nothing and makes a small value large. The platform is known only during lowering.
     """
     return equation.primitive.name in ("broadcast_in_dim", "iota") or is_platform_index(equation)

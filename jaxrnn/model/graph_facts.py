@@ -199,15 +199,7 @@ def graph_facts(
     parameters: Mapping[ir.Value, str],
     state: Sequence[StateVar],
 ) -> GraphInfo:
-    """The facts about a graph.
-
-    Args:
-        graph: the outer graph.
-        operators: of the nodes that have one.
-        problems: why the others have none.
-        parameters: the names of the values that are parameters.
-        state: the model's.
-    """
+    """The facts about a graph."""
     reading = _Reading(operators, problems, parameters)
     reading.graph(graph)
     arrays = {name: read_constant(value) for value, name in parameters.items()}

@@ -96,13 +96,7 @@ def load(
 
 
 def read_model(source: Source, limits: Limits | None) -> tuple[SourceFile, ir.Model]:
-    """A file and its graph, checked as far as that needs no operator.
-
-    Raises:
-        ModelError: it is malformed, inconsistent or unsafe.
-        LimitError: its functions or sparse tensors go beyond the limits.
-        UnsupportedError: its format, not one of its operators, is not supported.
-    """
+    """A file and its graph, checked as far as that needs no operator."""
     file = read_source(source, limits)
     check_proto(file.proto, file.folder)
     graph = read_graph(file.proto, limits)
@@ -149,12 +143,7 @@ def _take_initial_values(graph: ir.Graph, state: Mapping[str, str]) -> dict[str,
 
 
 def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
-    """What `reloaded` makes the model of again: its file, with all of its tensors inside, and arguments.
-
-    Raises:
-        ModelError: its external data is gone or has changed, it is too large for one file, or one of its own operators
-            is no function of a module.
-    """
+    """What `reloaded` makes the model of again: its file, with all of its tensors inside, and arguments."""
     arguments = {**model._load_options, "static": model.static, "state": model.declared_state}
     try:
         pickle.dumps(arguments.get("operators"))
@@ -244,11 +233,7 @@ def write_graph(model: Model, params: Mapping[str, Any], path: str | os.PathLike
 
 
 def stored_params(model: Model, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Parameters in the element types of the file, by name, in its order.
-
-    Raises:
-        InputError: as `write_graph` says.
-    """
+    """Parameters in the element types of the file, by name, in its order."""
     if isinstance(params, Packed):
         raise InputError("params are packed: pass the plain ones that were given to pack, packed.params")
     expected = model.program.parameters

@@ -107,12 +107,7 @@ class Steps:
             return jax.vmap(self.one_step, in_axes=(None, 0, 0))(params, dict(state), arrays)
 
     def bind_recording(self, state: Arrays, inputs: Arrays) -> dict[str, Any]:
-        """The inputs of many steps as arrays of the declared types; their shapes are not looked at.
-
-        Raises:
-            InputError: an input is unknown, or of another type.
-            StateError: the state does not fit.
-        """
+        """The inputs of many steps as arrays of the declared types; their shapes are not looked at."""
         self.check_names(inputs)
         self.lead(state, inputs, frames=1)
         return {each.name: converted(each, inputs[each.name]) for each in self.spec.inputs if each.name in inputs}
@@ -127,11 +122,7 @@ class Steps:
         return tuple(itertools.islice(sizes, 1))
 
     def check_names(self, inputs: Arrays) -> None:
-        """Refuse inputs that a step does not have, state among them.
-
-        Raises:
-            InputError: names the input.
-        """
+        """Refuse inputs that a step does not have, state among them."""
         if isinstance(inputs, Mapping):
             self._refuse_state(inputs)
             check_names(self.spec.inputs, inputs)

@@ -51,11 +51,7 @@ def open_dimensions(model: Model) -> list[str]:
 
 
 def check_symbol(model: Model, symbol: str) -> list[str]:
-    """The names of all open dimensions, of which the symbol is one.
-
-    Raises:
-        InputError: it is none of them.
-    """
+    """The names of all open dimensions, of which the symbol is one."""
     names = open_dimensions(model)
     if not isinstance(symbol, str) or not any(_times(name, symbol) for name in names):
         listed = ", ".join(names) or "none"

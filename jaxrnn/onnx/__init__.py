@@ -1,1 +1,1 @@
-"""From an ONNX file to a JAX function: reading, checking, binding and evaluating a graph."""
+"""Read, check, bind and evaluate ONNX graphs as JAX functions."""

@@ -1,4 +1,4 @@
-"""Whether a parsed model is consistent: names are unique and defined before use, tensors are complete."""
+"""Consistency checks of a parsed model: unique names, definition before use, complete tensors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ from jaxrnn.onnx.tensors import check_tensor, graphs_in, proto_label, tensors_of
 
 
 def check_proto(proto: onnx.ModelProto, folder: Path | None) -> None:
-    """All checks that need no operator.
-
-    Raises:
-        ModelError: the model is inconsistent.
-    """
+    """Run all checks that need no operator."""
     check_texts(entry.domain for entry in proto.opset_import)
     if not proto.graph.output:
         raise ModelError("the graph has no outputs")
@@ -35,7 +31,7 @@ def check_proto(proto: onnx.ModelProto, folder: Path | None) -> None:
 
 
 def _check_names(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> None:
-    """Every name is defined once in its scope, and every name that is used is defined in it or in an outer one."""
+    """Check that names are defined once in a scope, and that used names are defined in this or an outer scope."""
     sources: dict[str, str] = {}
 
     def declare(name: str, by: str) -> None:
@@ -102,17 +98,7 @@ def check_messages(
     depth: int = 0,
     declared: Collection[str] | None = None,
 ) -> None:
-    """Check the types of values and the attributes of a graph or function, subgraphs included.
-
-    Args:
-        graph: what to look at.
-        where: the place of a subgraph, for messages.
-        depth: how deep it lies in others.
-        declared: inside a function, the attributes that it has, which others may refer to.
-
-    Raises:
-        ModelError: one is missing, empty or unknown, refers to nothing, or subgraphs lie in each other too deep.
-    """
+    """Check the types of values and the attributes of a graph or function, subgraphs included."""
     if isinstance(graph, onnx.FunctionProto):
         declared = {*graph.attribute, *(default.name for default in graph.attribute_proto)}
         for default in graph.attribute_proto:
@@ -142,25 +128,21 @@ def check_messages(
 
 
 def _check_texts(graph: onnx.GraphProto | onnx.FunctionProto, where: str) -> None:
-    """Refuse text that is not UTF-8 anywhere but in what describes the graph as a whole."""
+    """Refuse text that is not UTF-8, except in descriptions of the whole graph."""
     own = (graph.name,) if isinstance(graph, onnx.GraphProto) else _texts_of(graph, without=("node", "doc_string"))
     parts = itertools.chain(graph.node, _values(graph), graph.initializer if isinstance(graph, onnx.GraphProto) else ())
     check_texts(itertools.chain(own, *map(_texts_of, parts)), where)
 
 
 def check_texts(texts: Iterable[Any], where: str = "") -> None:
-    """Refuse text that is not UTF-8, which protobuf returns as bytes.
-
-    Raises:
-        ModelError: a text is not.
-    """
+    """Refuse text that is not UTF-8, which protobuf returns as bytes."""
     for text in texts:
         if not isinstance(text, str):
             raise ModelError(f"{where}the name or text {text!r} is no text in UTF-8; the file is damaged")
 
 
 def _texts_of(message: Any, without: Collection[str] = ()) -> Iterator[Any]:
-    """The texts of a message and those inside it, but for subgraphs, which are checked one by one."""
+    """Yield the texts of a message and its parts, except subgraphs, which are checked separately."""
     if isinstance(message, onnx.TensorProto):  # listing all of its fields would copy its data
         yield message.name
         for entry in (*message.metadata_props, *message.external_data):
@@ -177,12 +159,7 @@ def _texts_of(message: Any, without: Collection[str] = ()) -> Iterator[Any]:
 
 
 def check_attribute(attribute: onnx.AttributeProto, label: str, declared: Collection[str] | None = None) -> None:
-    """Check that an attribute has a known type and a value of it, or refers to an attribute of the enclosing function.
-
-    Raises:
-        ModelError: it does not; or it refers to one that there is not, as it always does outside of functions.
-        UnsupportedError: it holds sparse tensors.
-    """
+    """Check that an attribute has a valid type and value, or refers to an attribute of the enclosing function."""
     if not attribute.name:
         raise ModelError(f"{label} has no name")
     if attribute.type not in _KINDS:
@@ -223,7 +200,7 @@ def _values(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.ValueI
 
 
 def _check_type(kind: onnx.TypeProto, label: str) -> None:
-    """Refuse a type that does not exist; an open one is fine."""
+    """Refuse an element type that does not exist."""
     which = kind.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
         code = getattr(kind, which).elem_type

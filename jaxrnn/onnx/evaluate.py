@@ -1,6 +1,6 @@
-"""Evaluate a bound graph node by node, on static and traced values.
+"""Evaluation of a bound graph node by node, on static and traced values.
 
-This is the whole interpreter. Under ``jax.jit`` it runs once, while tracing, and only JAX operations remain.
+This module is the whole interpreter. Under ``jax.jit`` it runs once, while tracing, and only JAX operations remain.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class BoundNode:
         return tuple(value for value in self.attributes.values() if isinstance(value, Block))
 
     def applies(self, name: str) -> bool:
-        """Return True if the operator is ONNX's of this name, and not a caller's, which may compute anything."""
+        """Return True for ONNX's operator of this name, and False for the operator of a caller."""
         return self.operator.name == name and not self.operator.domain and not self.operator.own
 
 
 @dataclass
 class Block:
-    """A graph or subgraph: its constants, its parameters by name, its nodes in order, and its limits."""
+    """A graph or subgraph: constants, parameter names, nodes in order, and limits."""
 
     name: str
     inputs: tuple[ir.Value, ...]
@@ -59,11 +59,11 @@ class Block:
     limits: Limits = field(default_factory=Limits)
 
     def makers(self) -> dict[ir.Value, BoundNode]:
-        """The node that computes each value."""
+        """Return the node that computes each value."""
         return {output: node for node in self.nodes for output in node.outputs}
 
     def part(self, inputs: Iterable[ir.Value], outputs: Iterable[ir.Value]) -> Block:
-        """The part of the graph that computes ``outputs`` from ``inputs``, with no other nodes."""
+        """Return the part of the graph that computes ``outputs`` from ``inputs``."""
         inputs, outputs = tuple(inputs), tuple(outputs)
         known, needed = set(inputs), set(outputs)
         nodes = []
@@ -83,7 +83,7 @@ _TRACER_ERRORS = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConv
 
 
 class Scope:
-    """The values of a graph while it is evaluated; the scope of a subgraph can read the outer ones."""
+    """The values of a graph during evaluation. The scope of a subgraph can read outer scopes."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Scope:
 
 
 class Subgraph:
-    """A graph attribute as an operator receives it: a function of values that can also read those of outer graphs."""
+    """A graph attribute as operators receive it: a function that can also read values of outer graphs."""
 
     def __init__(self, block: Block, outer: Scope):
         self.block = block
@@ -127,14 +127,14 @@ class Subgraph:
         return Subgraph(block, self.outer)
 
     def value_outside(self, key: ir.Value) -> Value:
-        """A value of the enclosing graphs, or None where it is not computed yet."""
+        """Return a value of the enclosing graphs, or None before it is computed."""
         try:
             return self.outer[key]
         except KeyError:
             return None
 
     def __call__(self, *inputs: Value) -> tuple[Value, ...]:
-        """Evaluate the subgraph on values of its inputs."""
+        """Evaluate the subgraph."""
         if len(inputs) != len(self.block.inputs):
             raise ValueError(
                 f"the subgraph {self.block.name!r} takes {len(self.block.inputs)} inputs, but was given {len(inputs)}"
@@ -144,12 +144,7 @@ class Subgraph:
 
 
 def evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
-    """Evaluate a graph on its inputs; ``scope`` receives every intermediate value.
-
-    Raises:
-        LimitError: the graph asks for more than its limits.
-        NodeError: a node cannot be evaluated on these values.
-    """
+    """Evaluate a graph; ``scope`` receives every intermediate value."""
     with spending(block.limits):
         return _evaluate(block, inputs, scope)
 
@@ -181,18 +176,7 @@ def _run(node: BoundNode, scope: Scope) -> tuple[Value, ...]:
 
 
 def call(node: BoundNode, inputs: Sequence[Value], scope: Scope, output_count: int | None = None) -> tuple[Value, ...]:
-    """Call a node's operator on values.
-
-    Args:
-        node: the node.
-        inputs: a value for each of its inputs, None for an absent one.
-        scope: the values that its subgraphs can read.
-        output_count: how many outputs to ask for, also ones that the node does not name; None for those that it names.
-
-    Raises:
-        StaticValueError: an input is a tracer, but must be known while tracing.
-        LimitError: an output exceeds the limits of the current budget.
-    """
+    """Call the operator of a node."""
     operator, budget = node.operator, current()
     attributes: dict[str, Any] = {
         name: Subgraph(value, scope) if isinstance(value, Block) else value for name, value in node.attributes.items()
@@ -218,7 +202,7 @@ def call(node: BoundNode, inputs: Sequence[Value], scope: Scope, output_count: i
 
 
 def _with_carries(carries: Carries, inputs: Sequence[Value], outputs: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Return the outputs of an operator, wrapped in an equation that declares what its registration says it carries."""
+    """Wrap the outputs of an operator in an equation that declares its registered carries."""
     starts, slots = [], []
     for name, (start, result) in {} if carries.by_function else carries.states.items():
         if result < len(outputs) and outputs[result].size:
@@ -229,7 +213,7 @@ def _with_carries(carries: Carries, inputs: Sequence[Value], outputs: tuple[Valu
 
 
 def check_sequences(node: BoundNode, inputs: Sequence[Value]) -> None:
-    """Refuse a sequence where the operator takes a tensor."""
+    """Refuse a sequence in place of a tensor."""
     for place, value in enumerate(inputs):
         if is_sequence(value) and (schema := node.operator.schema) is not None:
             declared = schema.inputs[min(place, len(schema.inputs) - 1)]
@@ -245,7 +229,7 @@ def check_outputs(node: BoundNode, outputs: Sequence[Value]) -> None:
 
 
 def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> JaxrnnError:
-    """The error with the node that raised it."""
+    """Return the error with the node that raised it."""
     if isinstance(error, JaxrnnError) and error.located:
         return error
     kind: type[JaxrnnError] = type(error) if isinstance(error, JaxrnnError) else NodeError
@@ -268,7 +252,7 @@ def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> Jaxr
 
 
 def origin(value: ir.Value, makers: Mapping[ir.Value, BoundNode]) -> ir.Value:
-    """The value that a chain of Identity nodes copies; ``makers`` are those of the graph."""
+    """Follow Identity nodes back to the value that they copy."""
     maker = makers.get(value)
     while maker is not None and maker.applies("Identity") and maker.inputs[0] is not None:
         value = maker.inputs[0]
@@ -277,7 +261,7 @@ def origin(value: ir.Value, makers: Mapping[ir.Value, BoundNode]) -> ir.Value:
 
 
 def captured(node: BoundNode) -> list[ir.Value]:
-    """All values that the subgraphs of a node read, their own and those of the enclosing graphs."""
+    """Return all values that the subgraphs of a node read, including values of outer graphs."""
     values: dict[ir.Value, None] = {}
     blocks = [*node.blocks]
     while blocks:
@@ -290,7 +274,7 @@ def captured(node: BoundNode) -> list[ir.Value]:
 
 
 def reads_of(node: BoundNode) -> Iterator[ir.Value]:
-    """Every value that a node or one of its subgraphs reads."""
+    """Yield every value that a node or its subgraphs read."""
     yield from (key for key in node.inputs if key is not None)
     yield from captured(node)
 
@@ -300,7 +284,7 @@ _collector: ContextVar[tuple[list[Any], Any] | None] = ContextVar("demands", def
 
 @contextlib.contextmanager
 def collecting() -> Iterator[list[Any]]:
-    """Collect the conditions that `demand` hands on inside."""
+    """Collect the conditions that `demand` records inside the context."""
     conditions: list[Any] = []
     token = _collector.set((conditions, get_opaque_trace_state()))
     try:
@@ -310,16 +294,12 @@ def collecting() -> Iterator[list[Any]]:
 
 
 def demand(condition: Callable[[], Any]) -> None:
-    """Ask that every element of a condition on traced values is true; nobody looks into the body of a loop.
-
-    Args:
-        condition: computes it.
-    """
+    """Require that all elements of a condition on traced values are true. Conditions in loop bodies are ignored."""
     collector = _collector.get()
     if collector is not None and collector[1] == get_opaque_trace_state():
         collector[0].append(jnp.all(condition()))
 
 
 def all_hold(conditions: list[Any]) -> jax.Array | None:
-    """Whether all conditions hold; None where there are none."""
+    """Return whether all conditions are true, or None without conditions."""
     return jnp.stack(conditions).all() if conditions else None

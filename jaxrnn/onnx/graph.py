@@ -1,4 +1,4 @@
-"""A model file as one graph: local functions inlined, nodes sorted, each with the opset that it was written for."""
+"""Conversion of a model file to one graph: inlined functions, sorted nodes, and an opset for each node."""
 
 from __future__ import annotations
 
@@ -22,18 +22,12 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def normal_domain(domain: str) -> str:
-    """ONNX spells its default domain in two ways."""
+    """Return the empty string for both spellings of ONNX's default domain."""
     return "" if domain in DEFAULT_DOMAINS else domain
 
 
 def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model:
-    """The model with its functions inlined and its nodes sorted; ``node.version`` holds each node's opset.
-
-    Raises:
-        ModelError: a cycle or a recursive function.
-        LimitError: the functions make too many nodes.
-        UnsupportedError: a function that takes a graph as attribute.
-    """
+    """Inline the functions of a model and sort its nodes; ``node.version`` holds the opset of each node."""
     try:
         model = ir.serde.deserialize_model(proto)
     except ir.serde.SerdeError as error:
@@ -72,14 +66,14 @@ def _sort(graph: ir.Graph | ir.Function) -> None:
 
 
 def _innermost(error: BaseException) -> str:
-    """The first line of the error at the start of a chain of causes."""
+    """Return the first line of the root cause of an error."""
     while error.__cause__ is not None:
         error = error.__cause__
     return first_line(error)
 
 
 def subgraphs_of(node: ir.Node) -> Iterable[tuple[str, ir.Graph]]:
-    """The graphs among the attributes of a node, by name (``then_branch``, ``body``, ...)."""
+    """Yield the graphs among the attributes of a node by name (``then_branch``, ``body``, ...)."""
     for name, attribute in node.attributes.items():
         if attribute.type == ir.AttributeType.GRAPH:
             yield name, attribute.as_graph()
@@ -89,7 +83,7 @@ def subgraphs_of(node: ir.Node) -> Iterable[tuple[str, ir.Graph]]:
 
 
 def graphs_of(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph and every subgraph inside it."""
+    """Yield a graph and every subgraph inside it."""
     yield graph
     for node in graph:
         for _, inner in subgraphs_of(node):
@@ -97,14 +91,14 @@ def graphs_of(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 
 def node_label(node: ir.Node) -> str:
-    """The label of a node in messages and scopes: its name, or its first output where it has none."""
+    """Return the label of a node in messages and scopes: the name of the node or of its first output."""
     if node.name:
         return node.name
     return next((str(output.name) for output in node.outputs if output.name), node.op_type)
 
 
 def _find_cycle(graph: ir.Graph | ir.Function) -> list[str]:
-    """The labels of the nodes along one cycle, ending where it began."""
+    """Return the labels of the nodes of a cycle; the first label is repeated at the end."""
     needs: dict[ir.Node, set[ir.Node]] = {node: set(node.predecessors()) for node in graph}
     for node in graph:
         for _, inner in subgraphs_of(node):
@@ -124,7 +118,7 @@ def _set_versions(graph: ir.Graph | ir.Function, opsets: dict[str, int]) -> None
 
 
 def _check_depth(graph: ir.Graph) -> None:
-    """Refuse subgraphs that inlining has nested deeper than a file may nest them."""
+    """Refuse subgraphs that are nested too deeply after inlining."""
     pending = [(graph, 0)]
     while pending:
         graph, depth = pending.pop()
@@ -137,7 +131,7 @@ def _check_depth(graph: ir.Graph) -> None:
 
 
 def _check_expansion(model: ir.Model, allowed: int) -> None:
-    """Refuse recursion and exponential expansion before the inliner starts."""
+    """Refuse recursion and exponential expansion before functions are inlined."""
     sizes: dict[ir.OperatorIdentifier, int] = {}
 
     def size(nodes: Iterable[ir.Node], path: tuple[ir.OperatorIdentifier, ...]) -> int:

@@ -1,10 +1,9 @@
-"""ONNX's own inference of shapes and types, which names early the node whose operands do not fit.
+"""Shape and type inference by the onnx package, which reports the node whose operands do not fit.
 
-It is written in C++ and trusts the file: an axis of 2**31, a batch of negative rank or a shape of 2**62 dimensions
-crashes the process, or takes all time and memory. The numbers that do so cannot be recognised in the file, since
-inference also computes them: two reshapes and a product make any size. So it runs in processes of its own with limited
-memory and time (`inference_process.py`, `inference_server.py`). Where that crashes, gives up or cannot be started,
-evaluation reports the error instead.
+Inference is C++ code that trusts the file: an axis of 2**31, a batch of negative rank or a shape of 2**62 dimensions
+crashes the process, or takes all time and memory. A check of the file cannot find such numbers, because inference
+computes new sizes. Inference therefore runs in a separate process with limited memory and time
+(`inference_process.py`). If that process crashes or cannot start, evaluation reports errors later.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _GROUPS = hasattr(os, "killpg")
 
 
 class InferenceServer:
-    """A process that is started at the first request, and anew after it has died.
+    """The process that answers requests; it starts with the first request and restarts after a crash.
 
-    Threads take turns. A fork of the caller's process has a server of its own: the parent's pipes are the parent's. The
-    server ends with the caller's process, however that ends, since its input does then.
+    Threads take turns. A fork of the caller's process starts another server, because the pipes belong to the parent.
+    The server ends when its input closes, at the latest with the caller's process.
     """
 
     def __init__(self) -> None:
@@ -47,7 +46,7 @@ class InferenceServer:
             os.register_at_fork(after_in_child=self._forget)
 
     def ask(self, model: bytes, *options: bool) -> bytes:
-        """The answer to one request, as `inference_process` has it; empty where there is none."""
+        """Return the answer to a request in the format of `inference_process`; empty if there is no answer."""
         with self._lock:
             was_running = self._process is not None
             answer = self._answer(model, options)
@@ -56,12 +55,12 @@ class InferenceServer:
             return answer or b""
 
     def stop(self) -> None:
-        """End the process, if there is one; the next request starts another."""
+        """End the process; the next request starts a new process."""
         with self._lock:
             self._stop()
 
     def _answer(self, model: bytes, options: tuple[bool, ...]) -> bytes | None:
-        """The answer, or None where the process cannot be started or has died."""
+        """Return the answer, or None if the process cannot start or died."""
         answer = None
         try:
             process = self._process = self._process or _started()
@@ -86,7 +85,7 @@ class InferenceServer:
             process.communicate()
 
     def _forget(self) -> None:
-        """In a fork: leave the process to the parent."""
+        """Leave the process to the parent after a fork."""
         process, self._process, self._lock = self._process, None, threading.Lock()
         if process is not None:
             process.returncode = 0  # it is no child of this process, which cannot wait for it
@@ -102,11 +101,7 @@ _SERVER = InferenceServer()
 
 
 def check_shapes(proto: onnx.ModelProto) -> None:
-    """ONNX's own inference over a sorted copy without the weights' data.
-
-    Raises:
-        ModelError: names the node whose operands do not fit.
-    """
+    """Run inference on a sorted copy without the data of weights, and raise ModelError for operands that do not fit."""
     model = ir.serde.deserialize_model(_without_weights(proto))
     for graph in (*graphs_of(model.graph), *model.functions.values()):
         graph.sort()
@@ -141,7 +136,7 @@ def infer_shapes(model: ir.Model) -> None:
 def _inferred(
     proto: onnx.ModelProto, *, check_type: bool = False, strict_mode: bool = False, data_prop: bool = False
 ) -> tuple[bytes, bytes]:
-    """The answer of inference: its kind and its content."""
+    """Return the kind and the content of an answer."""
     try:
         data = proto.SerializeToString()
     except (EncodeError, ValueError):
@@ -152,14 +147,14 @@ def _inferred(
 
 
 def _plain(message: str) -> str:
-    """``node 'mm' (MatMul): Incompatible dimensions`` out of the several lines that inference writes."""
+    """Format the messages of inference as ``node 'mm' (MatMul): Incompatible dimensions``."""
     text = re.sub(r"\[\w+\]\s*|Inference error\(s\):\s*", "", message)
     text = re.sub(r"\(op_type:(\w+), node name: ([^)]*)\)", r"node '\2' (\1)", text)
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())[:500]
 
 
 def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which large constants of the outer graph are inputs of their types and shapes."""
+    """Return a copy in which large constants of the outer graph are inputs of the same types and shapes."""
     copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     graph = copy.graph
     graph.name = proto.graph.name
@@ -183,11 +178,7 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    """A new process.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    """Start a process."""
     if not sys.executable or getattr(sys, "frozen", False):
         raise OSError("a frozen program has no interpreter to start")
     command = [sys.executable, "-I", "-S", inference_process.__file__, str(onnx_cpp2py_export.__file__)]
@@ -211,11 +202,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes | None:
-    """The answer to a request; None where the process ends before it is complete.
-
-    Raises:
-        OSError: the process does not take the request.
-    """
+    """Send a request and return the answer, or None if the process ends before the answer is complete."""
     requests, answers = process.stdin, process.stdout
     assert requests is not None
     assert answers is not None

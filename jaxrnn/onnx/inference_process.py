@@ -1,14 +1,14 @@
-"""A script of its own: ONNX's inference over models on standard input, each in a process that a model may bring down.
+"""A script that runs ONNX's inference on models from standard input, each in a forked process.
 
     python -I -S inference_process.py LIBRARY
 
-LIBRARY is the compiled part of onnx. It is loaded once and by its path, without the package around it and without
-NumPy, which takes 30 ms in place of some hundred. A request is a `HEADER` of its length and its options, and a model;
-the answer is the length of what follows. Its first byte says what that is: `RESULT`, `MISFIT` or `FAILURE`; an empty
-answer says that inference did not survive.
+LIBRARY is the compiled part of onnx. The script loads this file by path, without the Python package and without NumPy,
+which takes 30 ms instead of more than 100. A request is a `HEADER` with length and options, and a model. The answer is
+a length and that many bytes. The first byte is `RESULT`, `MISFIT` or `FAILURE`; an empty answer means that inference
+crashed.
 
-Every model is answered by a fork of this process, which has limits of its own and takes about a millisecond. Where
-there is no ``fork``, a model may bring this process itself down. It ends when its input does.
+A fork with limits answers each model in about a millisecond. On systems without ``fork``, a model may crash this
+process. The process ends when its input closes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a caller sees of a graph: its inputs and outputs as arrays by name, strings and sequences included."""
+"""The inputs and outputs of a graph as callers see them: arrays by name, strings and sequences included."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jaxrnn.steps.specs import ArraySpec, Dimension, bind, check_names, converte
 
 
 def spec_of(value: ir.Value) -> ArraySpec:
-    """The declaration of a graph input or output; a dimension without a name is called ``<name>_dim_<axis>``."""
+    """Return the declaration of a graph input or output; a nameless dimension becomes ``<name>_dim_<axis>``."""
     name = str(value.name)
     if value.type is not None and not isinstance(value.type, ir.TensorType):
         return ArraySpec(name, None, None)
@@ -36,15 +36,7 @@ _BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
 
 
 def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:
-    """Rename, tie, fix or relate open dimensions of a graph's inputs and outputs, in place.
-
-    Args:
-        graph: the graph.
-        dims: by the name of a dimension, as `spec_of` gives it, another name, a size, or a multiple such as ``"4*U"``.
-
-    Raises:
-        InputError: a key is no open dimension of an input, or a value is neither a name nor a size.
-    """
+    """Rename, tie, fix or relate open dimensions of a graph's inputs and outputs, in place."""
     known = {size for value in graph.inputs for size in spec_of(value).shape or () if isinstance(size, str)}
     for name, given in dims.items():
         if name not in known:
@@ -69,23 +61,19 @@ _MULTIPLE = re.compile(r"(\d+\s*\*\s*)?[A-Za-z_][\w.:/]*")
 
 
 def is_batch_name(dimension: str) -> bool:
-    """Whether a dimension's name is one of a batch, and so neither time nor a number of features."""
+    """Return True if the name of a dimension is one for a batch."""
     return _BATCH.fullmatch(dimension) is not None
 
 
 def _dimension(size: int | ir.SymbolicDim, unnamed: str) -> Dimension:
-    """A size, or the name of an open dimension; some exporters write a negative size for one."""
+    """Return a size, or the name of an open dimension; some exporters write a negative size instead of a name."""
     if isinstance(size, int):
         return size if size >= 0 else unnamed
     return size.value or unnamed
 
 
 def bind_inputs(specs: Sequence[ArraySpec], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """`jaxrnn.steps.specs.bind` with strings, sequences and optionals.
-
-    Raises:
-        InputError: names the input, what was expected and what came.
-    """
+    """Bind inputs as `jaxrnn.steps.specs.bind` does, with strings, sequences and optionals."""
     return bind(specs, inputs, convert=_as_declared)
 
 
@@ -115,11 +103,7 @@ def _strings(spec: ArraySpec, value: Any) -> np.ndarray:
 
 
 def bind_static(declared: Sequence[ArraySpec], static: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Values for some of the inputs, which are fixed from here on, as arrays of the declared types.
-
-    Raises:
-        InputError: there is no such input, or a value does not fit it.
-    """
+    """Return fixed values of inputs as arrays of the declared types."""
     try:
         check_names(declared, static)
     except InputError as error:

@@ -1,8 +1,8 @@
-"""How much a file may make us allocate, unroll and repeat, so that a small file cannot bring a process down.
+"""Limits on memory, unrolling and repetition, so that a small file cannot crash or block a process.
 
-What a file holds itself is never in question: it was read already. What it *asks for* may be anything, in a few bytes:
-zeros of a shape of 10**12 elements, a loop of 2**62 trips, ten functions of which each calls the next one ten times.
-Every such wish is held against `Limits` before anything is allocated or repeated, and the error says what raises it.
+The data in a file is not limited, because the file was already read. But a few bytes can request zeros of a shape of
+10**12 elements, a loop of 2**62 trips, or ten functions that each call the next function ten times. `Limits` are
+checked before such memory is allocated or such work starts, and the error says how to raise the limit.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ _WEIGHT_OF_OBJECTS = 16
 @brief
 @dataclass(frozen=True)
 class Limits:
-    """How much a file may ask for; `jaxrnn.load` takes one.
+    """Limits on the memory and work that a file may request; an argument of `jaxrnn.load`.
 
     Example::
 
         model = jaxrnn.load("denoiser.onnx", limits=jaxrnn.Limits(value_bytes=2**30))
 
     Attributes:
-        value_bytes: size of any one value that a node computes, at run time too. 8 GiB by default, 2**31 float32
-            numbers: more than a network's activations have on one device, and far less than a hostile file asks for.
-        constant_bytes: size of all values together that are computed while loading and tracing, because they follow
-            from the file alone, and of what is held while the state is analysed. 512 MiB by default: real files fold
-            shapes and masks. What the file's own constants take is allowed besides, 16 times over.
-        nodes: nodes that the file has when its local functions are inlined, each call a copy. 100,000 by default;
-            the nodes that the file itself has in graphs are not counted.
-        evaluations: nodes that Python evaluates in one call or one trace, and trips of loops that Python counts, each
-            trip anew. 250,000 by default, which take from seconds to minutes. Loops that JAX runs count once.
+        value_bytes: size of a single value that a node computes, also at run time. 8 GiB by default, 2**31 float32
+            numbers: more than the activations of a network on one device, and far less than hostile files request.
+        constant_bytes: total size of all values that follow from the file and are computed while loading and tracing,
+            and of values held while the state is analysed. 512 MiB by default: real files fold shapes and masks. 16
+            times the size of the file's own constants is allowed in addition.
+        nodes: nodes of the file after its local functions are inlined, each call a copy. 100,000 by default; nodes in
+            the graphs of the file are not counted.
+        evaluations: nodes that Python evaluates in one call or trace, plus loop trips that Python runs. 250,000 by
+            default, which take seconds to minutes. Loops that JAX runs count once.
     """
 
     value_bytes: int = MAX_ARRAY_BYTES
@@ -68,19 +68,15 @@ class Limits:
             check_count(f"Limits: {field.name}", getattr(self, field.name))
 
     def for_file(self, size: int) -> Limits:
-        """The limits of a file that has so many bytes of constants itself."""
+        """Return the limits for a file with ``size`` bytes of constants."""
         return replace(self, constant_bytes=self.constant_bytes + _FOLDED * size)
 
 
 class Budget:
-    """What one call or one trace has spent of its limits.
-
-    Args:
-        limits: what it may spend.
-        loading: nothing that is computed is the caller's: every value counts as one that follows from the file.
+    """The part of its limits that a call or a trace has spent.
 
     Attributes:
-        computing: JAX computes what is known while it traces.
+        computing: whether JAX computes known values during the trace.
     """
 
     def __init__(self, limits: Limits, loading: bool = False):
@@ -90,11 +86,7 @@ class Budget:
         self._constant_bytes = 0
 
     def evaluate(self, count: int = 1) -> None:
-        """Count nodes or trips that Python evaluates.
-
-        Raises:
-            LimitError: they are too many.
-        """
+        """Count nodes or trips that Python evaluates."""
         self._evaluations += count
         if self._evaluations > self.limits.evaluations:
             raise LimitError(
@@ -103,11 +95,7 @@ class Budget:
             )
 
     def keep(self, size: int) -> None:
-        """Count the bytes of a value that follows from the file alone.
-
-        Raises:
-            LimitError: all of them together are too many.
-        """
+        """Count the bytes of a value that depends only on the file."""
         self._constant_bytes += size
         if self._constant_bytes > self.limits.constant_bytes:
             raise LimitError(
@@ -116,11 +104,7 @@ class Budget:
             )
 
     def take(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
-        """Hold what a node gave against the limits; what it only handed on is not counted again.
-
-        Raises:
-            LimitError: a value is too large, or those that follow from the file alone are too many.
-        """
+        """Check the results of a node against the limits; results that are views of inputs are not counted again."""
         for leaf in leaves_of(outputs):
             if not isinstance(leaf, np.ndarray):
                 self.check(leaf.shape, leaf.dtype)
@@ -130,16 +114,7 @@ class Budget:
                 self.keep(int(np.strings.str_len(leaf).sum()))
 
     def check(self, shape: Sequence[Any], dtype: Any, *, constant: bool = False) -> None:
-        """Refuse a value by its shape, before it is there; symbolic dimensions pass.
-
-        Args:
-            shape: its sizes.
-            dtype: its element type.
-            constant: it is computed while tracing and not by the compiled program.
-
-        Raises:
-            LimitError: it is too large.
-        """
+        """Refuse a value by its shape before it is allocated; symbolic dimensions pass."""
         if not all(isinstance(size, (int, np.integer)) for size in shape):
             return
         needed = math.prod(map(int, shape)) * np.dtype(dtype).itemsize
@@ -161,7 +136,7 @@ _BUDGET: ContextVar[Budget | None] = ContextVar("jaxrnn_budget", default=None)
 
 @contextlib.contextmanager
 def spending(limits: Limits, *, loading: bool = False) -> Iterator[Budget]:
-    """Inside, whatever is evaluated spends one new budget of these limits."""
+    """Charge all evaluations inside the context to one new budget."""
     budget = Budget(limits, loading)
     token = _BUDGET.set(budget)
     try:
@@ -171,17 +146,17 @@ def spending(limits: Limits, *, loading: bool = False) -> Iterator[Budget]:
 
 
 def current() -> Budget:
-    """The budget that is being spent; outside of any evaluation, a new one of the default limits."""
+    """Return the current budget, or a new budget with default limits outside of evaluations."""
     return _BUDGET.get() or Budget(Limits())
 
 
 def leaves_of(values: Any) -> Iterator[Any]:
-    """The arrays among values, those in sequences too."""
+    """Yield the arrays among values, including arrays in sequences."""
     yield from jax.tree.leaves(list(values))
 
 
 def raised(field: str) -> str:
-    """What raises a limit, for a message."""
+    """Return the part of a message that says how to raise a limit."""
     limits = Placeholder(f"jaxrnn.Limits({field}=NUMBER)")
     return f"if the file is to be trusted, {argument('limits', limits, 'jaxrnn.load(path)')} raises the limit"
 
@@ -193,11 +168,7 @@ _LARGE = 2**24
 
 
 def check_ahead(operator: Operator, inputs: Sequence[Value], attributes: Mapping[str, Any], budget: Budget) -> None:
-    """Refuse a node whose results would be too large, where that must be known before they are computed.
-
-    Raises:
-        LimitError: they would be.
-    """
+    """Trace a node for its shapes and refuse results that are too large, if they would be computed at once."""
     leaves = [leaf for leaf in jax.tree.leaves(list(inputs)) if hasattr(leaf, "shape")]
     if not budget.computing and any(isinstance(leaf, Tracer) for leaf in leaves):
         return
@@ -216,14 +187,14 @@ def check_ahead(operator: Operator, inputs: Sequence[Value], attributes: Mapping
 
 
 def _may_expand(operator: Operator) -> bool:
-    """Whether values of inputs or attributes could make a result larger than the inputs could make of each other."""
+    """Return True if values of inputs or attributes could make a result larger than the product of all input sizes."""
     if operator.traits.is_bounded:
         return False
     return bool(operator.attributes) or any(slot.static for slot in operator.slots)
 
 
 def _is_fixed(operator: Operator, index: int, value: Value) -> bool:
-    """Whether an input keeps its value while the operator is traced: it is needed by value, or JAX cannot trace it."""
+    """Return True if an input keeps its value in the trace: its value is needed, or JAX cannot trace it."""
     slot = operator.slot(index)
     if value is None or (slot is not None and slot.static):
         return True
@@ -233,10 +204,10 @@ def _is_fixed(operator: Operator, index: int, value: Value) -> bool:
 def _results(
     operator: Operator, inputs: Sequence[Value], fixed: Sequence[bool], attributes: Mapping[str, Any]
 ) -> list[tuple[tuple[Any, ...], np.dtype]]:
-    """Shapes and dtypes of all that an operator computes on its way, without computing it; none where they are unknown.
+    """Return shapes and dtypes of all intermediate values of an operator; an empty list if they are unknown.
 
-    What JAX raises while it traces has many types, and some operators need values. The operator itself will say what is
-    wrong, unless a number is so large that the attempt could cost the process.
+    Errors of the trace are ignored, because the operator itself reports them later. A trace with a huge number is an
+    exception: the operator could exhaust the memory of the process.
     """
     pairs = list(zip(inputs, fixed, strict=True))
     free = [value for value, is_fixed in pairs if not is_fixed]

@@ -1,8 +1,8 @@
-"""The place of each tensor in the file, so that one tensor is one parameter and can be written back.
+"""The place of each tensor in the file, so that a tensor is a single parameter and can be written back.
 
 The *address* of a tensor is its path through the messages of the file: for each message the number of the field and the
-index of the entry, None where the field is not repeated. Addresses are attached to the tensors of a graph when it is
-read, and survive the inlining of functions. The messages are those of onnx.proto,
+index of the entry, or None if the field is not repeated. Addresses are attached to the tensors when a graph is read,
+and survive the inlining of functions. Source of the messages: onnx.proto,
 https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 """
 
@@ -25,7 +25,7 @@ class Origin(NamedTuple):
     """The place of a constant in the file.
 
     Attributes:
-        address: the address of the message that holds its elements.
+        address: the address of the message that holds the elements.
         kind: the type of that message: a tensor, or an attribute with plain floats.
         name: a stable name for a constant in a local function, whose copies have different names; else None.
     """
@@ -36,7 +36,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(value: ir.Value) -> Origin | None:
-    """The origin of an initializer or of the output of a Constant node; None where it is not known."""
+    """Return the origin of an initializer or of the output of a Constant node, or None."""
     node = value.producer()
     if node is None:
         return None if value.const_value is None else value.const_value.meta.get(_KEY)
@@ -45,13 +45,13 @@ def origin_of(value: ir.Value) -> Origin | None:
 
 
 def tensor_origin(attribute: ir.Attr) -> Origin | None:
-    """The origin of an attribute that is a tensor or floats."""
+    """Return the origin of an attribute that is a tensor or floats."""
     holder = attribute.as_tensor() if attribute.type == ir.AttributeType.TENSOR else attribute
     return holder.meta.get(_KEY)
 
 
 def mark_origins(proto: onnx.ModelProto, model: ir.Model) -> None:
-    """Attach origins to the tensors of a model that was just read from ``proto``, before inlining and sorting."""
+    """Attach origins to the tensors of a model that was just read from ``proto``."""
     _mark_graph(proto.graph, model.graph, ((onnx.ModelProto.GRAPH_FIELD_NUMBER, None),), "")
     # Of functions with one identifier, the last one counts.
     numbers = {(each.domain, each.name, each.overload): index for index, each in enumerate(proto.functions)}
@@ -65,7 +65,7 @@ def mark_origins(proto: onnx.ModelProto, model: ir.Model) -> None:
 
 
 def _mark_graph(proto: onnx.GraphProto, graph: ir.Graph, address: Address, scope: str) -> None:
-    """Mark a graph; ``scope`` is the prefix of its names if it lies in a function, else empty."""
+    """Mark a graph; ``scope`` is the prefix of names in a function, else empty."""
     for index, tensor in enumerate(proto.initializer):
         value = graph.initializers.get(tensor.name)
         if value is not None and value.const_value is not None and tensor.doc_string != WRITTEN_OUT:

@@ -1,19 +1,19 @@
-"""Which tensors of a file are parameters of the model, and their names.
+"""The choice of the tensors that are parameters of a model, and their names.
 
-Parameters are the float initializers and the float ``Constant`` tensors of rank 1 and more (some exporters put all
-weights there, also inside the branches of ``If``), each under a stable, unique name and in ONNX's own layout. Not
-parameters are:
+Parameters are float initializers and float ``Constant`` tensors of rank 1 and more (some exporters put all weights
+there, also in the branches of ``If``). Each parameter has a stable, unique name and ONNX's own layout. These tensors
+are not parameters:
 
-- what an operator needs while tracing (axes, pads, the scales of Resize): inputs marked ``Static``, and every
+- values that an operator needs while tracing (axes, pads, the scales of Resize): inputs marked ``Static``, and every
   constant that only reaches such an input through other operators;
-- numbers of a formula: inputs marked ``Foldable`` (the exponent of Pow, the bounds of Clip), constants that are
-  compared and nothing else, and scalars as exporters write the 1e-5 in ``sqrt(x + 1e-5)`` and the 1 in ``1 - z``:
-  ``Constant`` nodes, initializers inside subgraphs, and those with names that exporters make up for numbers;
-- zeros that are only read as initial values of recurrences: some exporters write a missing state so;
-- scalar zeros that are compared, whatever else reads them: exporters that merge equal constants write the first value
-  of a counter, a missing state and a mask's zero as one.
+- numbers of a formula: inputs marked ``Foldable`` (the exponent of Pow, the bounds of Clip), constants that are only
+  compared, and scalars as exporters write the 1e-5 in ``sqrt(x + 1e-5)`` and the 1 in ``1 - z``: ``Constant`` nodes,
+  initializers inside subgraphs, and initializers with names that exporters invent for numbers;
+- zeros that are only read as initial values of recurrences: some exporters write a missing state in this way;
+- scalar zeros that are compared, even if other nodes read them: exporters that merge equal constants use the same
+  zero for a counter, a missing state and a mask.
 
-One tensor of the file is one parameter, even if the local function that holds it is called several times.
+A tensor of the file is a single parameter, even if the local function that holds the tensor is called several times.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def name_parameters(
     operator_of: Callable[[ir.Node], Operator],
     constant_of: Callable[[ir.Value], np.ndarray | None],
 ) -> dict[ir.Value, str]:
-    """The names of the parameters by their values in the graph, in the order of the file."""
+    """Return the names of the parameters by their values in the graph, in the order of the file."""
     fixed = _needed_while_tracing(graph, operator_of) | _never_trained(graph, operator_of, constant_of)
     fixed_tensors = _held_elsewhere(graph, fixed)
     names: dict[ir.Value, str] = {}
@@ -85,7 +85,7 @@ def name_parameters(
 
 
 def _held_elsewhere(graph: ir.Graph, fixed: Iterable[ir.Value]) -> set[Address]:
-    """Tensors that are also used otherwise: in another call of their function, or as an attribute."""
+    """Return tensors with another use: in another call of their function, or as an attribute."""
     origins = [origin_of(value) for value in fixed if _is_constant(value)]
     for node in graph.all_nodes():
         if node.op_type != "Constant":
@@ -95,7 +95,7 @@ def _held_elsewhere(graph: ir.Graph, fixed: Iterable[ir.Value]) -> set[Address]:
 
 
 def _needed_while_tracing(graph: ir.Graph, operator_of: Callable[[ir.Node], Operator]) -> set[ir.Value]:
-    """All values that the static and foldable inputs of operators are computed from."""
+    """Return all values from which static and foldable inputs of operators are computed."""
     pending: list[ir.Value] = []
     for node in graph.all_nodes():
         operator = operator_of(node)
@@ -120,7 +120,7 @@ def _never_trained(
     operator_of: Callable[[ir.Node], Operator],
     constant_of: Callable[[ir.Value], np.ndarray | None],
 ) -> set[ir.Value]:
-    """Constants that are only compared, zeros that only begin recurrences, scalar zeros that are compared."""
+    """Return constants that are only compared, zeros that only begin recurrences, and compared scalar zeros."""
     untrained = set()
     for value in _constants(graph):
         array = constant_of(value)
@@ -145,7 +145,7 @@ def _constants(graph: ir.Graph) -> Iterable[ir.Value]:
 
 
 def _ends(value: ir.Value, operator_of: Callable[[ir.Node], Operator]) -> Iterable[tuple[ir.Node | None, int]]:
-    """The uses of a value, followed through nodes that only move its elements; None is a graph output."""
+    """Yield the uses of a value, followed through nodes that only move elements; None is a graph output."""
     if value.is_graph_output():
         yield None, 0
     for node, index in value.uses():

@@ -1,6 +1,6 @@
-"""A graph ready to evaluate: every node bound to its operator, every constant read.
+"""A graph ready for evaluation: nodes bound to operators and checked, constants read, loops bounded.
 
-All nodes that cannot be run are reported here together, and none at run time.
+All nodes that cannot run are reported together when a file is loaded, and not during evaluation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jaxrnn.onnx.text import text_array
 
 @dataclass(frozen=True)
 class Program:
-    """The graph as a `Block`, and by name the arrays of its parameters and their origins in the file."""
+    """The graph as a `Block`, with the arrays and origins of parameters by name."""
 
     block: Block
     parameters: Mapping[str, np.ndarray]
@@ -40,17 +40,7 @@ class Program:
 
 
 def bind(model: ir.Model, limits: Limits | None = None, own: OwnOperators | None = None) -> Program:
-    """Bind every node of a model.
-
-    Args:
-        model: the graph, its functions inlined.
-        limits: limits of the memory and work that the graph asks for, beyond what the file itself holds.
-        own: a user's own operators, which come before those of the package.
-
-    Raises:
-        UnsupportedError: lists every node that has no operator here, with the nearest supported alternative.
-        ModelError: an attribute is unknown, missing or unreadable, or a constant cannot be read.
-    """
+    """Bind every node of a model to its operator."""
     operators: dict[ir.Node, Operator] = {}
     problems: list[str] = []
     for node in model.graph.all_nodes():
@@ -136,7 +126,7 @@ def _read_attribute(attribute: ir.Attr) -> Any:
 
 
 def read_constant(value: ir.Value) -> np.ndarray | None:
-    """The array of an initializer or of a Constant node, or None where the value is computed."""
+    """Return the array of an initializer or a Constant node, or None if the value is computed."""
     node = value.producer()
     if node is not None:
         return _read_constant_node(node) if node.op_type == "Constant" else None
@@ -186,7 +176,7 @@ _CONSTANTS: dict[str, tuple[ir.AttributeType, Callable[[Any], np.ndarray] | None
 
 
 def present_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """The node's inputs without the absent ones at the end."""
+    """Return the inputs of a node without absent inputs at the end."""
     kept = list(node.inputs)
     while kept and kept[-1] is None:
         kept.pop()
@@ -194,11 +184,7 @@ def present_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
 
 
 def check_signature(node: ir.Node, operator: Operator) -> None:
-    """Check every input and attribute of a node against its operator.
-
-    Raises:
-        ModelError: one is missing, unknown or of the wrong type, or shapes of weights disagree.
-    """
+    """Check every input and attribute of a node against its operator."""
     label = f"node {node_label(node)!r} ({operator})"
     _check_attributes(node, operator, label)
     inputs = present_inputs(node)
@@ -236,21 +222,13 @@ def _check_attributes(node: ir.Node, operator: Operator, label: str) -> None:
 
 
 def _attribute_types(operator: Operator) -> dict[str, ir.AttributeType]:
-    """The types of an operator's attributes; empty where onnx does not define the operator."""
+    """Return the types of an operator's attributes; empty if onnx does not define the operator."""
     defined: dict[str, Any] = {} if operator.schema is None else operator.schema.attributes
     return {name: ir.AttributeType(int(attribute.type)) for name, attribute in defined.items()}
 
 
 def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None = None) -> None:
-    """Bind every Loop of a program, in place, to its label and its bound.
-
-    Args:
-        program: the bound graph.
-        max_trip_count: for every Loop; or for some, by node name; None for none.
-
-    Raises:
-        InputError: a bound is no whole number from 1 on, or there is no Loop of that name.
-    """
+    """Bind every Loop of a program, in place, to its label and its bound."""
     places = list(_loops(program.block))
     labels = list(dict.fromkeys(block.nodes[index].name for block, index in places))
     if isinstance(max_trip_count, Mapping):
@@ -268,7 +246,7 @@ def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None
 
 
 def _loops(block: Block) -> Iterator[tuple[Block, int]]:
-    """The Loop nodes of a block and its subgraphs, as a block and an index."""
+    """Yield the Loop nodes of a block and its subgraphs, as a block and an index."""
     for index, node in enumerate(block.nodes):
         if node.applies("Loop"):
             yield block, index
@@ -284,7 +262,7 @@ def _known(name: Any, labels: list[str]) -> str:
 
 
 def fingerprint_of(program: Program, options: Any) -> str:
-    """The fingerprint of a graph and of the options that it was loaded with."""
+    """Return the fingerprint of a graph and of the options that it was loaded with."""
     parameters = {name: (array.dtype.name, array.shape) for name, array in program.parameters.items()}
     return fingerprint(_block(program.block), parameters, options)
 
@@ -304,7 +282,7 @@ def _node(node: BoundNode) -> Any:
 
 
 def function_facts(function: Any) -> Any:
-    """What tells a user's function from another: its name and its code, with what it closes over."""
+    """Return the facts that identify a caller's function: name, code, and closed-over values."""
     if isinstance(function, functools.partial):
         return function_facts(function.func), function.args, function.keywords
     inner = inspect.unwrap(function)

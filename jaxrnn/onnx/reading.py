@@ -1,4 +1,4 @@
-"""From a path, bytes or a ``ModelProto`` to a ``ModelProto`` of a known version, with its bytes and folder."""
+"""Reading of a model from a path, bytes or a ``ModelProto``, with its bytes and folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 
 def label_of(source: Source) -> str:
-    """What to call the model in messages."""
+    """Return the name of the model in messages."""
     if isinstance(source, onnx.ModelProto):
         return f"model {source.graph.name!r}"
     if isinstance(source, bytes):
@@ -31,7 +31,7 @@ def label_of(source: Source) -> str:
 
 @contextlib.contextmanager
 def labelled(label: str) -> Iterator[None]:
-    """Inside, every error of the project begins with what the model is called."""
+    """Prefix every error of the project inside the context with the label of the model."""
     try:
         yield
     except JaxrnnError as error:
@@ -39,12 +39,12 @@ def labelled(label: str) -> Iterator[None]:
 
 
 class SourceFile(NamedTuple):
-    """A model as it was read.
+    """A model file after reading.
 
     Attributes:
-        proto: its content.
+        proto: the content.
         data: the bytes of the file; None for a proto that is too large for a file.
-        folder: the folder that its external data must lie in; None for a model without a file.
+        folder: the folder that must hold the external data; None for a model without a file.
     """
 
     proto: onnx.ModelProto
@@ -53,12 +53,7 @@ class SourceFile(NamedTuple):
 
 
 def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
-    """Read a model; its sparse tensors become dense.
-
-    Raises:
-        ModelError: no such file, not ONNX, cut off, or of a version from the future.
-        LimitError: its sparse tensors would take too much.
-    """
+    """Read a model; its sparse tensors become dense."""
     if isinstance(source, onnx.ModelProto):
         file = SourceFile(source, _serialized(source), None)
     elif isinstance(source, bytes):

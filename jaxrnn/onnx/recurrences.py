@@ -22,13 +22,13 @@ class RecurrentInfo:
 
     Attributes:
         name: the label of the node in messages.
-        operator: the operator's name, such as LSTM, LinearAttention or Loop.
+        operator: the name of the operator, such as LSTM, LinearAttention or Loop.
         where: path of the subgraph that holds the node, empty in the outer graph.
         direction: forward, reverse, bidirectional, or mixed for a Scan whose inputs differ; None for a Loop.
         input_size: the features of the input of a step if known; None for a Scan or Loop.
         hidden_size: the size of the hidden state of an LSTM, GRU or RNN if known.
         weights: the number of elements of W, R, B and P, or of a convolution's kernel and bias, if known.
-        carries: the name, dtype and shape of what any other node carries.
+        carries: the name, dtype and shape of the carries of any other node.
     """
 
     name: str
@@ -50,12 +50,7 @@ def walk(graph: ir.Graph, path: str = "") -> Iterator[tuple[str, ir.Node]]:
 
 
 def recurrent_nodes(model: ir.Model, own: OwnOperators) -> tuple[RecurrentInfo, ...]:
-    """Return every node that carries a state over steps, in subgraphs too; may add inferred shapes to the model.
-
-    Args:
-        model: the graph.
-        own: the operators of the caller.
-    """
+    """Return every node that carries a state over steps; may add inferred shapes to the model."""
     found = [(where, node, carries) for where, node in walk(model.graph) if (carries := traits_of(node, own).carries)]
     nodes = tuple(_described(*each) for each in found)
     if all(info.weights is not None for info, (*_, carries) in zip(nodes, found, strict=True) if carries.hidden):

@@ -48,7 +48,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Movement(enum.Enum):
-    """How an operator moves elements without computing on them."""
+    """The way in which an operator moves elements without computing."""
 
     #: Every element of the first input appears once.
     REARRANGES = "rearranges"
@@ -227,7 +227,7 @@ class Operator:
 
     @functools.cached_property
     def schema(self) -> onnx.defs.OpSchema | None:
-        """ONNX's definition of the operator, or None."""
+        """Return ONNX's definition of the operator, or None."""
         return schema_of(self.domain, self.name, self.since)
 
     def __str__(self) -> str:
@@ -269,13 +269,7 @@ def operator(name: str, domain: str, version: int, versions: Versions, *, own: b
 
 
 def earlier(function: Callable[..., Any], *absent: str, **fixed: Any) -> Callable[..., Any]:
-    """Return an operator as it was before it had some inputs and attributes.
-
-    Args:
-        function: the later version.
-        absent: the inputs and attributes that the earlier version lacks; they keep the defaults of the later version.
-        fixed: inputs and attributes that the earlier version lacks, with the values that it implied.
-    """
+    """Return an operator as it was before it had some inputs and attributes."""
     signature = inspect.signature(function)
     assert {*absent, *fixed} <= signature.parameters.keys()
     parameters = [each for each in signature.parameters.values() if each.name not in {*absent, *fixed}]
@@ -285,13 +279,7 @@ def earlier(function: Callable[..., Any], *absent: str, **fixed: Any) -> Callabl
 
 
 def as_attributes(function: Callable[..., Any], *names: str, **defaults: int) -> Callable[..., Any]:
-    """Return an operator as it was when some of its inputs were attributes of integers.
-
-    Args:
-        function: the later version.
-        names: the inputs. An attribute is optional if the input is.
-        defaults: inputs whose attributes have these defaults.
-    """
+    """Return an operator as it was when some of its inputs were attributes of integers."""
     signature = inspect.signature(function)
     moved = {name: signature.parameters[name].default for name in names} | defaults
 

@@ -1,4 +1,4 @@
-"""`StepFile`: what an exported file says of itself, so that a person and a program can carry its state."""
+"""`StepFile`: the facts in the metadata of an exported file, so that people and programs can carry its state."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _SCHEMA = {
 @brief
 @dataclass(frozen=True)
 class StateNames:
-    """Where an entry of the state goes in and comes out.
+    """The input and output of a file for an entry of the state.
 
     Attributes:
         input: the file's input.
-        output: the file's output; None in a flush, after which there is no state.
+        output: the file's output; None in a flush, after which the state ends.
     """
 
     input: str
@@ -62,24 +62,24 @@ class StateNames:
 @brief
 @dataclass(frozen=True)
 class StepFile:
-    """The facts about an exported file: its arrays by name, and its place in time.
+    """The facts about an exported file: arrays by name, and place in time.
 
-    The keys of all mappings are names of the stepper that was exported. The values are those of the file, which differ
-    only where the file could not have the stepper's.
+    The keys of all mappings are names of the exported stepper. The values are names of the file, which differ only if
+    the file cannot have the stepper's name.
 
     Attributes:
         kind: ``"step"``, ``"flush"`` or ``"function"``.
-        spec: that of the stepper, with its arrays as the file has them: the batch in front, no dimension open.
-        batch: how many streams the file is for; None for one without a batch axis.
+        spec: the spec of the stepper with the file's arrays: the batch in front, and no open dimensions.
+        batch: the number of streams of the file; None for a file without a batch axis.
         inputs: the file's inputs besides the state.
-        outputs: the file's outputs besides the state. A step lacks those that only a flush gives.
-        state: where every entry of the state goes in and comes out.
+        outputs: the file's outputs besides the state. A step lacks outputs that only a flush gives.
+        state: the input and output of every entry of the state.
         first: every entry of the state before the first frame; empty in a flush.
-        valid: a flush's input for the number of frames of its tail that exist, ``int32``; None where it has no tail.
-        counts: a flush's outputs for the number of frames that exist, by the output that has them, ``int32``.
-        files: where the files are that belong together, from the folder of this one on: ``"step"``, ``"flush"``,
+        valid: a flush's input for the number of existing frames in its tail, ``int32``; None without a tail.
+        counts: a flush's outputs for the number of existing frames, by output, ``int32``.
+        files: the files that belong together, relative to the folder of this file: ``"step"``, ``"flush"``,
             ``"first_state"``.
-        frame_rate: input frames a second, where the exporter was told.
+        frame_rate: input frames a second, if the exporter was given the rate.
     """
 
     kind: str
@@ -100,18 +100,18 @@ class StepFile:
         return None if self.frame_rate is None else milliseconds(self.spec.look_ahead, self.frame_rate)
 
     def delay_ms(self, output: OutputSpec) -> float | None:
-        """The delay of an output in milliseconds, where it and the frame rate are known."""
+        """Return the delay of an output in milliseconds, or None if the delay or the frame rate is unknown."""
         if self.frame_rate is None or output.delay is None or output.rate is None:
             return None
         return milliseconds(output.delay, self.frame_rate, output.rate)
 
     @property
     def first_inputs(self) -> dict[str, np.ndarray]:
-        """The state before the first frame by the file's inputs: what an engine takes with the first frame."""
+        """Return the state before the first frame by the file's inputs, as an engine takes it with the first frame."""
         return {self.state[name].input: array for name, array in self.first.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """The facts in JSON's types."""
+        """Return the facts in JSON's types."""
         fields = self.spec.to_json()
         spec = {key: value for key, value in fields.items() if key not in _SETTLED}
         inputs = [{"input": self.inputs[each["name"]], **each} for each in fields["inputs"]]
@@ -138,11 +138,7 @@ class StepFile:
 
     @classmethod
     def from_json(cls, fields: Any) -> StepFile:
-        """The facts that `to_json` described.
-
-        Raises:
-            ValueError: something is missing, unknown, or of another type.
-        """
+        """Return the facts that `to_json` described."""
         frame_rate = fields.get("frame_rate") if isinstance(fields, dict) else None
         if frame_rate is not None:
             check(frame_rate, is_rate, "frame_rate")
@@ -197,7 +193,7 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def to_json(array: np.ndarray) -> Any:
-    """A number where all elements are the same to the last bit, nested lists of them, or the elements as base64."""
+    """Return a number if all elements are bit-identical, else nested lists, or base64 for other elements."""
     if not array.size:
         return 0
     first = array.reshape(-1)[:1]
@@ -209,15 +205,7 @@ def to_json(array: np.ndarray) -> Any:
 
 
 def from_json(value: Any, spec: ArraySpec) -> np.ndarray:
-    """The elements that `to_json` described.
-
-    Args:
-        value: as it gave it.
-        spec: of the array.
-
-    Raises:
-        ValueError: it is not of that type and shape.
-    """
+    """Return the elements that `to_json` described."""
     dtype = spec.dtype
     assert dtype is not None
     if isinstance(value, dict):
@@ -241,7 +229,7 @@ def from_json(value: Any, spec: ArraySpec) -> np.ndarray:
 
 
 def _is_plain(array: np.ndarray) -> bool:
-    """Whether JSON's numbers say all of it: no complex numbers, and of NaNs only the usual one."""
+    """Return True if JSON's numbers hold all elements: no complex numbers, and no unusual NaN."""
     if array.dtype.kind in "biu":
         return True
     if array.dtype.kind == "c":
@@ -270,7 +258,7 @@ def _unlisted(value: Any) -> Any:
 
 
 def _parts(dtype: np.dtype) -> int:
-    """The bytes of a number in an element, of which a complex one has two."""
+    """Return the bytes of a number in an element; a complex element has two numbers."""
     return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
 
 

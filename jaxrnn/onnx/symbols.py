@@ -1,9 +1,9 @@
-"""Scalars that depend on a symbolic dimension and are no integers: sizes as floats, and undecided comparisons.
+"""Scalars that depend on a symbolic dimension and are not integers: sizes as floats, and undecided comparisons.
 
-Exporters cast a length to float before they count up to it, and compare counters with it as floats. Integral floats are
-exact, so such a size stays known while tracing, as a `Whole`. A comparison of sizes that JAX can decide for every
-length is a bool. One that it cannot decide is a `Claim`, from which the trip count of a loop can be solved. Both are
-items of NumPy arrays of dtype ``object``, like symbolic dimensions.
+Exporters cast a length to float before they count up to the length, and compare float counters with it. Integral floats
+are exact, so such a size stays known while tracing, as a `Whole`. A comparison of sizes that JAX can decide for every
+length is a bool. Any other comparison is a `Claim`, which yields the trip count of a loop. Both are items of NumPy
+arrays of dtype ``object``, like symbolic dimensions.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ def each(function: Callable[..., Any], *arrays: Any) -> np.ndarray:
 
 
 def boxed(item: Any) -> np.ndarray:
-    """An item as an array without axes."""
+    """Return an item as an array without axes."""
     box = np.empty((), object)
     box[()] = item
     return box
 
 
 def is_number(item: Any) -> bool:
-    """Whether an item is a plain number."""
+    """Return True for a plain number."""
     return isinstance(item, (int, float, np.integer, np.floating))
 
 
 def size_of(item: Any) -> Any:
-    """The integer or symbolic dimension that an item stands for; None where it is not integral."""
+    """Return the integer or symbolic dimension of an item, or None if the item is not integral."""
     if isinstance(item, Quotient):
         return None
     if isinstance(item, Whole):
@@ -67,7 +67,7 @@ class Whole:
     """An integral float that depends on a symbolic dimension.
 
     Attributes:
-        size: its value, an integer or a symbolic dimension.
+        size: the value, an integer or a symbolic dimension.
         element_type: the float type.
     """
 
@@ -106,7 +106,7 @@ def _on_quotient(function: Callable[[Any, Any], Any], *, swapped: bool = False) 
 
 @dataclass(frozen=True)
 class Quotient:
-    """An integral float over an integer, as files divide to count frames before they round up or down.
+    """An integral float over an integer, as files divide to count frames before they round.
 
     Attributes:
         whole: the dividend.
@@ -120,17 +120,17 @@ class Quotient:
     __sub__, __rsub__ = _on_quotient(operator.sub), _on_quotient(operator.sub, swapped=True)
 
     def floor(self) -> Whole:
-        """The largest integer that is not above it."""
+        """Return the quotient rounded down."""
         return Whole(self.whole.size // self.divisor, self.whole.element_type)
 
     def ceil(self) -> Whole:
-        """The smallest integer that is not below it."""
+        """Return the quotient rounded up."""
         return Whole(-(-self.whole.size // self.divisor), self.whole.element_type)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A comparison of sizes whose outcome depends on the length: it holds if all of some differences are negative.
+    """A comparison of sizes whose result depends on the length: True if all of some differences are negative.
 
     Attributes:
         below_zero: the differences, integers or symbolic dimensions.
@@ -151,7 +151,7 @@ class Claim:
 
 
 def traced_item(item: Any) -> jax.Array:
-    """An item as a JAX scalar of its element type."""
+    """Return an item as a JAX scalar of its element type."""
     if isinstance(item, Claim):
         return jnp.all(jnp.stack([traced_item(difference) < 0 for difference in item.below_zero]))
     if isinstance(item, Quotient):
@@ -162,7 +162,7 @@ def traced_item(item: Any) -> jax.Array:
 
 
 def type_of(array: np.ndarray) -> np.dtype:
-    """The element type that an array of dtype ``object`` stands for."""
+    """Return the element type of an array of dtype ``object``."""
     for item in array.flat:
         if isinstance(item, Whole):
             return item.element_type
@@ -174,30 +174,30 @@ def type_of(array: np.ndarray) -> np.dtype:
 
 
 def as_floats(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Symbolic integers or floats as floats of a type."""
+    """Convert symbolic integers or floats to floats of a type."""
     return each(lambda item: Whole(size_of(item), np.dtype(dtype)), array)
 
 
 def rounded(item: Any, *, up: bool) -> Any:
-    """An item rounded up or down to an integer."""
+    """Round an item up or down to an integer."""
     if not isinstance(item, Quotient):
         return item
     return item.ceil() if up else item.floor()
 
 
 def as_integers(array: np.ndarray) -> np.ndarray:
-    """Symbolic floats or integers as integers."""
+    """Convert symbolic floats or integers to integers."""
     return each(size_of, array)
 
 
 def are_divisible(array: Any, divisor: Any) -> bool:
-    """Whether the quotients of symbolic floats and a static divisor can stay known while tracing."""
+    """Return True if the quotients of symbolic floats and a static divisor can stay known while tracing."""
     sizes = [isinstance(item, Whole) for item in array.flat] if array.dtype == object else [False]
     return all(sizes) and divisor.dtype != object and are_whole(divisor) and bool(np.all(divisor != 0))
 
 
 def are_whole(array: Any) -> bool:
-    """Whether every element of a static array is integral, so that symbolic floats can be combined with it."""
+    """Return True if every element of a static array is integral, so that symbolic floats can be combined with it."""
     if array.dtype == object:
         return not any(isinstance(item, (Claim, Quotient)) for item in array.flat)
     return array.dtype.kind in "iu" or (
@@ -206,7 +206,7 @@ def are_whole(array: Any) -> bool:
 
 
 def is_sum_of_quotient(first: Any, second: Any) -> bool:
-    """Whether one of two static arrays has quotients and the other integral numbers, so that their sum stays known."""
+    """Return True if one static array has quotients and the other integral numbers, so that the sum is known."""
     for some, others in ((first, second), (second, first)):
         if some.dtype == object and all(isinstance(item, Quotient) for item in some.flat) and are_whole(others):
             return True
@@ -214,7 +214,7 @@ def is_sum_of_quotient(first: Any, second: Any) -> bool:
 
 
 def less(first: Any, second: Any, *, or_equal: bool) -> Any:
-    """``first < second`` of two items, or ``<=``: a bool if it is the same for every length, else a `Claim`."""
+    """Compare two items by ``<`` or ``<=``; return a bool if all lengths give the same result, else a `Claim`."""
     a, b = size_of(first), size_of(second)
     try:
         return bool(a <= b if or_equal else a < b)
@@ -223,12 +223,12 @@ def less(first: Any, second: Any, *, or_equal: bool) -> Any:
 
 
 def larger(first: Any, second: Any) -> Any:
-    """The larger of two items."""
+    """Return the larger item."""
     return _extreme(max_dim, first, second)
 
 
 def smaller(first: Any, second: Any) -> Any:
-    """The smaller of two items."""
+    """Return the smaller item."""
     return _extreme(min_dim, first, second)
 
 

@@ -1,4 +1,4 @@
-"""Whether a tensor of the file holds the data that its shape and type need, before anything is allocated."""
+"""Checks of the tensors of a file before memory is allocated, and conversion of sparse to dense tensors."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 
 
 def proto_label(node: onnx.NodeProto) -> str:
-    """What to call a node of a file in messages."""
+    """Return the label of a node of a file in messages."""
     return f"node {node.name or (node.output[0] if node.output else '')!r} ({node.op_type})"
 
 
 def graphs_in(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
-    """The graphs that an attribute holds."""
+    """Return the graphs in an attribute."""
     return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
 def graphs_below(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """A graph or function and every graph inside it, those in defaults of attributes included."""
+    """Yield a graph or function and every graph inside, also in defaults of attributes."""
     pending = [graph]
     while pending:
         graph = pending.pop()
@@ -55,7 +55,7 @@ def graphs_below(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.G
 
 
 def tensors_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Every tensor of a graph or function and of the graphs inside it, with what to call it."""
+    """Yield every tensor of a graph or function and of inner graphs, with a label."""
     for each in graphs_below(graph):
         if isinstance(each, onnx.GraphProto):
             for tensor in each.initializer:
@@ -66,7 +66,7 @@ def tensors_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[st
 
 
 def _attributes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, onnx.AttributeProto]]:
-    """The attributes of the nodes of one graph, and the defaults of a function, with what to call their owners."""
+    """Yield the attributes of the nodes of a graph, and the defaults of a function, with labels of their owners."""
     if isinstance(graph, onnx.FunctionProto):
         yield from ((f"function {graph.name!r}", default) for default in graph.attribute_proto)
     for node in graph.node:
@@ -75,12 +75,7 @@ def _attributes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[s
 
 
 def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> None:
-    """Check the shape and the type of a tensor against its data.
-
-    Raises:
-        ModelError: unknown type, negative dimension, too little or too much data, data in several places, or external
-            data that is missing, outside the model's folder, or shorter than it says.
-    """
+    """Check the shape and the type of a tensor against its data."""
     try:
         kind = ir.DataType(tensor.data_type)
     except ValueError:
@@ -109,7 +104,7 @@ def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> N
 
 
 def _check_one_place(tensor: onnx.TensorProto, field: str, label: str) -> str:
-    """The one field that holds a tensor's data; programs would disagree on which of several to read."""
+    """Return the single field that holds a tensor's data; programs disagree on which of several fields to read."""
     if tensor.HasField("segment"):
         raise ModelError(f"{label}: it is a segment of a larger tensor; save the model with whole tensors")
     filled = [name for name in _FIELDS if len(getattr(tensor, name))]
@@ -172,13 +167,7 @@ _COPIES = 4
 
 
 def write_out_sparse(proto: onnx.ModelProto, folder: Path | None, limits: Limits) -> onnx.ModelProto:
-    """The model with dense tensors instead of sparse ones; the same object if it has none.
-
-    Raises:
-        ModelError: a sparse tensor does not make sense.
-        LimitError: the dense ones would take more than ``constant_bytes``, all together.
-        UnsupportedError: an attribute other than Constant's is sparse.
-    """
+    """Return the model with dense instead of sparse tensors; the same object if all tensors are dense."""
     graphs = (proto.graph, *proto.functions)
     if not any(_is_sparse(graph) for outer in graphs for graph in graphs_below(outer)):
         return proto
@@ -203,7 +192,7 @@ class _Writer:
         self._bytes = self._source_bytes = 0
 
     def graph(self, graph: onnx.GraphProto | onnx.FunctionProto) -> None:
-        """Write out the sparse tensors of one graph, in place."""
+        """Convert the sparse tensors of a graph, in place."""
         if isinstance(graph, onnx.GraphProto):
             for sparse in graph.sparse_initializer:
                 label = f"the sparse initializer {sparse.values.name!r}"
@@ -260,7 +249,7 @@ def _read(tensor: onnx.TensorProto, label: str, folder: Path | None) -> np.ndarr
 
 
 def _places(indices: np.ndarray, shape: tuple[int, ...], values: np.ndarray, label: str) -> np.ndarray:
-    """The flat indices of the values; ``indices`` holds these, or in each row an index for each axis."""
+    """Return the flat indices of the values; ``indices`` holds flat indices, or an index for each axis in each row."""
     if indices.dtype != np.int64 or values.ndim != 1:
         raise ModelError(
             f"{label}: the values must lie along one axis and the indices be int64, not of {values.ndim} axes and "

@@ -1,7 +1,7 @@
-"""Strings: arrays of them, and operators that move elements of any type.
+"""Arrays of strings, and operators that move elements of any type.
 
-JAX has no strings, so what they are must be known while tracing, and operators on them run on NumPy. Those that only
-move elements are not written twice: see `moves_text`.
+JAX has no strings, so strings must be known while tracing, and their operators run on NumPy. `moves_text` extends
+operators that only move elements to strings.
 """
 
 from __future__ import annotations
@@ -18,17 +18,13 @@ from jaxrnn.onnx.values import TEXT, Value, is_text, static
 
 
 def text_array(strings: Sequence[str], shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """An array of strings, one-dimensional unless a shape is given."""
+    """Return an array of strings, one-dimensional unless a shape is given."""
     array = np.array(list(strings), TEXT)
     return array if shape is None else array.reshape(shape)
 
 
 def as_text(value: Any) -> np.ndarray:
-    """Strings as a caller gives them: a ``str``, a nested list, or a NumPy array of dtype ``object`` or ``str``.
-
-    Raises:
-        TypeError: an element is no string.
-    """
+    """Convert a caller's strings: a ``str``, a nested list, or a NumPy array of dtype ``object`` or ``str``."""
     if is_text(value):
         return value
     items = np.asarray(value) if isinstance(value, np.ndarray) else np.asarray(value, object)
@@ -41,18 +37,15 @@ def as_text(value: Any) -> np.ndarray:
 
 
 def holds_text(value: Value) -> bool:
-    """Whether a value is an array of strings, or a sequence with one in it."""
+    """Return True for an array of strings, or a sequence with such an array."""
     return any(map(holds_text, value)) if isinstance(value, tuple) else is_text(value)
 
 
 def moves_text(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator whose outputs hold elements of its inputs, or the empty string where they fill, also of strings.
+    """Extend an operator that moves elements, or fills with empty strings, to arrays of strings.
 
-    On strings it moves their numbers in a list of all that occur, outside of every trace. What it gives is held against
-    the limits before it is computed.
-
-    Raises:
-        StaticValueError: a number among the operands of strings depends on data while tracing.
+    The operator moves the numbers of strings in a list of all strings, outside of every trace. The result is checked
+    against the limits before it is computed.
     """
 
     @functools.wraps(function)
@@ -80,7 +73,7 @@ def moves_text(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _numbered(inputs: Sequence[Value]) -> tuple[list[Value], np.ndarray]:
-    """Inputs with a number for each string, and the strings by number; the first is the empty one."""
+    """Return inputs with a number for each string, and the strings by number, beginning with the empty string."""
     places = {"": 0}
 
     def number(value: Value) -> Value:

@@ -1,12 +1,12 @@
-"""The values on the edges of a graph while it is evaluated.
+"""The values on the edges of a graph during evaluation.
 
-A *static* value is a NumPy array. It is known while tracing, so arithmetic on shapes folds away. Integers that depend
-on a symbolic dimension are static too: NumPy arrays of dtype ``object`` whose items are Python ints and JAX symbolic
-dimensions; they stand for int64. So are integral floats and comparisons of sizes (`symbols`). Strings are always
-static, NumPy arrays of dtype `TEXT`, since JAX has none. A *traced* value is a JAX array. A sequence is a tuple of
-values, or `Stacked` if a loop created it. An absent optional is ``None``.
+A *static* value is a NumPy array. It is known while tracing, so arithmetic on shapes folds. Integers that depend on a
+symbolic dimension are static too: NumPy arrays of dtype ``object`` with Python ints and JAX symbolic dimensions, which
+stand for int64. Integral floats and comparisons of sizes (`symbols`) are static as well. Strings are always static, in
+NumPy arrays of dtype `TEXT`, because JAX has no strings. A *traced* value is a JAX array. A sequence is a tuple of
+values, or `Stacked` if a loop created the sequence. An absent optional is ``None``.
 
-Evaluation runs inside `exact_types`, so that int64 and float64 keep their width whatever ``jax_enable_x64`` is.
+Evaluation runs inside `exact_types`, so that int64 and float64 keep their width for every value of ``jax_enable_x64``.
 """
 
 from __future__ import annotations
@@ -42,11 +42,7 @@ class Stacked:
     array: Any
 
     def elements(self) -> tuple[Any, ...]:
-        """The sequence as a tuple.
-
-        Raises:
-            StaticValueError: its length depends on a symbolic dimension.
-        """
+        """Return the sequence as a tuple; raise StaticValueError for a symbolic length."""
         length = self.array.shape[0]
         if not isinstance(length, int):
             raise StaticValueError(
@@ -57,42 +53,42 @@ class Stacked:
 
 
 def unstacked(value: Value) -> Value:
-    """The value, with a stacked sequence as a tuple."""
+    """Convert a stacked sequence to a tuple; return other values unchanged."""
     return value.elements() if isinstance(value, Stacked) else value
 
 
 def is_sequence(value: Value) -> bool:
-    """Whether a value is of ONNX's sequence type."""
+    """Return True for a value of ONNX's sequence type."""
     return isinstance(value, (tuple, Stacked))
 
 
 def is_static(*values: Value) -> bool:
-    """Whether every value is known while tracing."""
+    """Return True if every value is known while tracing."""
     return all(isinstance(value, (np.ndarray, np.generic)) for value in values)
 
 
 def is_known(value: Value) -> bool:
-    """Whether Python can read the value: it is static, or a JAX array outside of every transformation."""
+    """Return True if Python can read the value: a static value, or a JAX array outside of transformations."""
     return not isinstance(value, Tracer)
 
 
 def is_symbolic(array: Value) -> bool:
-    """Whether a static value holds symbolic dimensions."""
+    """Return True if a static value holds symbolic dimensions."""
     return isinstance(array, np.ndarray) and array.dtype == object
 
 
 def is_text(value: Value) -> bool:
-    """Whether a value is an array of strings."""
+    """Return True for an array of strings."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "T"
 
 
 def dtype_of(value: Value) -> np.dtype:
-    """The ONNX element type of a value, as a NumPy dtype: symbolic integers are int64."""
+    """Return the ONNX element type of a value as a NumPy dtype; symbolic integers are int64."""
     return symbols.type_of(value) if is_symbolic(value) else np.dtype(value.dtype)
 
 
 def settle(value: Value) -> Value:
-    """Normalise what an operator returned: no NumPy scalars, no object arrays of plain integers."""
+    """Normalise the result of an operator: replace NumPy scalars and object arrays of plain integers."""
     if isinstance(value, (list, tuple)):
         return tuple(settle(item) for item in value)
     if isinstance(value, Stacked):
@@ -113,11 +109,7 @@ def settle(value: Value) -> Value:
 
 
 def traced(value: Value) -> jax.Array:
-    """The value as a JAX array of the same element type.
-
-    Raises:
-        TypeError: it is an array of strings.
-    """
+    """Convert a value to a JAX array of the same element type; raise TypeError for strings."""
     if is_text(value):
         raise TypeError("the operator computes in JAX, which has no strings")
     if is_symbolic(value):
@@ -127,35 +119,26 @@ def traced(value: Value) -> jax.Array:
 
 
 def all_traced(values: Sequence[Value]) -> tuple[Value, ...]:
-    """Every array as a JAX array, those in sequences included, so that a loop can carry them."""
+    """Convert every array to a JAX array, also in sequences, so that a loop can carry the values."""
     return tuple(jax.tree.map(traced, tuple(values)))
 
 
 def operands(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]:
-    """The array module for some values, NumPy if all are static, else JAX, and the values as its arrays.
-
-    Args:
-        values: values of any kind.
-        whole: whether the operation maps integers to integers, so that symbolic floats can stay static too.
-    """
+    """Return the array module for some values (NumPy if all are static, else JAX) and the values as its arrays."""
     if is_static(*values) and _are_closed(values, whole):
         return np, values
     return jnp, tuple(traced(value) for value in values)
 
 
 def _are_closed(values: tuple[Value, ...], whole: bool) -> bool:
-    """Whether NumPy can combine static values; symbolic floats only in operations that map integers to integers."""
+    """Return True if NumPy can combine static values; symbolic floats need an operation on integers."""
     if all(dtype_of(value).kind in "iu" for value in values if is_symbolic(value)):
         return True
     return whole and all(map(symbols.are_whole, values))
 
 
 def static(value: Value, what: str = "value") -> np.ndarray:
-    """The value as a NumPy array, for use in shapes and attributes.
-
-    Raises:
-        StaticValueError: the value is a tracer, so nothing is known of it but its shape.
-    """
+    """Return the value as a NumPy array, for shapes and attributes; raise StaticValueError for a tracer."""
     if isinstance(value, np.ndarray):
         return value
     if not is_known(value):
@@ -167,12 +150,12 @@ def static(value: Value, what: str = "value") -> np.ndarray:
 
 
 def dimensions(value: np.ndarray) -> tuple[Any, ...]:
-    """A one-dimensional static integer array as Python ints and symbolic dimensions, for use as a shape."""
+    """Return a one-dimensional static integer array as Python ints and symbolic dimensions, as a shape."""
     return tuple(item if not isinstance(item, (int, np.integer)) else int(item) for item in np.ravel(value).tolist())
 
 
 def describe(value: Value) -> str:
-    """Dtype and shape for a message: ``float32[1, 257]``."""
+    """Format dtype and shape for a message: ``float32[1, 257]``."""
     if value is None:
         return "absent"
     if isinstance(value, (list, tuple)):

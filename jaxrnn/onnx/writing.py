@@ -35,20 +35,7 @@ def write_model(
     origins: Mapping[str, Origin],
     path: Path,
 ) -> None:
-    """Write a model as it was read, with new numbers in some of its tensors.
-
-    Args:
-        source: the model as it was read.
-        arrays: all parameters by name, in the element types and shapes of their tensors.
-        changed: the names of the parameters that differ from the file.
-        origins: the origins of all parameters by name.
-        path: the file to write. Data files are written before it, into its folder, under unused names.
-
-    Raises:
-        InputError: two tensors share bytes of a data file, but would need different ones.
-        ModelError: a data file is missing or has become too short.
-        UnsupportedError: the model is a proto that is too large for a file.
-    """
+    """Write a model with new numbers in some tensors, and every other byte unchanged."""
     if source.data is None:
         raise UnsupportedError("the model is larger than the 2 GB of a protobuf message; load it with external data")
     # A new file in a folder of its own gets the user's default permissions.
@@ -85,15 +72,15 @@ def write_model(
 
 
 class Stored(NamedTuple):
-    """A tensor whose elements are the bytes ``start`` to ``end`` of a file.
+    """A tensor in external data: the bytes ``start`` to ``end`` of a file.
 
     Attributes:
-        tensor: its message in the model.
+        tensor: the message in the model.
         address: the address of that message.
-        label: its label in error messages.
+        label: the label in error messages.
         location: the file, relative to the model's folder.
-        start: the offset of its first byte.
-        end: the offset after its last byte.
+        start: the offset of the first byte.
+        end: the offset after the last byte.
     """
 
     tensor: onnx.TensorProto
@@ -105,11 +92,7 @@ class Stored(NamedTuple):
 
 
 def stored_tensors(message: Message, folder: Path, address: Address = ()) -> Iterator[Stored]:
-    """All tensors of a model that are external data.
-
-    Raises:
-        ModelError: the data is missing, or not in the model's folder.
-    """
+    """Return all tensors of a model in external data."""
     if isinstance(message, onnx.TensorProto):
         if message.data_location == onnx.TensorProto.EXTERNAL:
             label = f"tensor {message.name!r}"
@@ -137,24 +120,12 @@ def write_data(
     scratch: Path,
     created: list[Path],
 ) -> dict[Address, Edit]:
-    """Write the data files of a model that will be written to ``target``, in its folder, whole or not at all.
+    """Write the data files of a model for ``target``, in the same folder, completely or not at all.
 
-    A file keeps its name unless another file with different content has it. Everything but ``arrays`` is copied.
-
-    Args:
-        tensors: all tensors of the model that are external data.
-        arrays: new elements by the addresses of their tensors.
-        names: the names of those parameters for messages.
-        folder: the folder that the model was read from.
-        target: the model to write.
-        scratch: an empty folder on the same file system.
-        created: receives the path of every file as soon as it is created.
+    A file keeps its name unless a different file has this name. All data except ``arrays`` is copied.
 
     Returns:
-        The edits of the model: new locations of data files that could not keep their names.
-
-    Raises:
-        InputError: two tensors share bytes, but would need different ones.
+        The edits of the model: new locations of renamed data files.
     """
     files: dict[str, list[Stored]] = {}
     for tensor in tensors:
@@ -192,7 +163,7 @@ def _relocated(stored: Stored, name: str) -> Iterator[tuple[Address, Edit]]:
 
 
 def _check_shared(inside: list[Stored], new: Mapping[Address, bytes], names: Mapping[Address, str], file: Path) -> None:
-    """Refuse tensors that share bytes and would need different ones."""
+    """Refuse tensors that share bytes and need different bytes."""
     ordered = sorted((each for each in inside if each.end > each.start), key=lambda each: each.start)
     for index, first in enumerate(ordered):
         for second in itertools.takewhile(lambda each, end=first.end: each.start < end, ordered[index + 1 :]):
@@ -216,7 +187,7 @@ def _bytes_of(stored: Stored, new: Mapping[Address, bytes], path: Path, start: i
 
 
 def _place(written: Path, original: Path, location: str, other: str, target: Path, created: list[Path]) -> str:
-    """Move a data file to an unused name, or keep the file that equals it; returns the name."""
+    """Move a data file to an unused name, or keep an equal file; return the name."""
     folder = target.parent
     numbered = (f"{other}.{number}" for number in itertools.count(1))
     for name in itertools.chain((location, other), numbered):
@@ -236,7 +207,7 @@ def _place(written: Path, original: Path, location: str, other: str, target: Pat
 
 
 def _may_lie_at(path: Path, target: Path) -> bool:
-    """Whether a data file may have this path: inside the model's folder, and not the model. Creates its folder."""
+    """Return True if a data file may have this path: in the model's folder, and not the model. Create its folder."""
     inside = Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(target.parent))
     if not inside or str(path).casefold() == str(target).casefold():
         return False
@@ -248,7 +219,7 @@ def _may_lie_at(path: Path, target: Path) -> bool:
 
 
 def _is_equal(path: Path, written: Path, original: Path) -> bool:
-    """Whether an existing file has equal content and is no link, unless it is the original itself."""
+    """Return True if an existing file has equal content and is not a link, unless it is the original itself."""
     status = path.lstat()
     plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
     is_original = path.exists() and path.samefile(original)
@@ -256,7 +227,7 @@ def _is_equal(path: Path, written: Path, original: Path) -> bool:
 
 
 class _Storage(NamedTuple):
-    """A typed field: its number, the wire type of one element, and how elements are encoded."""
+    """A typed field: its number, the wire type of an element, and the encoding of elements."""
 
     field: int
     wire_type: int
@@ -264,13 +235,13 @@ class _Storage(NamedTuple):
 
 
 def little_endian(array: np.ndarray) -> bytes:
-    """The elements of an array, as ``raw_data`` and files of external data have them."""
+    """Return the elements of an array as in ``raw_data`` and files of external data."""
     bits = np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}")
     return bits.astype(bits.dtype.newbyteorder("<")).tobytes()
 
 
 def _varints_of_bits(array: np.ndarray) -> bytes:
-    """The bits of 16-bit elements as protobuf's varints, of at most three bytes each."""
+    """Encode the bits of 16-bit elements as protobuf varints of at most three bytes each."""
     bits = np.ascontiguousarray(array).view(np.uint16).astype(np.uint32)
     length = 1 + (bits >= 1 << 7) + (bits >= 1 << 14)
     place = np.arange(3)
@@ -291,7 +262,7 @@ _RAW = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
 
 
 def in_tensor(array: np.ndarray) -> Edit:
-    """An edit that gives a TensorProto these elements, which have its element type and shape."""
+    """Return the edit that gives a TensorProto these elements, of the same type and shape."""
 
     def edit(tensor: memoryview) -> Pieces:
         if any(field.number == _RAW for field in fields_of(tensor)):
@@ -302,12 +273,12 @@ def in_tensor(array: np.ndarray) -> Edit:
 
 
 def in_attribute(array: np.ndarray) -> Edit:
-    """An edit that gives an AttributeProto these ``floats``."""
+    """Return the edit that gives an AttributeProto these ``floats``."""
     return lambda attribute: _with_elements(attribute, array, _FLOATS)
 
 
 def _with_elements(message: memoryview, elements: np.ndarray, storage: _Storage) -> Pieces:
-    """Replace the elements of a repeated field, whose entries may be packed, single, or a mix of both."""
+    """Replace the elements of a repeated field with packed entries, single entries, or a mix."""
     pieces: Pieces = []
     copied = taken = 0
     for field in fields_of(message):
@@ -338,7 +309,7 @@ _SIZES = {FIXED64: 8, FIXED32: 4}
 
 
 class Field(NamedTuple):
-    """One entry of a field: ``message[start:end]`` with its tag, ``message[content:end]`` without tag and length."""
+    """An entry of a field: ``message[start:end]`` with tag, ``message[content:end]`` without tag and length."""
 
     number: int
     wire_type: int
@@ -348,11 +319,7 @@ class Field(NamedTuple):
 
 
 def fields_of(message: memoryview) -> Iterator[Field]:
-    """The entries of the fields of a message, in the order of the message.
-
-    Raises:
-        ModelError: it is not a message.
-    """
+    """Yield the entries of the fields of a message, in order."""
     place = 0
     while place < len(message):
         field = _field_at(message, place)
@@ -381,7 +348,7 @@ def _field_at(message: memoryview, start: int) -> Field:
 
 
 def _varint_at(message: memoryview, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first, and where it ends."""
+    """Read a number of seven bits a byte, the lowest first; return the number and its end."""
     value = shift = 0
     while place < len(message):
         byte = message[place]
@@ -393,7 +360,7 @@ def _varint_at(message: memoryview, place: int) -> tuple[int, int]:
 
 
 def varint(value: int) -> bytes:
-    """A number that is not negative, of seven bits a byte, the lowest first."""
+    """Encode a non-negative number in seven bits a byte, the lowest first."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -403,7 +370,7 @@ def varint(value: int) -> bytes:
 
 
 def with_content(message: memoryview, field: Field, content: Pieces) -> Pieces:
-    """An entry of type `BYTES` with other content; its tag is kept unless the length changes."""
+    """Return an entry of type `BYTES` with other content; the tag changes only with the length."""
     length = sum(map(len, content))
     if length == field.end - field.content:
         return [message[field.start : field.content], *content]
@@ -411,11 +378,7 @@ def with_content(message: memoryview, field: Field, content: Pieces) -> Pieces:
 
 
 def edited(message: memoryview, edits: Mapping[Address, Edit]) -> Pieces:
-    """A message with the content at some addresses replaced, and with the lengths of the enclosing messages updated.
-
-    Raises:
-        ModelError: there is nothing at an address, or its field is split into several entries.
-    """
+    """Replace the content at some addresses of a message, and update the lengths of enclosing messages."""
     inside: dict[tuple[int, int | None], dict[Address, Edit]] = {}
     for address, edit in edits.items():
         inside.setdefault(address[0], {})[address[1:]] = edit

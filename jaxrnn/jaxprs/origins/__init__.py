@@ -1,7 +1,7 @@
-"""Trace each element of a jaxpr's results back to the input element that it comes from.
+"""Tracing of each element of a jaxpr's results back to the input element that it comes from.
 
-`codes` encodes the origin of an element, and `Following` evaluates a jaxpr on codes. Values that depend on parameters
-only have no codes. Constants are computed, so that masks and index arithmetic fold.
+`flows` encodes the origin of an element, and `Following` evaluates a jaxpr on codes. Values that only depend on
+parameters have no codes. Constants are computed, so that masks and index arithmetic fold.
 """
 
 from jaxrnn.jaxprs.origins.flows import DataFlow, Flow, Site, union

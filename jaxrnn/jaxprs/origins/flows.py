@@ -1,4 +1,4 @@
-"""Codes and dependencies of values, and how elementwise arithmetic combines them."""
+"""Codes for the origins of elements, and the rules by which elementwise arithmetic combines codes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from jaxrnn.jaxprs.origins import flows as of
 
 @dataclass
 class Flow:
-    """What is known of a value.
+    """The facts about a value.
 
     Attributes:
-        shape: its sizes; None if unknown.
-        dtype: its element type.
+        shape: the sizes; None if unknown.
+        dtype: the element type.
         value: the array itself, if it is known.
-        ids: the identity of every element: equal where elements were only moved; 0 for constants. None where it is
-            computed from no input.
-        codes: by source, where every element comes from; see `jaxrnn.jaxprs.origins.flows`.
-        depth: by source, the least number of contractions on the way.
-        deps: the inputs whose values it depends on.
-        ancestors: as bits, the numbers of the `producers` that it was computed from.
-        argument: the label of a node, and the one value that the node computes this from, element by element.
+        ids: the identity of every element, which moves preserve; 0 for constants. None if no input is read.
+        codes: for each source, the origin of every element; see `source_codes`.
+        depth: for each source, the least number of contractions between source and value.
+        deps: the inputs that affect the value.
+        ancestors: as bits, the numbers of the `producers` from which the value was computed.
+        argument: the label of a node, and the one value from which the node computes this value elementwise.
     """
 
     shape: tuple[int, ...] | None
@@ -43,7 +42,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Site:
-    """One carry of a recurrence: where it starts, and whether a later call could continue it."""
+    """A carry of a recurrence: its initial value, and whether a later call could continue the recurrence."""
 
     label: str
     operator: str
@@ -62,10 +61,10 @@ class DataFlow:
         inputs: every input by name.
         outputs: every output by name.
         sites: the carries of recurrences.
-        joins: labels and results of what concatenates.
-        lengths: labels, and the sizes of the axes that a window or a recurrence slides along.
+        joins: labels and results of concatenations.
+        lengths: labels, and the sizes of the axes along which a window or a recurrence slides.
         producers: for every group of new elements, in order, the first identity and the labels of the nodes.
-        lost: labels of nodes that cannot be followed, and why.
+        lost: labels of nodes that cannot be followed, with reasons.
     """
 
     inputs: dict[str, Flow] = field(default_factory=dict)
@@ -77,17 +76,17 @@ class DataFlow:
     lost: list[tuple[str, str]] = field(default_factory=list)
 
     def producers_of(self, ids: np.ndarray) -> list[int]:
-        """The numbers of the `producers` of the elements with these identities."""
+        """Return the numbers of the `producers` of the elements with these identities."""
         starts = np.array([start for start, _ in self.producers])
         return sorted(set((np.searchsorted(starts, np.unique(ids[ids > 0]), side="right") - 1).tolist()))
 
     def labels_of(self, ids: np.ndarray) -> list[str]:
-        """The labels of the nodes that produced the elements with these identities."""
+        """Return the labels of the nodes that produced the elements with these identities."""
         labels = itertools.chain.from_iterable(self.producers[index][1] for index in self.producers_of(ids))
         return list(dict.fromkeys(labels))
 
     def derived(self, later: str, earlier: str) -> bool:
-        """Whether one output is computed from elements that another one holds."""
+        """Return True if an output is computed from elements of another output."""
         last, first = self.outputs[later], self.outputs[earlier]
         ends, starts = (set() if item.ids is None else set(self.producers_of(item.ids)) for item in (last, first))
         return any(last.ancestors >> number & 1 for number in starts - ends)
@@ -100,7 +99,7 @@ def constant(value: Any) -> Flow:
 
 
 def union(flows: Iterable[Flow]) -> Flow:
-    """A value of which only is known what it was computed from: everything that these were."""
+    """Return a value that depends on everything that these values depend on."""
     flow = Flow(None, None)
     for item in flows:
         flow.deps, flow.ancestors = flow.deps | item.deps, flow.ancestors | item.ancestors
@@ -126,7 +125,7 @@ def half_of(flow: Flow, half: tuple[int, int] | None) -> Flow:
 
 
 def carry(final: Flow, start: Flow | None) -> None:
-    """Mark the elements of a final value as updates of those of the initial value at the same positions."""
+    """Mark the elements of a final value as updates of the elements of the initial value at the same positions."""
     for name, codes in (start.codes if start is not None else {}).items():
         final.codes[name] = np.where(codes >= of.STEP, of.carried(codes), final.codes[name])
 
@@ -134,14 +133,7 @@ def carry(final: Flow, start: Flow | None) -> None:
 def combined(
     kind: str, shape: tuple[int, ...], operands: Sequence[Flow], conditions: Sequence[Flow]
 ) -> dict[str, np.ndarray]:
-    """Return the codes of elementwise arithmetic. The result depends densely on the sources of a condition.
-
-    Args:
-        kind: the kind of arithmetic, one of `codes.KINDS`' values, ``"count"``, ``"write"`` or ``"other"``.
-        shape: of the result.
-        operands: what the arithmetic combines.
-        conditions: what only decides between operands.
-    """
+    """Return the codes of elementwise arithmetic. The result depends densely on the sources of a condition."""
     result = {}
     for name in dict.fromkeys(name for flow in (*operands, *conditions) for name in flow.codes):
         dependent = [flow for flow in operands if name in flow.codes]
@@ -165,12 +157,12 @@ def combined(
 
 
 def is_all(flow: Flow, number: int) -> bool:
-    """Whether every element is known to be this number."""
+    """Return True if every element is known to be this number."""
     return isinstance(flow.value, np.ndarray) and flow.value.dtype.kind in "iuf" and bool(np.all(flow.value == number))
 
 
 def without_neutral(name: str, operands: Sequence[Flow]) -> Sequence[Flow]:
-    """The operands without those that change nothing: zeros that are added, and factors of one."""
+    """Return the operands without zeros in sums and ones in products."""
     neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1}.get(name)
     if neutral is None:
         return operands
@@ -259,7 +251,7 @@ _ALONE_WITH_CONSTANTS = _ALONE | {
 
 
 def _together() -> dict[str, np.ndarray]:
-    """By kind: the new grade where both operands came from the same element."""
+    """Return for each kind the grade of a result whose operands came from the same element."""
     tables = {kind: np.full((COPY + 1, COPY + 1), OTHER) for kind in _ALONE}
     for kind in ("add", "select", "keep", "write"):
         table = tables[kind]
@@ -281,18 +273,18 @@ _TOGETHER = _together()
 
 
 def source_codes(shape: Sequence[int]) -> Codes:
-    """The codes of a source itself: every element is a copy of itself."""
+    """Return the codes of a source: every element is a copy of itself."""
     count = int(np.prod(shape, dtype=np.int64))
     return ((np.arange(count, dtype=np.int64) + 1) * STEP + COPY).reshape(tuple(shape))
 
 
 def positions(codes: Codes) -> np.ndarray:
-    """The position in the source, from 0; -1 where there is no single one."""
+    """Return the position in the source, from 0; -1 for elements without a single position."""
     return codes // STEP - 1
 
 
 def grades(codes: Codes) -> np.ndarray:
-    """The grade where there is a single position; 0 elsewhere."""
+    """Return the grade of elements with a single position; 0 for other elements."""
     return np.where(codes >= STEP, codes % STEP, 0)
 
 
@@ -302,23 +294,23 @@ def dense(codes: Codes) -> Codes:
 
 
 def carried(codes: Codes) -> Codes:
-    """From the initial value of a recurrence to its final one: elements keep their positions."""
+    """Convert codes of an initial value to codes of the final value: elements keep their positions."""
     return np.where(codes >= STEP, codes // STEP * STEP + UPDATED, codes)
 
 
 def shown(codes: Codes) -> Codes:
-    """The final value of a recurrence, read from its last output."""
+    """Return the codes of a final value that is read from the last output."""
     return np.where(codes % STEP == UPDATED, codes - UPDATED + SHOWN, codes)
 
 
 def alone(kind: str, codes: Codes, with_constants: bool) -> Codes:
-    """The codes after element-wise arithmetic with operands that do not depend on the source."""
+    """Return the codes after elementwise arithmetic with operands that do not depend on the source."""
     table = (_ALONE_WITH_CONSTANTS if with_constants else _ALONE)[kind]
     return np.where(codes >= STEP, codes - codes % STEP + table[codes % STEP], codes)
 
 
 def combine(kind: str, first: Codes, second: Codes) -> Codes:
-    """The codes after element-wise arithmetic on two operands that both depend on the source."""
+    """Return the codes after elementwise arithmetic on two operands that both depend on the source."""
     single, double = first >= STEP, second >= STEP
     same = single & double & (first // STEP == second // STEP)
     together = first - first % STEP + _TOGETHER[kind][first % STEP, second % STEP]

@@ -1,4 +1,4 @@
-"""Evaluate a jaxpr on the codes of its values."""
+"""An evaluator of jaxprs on codes for the origins of elements."""
 
 from __future__ import annotations
 
@@ -45,14 +45,8 @@ _FOLDED = 1 << 16  # elements of a value that XLA computes while elements are fo
 class Following:
     """An evaluator of jaxprs that follows elements from inputs to outputs.
 
-    Args:
-        operators: the names of nodes, as they are on the name stacks of equations, with those of their operators.
-        written: the labels of nodes whose functions may hold loops of their own, which nobody declared.
-        keep: is told the number of bytes that are held for a value.
-        elements: whether to follow elements, or only what slides along which axis.
-
     Attributes:
-        result: what was seen so far.
+        result: the data flow so far.
     """
 
     def __init__(
@@ -298,7 +292,7 @@ def _sliding(equation: JaxprEqn) -> Sequence[int] | None:
 
 
 def _argument(label: str, flow: Flow) -> Flow:
-    """Return the value that a node computes another one from."""
+    """Return the value from which a node computes another value."""
     return flow.argument[1] if flow.argument is not None and flow.argument[0] == label else flow
 
 

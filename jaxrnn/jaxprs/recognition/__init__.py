@@ -1,9 +1,9 @@
-"""LSTM, GRU and RNN cells that are written out in a step, recognised by data flow and run as the cells they are.
+"""Recognition of written-out LSTM, GRU and RNN cells by data flow, so that they run as cells.
 
-Names and the order of gates do not matter. Positions (`positions`) see through everything that moves elements;
-polynomials (`algebra`) see through the ways in which gates are written; what enters a gate is a sum of products with
-fixed matrices and of known addends (`affine`), seen as rows of hidden units (`grid`). `matching` knows the three
-cells. `plan` orders cells and the loops around the rest in a schedule, and `parts` runs them.
+Names and the order of gates do not matter. `body` follows elements through moves and finds the pieces of the carry.
+`algebra` normalises elementwise arithmetic to polynomials, and the inputs of gates to sums of products with fixed
+matrices. `matching` arranges them by hidden units and knows the three cells. `plan` orders cells and loops in a
+schedule, and `parts` runs them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Element-wise arithmetic in one normal form: polynomials in hyperbolic tangents and carries.
+"""Normal forms of elementwise arithmetic: polynomials in hyperbolic tangents, and sums of products with matrices.
 
-``sigmoid(x)`` is ``tanh(x / 2) / 2 + 1 / 2`` and tanh is odd, so that however a cell writes its gates, ``1 - z`` and
-``g + z (h - g)`` included, the same cell gives the same polynomial.
+``sigmoid(x)`` is ``tanh(x / 2) / 2 + 1 / 2`` and tanh is odd. Therefore a cell gives the same polynomial for all
+spellings of its gates, such as ``1 - z`` and ``g + z (h - g)``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _LARGEST = 12
 
 @dataclass(frozen=True)
 class Term:
-    """What polynomials are made of.
+    """A variable of polynomials.
 
     Attributes:
-        kind: ``"tanh"`` or ``"relu"`` of ``scale`` times the elements, or ``"carry"`` or ``"other"``, the elements
+        kind: ``"tanh"`` or ``"relu"`` of ``scale`` times the elements, or ``"carry"`` or ``"other"`` for the elements
             themselves.
-        elements: of a variable, flat.
+        elements: elements of a variable, flat.
         scale: a positive number.
     """
 
@@ -45,7 +45,7 @@ class Term:
 
 
 class Algebra:
-    """The polynomials of one body; each distinct term gets a number."""
+    """The polynomials of a body; each distinct term has a number."""
 
     def __init__(self, body: Body):
         self.body = body
@@ -54,7 +54,7 @@ class Algebra:
         self._polynomials: dict[Any, Polynomial] = {}
 
     def number_of(self, term: Term) -> int:
-        """The number of a term."""
+        """Return the number of a term."""
         key = (term.kind, term.elements.key, term.scale)
         if key not in self._numbers:
             self._numbers[key] = len(self.terms)
@@ -62,7 +62,7 @@ class Algebra:
         return self._numbers[key]
 
     def polynomial(self, elements: Elements) -> Polynomial:
-        """The polynomial that all of these elements are, each in the elements of its terms at the same place."""
+        """Return the polynomial of elements, in the elements of its terms at the same place."""
         key = elements.key
         if key not in self._polynomials:
             self._polynomials[key] = self._expand(elements)
@@ -85,7 +85,7 @@ class Algebra:
         return polynomial
 
     def scaled_source(self, elements: Elements) -> tuple[Elements, float]:
-        """What elements are, before moves and multiplications by a number, and the number."""
+        """Return the source of elements before moves and multiplications by a number, and the number."""
         scale = 1.0
         while True:
             elements = self.body.source(elements)
@@ -106,18 +106,18 @@ class Algebra:
                 return elements, scale
 
     def tanh(self, elements: Elements, scale: float = 1.0) -> Polynomial:
-        """``tanh(scale x)``."""
+        """Return ``tanh(scale x)``."""
         source, factor = self.scaled_source(elements)
         scale *= factor
         return {(self.number_of(Term("tanh", source, abs(scale))),): float(np.sign(scale))}
 
     def relu(self, elements: Elements) -> Polynomial | None:
-        """``max(x, 0)``; None where a negative number multiplies the source, as relu is not odd."""
+        """Return ``max(x, 0)``, or None for a negative factor, because relu is not odd."""
         source, scale = self.scaled_source(elements)
         return {(self.number_of(Term("relu", source, scale)),): 1.0} if scale > 0 else None
 
     def sigmoid(self, elements: Elements, scale: float = 1.0) -> Polynomial:
-        """``1 / (1 + exp(-scale x))``."""
+        """Return ``1 / (1 + exp(-scale x))``."""
         return _sum({(): 0.5}, _times(self.tanh(elements, 0.5 * scale), {(): 0.5}))
 
 
@@ -176,7 +176,7 @@ def _power(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial |
 
 
 def _inverse(algebra: Algebra, elements: Elements) -> Polynomial | None:
-    """``1 / (1 + exp(x))``, which is the sigmoid of ``-x``."""
+    """Match ``1 / (1 + exp(x))``, the sigmoid of ``-x``."""
     elements = algebra.body.source(elements)
     equation = algebra.body.equation_of(elements.atom)
     if equation is None or equation.primitive.name != "add":
@@ -199,7 +199,7 @@ def _logistic(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomia
 
 
 def _custom(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
-    """Apply `jax.nn.relu`, told by its derivative: at 0 that is 0. A plain maximum and other custom rules differ."""
+    """Match `jax.nn.relu` by its derivative, which is 0 at 0. A plain maximum and other custom rules differ."""
     inner = equation.params["call_jaxpr"].jaxpr
     while len(inner.eqns) == 1 and "jaxpr" in inner.eqns[0].params:
         inner = inner.eqns[0].params["jaxpr"].jaxpr
@@ -223,7 +223,7 @@ def _slope_of(function: Callable[..., Any], struct: jax.ShapeDtypeStruct) -> str
 
 
 def _choice(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
-    """A choice by platform: what all of its forms are."""
+    """Return the polynomial on which all forms of a choice by platform agree."""
     if len(equation.outvars) != 1:
         return None
     forms = algebra.body.forms.get(equation.outvars[0], ())
@@ -247,7 +247,7 @@ _RULES: dict[str, Rule] = {
 
 
 class Matrix(NamedTuple):
-    """A fixed array seen as a matrix ``[K, N]``: its axes in this order, the first ``contracted`` of them joined."""
+    """A fixed array as a matrix ``[K, N]``: axes in this order, with the first ``contracted`` axes joined."""
 
     atom: Atom
     order: tuple[int, ...]
@@ -261,8 +261,8 @@ class Product:
     Attributes:
         data: the other factor, positions ``[rows, K]``.
         matrix: the matrix.
-        row, column: for each element, its row of ``data`` and its column of the matrix.
-        coefficient: a number to multiply with.
+        row, column: for each element, the row of ``data`` and the column of the matrix.
+        coefficient: a factor.
     """
 
     data: Elements
@@ -282,7 +282,7 @@ class Gate:
 
 @dataclass
 class Sum:
-    """Elements as a sum of what they are made of.
+    """Elements as a sum.
 
     Attributes:
         addends: elements and their coefficients.
@@ -296,7 +296,7 @@ class Sum:
 
 
 def gate_of(algebra: Algebra, elements: Elements) -> Gate | None:
-    """The gate that elements are, if they are one."""
+    """Return elements as a gate, or None."""
     polynomial = algebra.polynomial(elements)
     terms = [monomial for monomial in polynomial if monomial]
     if len(polynomial) != 2 or polynomial.get(()) != 0.5 or len(terms[0]) != 1 or abs(polynomial[terms[0]]) != 0.5:
@@ -306,7 +306,7 @@ def gate_of(algebra: Algebra, elements: Elements) -> Gate | None:
 
 
 def expand(algebra: Algebra, elements: Elements, coefficient: float = 1.0) -> Sum | None:
-    """Elements as a sum; None where something in it is neither known nor a product with a fixed matrix."""
+    """Return elements as a sum, or None if a part is neither known nor a product with a fixed matrix."""
     total = Sum()
     return total if _add(algebra, elements, coefficient, total) else None
 
@@ -347,7 +347,7 @@ def _add(algebra: Algebra, elements: Elements, coefficient: float, total: Sum) -
 
 
 def _affine_product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray, coefficient: float) -> Product | None:
-    """Elements of a ``dot_general``, if one operand is fixed and there is no batch to speak of."""
+    """Return elements of a ``dot_general`` with one fixed operand and no batch."""
     contract, batch = equation.params["dimension_numbers"]
     operands = [_in_full_precision(algebra, atom) for atom in equation.invars]
     shapes = [shape_of(atom) for atom in operands]
@@ -378,13 +378,13 @@ def _affine_product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray, coeffi
 
 
 def _full_type(atom: Atom) -> Any:
-    """The element type in full precision: a packed weight of a product has the compute dtype."""
+    """Return the element type in full precision; packed weights of products have the compute dtype."""
     low = product_type()
     return np.dtype(np.float32) if low is not None and type_of(atom) == low else type_of(atom)
 
 
 def _in_full_precision(algebra: Algebra, atom: Atom) -> Atom:
-    """The operand of a product before `jaxrnn.cells.matrix_products_in` lowered its precision."""
+    """Return the operand of a product before `jaxrnn.cells.matrix_products_in` lowered its precision."""
     equation = algebra.body.equation_of(atom)
     low = product_type()
     if low is None or equation is None or equation.primitive.name != "convert_element_type":

@@ -1,4 +1,4 @@
-"""A step under analysis: what is known of all frames already, and where elements come from."""
+"""A step under analysis: the values known for all frames, the origins of elements, and the pieces of the carry."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _LOOKED_AT = 1 << 16
 
 
 class Body:
-    """One step, with what each variable depends on, and where its elements come from.
+    """A step with the dependencies of its variables and the origins of their elements.
 
-    A variable is *fixed* if it is the same in every frame: it comes from parameters and constants alone. It is *known*
-    if it can be computed for all frames before the parts that are not yet planned.
+    A variable is *fixed* if it is equal in every frame: it depends on parameters and constants alone. A variable is
+    *known* if it can be computed for all frames before the parts that are not yet planned.
 
     Attributes:
         step: the step.
-        forms: by result of a choice by platform, what it is in each of its forms.
-        known: the known variables, fixed ones among them.
+        forms: for each result of a choice by platform, the result in each form.
+        known: the known variables, including fixed variables.
     """
 
     def __init__(self, step: Step):
@@ -46,7 +46,7 @@ class Body:
         self.learn([*step.fixed, *step.frame])
 
     def learn(self, new: Iterable[Var]) -> None:
-        """These variables are known from here on, and all that follows from them."""
+        """Mark these variables, and all that follow from them, as known."""
         self.known.update(new)
         unknown = dependents(self.equations, self.step.carry, self.known)
         self.known.update(variable for variable in self.step.makers if variable not in unknown)
@@ -60,19 +60,19 @@ class Body:
             self._makers.update((variable, equation) for equation in form.equations for variable in equation.outvars)
 
     def is_known(self, atom: Atom) -> bool:
-        """Whether it can be computed for all frames already."""
+        """Return True if an atom can be computed for all frames."""
         return isinstance(atom, Literal) or atom in self.known
 
     def is_fixed(self, atom: Atom) -> bool:
-        """Whether it is the same in every frame."""
+        """Return True if an atom is equal in every frame."""
         return isinstance(atom, Literal) or atom in self.step.fixed
 
     def equation_of(self, atom: Atom) -> JaxprEqn | None:
-        """What computes it."""
+        """Return the equation that computes a variable."""
         return None if isinstance(atom, Literal) else self._makers.get(atom)
 
     def _origins(self, elements: Elements) -> list[tuple[np.ndarray, Elements]] | None:
-        """One move back: for each operand which of the elements come from it, and what they are there, a flat choice.
+        """Trace elements back through one move: for each operand its elements, as a flat choice; None for no move.
 
         None where they are computed, or an input.
         """
@@ -94,10 +94,10 @@ class Body:
         return origins
 
     def sources(self, elements: Elements) -> Iterator[tuple[np.ndarray, Elements]]:
-        """What elements are elements of, before everything that only moves them.
+        """Trace elements back through all moves to the values that computed them.
 
         Yields:
-            Which of the elements (a mask in the shape of ``elements.at``), and what they are, a flat choice.
+            A mask of the elements in the shape of ``elements.at``, and the source elements, as a flat choice.
         """
         pending = [(np.ones(elements.at.shape, bool), Elements(elements.atom, elements.at.reshape(-1)))]
         while pending:
@@ -111,14 +111,14 @@ class Body:
                 pending.append((part, origin))
 
     def source(self, elements: Elements) -> Elements:
-        """The same as long as all of them come from one operand."""
+        """Trace elements back as long as all of them come from one operand."""
         while (origins := self._origins(elements)) is not None and len(origins) == 1:
             ((_, origin),) = origins
             elements = Elements(origin.atom, origin.at.reshape(elements.at.shape))
         return elements
 
     def number(self, elements: Elements) -> float | None:
-        """The one number that all of these elements are; None where they differ or depend on anything."""
+        """Return the number that all of these elements equal, or None."""
         atom, at = self.source(elements)
         value = atom.val if isinstance(atom, Literal) else self._constants.get(atom)
         if value is None or isinstance(value, Tracer) or not 0 < np.size(value) <= _LOOKED_AT:
@@ -132,9 +132,9 @@ class Body:
 
 
 def operands_of(equation: JaxprEqn, at: np.ndarray) -> list[Elements]:
-    """What enters an element-wise equation for the elements at these positions of its result.
+    """Return the operands of an elementwise equation for the elements at these positions of its result.
 
-    An operand may have no axes, or axes of size 1 where the result has larger ones.
+    An operand may lack axes, or have axes of size 1 for larger axes of the result.
     """
     shape = shape_of(equation.outvars[0])
     return [
@@ -144,13 +144,13 @@ def operands_of(equation: JaxprEqn, at: np.ndarray) -> list[Elements]:
 
 
 def whole(atom: Atom) -> Elements:
-    """All elements of a variable, in order."""
+    """Return all elements of a variable, in order."""
     return Elements(atom, everything(atom).reshape(-1))
 
 
 @dataclass(frozen=True)
 class Mask:
-    """Where a piece is updated: where the elements, booleans, are ``when``; elsewhere it stays as it was."""
+    """The condition of an update: elements that equal ``when`` are updated, and other elements are kept."""
 
     elements: Elements
     when: bool
@@ -158,13 +158,13 @@ class Mask:
 
 @dataclass(frozen=True)
 class CarryPiece:
-    """Elements of one array of the carry.
+    """Elements of an array of the carry.
 
     Attributes:
-        carry: the variable that is the array before the step.
-        at: their positions in it.
-        source: what they are after the step, where they are updated.
-        mask: where they are; None for everywhere.
+        carry: the variable of the array before the step.
+        at: the positions in the array.
+        source: the elements after the step, if they are updated.
+        mask: the condition of the update; None for an unconditional update.
     """
 
     carry: Var
@@ -177,8 +177,8 @@ class Carries:
     """The pieces of all arrays of the carry.
 
     Attributes:
-        pieces: every element of the carry is in one of them.
-        updates: masked updates, variables that are an old value where a mask says so, and what they are elsewhere.
+        pieces: pieces that cover every element of the carry.
+        updates: masked updates: variables that keep an old value under a mask, and their new values.
     """
 
     def __init__(self, body: Body):
@@ -203,7 +203,7 @@ class Carries:
                 yield CarryPiece(carry, at[part], inner, Mask(chosen, condition.when))
 
     def _unmasked(self, carry: Var, at: np.ndarray, source: Elements) -> tuple[Mask, Elements] | None:
-        """The mask of elements that are chosen between what they were and something new, and that."""
+        """Return the mask of elements that choose between old and new values, and the new values."""
         equation = self.body.equation_of(source.atom)
         if equation is None or equation.primitive.name != "select_n" or len(equation.invars) != 3:
             return None
@@ -218,20 +218,20 @@ class Carries:
         return None
 
     def of(self, variable: Var) -> list[CarryPiece]:
-        """The pieces that become elements of this variable."""
+        """Return the pieces that become elements of this variable."""
         return [piece for piece in self.pieces if piece.source.atom is variable]
 
     def sources(self) -> list[Var]:
-        """What pieces become, each variable once."""
+        """Return the variables that pieces become, without duplicates."""
         return list(dict.fromkeys(p.source.atom for p in self.pieces if not isinstance(p.source.atom, Literal)))
 
 
 class Elements(NamedTuple):
-    """Elements of a variable, or of a literal.
+    """Elements of a variable or a literal.
 
     Attributes:
-        atom: what they are elements of.
-        at: their positions, an array of any shape.
+        atom: the variable or literal.
+        at: the positions of the elements, an array of any shape.
     """
 
     atom: Atom
@@ -239,34 +239,30 @@ class Elements(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What two equal choices of elements have in common."""
+        """Return a key that equal choices of elements share."""
         return (identity_of(self.atom), self.at.shape, self.at.tobytes())
 
 
 def identity_of(atom: Atom) -> Any:
-    """A key that two atoms share if they are one value."""
+    """Return a key that two atoms of one value share."""
     return ("literal", str(atom.val)) if isinstance(atom, Literal) else id(atom)
 
 
 def size_of(atom: Atom) -> int:
-    """How many elements it has."""
+    """Return the number of elements."""
     return math.prod(shape_of(atom))
 
 
 def everything(atom: Atom) -> np.ndarray:
-    """The positions of all its elements, in its shape."""
+    """Return the positions of all elements, in the shape of the atom."""
     return np.arange(size_of(atom)).reshape(shape_of(atom))
 
 
 def joined_positions(equation: JaxprEqn, output: int) -> np.ndarray | None:
-    """Where the elements of a result come from, as positions in its operands, concatenated.
-
-    Args:
-        equation: any equation.
-        output: the number of the result.
+    """Return the positions of a result's elements in the concatenated operands.
 
     Returns:
-        Positions in the shape of the result; None where the equation does more than move elements.
+        Positions in the shape of the result; None if the equation does more than move elements.
     """
     name = equation.primitive.name
     if name == "convert_element_type":

@@ -1,4 +1,4 @@
-"""The forms of the LSTM, GRU and RNN cells, as polynomials of their gates."""
+"""The forms of the LSTM, GRU and RNN cells as polynomials of their gates, and the grid of their elements."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jaxrnn.jaxprs.recognition.body import Carries, CarryPiece, Elements, Mask, 
 
 @dataclass(frozen=True)
 class CellState:
-    """One array of a cell's carry.
+    """An array of a cell's carry.
 
     Attributes:
-        carry: the variable of the body's carry that holds it.
-        at: its elements there, ``[rows, hidden]``.
-        new: the same elements after the step.
+        carry: the variable of the body's carry that holds the array.
+        at: the elements in the carry, ``[rows, hidden]``.
+        new: the elements after the step.
     """
 
     carry: Var
@@ -35,10 +35,10 @@ class Match:
 
     Attributes:
         cell: the cell.
-        grid: where its elements are.
-        states: its carry, the hidden state first.
-        gates: what enters its gates, in the order of the cell.
-        mask: where it is updated, ``[rows, 1]``.
+        grid: the grid of its elements.
+        states: the carry, with the hidden state first.
+        gates: the inputs of the gates, in the order of the cell.
+        mask: the condition of updates, ``[rows, 1]``.
     """
 
     cell: LSTM | GRU | RNN
@@ -49,28 +49,28 @@ class Match:
 
     @property
     def output(self) -> Var:
-        """The variable of the hidden state after the step."""
+        """Return the variable of the hidden state after the step."""
         variable = self.states[0].new.atom
         assert isinstance(variable, Var)
         return variable
 
     @property
     def reads(self) -> list[Var]:
-        """The variables that it reads: of every frame, and weights."""
+        """Return the variables that the cell reads in every frame, and weights."""
         atoms = [atom for gate in self.gates for atom in gate.atoms]
         if self.mask is not None:
             atoms.append(self.mask.elements.atom)
         return list(dict.fromkeys(variables(atoms)))
 
     def is_layer(self, is_fixed: Callable[[Atom], bool]) -> bool:
-        """Whether nothing enters its gates but products of frames, products of the carry, and fixed biases."""
+        """Return True if only products of frames, products of the carry and fixed biases enter the gates."""
         added = [each for gate in self.gates for each, _ in gate.addends]
         biases = all(is_fixed(each.atom) and (each.at == each.at[:1]).all() for each in added)
         return biases and any(gate.inputs for gate in self.gates)
 
 
 def match(algebra: Algebra, carries: Carries, variable: Var) -> Match | None:
-    """The cell whose hidden state becomes this variable; None if there is none, or if it waits for unknown inputs."""
+    """Return the cell whose hidden state becomes this variable; None without a cell, or for unknown inputs."""
     elements = whole(variable)
     if not elements.at.size:
         return None
@@ -87,7 +87,7 @@ def match(algebra: Algebra, carries: Carries, variable: Var) -> Match | None:
 
 
 def _ordered(piece: CarryPiece, at: np.ndarray) -> CarryPiece:
-    """A piece with its elements in the order of these positions of what it becomes."""
+    """Return a piece with its elements in the order of these positions of the new value."""
     order = np.argsort(piece.source.at)[np.searchsorted(np.sort(piece.source.at), at)]
     mask = piece.mask
     if mask is not None:
@@ -106,7 +106,7 @@ def _rnn(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Pol
 
 
 def _gru(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Polynomial) -> Match | None:
-    """``h' = (1/2 - Z/2) G + (1/2 + Z/2) h``, in tanh Z and G."""
+    """Match ``h' = (1/2 - Z/2) G + (1/2 + Z/2) h``, in tanh Z and G."""
     singles = [m[0] for m in polynomial if len(m) == 1 and polynomial[m] in (0.5, -0.5)]
     carry = next((n for n in singles if algebra.terms[n].kind == "carry" and polynomial[n,] == 0.5), None)
     g = next((n for n in singles if algebra.terms[n].kind == "tanh"), None)
@@ -127,7 +127,7 @@ def _gru(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Pol
 
 
 def _resets(algebra: Algebra, candidate: Sum, hidden: CarryPiece) -> Gate | None:
-    """The one gate that scales the hidden state, before its product with a matrix or after it."""
+    """Return the gate that scales the hidden state, before or after its product with a matrix."""
     numbers = _numbers(hidden)
     grid = find_grid(algebra, [candidate], numbers)
     gate = None if grid is None else gate_input(algebra, grid, candidate, numbers)
@@ -135,7 +135,7 @@ def _resets(algebra: Algebra, candidate: Sum, hidden: CarryPiece) -> Gate | None
 
 
 def _lstm(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Polynomial) -> Match | None:
-    """``c' = (1/2 + F/2) c + (1/2 + I/2) G`` and ``h' = (1/2 + O/2) tanh(c')``, in tanh F, I, G and O."""
+    """Match ``c' = (1/2 + F/2) c + (1/2 + I/2) G`` and ``h' = (1/2 + O/2) tanh(c')``, in tanh F, I, G and O."""
     c_tanh = next((m[0] for m in polynomial if len(m) == 1 and polynomial[m] == 0.5), None)
     o = None if c_tanh is None else _other(polynomial, c_tanh)
     if c_tanh is None or o is None or len(polynomial) != 2 or algebra.terms[c_tanh].scale != 1.0:
@@ -175,20 +175,20 @@ def _pair(a: int, b: int) -> tuple[int, ...]:
 
 
 def _other(polynomial: Polynomial, number: int) -> int | None:
-    """The one term that this one is multiplied with."""
+    """Return the single term that multiplies this term."""
     pairs = [m for m in polynomial if len(m) == 2 and number in m]
     others = [m[1] if m[0] == number else m[0] for m in pairs]
     return others[0] if len(others) == 1 else None
 
 
 def _is(algebra: Algebra, number: int, piece: CarryPiece) -> bool:
-    """Whether a term is a piece of the carry, before the step."""
+    """Return True if a term is a piece of the carry before the step."""
     atom, at = algebra.terms[number].elements
     return atom is piece.carry and np.array_equal(at, piece.at)
 
 
 def _numbers(hidden: CarryPiece) -> dict[Var, np.ndarray]:
-    """For each element of the array that holds the hidden state, which of its elements it is; -1 for others."""
+    """Return for each element of the carry array its number in the hidden state; -1 for other elements."""
     numbers = np.full(size_of(hidden.carry), -1)
     numbers[hidden.at] = np.arange(hidden.at.size)
     return {hidden.carry: numbers}
@@ -197,7 +197,7 @@ def _numbers(hidden: CarryPiece) -> dict[Var, np.ndarray]:
 def _matched(
     algebra: Algebra, cell: LSTM | GRU | RNN, pieces: tuple[CarryPiece, ...], terms: list[tuple[int, float]]
 ) -> Match | None:
-    """The match, if what enters every gate is what the cell allows."""
+    """Return the match if the cell allows the inputs of every gate."""
     sums = []
     for place, (number, sign) in enumerate(terms):
         term = algebra.terms[number]
@@ -244,7 +244,7 @@ def _allowed(algebra: Algebra, cell: LSTM | GRU | RNN, gates: tuple[GateInput, .
 
 
 def _row_mask(grid: Grid, mask: Mask | None) -> Mask | None:
-    """A mask that is the same for all hidden units of a row, ``[rows, 1]``."""
+    """Return a mask that is equal for all hidden units of a row, ``[rows, 1]``."""
     if mask is None:
         return None
     at = grid.place(mask.elements.at)
@@ -267,15 +267,15 @@ class Submatrix:
 
 @dataclass
 class GateInput:
-    """What enters one gate.
+    """The input of a gate.
 
     Attributes:
         recurrent: blocks ``[hidden, hidden]``, whose sum multiplies the hidden state.
-        reset_recurrent: the same for the hidden state that a reset gate has scaled.
+        reset_recurrent: blocks that multiply the hidden state after the reset gate.
         inputs: elements ``[rows, K]``, and the blocks ``[K, hidden]`` that multiply them.
         addends: elements ``[rows, hidden]`` and their coefficients.
         resets: the reset gates.
-        scaled: what a reset gate multiplies.
+        scaled: the inputs that a reset gate multiplies.
     """
 
     recurrent: list[Submatrix] = field(default_factory=list)
@@ -287,7 +287,7 @@ class GateInput:
 
     @property
     def atoms(self) -> list[Atom]:
-        """What it is computed from, but for the carry."""
+        """Return the variables from which the input is computed, except the carry."""
         blocks = [*self.recurrent, *self.reset_recurrent, *(block for _, block in self.inputs)]
         elements = [*(operand for operand, _ in self.inputs), *(added for added, _ in self.addends)]
         inner = [] if self.scaled is None else self.scaled.atoms
@@ -296,7 +296,7 @@ class GateInput:
 
 @dataclass(frozen=True)
 class _Part:
-    """Columns of a product's data: elements of the hidden state, scaled by a gate or not, or known ones."""
+    """Columns of a product's data: elements of the hidden state, perhaps scaled by a gate, or known elements."""
 
     columns: np.ndarray
     hidden: np.ndarray | None
@@ -305,10 +305,10 @@ class _Part:
 
 
 class Grid:
-    """Where a cell's elements are.
+    """The places of a cell's elements.
 
     Attributes:
-        elements: ``[rows, hidden]``, the numbers of the elements.
+        elements: the numbers of the elements, ``[rows, hidden]``.
     """
 
     def __init__(self, elements: np.ndarray):
@@ -317,18 +317,18 @@ class Grid:
         self._row[elements], self._column[elements] = np.indices(elements.shape)
 
     def columns_of(self, elements: np.ndarray) -> np.ndarray | None:
-        """The hidden unit of each column of ``elements[rows, K]``, if its rows are the grid's."""
+        """Return the hidden unit of each column of ``elements[rows, K]`` if the rows are the grid's."""
         columns = self._column[elements]
         right = elements.shape[0] == self.elements.shape[0] and (columns == columns[:1]).all()
         return columns[0] if right and (self._row[elements] == np.arange(elements.shape[0])[:, None]).all() else None
 
     def place(self, at: np.ndarray) -> np.ndarray:
-        """Values of the elements, in the grid."""
+        """Return values of the elements, in the grid."""
         return at[self.elements]
 
 
 def find_grid(algebra: Algebra, sums: list[Sum], hidden: Mapping[Var, np.ndarray]) -> Grid | None:
-    """The grid in which the first product of the hidden state has its rows."""
+    """Return the grid in which the first product of the hidden state has its rows."""
     for total in sums:
         for product in total.products:
             for part in _parts(algebra, product, hidden) or ():
@@ -346,13 +346,7 @@ def _all(hidden: Mapping[Var, np.ndarray]) -> np.ndarray:
 
 
 def gate_input(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np.ndarray]) -> GateInput | None:
-    """A sum in the grid.
-
-    Args:
-        algebra: of the body.
-        grid: where the elements are.
-        total: the sum.
-        hidden: for each element of the carries, which element of the cell it is; -1 for others.
+    """Return a sum as the input of a gate in the grid, or None if parts are outside of the grid.
 
     Returns:
         None where the parts do not lie in the grid, or depend on the carry in another way.
@@ -387,7 +381,7 @@ def gate_input(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np
 
 
 def _parts(algebra: Algebra, product: Product, hidden: Mapping[Var, np.ndarray]) -> list[_Part] | None:
-    """The columns of a product's data by what they are; None where some are nothing that a cell multiplies."""
+    """Split the columns of a product's data by kind, or return None for data that a cell does not multiply."""
     body, data = algebra.body, product.data
     if body.is_known(data.atom):
         return [_Part(np.arange(data.at.shape[1]), None, data)]
@@ -411,7 +405,7 @@ def _parts(algebra: Algebra, product: Product, hidden: Mapping[Var, np.ndarray])
 def _scaled_by_gate(
     algebra: Algebra, elements: Elements, hidden: Mapping[Var, np.ndarray]
 ) -> tuple[np.ndarray, Gate | None] | None:
-    """Which elements of the hidden state these are, and the gate in front of them, in the order of the cell."""
+    """Return the elements of the hidden state and the gate that multiplies them, in the order of the cell."""
     polynomial = dict(algebra.polynomial(elements))
     carry = next((m for m in polynomial if len(m) == 1 and algebra.terms[m[0]].kind == "carry"), None)
     if carry is None:

@@ -1,4 +1,4 @@
-"""Parts of a schedule that are no loop of their equations: recognised cells, and values that are known a frame late."""
+"""Parts of a schedule that are not loops of their equations: recognised cells, and values of the previous frame."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RecognisedCell(Part):
 
     Attributes:
         match: the cell in its step.
-        is_layer: whether it is a layer, with frames and weights of its own.
+        is_layer: whether the cell is a layer with its own frames and weights.
     """
 
     match: Match
@@ -36,16 +36,16 @@ class RecognisedCell(Part):
 
     @classmethod
     def of(cls, match: Match, is_fixed: Callable[[Atom], bool]) -> RecognisedCell:
-        """The part that a match is in a step in which some atoms are fixed."""
+        """Return the part of a match, in a step with these fixed atoms."""
         return cls(tuple(match.reads), (match.output,), match, match.is_layer(is_fixed))
 
     @property
     def bytes_a_frame(self) -> int:
-        """Bytes of its gates."""
+        """Return the bytes of the gates in a frame."""
         return self.match.grid.elements.size * self.match.cell.gates * type_of(self.match.output).itemsize
 
     def run(self, values: Values, init: Environment) -> Environment:
-        """As `Part.run`; the final values are what the carry becomes."""
+        """Run over all frames; the final values are the next carry."""
         match, gates = self.match, Gates(self.match, values)
         shape = match.grid.elements.shape
         exists = None
@@ -71,7 +71,7 @@ class RecognisedCell(Part):
 
 
 def _restored(value: jax.Array, state: CellState, lead: tuple[Any, ...]) -> jax.Array:
-    """Elements of a cell as the variable that they are."""
+    """Return elements of a cell as the variable that holds them."""
     shape = shape_of(state.new.atom)
     places = np.empty(state.new.at.size, int)
     places[state.new.at.reshape(-1)] = np.arange(state.new.at.size)
@@ -80,11 +80,11 @@ def _restored(value: jax.Array, state: CellState, lead: tuple[Any, ...]) -> jax.
 
 @dataclass(frozen=True)
 class Delayed(Part):
-    """Elements of the carry, moved, of which each becomes an element of a known variable: that one, a frame later.
+    """Moved elements of the carry that equal a known variable in the previous frame.
 
     Attributes:
-        before: what they are before the first step.
-        source: what they become.
+        before: the values before the first step.
+        source: the values after each step.
     """
 
     before: Elements
@@ -92,11 +92,11 @@ class Delayed(Part):
 
     @classmethod
     def of(cls, variable: Var, before: Elements, source: Elements) -> Delayed:
-        """The part that gives a variable, moved elements of the carry."""
+        """Return the part that gives a variable of moved elements of the carry."""
         return cls(tuple(variables([source.atom])), (variable,), before, source)
 
     def run(self, values: Values, init: Environment) -> Environment:
-        """As `Part.run`; there is a final value if the elements are a whole array of the carry."""
+        """Run over all frames; there is a final value if the elements are a whole array of the carry."""
         (variable,) = self.gives
         shape = shape_of(variable)
         rows = (-1, shape[-1]) if shape and shape[-1] else (self.before.at.size, 1)
@@ -110,13 +110,13 @@ class Delayed(Part):
 
 
 def elements_of(values: Values, chosen: Elements) -> jax.Array:
-    """Elements ``[rows, columns]`` of a variable, with time in front where they are not fixed."""
+    """Return elements ``[rows, columns]`` of a variable, with time in front for unfixed variables."""
     value, stacked = values.of(chosen.atom)
     return elements(jnp.asarray(value), chosen.at, (values.length,) if stacked else ())
 
 
 class Gates:
-    """A match's gates on values of all frames."""
+    """The gates of a match on values of all frames."""
 
     def __init__(self, match: Match, values: Values):
         self.match, self.values = match, values
@@ -125,7 +125,7 @@ class Gates:
         self._matrices: dict[Any, jax.Array] = {}
 
     def layer(self) -> tuple[jax.Array, Weights]:
-        """The frames ``[time, rows, features]`` and the weights of a match that is a layer."""
+        """Return the frames ``[time, rows, features]`` and the weights of a match that is a layer."""
         lead = self.values.length, self.match.grid.elements.shape[0]
         parts = [(elements_of(self.values, operand), blocks) for operand, blocks in self._inputs()]
         x = [jnp.broadcast_to(part, (*lead, part.shape[-1])) for part, _ in parts]
@@ -137,13 +137,13 @@ class Gates:
         return jnp.concatenate(x, -1), weights
 
     def recurrent(self) -> Any:
-        """The recurrent weights, as the cell's `step` takes them."""
+        """Return the recurrent weights in the form for the cell's `step`."""
         rows, bias = self._recurrent()
         bias = None if bias is None else jnp.concatenate([jnp.zeros_like(bias), bias])
         return self.match.cell.prepare(Weights(rows, rows, bias), self.dtype)[1]
 
     def _recurrent(self) -> tuple[jax.Array, jax.Array | None]:
-        """The recurrent matrix ``[gates * hidden, hidden]`` and bias, in the layout of the operator."""
+        """Return the recurrent matrix ``[gates * hidden, hidden]`` and bias, in the layout of the operator."""
         blocks, bias = [gate.recurrent or gate.reset_recurrent for gate in self.match.gates], None
         cell = self.match.cell
         if isinstance(cell, GRU) and cell.linear_before_reset:
@@ -155,7 +155,7 @@ class Gates:
         return self._joined(blocks, self.hidden).T, bias
 
     def projected(self) -> jax.Array:
-        """What enters the gates besides, ``[time, rows, gates * hidden]``."""
+        """Return the other inputs of the gates, ``[time, rows, gates * hidden]``."""
         gates = list(self.match.gates)
         total = self._added(gates)
         for operand, blocks in self._inputs():
@@ -165,7 +165,7 @@ class Gates:
         return jnp.broadcast_to(total, (self.values.length, rows, len(gates) * self.hidden))
 
     def _inputs(self) -> list[tuple[Elements, list[list[Submatrix]]]]:
-        """What matrices multiply, and for each gate the blocks of them."""
+        """Return the multiplied inputs, and the blocks of matrices for each gate."""
         gates = self.match.gates
         operands: dict[Any, Elements] = {}
         blocks: dict[Any, list[list[Submatrix]]] = {}
@@ -185,7 +185,7 @@ class Gates:
         return self._matrices[key]
 
     def _joined(self, gates: list[list[Submatrix]], rows: int) -> jax.Array:
-        """One matrix ``[rows, gates * hidden]`` of the blocks of each gate, which add up."""
+        """Join the blocks of all gates to a matrix ``[rows, gates * hidden]``."""
         parts: list[jax.Array] = []
         waiting: list[Submatrix] = []
 
@@ -214,7 +214,7 @@ class Gates:
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts, 1)
 
     def _added(self, gates: list[GateInput]) -> jax.Array:
-        """What is added to the gates, ``[..., rows or 1, gates * hidden]``."""
+        """Return the addends of the gates, ``[..., rows or 1, gates * hidden]``."""
         # The same variable in several gates is read once; of a gate that adds it twice, each by itself.
         chosen: dict[Any, list[tuple[int, Elements, float]]] = {}
         for place, gate in enumerate(gates):
@@ -236,7 +236,7 @@ class Gates:
         return total
 
     def _spread(self, value: jax.Array, places: list[int], count: int) -> jax.Array:
-        """The columns of some gates among zeros for the others."""
+        """Place the columns of some gates among zeros for the other gates."""
         nothing = jnp.zeros((*value.shape[:-1], self.hidden), self.dtype)
         parts = dict(zip(places, jnp.split(value, len(places), -1), strict=True))
         return jnp.concatenate([parts.get(place, nothing) for place in range(count)], -1)
@@ -255,7 +255,7 @@ _MOST_RUNS = 8
 
 
 def taken(array: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
-    """``jnp.take`` along one axis by known indices: slices, joined, where these are a few runs."""
+    """Evaluate ``jnp.take`` along one axis by known indices, as joined slices if few runs suffice."""
     if np.array_equal(index, np.arange(array.shape[axis])):
         return array
     starts = [0, *(np.flatnonzero(np.diff(index) != 1) + 1).tolist()]
@@ -269,15 +269,10 @@ def taken(array: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
 
 
 def elements(array: jax.Array, at: np.ndarray, lead: Sequence[int] = ()) -> jax.Array:
-    """Elements of the part of an array after its leading axes.
-
-    Args:
-        array: ``[*lead, ...]``.
-        at: positions ``[rows, columns]`` in the flattened rest.
-        lead: the sizes of the leading axes.
+    """Return elements of the part of an array after its leading axes.
 
     Returns:
-        ``[*lead, rows, columns]``, with one row where all are equal.
+        ``[*lead, rows, columns]``, with one row if all rows are equal.
     """
     rest = array.shape[len(lead) :]
     size = int(np.prod(rest, dtype=int))

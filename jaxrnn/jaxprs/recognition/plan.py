@@ -1,4 +1,4 @@
-"""Which parts a step with cells is made of, and in which order they run over all frames."""
+"""The choice and order of the parts of a step with cells."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ from jaxrnn.jaxprs.schedule import Loop, Part, Schedule, Step, arrange, loop_aro
 
 
 def schedule_of_cells(step: Step, *, loose: bool) -> Schedule | None:
-    """The schedule of a step in which recurrent cells run as sequences.
-
-    Args:
-        step: the step.
-        loose: outputs do not matter in frames in which a mask holds the carry back.
+    """Return the schedule of a step in which recurrent cells run as sequences, or None without a usable cell.
 
     Returns:
         None where there is no cell, or what there is cannot be taken apart.
@@ -38,13 +34,13 @@ def schedule_of_cells(step: Step, *, loose: bool) -> Schedule | None:
 
 
 def _keeps_types(step: Step) -> bool:
-    """Whether the next carry has the shapes and types of the carry."""
+    """Return True if the next carry has the shapes and types of the carry."""
     pairs = zip(step.carry, step.next_carry, strict=True)
     return all((shape_of(a), type_of(a)) == (shape_of(b), type_of(b)) for a, b in pairs)
 
 
 def _is_plain(step: Step) -> bool:
-    """Whether every size is a number."""
+    """Return True if every size is a number."""
     atoms = [*step.closed.jaxpr.invars, *made_by(step.equations)]
     return all(isinstance(size, int) for atom in atoms for size in shape_of(atom))
 
@@ -62,7 +58,7 @@ class _Planner:
         self._known_before_loop: set[Var] = set()
 
     def parts(self) -> list[Part]:
-        """All parts that see to the carry, in order."""
+        """Return all parts that compute the carry, in order."""
         parts: list[Part] = []
         candidates = self.carries.sources()
         while True:
@@ -90,13 +86,13 @@ class _Planner:
             parts.append(self._loop(self._first_group(open_carries), parts))
 
     def known_at_the_end(self) -> set[Var]:
-        """The arrays of the carry of which every piece is a cell's, or becomes the same as one."""
+        """Return the arrays of the carry whose pieces are all cells' pieces or copies of them."""
         return {carry for carry in self.step.carry if all(map(self._ends_in_a_cell, self._pieces_of(carry)))}
 
     def final(self) -> list[JaxprEqn]:
-        """The equations from the final values of cells to those of the carry.
+        """Return the equations from the final values of cells to final values of the carry.
 
-        Where a mask holds a cell back, its final value is the old one already: a masked update is a copy of the new.
+        If a mask holds a cell back, its final value is the old value already: a masked update copies the new value.
         """
         known = {state.new.atom for cell in self.cells for state in cell.states if isinstance(state.new.atom, Var)}
         updates = self.carries.updates
@@ -126,7 +122,7 @@ class _Planner:
         return None
 
     def _only_under_mask(self, cell: Match, variable: Var) -> bool:
-        """Whether a masked hidden state is only looked at where the mask lets it through."""
+        """Return True if a masked hidden state is only read under its mask."""
         assert cell.mask is not None
         if any(atom is variable for atom in (*self.step.outputs, *self.step.next_carry)):
             return False
@@ -153,12 +149,12 @@ class _Planner:
         return True
 
     def _reached(self, targets: Iterable[Atom]) -> set[Var]:
-        """The unknown variables that unknown targets are computed from, themselves included."""
+        """Return the unknown variables from which unknown targets are computed, with the targets."""
         open_ = [atom for atom in variables(targets) if not self.body.is_known(atom)]
         return {*open_, *read_by(needed(self.body.equations, open_, self.body.known))} - self.body.known
 
     def _open(self) -> list[Var]:
-        """The arrays of the carry whose values are still needed, for each frame or at the end."""
+        """Return the arrays of the carry whose values are still needed, in each frame or at the end."""
         final = self.known_at_the_end()
         open_ = [carry for carry in self.step.carry if carry not in final and carry not in self.covered]
         while True:
@@ -169,7 +165,7 @@ class _Planner:
             open_ = more
 
     def _delayed(self, open_carries: list[Var]) -> list[Delayed]:
-        """What is read of open arrays that cells have made known, but for a frame."""
+        """Return reads of open arrays that cells have made known except for the previous frame."""
         parts = []
         reached = self._reached([*self.step.outputs, *(self.next_of[carry] for carry in open_carries)])
         for variable in (variable for variable in self.step.makers if variable in reached):
@@ -186,7 +182,7 @@ class _Planner:
         return parts
 
     def _first_group(self, open_carries: list[Var]) -> list[Var]:
-        """Arrays that depend on each other and on no other open one."""
+        """Return arrays that depend on each other and on no other open array."""
         depends = {carry: self._reached([self.next_of[carry]]) & set(open_carries) for carry in open_carries}
         closed = {carry: self._closure(carry, depends) for carry in open_carries}
         smallest = min(open_carries, key=lambda carry: len(closed[carry]))
@@ -201,7 +197,7 @@ class _Planner:
         return group
 
     def _loop(self, group: list[Var], parts: list[Part]) -> Loop:
-        """The loop around these arrays, and what it learns; a loop just before it becomes a part of it."""
+        """Return the loop around these arrays; a loop directly before becomes part of it."""
         if parts and isinstance(parts[-1], Loop):
             self.body.known = self._known_before_loop
             group = [*parts[-1].carry, *group]

@@ -1,4 +1,4 @@
-"""All operators by domain and name, those of a caller, and the operator of a node."""
+"""The table of operators, the operators of a caller, and the choice of an operator for a node."""
 
 from __future__ import annotations
 
@@ -83,11 +83,7 @@ def elementwise_operators() -> tuple[str, ...]:
 
 @functools.cache
 def find_operator(domain: str, name: str, opset: int | None) -> Operator:
-    """Return the operator that a node of this opset means.
-
-    Raises:
-        UnsupportedError: the operator or its version is not implemented; the message names the nearest operator.
-    """
+    """Return the operator that a node of this opset means."""
     full_name = f"{domain}::{name}" if domain else name
     versions = operator_table().get((domain, name))
     if opset is None:
@@ -127,11 +123,7 @@ def _nearest(domain: str, name: str) -> str:
 
 
 def operator_of(node: ir.Node, own: OwnOperators) -> Operator:
-    """Return the operator of a node: the caller's before the package's.
-
-    Raises:
-        UnsupportedError: there is none; the message names the nearest operator.
-    """
+    """Return the operator of a node: the caller's before the package's."""
     domain = normal_domain(node.domain)
     given = own.get((domain, node.op_type))
     if given is None or node.version is None:
@@ -152,11 +144,7 @@ def traits_of(node: ir.Node, own: OwnOperators | None = None) -> Traits:
 
 
 def own_operators(functions: OwnOperators | None) -> dict[tuple[str, str], Callable[..., Any] | Versions]:
-    """Check the operators of a caller, and return them by normal domain and name.
-
-    Raises:
-        InputError: a key is not a pair of domain and name, or a signature cannot be a schema; lists all problems.
-    """
+    """Check the operators of a caller, and return them by normal domain and name."""
     if functions is None:
         return {}
     if not isinstance(functions, Mapping):

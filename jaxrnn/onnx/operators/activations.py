@@ -112,7 +112,7 @@ def hardmax(x: Value, *, axis: int = -1) -> Value:
 
 
 def along(function: Callable[..., Any]) -> Callable[..., Value]:
-    """A softmax-like operator along one axis (opset 13 on)."""
+    """Return a softmax-like operator along one axis (opset 13 and later)."""
 
     def apply(x: Value, *, axis: int = -1) -> Value:
         return function(traced(x), axis=axis)
@@ -121,7 +121,7 @@ def along(function: Callable[..., Any]) -> Callable[..., Value]:
 
 
 def flattened(function: Callable[..., Any]) -> Callable[..., Value]:
-    """A softmax-like operator over all axes from ``axis`` on, as one (before opset 13)."""
+    """Return a softmax-like operator over all axes from ``axis`` on (before opset 13)."""
 
     def apply(x: Value, *, axis: int = 1) -> Value:
         x = traced(x)

@@ -19,15 +19,15 @@ from jaxrnn.onnx.values import Value, dtype_of, is_static, is_symbolic, operands
 
 
 def is_integer(value: Value) -> bool:
-    """Whether the element type is an integer; bool is not."""
+    """Return True for integer element types, and False for bool."""
     return np.issubdtype(dtype_of(value), np.integer) or jnp.issubdtype(dtype_of(value), jnp.integer)
 
 
 def alike(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]:
-    """`operands` for operators whose inputs must have one element type; absent ones are left out.
+    """Apply `operands` to inputs that must have one element type, without absent inputs.
 
-    Sizes that depend on a symbolic dimension match every integer type, as they do not keep the type of a Cast; nor do
-    numbers that were among them, so that all integers match that are known while tracing.
+    Sizes with symbolic dimensions match every integer type, because they do not keep the type of a Cast. Static
+    integers also match each other, because they may come from such sizes.
     """
     values = tuple(value for value in values if value is not None)
     if is_static(*values) and all(map(is_integer, values)):
@@ -59,7 +59,7 @@ def broadcast_sizes(shapes: Shapes) -> Iterator[Pair]:
 
 
 def binary(function: Callable[[Any, Any], Any], *, whole: bool = False) -> Callable[[Value, Value], Value]:
-    """An operator of two broadcast inputs of one type, from a Python function that serves NumPy and JAX."""
+    """Return an operator of two broadcast inputs of one type from a function that serves NumPy and JAX."""
 
     def apply(a: Value, b: Value) -> Value:
         if (
@@ -121,7 +121,7 @@ def power(base: Value, exponent: Foldable) -> Value:
 
 
 def unary(function: Callable[[Any], Any]) -> Callable[[Value], Value]:
-    """An operator of one input, computed in JAX."""
+    """Return an operator of one input, computed in JAX."""
 
     def apply(x: Value) -> Value:
         return function(traced(x))
@@ -130,12 +130,7 @@ def unary(function: Callable[[Any], Any]) -> Callable[[Value], Value]:
 
 
 def either(name: str, symbolic: Callable[[Any], Any] | None = None) -> Callable[[Value], Value]:
-    """An operator of one input that occurs in arithmetic on shapes: in NumPy on static operands, else in JAX.
-
-    Args:
-        name: the function's name in both.
-        symbolic: the function of an integer that depends on a symbolic dimension; None where there is none.
-    """
+    """Return an operator of one input that computes static operands in NumPy, for arithmetic on shapes."""
 
     def apply(x: Value) -> Value:
         if is_symbolic(x) and symbolic is not None and dtype_of(x).kind != "b":
@@ -147,7 +142,7 @@ def either(name: str, symbolic: Callable[[Any], Any] | None = None) -> Callable[
 
 
 def fold(function: Callable[[Any, Any, Any], Any]) -> Callable[..., Value]:
-    """A variadic operator that combines its broadcast inputs from the left."""
+    """Return a variadic operator that combines its broadcast inputs from the left."""
 
     def apply(*values: Value) -> Value:
         np_or_jnp, arrays = alike(*values, whole=True)
@@ -203,12 +198,7 @@ def shift(x: Value, y: Value, *, direction: str) -> Value:
 def compare(
     function: Callable[[Any, Any], Any], symbolic: Callable[[Any, Any], Any]
 ) -> Callable[[Value, Value], Value]:
-    """A comparison of two broadcast inputs of one type.
-
-    Args:
-        function: the comparison of arrays.
-        symbolic: the comparison of two integers of which one depends on a symbolic dimension.
-    """
+    """Return a comparison of two broadcast inputs of one type."""
 
     def apply(a: Value, b: Value) -> Value:
         _, (a, b) = alike(a, b, whole=True)
@@ -220,7 +210,7 @@ def compare(
 
 
 def equal(first: Any, second: Any) -> bool:
-    """Whether two integers are equal, of which one depends on a symbolic dimension."""
+    """Return True if two integers are equal, of which one may depend on a symbolic dimension."""
     return bool(symbols.size_of(first) == symbols.size_of(second))
 
 
@@ -233,7 +223,7 @@ def conjunction(a: Value, b: Value) -> Value:
 
 
 def logical(name: str) -> Callable[[Value, Value], Value]:
-    """A logical operator of two broadcast boolean inputs."""
+    """Return a logical operator of two broadcast boolean inputs."""
 
     def apply(a: Value, b: Value) -> Value:
         np_or_jnp, (a, b) = operands(a, b)

@@ -1,7 +1,7 @@
-"""Attention: scaled dot products of queries and keys, with masks, windows and caches, or with graphs of the file's own.
+"""Attention and rotary embeddings: masks, windows, caches, and modifications by graphs of the file.
 
-Every intermediate value is rounded to the type that the specification gives it. 16-bit products accumulate in 32 bits.
-Source: operators Attention, opsets 23 to 25, and FlexAttention of the ONNX specification.
+Every intermediate value is rounded to the type in the specification. 16-bit products accumulate in 32 bits.
+Source: operators Attention, opsets 23 to 25, FlexAttention and RotaryEmbedding of the ONNX specification.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _check_scale(scale: float | None) -> None:
 
 
 def _with_past(k: jax.Array, v: jax.Array, past: tuple[Value, Value], valid: Value) -> tuple[jax.Array, jax.Array, Any]:
-    """Keys and values appended to those of the cache, and the number of tokens in the cache."""
+    """Append keys and values to the cache, and return both with the number of cached tokens."""
     if (past[0] is None) != (past[1] is None):
         raise ValueError("past_key and past_value go together, but only one of them is given")
     if past[0] is None:
@@ -190,7 +190,7 @@ def flex_attention(
 
 
 def _modified(modifier: Subgraph | None, x: jax.Array, kind: np.dtype, name: str) -> jax.Array:
-    """Scores or probabilities, modified by a graph of the file."""
+    """Apply a graph of the file to scores or probabilities."""
     if modifier is None:
         return x
     results = modifier(x.astype(kind))
@@ -213,22 +213,12 @@ def attention_bias(
     window: tuple[int, int] = (-1, -1),
     valid: jax.Array | None = None,
 ) -> jax.Array | None:
-    """The bias on the scores: 0 or the mask's number where a query sees a key, -inf where it does not.
+    """Return the bias on the scores: 0 or the mask's number for visible keys, and -inf for hidden keys.
 
-    Args:
-        queries: the number of queries.
-        keys: the number of keys.
-        dtype: the dtype of the result.
-        mask: booleans that are true where a query sees a key, or numbers to add; broadcasts to
-            ``[batch, heads, queries, keys]``.
-        padded: whether the mask may have fewer keys than there are; the others are masked.
-        causal: whether keys after the position of a query are masked.
-        offset: the position of the first query among the keys, one number or ``[batch]``.
-        window: how many keys before and after its own position a query sees; -1 for all of them.
-        valid: ``[batch]``, how many keys of each sequence are no padding.
-
-    Returns:
-        An array that broadcasts to ``[batch, heads, queries, keys]``; None where every query sees every key.
+    The bias broadcasts to ``[batch, heads, queries, keys]``; None means that every query sees every key. ``offset`` is
+    the position of the first query among the keys, a number or ``[batch]``. ``window`` counts visible keys before and
+    after the position of a query (-1: all). ``valid`` is ``[batch]``, the keys that are not padding. ``padded`` allows
+    a mask with fewer keys; the missing keys are hidden.
     """
     allowed: list[jax.Array] = []
     added = None
@@ -261,7 +251,7 @@ def attention_bias(
 
 
 def _distance(queries: Any, keys: Any, offset: Any) -> jax.Array:
-    """The position of each key minus that of each query: ``[queries, keys]``, or ``[batch, 1, queries, keys]``."""
+    """Return key position minus query position: ``[queries, keys]``, or ``[batch, 1, queries, keys]``."""
     position = lax.broadcasted_iota(jnp.int64, (queries, keys), 0)
     place = lax.broadcasted_iota(jnp.int64, (queries, keys), 1)
     if np.ndim(offset) == 0:
@@ -270,7 +260,7 @@ def _distance(queries: Any, keys: Any, offset: Any) -> jax.Array:
 
 
 def _widened(mask: jax.Array, keys: Any) -> jax.Array:
-    """The mask padded to all keys; those that it does not have are masked."""
+    """Pad the mask to all keys; missing keys are hidden."""
     if mask.ndim == 0:
         raise ValueError("attn_mask needs an axis for the keys, but it has rank 0")
     missing = keys - mask.shape[-1]
@@ -281,7 +271,7 @@ def _widened(mask: jax.Array, keys: Any) -> jax.Array:
 
 
 def split_heads(x: Value, heads: int | None, name: str) -> jax.Array:
-    """``[batch, tokens, heads * size]`` as ``[batch, heads, tokens, size]``; rank 4 is not changed."""
+    """Reshape ``[batch, tokens, heads * size]`` to ``[batch, heads, tokens, size]``; rank 4 is unchanged."""
     x = traced(x)
     if x.ndim == 4:
         return x
@@ -295,14 +285,9 @@ def split_heads(x: Value, heads: int | None, name: str) -> jax.Array:
 
 
 def grouped_product(left: jax.Array, right: jax.Array) -> jax.Array:
-    """Matrix products of each head, in 32 bits or more; adjacent heads share one head of the right-hand side.
+    """Multiply matrices of each head in 32 bits or more; adjacent heads share a head of the right-hand side.
 
-    Args:
-        left: ``[batch, heads, m, k]``.
-        right: ``[batch, heads / g, k, n]`` for an integer g.
-
-    Returns:
-        ``[batch, heads, m, n]``.
+    Shapes: ``[batch, heads, m, k]`` and ``[batch, heads / g, k, n]`` for an integer g give ``[batch, heads, m, n]``.
     """
     batch, heads, rows, size = left.shape
     shared = right.shape[1]
@@ -318,15 +303,9 @@ def grouped_product(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def probabilities(scores: jax.Array, dtype: np.dtype, blind: jax.Array | None = None) -> jax.Array:
-    """The softmax of scores along their last axis, in the precision of a dtype.
+    """Return the softmax of scores along the last axis, with every operation rounded to a dtype.
 
-    Args:
-        scores: ``[..., keys]``.
-        dtype: the type that every operation rounds to; the sum is rounded once.
-        blind: ``bool[..., 1]``, true for queries whose probabilities are all 0.
-
-    Returns:
-        Probabilities in the `wide_type` of that dtype.
+    Queries that are true in ``blind``, ``bool[..., 1]``, get zeros. The result has the `wide_type` of the dtype.
     """
     scores = rounded(scores, dtype)
     if blind is not None:
@@ -375,7 +354,7 @@ def rotary_embedding(
 
 
 def _of_tokens(cache: Value, position_ids: Value, shape: tuple, name: str) -> jax.Array:
-    """The rows of a cache for each token: ``[batch, tokens, features / 2]``."""
+    """Return the rows of a cache for each token: ``[batch, tokens, features / 2]``."""
     cache = traced(cache)
     if position_ids is None:
         if cache.ndim != 3 or cache.shape[2] != shape[2]:

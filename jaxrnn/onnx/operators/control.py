@@ -1,4 +1,4 @@
-"""If, Loop and Scan. Control flow that is known while tracing disappears; the rest becomes JAX's."""
+"""If, Loop and Scan. Control flow that is known while tracing disappears; other control flow becomes JAX's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Gathering, and everything else that reads by index or position.
+"""Operators that read, write and select elements by index or position.
 
-Negative indices count from the end. Known indices are checked against the axis. Those that depend on data read NaN
-outside of it, so that a wrong index cannot go unnoticed.
+Negative indices count from the end. Known indices are checked against the axis. Indices that depend on data read NaN
+outside of the axis, so that a wrong index is visible.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_known, is_static,
 
 
 def wrap_indices(indices: Value, size: Any) -> Value:
-    """Indices counted from the start: static ones as int64, traced ones as int32.
+    """Return indices counted from the start: static indices as int64, traced indices as int32.
 
-    A traced index outside of the axis becomes ``size``, which reads as NaN (`read`) and is not written.
-
-    Raises:
-        IndexError: a known index lies outside of the axis.
+    A traced index outside of the axis becomes ``size``, which reads as NaN (`read`) and is not written. A known index
+    outside of the axis raises IndexError.
     """
     if is_known(indices) and isinstance(size, int) and not is_symbolic(indices):
         known = np.asarray(indices)
@@ -51,7 +49,7 @@ def wrap_indices(indices: Value, size: Any) -> Value:
 
 
 def read(data: jax.Array, index: tuple[Any, ...]) -> jax.Array:
-    """The elements at an index; NaN, or the extreme of an integer type, where it lies outside."""
+    """Return the elements at an index; outside of the axis NaN, or the extreme of an integer type."""
     known = all(isinstance(part, (slice, np.ndarray)) for part in index)
     return data.at[index].get(mode="promise_in_bounds" if known else "fill", wrap_negative_indices=False)
 
@@ -74,7 +72,7 @@ def gather(data: Value, indices: Value, *, axis: int = 0) -> Value:
 
 
 def _one_of(data: jax.Array, index: Any, axis: int) -> jax.Array:
-    """One element of a symbolic axis, by a known index or a symbolic dimension."""
+    """Read an element of a symbolic axis by a known index or a symbolic dimension."""
     size = data.shape[axis]
     start = index + size if symbols.less(index, 0, or_equal=False) is True else index
     inside = symbols.less(0, start, or_equal=True), symbols.less(start, size, or_equal=False)
@@ -84,7 +82,7 @@ def _one_of(data: jax.Array, index: Any, axis: int) -> jax.Array:
 
 
 def _read_empty(data: Value, shape: tuple[Any, ...], axis: int) -> jax.Array:
-    """A read from an axis without elements, as in the body of a loop without trips: every index lies outside."""
+    """Read from an axis without elements, as in the body of a loop without trips; every index is outside."""
     data = traced(data)
     outside = jnp.nan if jnp.issubdtype(data.dtype, jnp.inexact) else 0
     return jnp.full((*data.shape[:axis], *shape, *data.shape[axis + 1 :]), outside, data.dtype)
@@ -99,7 +97,7 @@ def gather_elements(data: Value, indices: Value, *, axis: int = 0) -> Value:
 
 
 def element_index(index: jax.Array, axis: int) -> tuple[jax.Array, ...]:
-    """A full index for every element, from its index along one axis."""
+    """Return a full index for every element from its index along one axis."""
     grid = [lax.broadcasted_iota(index.dtype, index.shape, d) for d in range(index.ndim)]
     return tuple(index if d == axis else grid[d] for d in range(index.ndim))
 
@@ -115,7 +113,7 @@ def gather_nd(data: Value, indices: Value, *, batch_dims: int = 0) -> Value:
 
 
 def wrap_tuples(indices: Value, sizes: tuple[Any, ...]) -> jax.Array:
-    """Tuples of indices along the last axis, counted from the start."""
+    """Return index tuples along the last axis, counted from the start."""
     depth = indices.shape[-1]
     columns = [wrap_indices(indices[..., d], sizes[d]) for d in range(depth)]
     return jnp.stack([traced(column).astype(jnp.int32) for column in columns], -1)
@@ -216,7 +214,7 @@ def _multiplied(data: jax.Array, updates: jax.Array, *index: jax.Array) -> jax.A
 @_multiplied.defjvp
 @own_arithmetic()
 def _multiplied_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
-    """One update after another: where several meet in one element, JAX has no derivative of doing them at once."""
+    """Apply updates one after another; JAX has no derivative of simultaneous updates of one element."""
     (data, updates, *index), (d_data, d_updates, *_) = primals, tangents
     places = [part.reshape(-1) for part in index]
 
@@ -231,7 +229,7 @@ def _multiplied_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tupl
 
 
 def _box(indices: Value, sizes: tuple[Any, ...]) -> list[slice] | None:
-    """The ranges that known indices of ScatterND cover in order, as exporters write ``x[:, a:b] = y``."""
+    """Return the ranges that known ScatterND indices cover in order, as exporters write ``x[:, a:b] = y``."""
     if not is_static(indices) or is_symbolic(indices) or not indices.size:
         return None
     columns = [wrap_indices(indices[..., d], sizes[d]).ravel() for d in range(indices.shape[-1])]
@@ -244,7 +242,7 @@ def _box(indices: Value, sizes: tuple[Any, ...]) -> list[slice] | None:
 
 
 def _write_box(data: jax.Array, box: Sequence[slice], updates: jax.Array, operation: str, axis: int = 0) -> jax.Array:
-    """The data with a box of it updated, by slices and concatenations: fast, and known to every transformation."""
+    """Replace a box of the data by slices and concatenations, which are fast and support every transformation."""
     while axis < len(box) and box[axis] == slice(0, data.shape[axis]):
         axis += 1
     if axis == len(box):

@@ -1,4 +1,4 @@
-"""Convolution and transposed convolution, in any number of spatial dimensions, and a causal one with a state."""
+"""Matrix products and convolutions, transposed and causal convolutions included."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACTIVATIONS = ("none", "silu", "swish")
 
 
 def _operands(x: Value, w: Value, b: Value) -> tuple[jax.Array, jax.Array]:
-    """Input and weight, which have one type (the bias too) and one rank."""
+    """Return input and weight, which must have one type (as must the bias) and one rank."""
     alike(x, w, b)
     x, w = traced(x), traced(w)
     if w.ndim != x.ndim or x.ndim < 3:
@@ -32,12 +32,12 @@ def _operands(x: Value, w: Value, b: Value) -> tuple[jax.Array, jax.Array]:
 
 
 def _biased(y: jax.Array, b: Value) -> jax.Array:
-    """The result with a bias for each channel."""
+    """Add a bias to each channel."""
     return y if b is None else y + traced(b).reshape((-1,) + (1,) * (y.ndim - 2))
 
 
 def _convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=None, *, numbers=None):
-    """The convolution that all operators use, in NCHW and OIHW layout but where numbers say otherwise."""
+    """Convolve in NCHW and OIHW layout, unless ``numbers`` gives another layout."""
     # Low-precision operands give a low-precision result: JAX cannot transpose a convolution of two types. With one
     # filter for each channel they keep their type, as in depthwise ones.
     left, right = (x, w) if group > 1 and w.shape[1] == 1 else product_operands(x, w)
@@ -46,7 +46,7 @@ def _convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=N
 
 
 def _pointwise(x, w):
-    """A convolution whose kernel has one element: ``[B, C, ...]`` and ``[M, C]`` give ``[B, M, ...]``."""
+    """Convolve with a kernel of one element: ``[B, C, ...]`` and ``[M, C]`` give ``[B, M, ...]``."""
     contracted = (((1,), (1,)), ((), ()))
     x_first = math.prod(size for size in x.shape[2:] if size != 1) == 1
     # In either order the channels of the result are its first or last axis; choose the one that needs no copy.

@@ -1,4 +1,4 @@
-"""Loop: unrolled, a scan, or a while loop, depending on what is known of its trip count."""
+"""The Loop operator: unrolled, a scan, or a while loop, depending on the trip count."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from jaxrnn.onnx.values import Value, all_traced, describe, is_known, is_sequenc
 
 
 def types_of(values: Sequence[Value]) -> str:
-    """Dtypes and shapes for a message."""
+    """Format dtypes and shapes for a message."""
     return ", ".join(describe(value) for value in values) or "nothing"
 
 
 def loop(max_trip_count: Value = None, cond: Value = None, *carried: Value, body: Subgraph) -> list[Value]:
     """Loop.
 
-    A loop of a known number of trips becomes a scan, or for one trip the body itself. One whose number of trips depends
-    on data becomes a while loop if it has no scan outputs. Scan outputs of a length that depends on data exist only
+    A loop with a known number of trips becomes a scan, and a loop of one trip its body. A loop whose number of trips
+    depends on data becomes a while loop if it has no scan outputs. Scan outputs whose length depends on data exist only
     outside of ``jit``, where the loop runs in Python.
     """
     return _Loop("", None, max_trip_count, cond, *carried, body=body).run()
 
 
 def loop_with(label: str, bound: int | None) -> Callable[..., list[Value]]:
-    """`loop` with the label of its node for errors, and a bound on its trips where their number depends on data.
+    """Return `loop` with a label for errors and a bound on trips that depend on data.
 
-    With a bound, a while loop becomes a scan over so many trips, in which those after the end are masked. Reverse mode
-    then works.
+    With a bound, a while loop becomes a scan over the bound with masked trips after the end, which supports reverse
+    mode.
     """
 
     def bounded(*inputs: Value, body: Subgraph) -> list[Value]:
@@ -57,7 +57,7 @@ _State = tuple[jax.Array, jax.Array, tuple[Value, ...]]
 
 
 class _Loop:
-    """A Loop node on values."""
+    """A Loop node applied to values."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class _Loop:
         self.has_scan_outputs = body.output_count > 1 + len(carried)
 
     def run(self) -> list[Value]:
-        """The carried values and the scan outputs."""
+        """Return the carried values and the scan outputs."""
         walk = TimeLoop(self.body, self.carried)
         trips = walk.trips(self.limit, self.go_on)
         with visible_recurrences(False):
@@ -102,7 +102,7 @@ class _Loop:
         return self._as_while()
 
     def _counted(self, walk: TimeLoop, trips: Any) -> list[Value]:
-        """A loop whose number of trips is known while tracing, perhaps as a symbolic dimension."""
+        """Run a loop whose number of trips is known while tracing, perhaps as a symbolic dimension."""
         if isinstance(trips, int) and trips <= 0:
             return self._without_trips()
         if isinstance(trips, int) and trips == 1:
@@ -125,7 +125,7 @@ class _Loop:
             return self._in_python(np.asarray(trips), None)
 
     def _as_layers(self, walk: TimeLoop) -> list[Value] | None:
-        """A loop of one trip in plain forms, whose body holds recurrent cells; otherwise None."""
+        """Run a loop of one trip in plain forms if its body holds recurrent cells; otherwise return None."""
         if not is_plain():
             return None
         try:
@@ -134,7 +134,7 @@ class _Loop:
             return None
 
     def _in_python(self, limit: Value, bound: int | None) -> list[Value]:
-        """The loop in Python, trip by trip: for shapes that depend on the trip, and for sequences."""
+        """Run the loop in Python, for shapes that depend on the trip and for sequences."""
         count = len(self.carried)
         state, collected, go_on = list(self.carried), [], True
         while go_on and (limit is None or len(collected) < int(limit)):
@@ -149,7 +149,7 @@ class _Loop:
         return [*state, *(jnp.stack([traced(value) for value in column]) for column in zip(*collected, strict=True))]
 
     def _without_trips(self) -> list[Value]:
-        """What a loop without trips gives: what it carries, and scan outputs of no frames."""
+        """Return the results of a loop without trips: initial carries, and scan outputs without frames."""
         if not self.has_scan_outputs:
             return list(self.carried)
         scan_outputs = _AbstractTrip(self.carried, self.body).scan_outputs
@@ -162,7 +162,7 @@ class _Loop:
             return False  # a loop that is computed trip by trip in Python may end by itself
 
     def _start(self) -> _State:
-        """The state before the first trip of a loop of unknown length, whose carry has to keep its type."""
+        """Return the state before the first trip of a loop of unknown length, whose carry must keep its type."""
         trip = _AbstractTrip(self.carried, self.body)
         if not trip.carry_keeps_its_type:
             raise TypeError(
@@ -181,7 +181,7 @@ class _Loop:
         return condition if self.limit is None else condition & (trip < traced(self.limit).astype(jnp.int64))
 
     def _as_while(self) -> list[Value]:
-        """A loop without scan outputs whose trip count depends on data."""
+        """Run a loop without scan outputs whose trip count depends on data."""
         _, _, values = varying.while_loop(self._is_unfinished, self._step, self._start())
         if not self.label:
             return list(values)
@@ -194,7 +194,7 @@ class _Loop:
         return [jax.tree.map(lambda leaf: forward_mode_only(leaf, reason), value) for value in values]
 
     def _as_scan(self, bound: int) -> list[Value]:
-        """The same as a scan. Beyond the bound it raises where the trip count is known, and gives NaN under ``jit``."""
+        """Run a bounded loop as a scan. More trips raise an error if their number is known, and else give NaN."""
         start = self._start()
         limit = self.limit
         known = int(limit) if limit is not None and is_static(limit) and not is_symbolic(limit) else None
@@ -232,7 +232,7 @@ class _Loop:
 
 
 class _AbstractTrip:
-    """One trip through the body, evaluated on shapes."""
+    """A trip through the body, evaluated on shapes."""
 
     def __init__(self, carried: Sequence[Value], body: Subgraph):
         self.never_ends = False
@@ -255,7 +255,7 @@ def _signatures(values: Any) -> Any:
 
 
 def _spoiled(wrong: jax.Array, value: jax.Array) -> jax.Array:
-    """The value, or where it is wrong NaN, the extreme of an integer type (as for an index out of range), or True."""
+    """Replace wrong values by NaN, the extreme of an integer type, or True."""
     if jnp.issubdtype(value.dtype, jnp.inexact):
         # A factor of NaN also reaches the derivatives.
         return value * jnp.where(wrong, jnp.asarray(jnp.nan, value.dtype), jnp.ones((), value.dtype))
@@ -275,17 +275,7 @@ def visible_body(
     forward: bool = True,
     chosen: Collection[int] | None = None,
 ) -> list[Value]:
-    """Return the results of a Scan or Loop, wrapped by `visible` with its carries.
-
-    Args:
-        results: final values of the carry, and what is collected.
-        carried: initial values of the carry.
-        body: has ``head`` outputs, and twice as many inputs, before its carry.
-        steps: the number of trips, None where data decides.
-        head: of the body.
-        forward: whether a later call can go on from the final values.
-        chosen: the numbers of what is carried, without counters and values that only grow; None for all.
-    """
+    """Wrap the results of a Scan or Loop by `visible` with its carries."""
     if not are_visible():
         return list(results)
     results, starts, slots, handed = list(results), [], [], set[int]()
@@ -311,9 +301,9 @@ def visible_body(
 
 
 def forward_mode_only(value: jax.Array, reason: str) -> jax.Array:
-    """The value itself, with its forward-mode derivative; reverse mode raises a `NodeError`.
+    """Return the value with its forward-mode derivative; reverse mode raises a `NodeError`.
 
-    JAX cannot transpose the derivative of a ``lax.while_loop``, and its own error does not name the node.
+    JAX cannot transpose the derivative of a ``lax.while_loop``, and JAX's own error does not name the node.
     """
     if not jnp.issubdtype(value.dtype, jnp.inexact):
         return value

@@ -1,4 +1,4 @@
-"""Normalisations."""
+"""Normalisation operators."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def instance_normalization(x: Value, scale: Value, bias: Value, *, epsilon: floa
 
 
 def normalized(x: jax.Array, axis: int, epsilon: float, *, centred: bool) -> tuple[jax.Array, Any, jax.Array]:
-    """An array over the root of its mean square along the axes from ``axis`` on, less its mean first if ``centred``.
+    """Divide an array by the root of its mean square over the axes from ``axis`` on, after centring if ``centred``.
 
     Returns:
-        It, its mean or None, and the inverse of the root.
+        The array, its mean or None, and the inverse of the root.
     """
     axes = tuple(range(axis % x.ndim, x.ndim))
     mean = jnp.mean(x, axes, keepdims=True) if centred else None

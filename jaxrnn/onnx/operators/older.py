@@ -1,7 +1,7 @@
-"""Definitions before opset 7 that differ from later ones, for files that have not been converted.
+"""Definitions before opset 7 that differ from later definitions, for files that were not converted.
 
-Before opset 7, operands did not broadcast as in NumPy. With ``broadcast=1``, the second operand is repeated along the
-axes that it lacks; its own axes match those of the first one from ``axis`` on, or the last ones.
+Before opset 7, operands did not broadcast as in NumPy. With ``broadcast=1``, the second operand is repeated along its
+missing axes; the present axes match axes of the first operand from ``axis`` on, or the last axes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jaxrnn.onnx.values import Value, describe, traced
 
 
 def aligned(function: Callable[[Value, Value], Value]) -> Callable[..., Value]:
-    """An operator of two operands with the broadcasting before opset 7."""
+    """Return an operator of two operands with the broadcasting before opset 7."""
 
     def apply(a: Value, b: Value, *, axis: int | None = None, broadcast: int = 0) -> Value:
         if not broadcast:

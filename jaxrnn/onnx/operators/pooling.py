@@ -1,4 +1,4 @@
-"""Pooling over windows and over whole images."""
+"""Windows over images: the attributes that describe them, and pooling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxrnn.onnx.values import Value, dimensions, traced
 
 
 def per_axis(values: Sequence[int] | None, rank: int, name: str) -> tuple[int, ...]:
-    """An attribute with one entry for each spatial axis; ones where it is absent."""
+    """Return an attribute with an entry for each spatial axis; 1 if the attribute is absent."""
     if not values:
         return (1,) * rank
     if len(values) != rank:
@@ -33,9 +33,9 @@ class Windows:
 
     Attributes:
         sizes: the sizes of the image.
-        kernel: those of a window.
-        strides: the steps between windows, 1 where the attribute is absent.
-        dilations: the steps between elements of a window, the same.
+        kernel: the sizes of a window.
+        strides: the steps between windows, 1 by default.
+        dilations: the steps between elements of a window, 1 by default.
         auto_pad: the attribute.
     """
 
@@ -55,12 +55,12 @@ class Windows:
 
     @property
     def reach(self) -> tuple[Any, ...]:
-        """The elements from the first to the last of a window."""
+        """Return the distance from the first to the last element of a window, plus 1."""
         return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True))
 
     @functools.cached_property
     def pads(self) -> Pads:
-        """The padding before and after each axis, from the attribute or by the rule that ``auto_pad`` names."""
+        """Return the padding before and after each axis, from the attribute or by ``auto_pad``."""
         rank = len(self.kernel)
         if self.auto_pad in ("NOTSET", ""):
             flat = tuple(self._pads) if self._pads else (0,) * (2 * rank)
@@ -76,19 +76,19 @@ class Windows:
         return self.halves(totals)
 
     def halves(self, totals: Sequence[Any]) -> Pads:
-        """Padding in two halves; ``auto_pad`` says where the larger one is."""
+        """Split padding in two halves; ``auto_pad`` chooses the larger half."""
         pairs = [(total // 2, total - total // 2) for total in totals]
         return pairs if self.auto_pad == "SAME_UPPER" else [pair[::-1] for pair in pairs]
 
     @property
     def counts(self) -> tuple[Any, ...]:
-        """How many windows lie on each axis."""
+        """Return the number of windows on each axis."""
         rows = zip(self.sizes, self.pads, self.strides, self.reach, strict=True)
         return tuple((size + low + high - reach) // stride + 1 for size, (low, high), stride, reach in rows)
 
 
 def kernel_of(w: Any, kernel_shape: Sequence[int] | None) -> tuple[int, ...]:
-    """The spatial sizes of a weight, which an attribute ``kernel_shape`` may repeat."""
+    """Return the spatial sizes of a weight, which an attribute ``kernel_shape`` may repeat."""
     kernel = tuple(w.shape[2:])
     if kernel_shape and tuple(kernel_shape) != kernel:
         raise ValueError(f"kernel_shape {list(kernel_shape)} does not match the weight's {list(kernel)}")
@@ -96,10 +96,10 @@ def kernel_of(w: Any, kernel_shape: Sequence[int] | None) -> tuple[int, ...]:
 
 
 class PoolingWindows(Windows):
-    """The windows of a pooling operator, which may reach beyond the padding where their number is rounded up.
+    """The windows of a pooling operator, which may extend past the padding if their number is rounded up.
 
     Attributes:
-        overhang: what rounding up adds after the padding.
+        overhang: the elements after the padding that rounding up adds.
     """
 
     @inherits(Windows)
@@ -116,7 +116,7 @@ class PoolingWindows(Windows):
         return max(steps * stride - span, 0)
 
     def reduce(self, x: Any, start: Any, combine: Any) -> Any:
-        """Combine the elements of every window; positions outside the image count as ``start``."""
+        """Combine the elements of every window; positions outside of the image count as ``start``."""
         pads = [(low, high + over) for (low, high), over in zip(self.pads, self.overhang, strict=True)]
         # XLA crashes on extremely large windows and paddings.
         padded = [size + low + high for size, (low, high) in zip(x.shape[2:], pads, strict=True)]
@@ -153,9 +153,9 @@ def _over_windows(
     axis: int,
     combine: Callable[..., Sequence[Any]],
 ) -> Sequence[Any]:
-    """The elements of the windows along one axis, combined by a function that may count an element twice.
+    """Combine the elements of windows along one axis by an idempotent function.
 
-    A window of twice the size combines two of the size before, so that large windows take few steps.
+    A window of twice the size combines two smaller windows, so that large windows take few steps.
     """
     size, (low, high), over = windows.kernel[axis - 2], windows.pads[axis - 2], windows.overhang[axis - 2]
     pads = [(low, high + over) if d == axis else (0, 0) for d in range(arrays[0].ndim)]
@@ -176,14 +176,14 @@ def _over_windows(
 
 
 def _by_axis(x: Any, windows: PoolingWindows, lowest: Any) -> Any:
-    """The maximum of every window, along one axis after another."""
+    """Return the maximum of every window, one axis after another."""
     for axis in range(2, x.ndim):
         (x,) = _over_windows([x], [lowest], windows, axis, lambda one, other: [jnp.maximum(one[0], other[0])])
     return x
 
 
 def _max_indices(x: Any, windows: PoolingWindows, lowest: Any, storage_order: int) -> Any:
-    """The flat index of the first maximum of every window, along one axis after another."""
+    """Return the flat index of the first maximum of every window, one axis after another."""
     spatial = x.shape[2:]
     count = math.prod(spatial)
     index = jnp.broadcast_to(jnp.arange(count, dtype=jnp.int64).reshape(spatial), x.shape)

@@ -1,7 +1,7 @@
-"""Quantised arithmetic: to small types and back, and products of quantised operands.
+"""Quantised arithmetic: conversion to and from small types, and products of quantised operands.
 
-Values are rounded half to even, products of integers accumulate in int32, and a quotient is rounded to its type before
-it is rounded to an integer: an error in its last bit would move a value over the edge between two integers.
+Values are rounded half to even, and products of integers accumulate in int32. A quotient is rounded to its type before
+it is rounded to an integer, because an error in the last bit could move the value to another integer.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def _is_integer(dtype: Any) -> bool:
 
 
 def wide(x: Value) -> jax.Array:
-    """A quantised tensor in the type that its products accumulate in."""
+    """Convert a quantised tensor to the type in which its products accumulate."""
     array = traced(x)
     return array.astype(jnp.int32 if _is_integer(array.dtype) else jnp.float32)
 
 
 def _spread(value: jax.Array, shape: tuple[Any, ...], axis: int, block_size: int) -> jax.Array:
-    """A scale or zero point, for the whole tensor, for each index of an axis or for blocks of it, made to broadcast."""
+    """Reshape a scale or zero point (of a tensor, of indices of an axis, or of blocks) so that it broadcasts."""
     if value.ndim == 0 or value.shape == (1,):
         return value.reshape(())
     (axis,) = axes_of([axis], len(shape))
@@ -59,22 +59,22 @@ def _zero_point(zero_point: Value, scale: Value, shape: tuple[Any, ...], axis: i
 
 
 def _rounded(x: jax.Array) -> jax.Array:
-    """The value as its own type holds it, whatever precision XLA would compute it in."""
+    """Round a value to its own type, whatever precision XLA would use."""
     info = jnp.finfo(x.dtype)
     return x if info.bits >= 32 else lax.reduce_precision(x, info.nexp, info.nmant)
 
 
 def quotient(x: jax.Array, scale: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The quotient, rounded once: XLA makes ``x * (1 / scale)`` of a division by a scale that is broadcast.
+    """Divide with a single rounding: XLA replaces division by a broadcast scale with ``x * (1 / scale)``.
 
-    It cannot where the divisor depends on the element that is divided, as NaN, which divides to NaN, lets it.
+    The divisor therefore depends on the dividend: NaN divides to NaN.
     """
     x, scale = _rounded(x.astype(dtype)), _rounded(scale.astype(dtype))
     return _rounded(x / jnp.where(jnp.isnan(x), x, scale))
 
 
 def quantized(value: jax.Array, zero_point: jax.Array, dtype: np.dtype, saturate: bool = True) -> Value:
-    """A value in units of the scale, moved by the zero point, in a small type."""
+    """Divide a value by the scale, add the zero point, and round to a small type."""
     if not _is_integer(dtype):
         return convert(value.astype(jnp.float32) + zero_point.astype(jnp.float32), dtype, saturate)
     info = jnp.iinfo(dtype)
@@ -84,7 +84,7 @@ def quantized(value: jax.Array, zero_point: jax.Array, dtype: np.dtype, saturate
 
 
 def _division_dtype(x: jax.Array, scale: jax.Array) -> np.dtype:
-    """The scale's type, unless it only stores powers of two (float8e8m0) or integers."""
+    """Return the scale's type, unless it stores only powers of two (float8e8m0) or integers."""
     if _is_integer(scale.dtype):
         return np.dtype(np.float64)
     if scale.dtype.itemsize == 1:
@@ -152,7 +152,7 @@ def dynamic_quantize_linear(x: Value) -> list[Value]:
 
 
 def of_matrix(value: jax.Array, matrix: jax.Array, axis: int, name: str) -> jax.Array:
-    """A scale or zero point of a matrix: one for all, or one for each of its rows (axis -2) or columns (-1)."""
+    """Reshape a scale or zero point of a matrix: one number, or one for each row (axis -2) or column (-1)."""
     if value.size == 1:
         return value.reshape(())
     if value.ndim == 1 and (matrix.ndim < -axis or value.shape[0] != matrix.shape[axis]):
@@ -172,7 +172,7 @@ def matmul_integer(a: Value, b: Value, a_zero_point: Value = None, b_zero_point:
 
 
 def _requantized(product: jax.Array, factor: jax.Array, y_zero_point: Value) -> Value:
-    """An accumulated product times the ratio of the scales, in the output's type."""
+    """Multiply an accumulated product by the ratio of the scales, and round to the output's type."""
     scaled = product.astype(jnp.float32) * factor
     return quantized(scaled, wide(y_zero_point), dtype_of(y_zero_point))
 
@@ -198,7 +198,7 @@ def q_linear_matmul(
 
 
 def _of_channels(value: Value, w: Value, name: str) -> Value:
-    """A scale or zero point of a kernel: for all of it, or for each output channel; shaped like the kernel."""
+    """Reshape a scale or zero point of a kernel: one number, or one for each output channel."""
     value = traced(value)
     if value.size == 1:
         return value.reshape(())
@@ -208,7 +208,7 @@ def _of_channels(value: Value, w: Value, name: str) -> Value:
 
 
 def _convolved(x: Value, w: Value, x_zero_point: Value, w_zero_point: Value, b: Value, **window: Any) -> Value:
-    """The convolution of the operands less their zero points, with what pads the input standing for 0."""
+    """Convolve the operands less their zero points; padding stands for 0."""
     wide_x, wide_w = wide(x), wide(w)
     if x_zero_point is not None:
         wide_x = wide_x - wide(x_zero_point).reshape(())

@@ -1,9 +1,9 @@
 """Random numbers.
 
-ONNX asks for fresh ones in every run, but a pure function returns the same ones for the same arguments. What a node
-draws depends on its attribute ``seed``, or without one on the name of its first output. Two nodes draw different
-numbers. One node draws the same ones in every call, compiled or not, in every iteration of a loop around it, and for
-every member of a ``jax.vmap``. For others in every call, make the numbers an input of the model or change the seed.
+ONNX requires new numbers in every run, but a pure function returns equal results for equal arguments. The numbers of a
+node depend on its attribute ``seed``, or else on the name of its first output. Different nodes draw different numbers.
+A node draws the same numbers in every call, compiled or not, in every iteration of a surrounding loop, and for every
+member of a ``jax.vmap``. To draw new numbers in every call, make the numbers an input of the model or change the seed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxrnn.onnx.values import Value, dtype_of, is_known, traced
 
 
 def _key(seed: float | None, output_name: str) -> jax.Array:
-    """A key of a fixed kind of generator, independent of JAX's default."""
+    """Return a key of a fixed kind of generator, independent of JAX's default."""
     data = output_name.encode() if seed is None else np.float32(seed).tobytes()
     return jax.random.wrap_key_data(jnp.asarray([0, zlib.crc32(data)], jnp.uint32), impl="threefry2x32")
 
@@ -133,7 +133,7 @@ def dropout(
 
 
 def _draws(shape: tuple[Any, ...], seed: int | None, output_name: str) -> jax.Array:
-    """Uniform numbers from 0 to 1; with a seed NumPy's, if the shape is known."""
+    """Draw uniform numbers from 0 to 1; with a seed and a known shape, NumPy's numbers."""
     if seed is None or not all(isinstance(size, int) for size in shape):
         return jax.random.uniform(_key(seed, output_name), shape, jnp.float32)
     return jnp.asarray(np.random.RandomState(seed % 2**32).uniform(size=shape))

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: from ONNX's inputs, layouts and attributes to the cells of `jaxrnn.cells`."""
+"""LSTM, GRU, RNN and LinearAttention: conversion of ONNX's inputs, layouts and attributes to `jaxrnn.cells`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_cells(
     alpha: Sequence[float] | None,
     beta: Sequence[float] | None,
 ) -> list[Cell]:
-    """One cell for each direction, with its own activations; a ``clip`` of 0 is none."""
+    """Return a cell for each direction, with its own activations; a ``clip`` of 0 means no clipping."""
     if direction not in DIRECTIONS:
         raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, not {direction!r}")
     count = len(DIRECTIONS[direction])
@@ -47,13 +47,7 @@ def make_cells(
 def check_shapes(
     gates: int, shapes: Mapping[str, tuple[Any, ...] | None], direction: str, hidden_size: int | None
 ) -> int | None:
-    """Check the shapes of a recurrent node's operands (in layout 0) against each other, as far as they are known.
-
-    Args:
-        gates: 4, 3 or 1.
-        shapes: by ONNX's input names; None or no entry where an operand is absent or not known yet.
-        direction: the attribute.
-        hidden_size: the attribute.
+    """Check the known shapes of a recurrent node's operands (in layout 0) against each other.
 
     Returns:
         The hidden size, if R is known.
@@ -91,14 +85,14 @@ def check_shapes(
 
 
 def _fits(shape: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
-    """Whether two shapes agree; None is a dimension that is not known yet."""
+    """Return True if two shapes agree; None is an unknown dimension."""
     if len(shape) != len(expected):
         return False
     return all(a is None or b is None or a == b for a, b in zip(shape, expected, strict=True))
 
 
 def checked_lengths(sequence_lens: Value, time: Any, batch: Any) -> jax.Array | None:
-    """The lengths of the sequences, or None where all frames are known to exist."""
+    """Return the lengths of the sequences, or None if all frames are known to exist."""
     if sequence_lens is None:
         return None
     if tuple(sequence_lens.shape) != (batch,):
@@ -133,10 +127,10 @@ def _layer(
     layout: int = 0,
     output_count: int,
 ) -> list[Value]:
-    """A recurrent operator: outputs Y and the final carries, in the layout of the node.
+    """Run a recurrent operator: output Y and the final carries, in the layout of the node.
 
-    Its keyword-only parameters are the attributes that all of them have. ``make`` makes a cell of activations and the
-    bound of ``clip``.
+    The keyword-only parameters are the attributes that all recurrent operators share. ``make`` makes a cell from
+    activations and the bound of ``clip``.
     """
     cells = make_cells(make, default, clip, direction, activations, activation_alpha, activation_beta)
     alike(x, w, r, b, p, *initial)
@@ -162,7 +156,7 @@ def _layer(
 def visible_layer(
     results: Sequence[jax.Array], initial: Sequence[Value], direction: str, layout: int = 0, *, all_exist: bool
 ) -> list[jax.Array]:
-    """Return the outputs and final carries of a recurrent operator, wrapped by `visible`."""
+    """Wrap the outputs and final carries of a recurrent operator by `visible`."""
     steps = results[0].shape[1 if layout else 0]
     two_ways = direction == "bidirectional" and steps != 1
     forward = direction == "forward" or steps == 1
@@ -225,7 +219,7 @@ def rnn(
 
 
 def _check_declared(gates: int, shapes: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
-    """Check the shapes that a file declares, in either layout: the carries are left out, and time and batch of X."""
+    """Check the shapes that a file declares in either layout, without carries, time and batch."""
     known = {name: shapes[name] for name in "XWRBP" if name in shapes}
     if known.get("X") is not None:
         known["X"] = (None, None, *known["X"][2:])
@@ -315,7 +309,7 @@ def linear_attention_operator(
 
 
 def _heads(x: Value, heads: int, name: str) -> jax.Array:
-    """``[batch, time, heads * size]`` as ``[time, batch, heads, size]``."""
+    """Reshape ``[batch, time, heads * size]`` to ``[time, batch, heads, size]``."""
     x = traced(x).swapaxes(0, 1)
     if x.shape[2] % heads:
         raise ValueError(f"{name} has {x.shape[2]} features, which cannot be cut into {heads} heads")

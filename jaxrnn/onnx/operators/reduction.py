@@ -1,4 +1,4 @@
-"""Reductions over axes; ArgMax and ArgMin."""
+"""Reductions over axes, ArgMax and ArgMin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Reducer = Callable[..., Any]
 
 
 def reducing(function: Reducer) -> Callable[..., Value]:
-    """A reduction over axes, which are an input."""
+    """Return a reduction whose axes are an input."""
 
     def apply(data: Value, axes: Static | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
         if axes is None or axes.size == 0:
@@ -100,9 +100,9 @@ _ON_SHAPES: dict[Reducer, Any] = {_sum: np.sum, _prod: np.prod, _max: np.max, _m
 
 
 def first_extreme(x: jax.Array, axis: int, name: str) -> jax.Array:
-    """Where along an axis the first maximum (``argmax``) or minimum (``argmin``) is, as int32; NaN counts as either.
+    """Return the position of the first maximum (``argmax``) or minimum (``argmin``) as int32; NaN wins.
 
-    JAX lowers its own argmax with the caller's configuration, which may know no 64 bits, of index and operand alike.
+    JAX lowers its own argmax with the caller's configuration, which may lack 64-bit indices and operands.
     """
     if x.shape[axis] == 0:
         raise ValueError(f"axis {axis} has no elements, so there is no extreme")

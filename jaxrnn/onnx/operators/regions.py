@@ -100,7 +100,7 @@ def _check_regions(x: Value, rois: Value, columns: int) -> None:
 def _bins(
     np_or_jnp: Any, rois: Any, scale: float, aligned: bool, cells: tuple[int, int], working: Any
 ) -> tuple[Any, Any]:
-    """The start of every region and the size of its bins: rows of height and width, in elements of the input."""
+    """Return the start of every region and the size of its bins: rows of height and width, in input elements."""
     corners = rois.astype(working) * np.asarray(scale, working) - np.asarray(0.5 if aligned else 0, working)
     extents = corners[:, 3:1:-1] - corners[:, 1::-1]
     if not aligned:
@@ -109,10 +109,10 @@ def _bins(
 
 
 def _bin_taps(start: Any, size: Any, number: Any, cells: int, most: int | None, length: int) -> tuple[Taps, Any]:
-    """The taps ``[cells, samples, 2]`` of the samples in every bin along an axis, and which samples there are.
+    """Return the taps ``[cells, samples, 2]`` of the samples in every bin along an axis, and which samples exist.
 
-    Without a bound for the samples of a bin, they are those within the input: samples are more than half an element
-    apart, or there is one.
+    Without a bound on the samples of a bin, the samples inside of the input are taken: samples are more than half an
+    element apart, or there is a single sample.
     """
     step = size / jnp.maximum(number, 1)
     begin = start + jnp.arange(cells, dtype=size.dtype)[:, None] * size
@@ -129,7 +129,7 @@ def _bin_taps(start: Any, size: Any, number: Any, cells: int, most: int | None, 
 
 
 def _image(images: Any, index: Any) -> Any:
-    """One image of a batch; NaN where the index lies outside, as for any index that depends on data."""
+    """Return an image of a batch; NaN for an index outside of the batch."""
     count = images.shape[0]
     index = jnp.where(index < 0, index + count, index).astype(jnp.int32)
     image = lax.dynamic_index_in_dim(images, jnp.clip(index, 0, count - 1), keepdims=False)
@@ -137,13 +137,13 @@ def _image(images: Any, index: Any) -> Any:
 
 
 def _mean(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
-    """The mean of the samples of every bin; ``[height, width, channels]``."""
+    """Return the mean of the samples of every bin; ``[height, width, channels]``."""
     (rows, _), (columns, _) = taps
     cells, width = rows.index.shape[0], columns.index.shape[0]
     total = jnp.maximum(number[0] * number[1], 1).astype(image.dtype)
 
     def spread(part: Any, axis: int) -> Any:
-        """The taps of all samples of a bin in one, for every bin."""
+        """Return the taps of all samples of a bin together, for every bin."""
         flat = part.reshape(part.shape[0], -1)
         shape = (cells, width, flat.shape[1])
         return jnp.broadcast_to(jnp.expand_dims(flat, 1 - axis), shape).reshape(-1, flat.shape[1])
@@ -157,7 +157,7 @@ def _mean(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
 
 
 def _mean_by_products(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any, is_finite: Any) -> Any:
-    """The mean of the samples of every bin as one product for each axis: for any number of samples."""
+    """Return the mean of the samples of every bin by a product for each axis, for any number of samples."""
     shares = []
     for (part, exists), size in zip(taps, image.shape, strict=False):
         weight = jnp.where(exists[..., None], part.weight, 0)
@@ -168,7 +168,7 @@ def _mean_by_products(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any,
         return jnp.einsum("ph,qw,hwc->pqc", *shares, image, precision=lax.Precision.HIGHEST)
 
     def apart(image: Any) -> Any:
-        """As `sample`: an element without weight does not count, even where it is infinite."""
+        """Ignore elements without weight, even infinite ones, as `sample` does."""
         total = product(jnp.where(jnp.isfinite(image), image, 0))
         for value, where in ((jnp.inf, image == jnp.inf), (-jnp.inf, image == -jnp.inf), (jnp.nan, image != image)):
             total = total + jnp.where(product(where.astype(image.dtype)) > 0, jnp.asarray(value, image.dtype), 0)
@@ -178,7 +178,7 @@ def _mean_by_products(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any,
 
 
 def _maximum(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
-    """The largest weighted element of every bin, as in ONNX's own test case, and not the largest interpolated value."""
+    """Return the largest weighted element of every bin, as in ONNX's test case, without interpolation."""
     (rows, some_rows), (columns, some_columns) = taps
     values = image[rows.index.clip(0, image.shape[0] - 1)]  # [cells, samples, 2, width, channels]
     values = values[..., columns.index.clip(0, image.shape[1] - 1), :]
@@ -190,7 +190,7 @@ def _maximum(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
 
 
 def _for_each(function: Callable[..., Any], *arrays: Any) -> Any:
-    """A function of one region, mapped over all of them, in batches where there are many."""
+    """Map a function of one region over all regions, in batches if there are many."""
     count = arrays[0].shape[0]
     if not isinstance(count, int) or count <= _AT_ONCE:
         return jax.vmap(function)(*arrays)

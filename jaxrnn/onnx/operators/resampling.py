@@ -1,7 +1,7 @@
-"""One axis of known or symbolic size, resized.
+"""Resizing of one axis of known or symbolic size.
 
-A scale n or 1 / n for an integer n has the same weights within every element of the input. Such an axis is resized by
-shifts, concatenations and reshapes: fast, possible for a symbolic size, and known to ``stream``. For any other scale,
+For a scale n or 1 / n with an integer n, all elements of the input have the same weights. Such an axis is resized by
+shifts, concatenations and reshapes, which are fast, allow a symbolic size, and can be streamed. For other scales,
 elements are gathered.
 """
 
@@ -25,7 +25,7 @@ _SEPARATE = 4
 
 
 def resample(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
-    """The array with one axis resized."""
+    """Resize one axis of an array."""
     if isinstance(change.out, int) and change.out == 0:
         return x[(slice(None),) * axis + (slice(0, 0),)]
     if isinstance(x, np.ndarray):
@@ -45,7 +45,7 @@ def resample(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
 
 
 def _enlarged(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
-    """Larger by an integer factor: every element becomes several mixtures of itself and its neighbours."""
+    """Enlarge by an integer factor: each element becomes several mixtures of itself and its neighbours."""
     factor = change.scale.numerator
     if change.scale.denominator != 1:
         return None
@@ -65,7 +65,7 @@ def _enlarged(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
 
 
 def _reduced(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
-    """Smaller by an integer factor: the same mixture of elements in every group of that many."""
+    """Shrink by an integer factor: each group of elements becomes the same mixture."""
     count = change.scale.denominator
     if change.scale.numerator != 1:
         return None
@@ -87,12 +87,12 @@ def _reduced(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
 
 
 def _local(coordinates: str) -> str:
-    """The rule for positions within one element: PyTorch's differs only for an axis of one element."""
+    """Return the rule for positions within an element; PyTorch's rule differs only for an axis of one element."""
     return "half_pixel" if coordinates == "pytorch_half_pixel" else coordinates
 
 
 class _Neighbours:
-    """An array shifted along an axis, with the first and last elements repeated beyond its ends."""
+    """An array shifted along an axis, with repeated first and last elements."""
 
     def __init__(self, x: Any, axis: int, first: int, last: int):
         self.x, self.axis = x, axis
@@ -106,7 +106,7 @@ class _Neighbours:
             self.padded = jnp.concatenate([*before, x, *after], axis)
 
     def __getitem__(self, offset: int) -> Any:
-        """For every element the one ``offset`` elements after it, or before it where negative."""
+        """Return for every element the element ``offset`` places after it."""
         if offset not in self.shifted:
             self.shifted[offset] = self._find(offset)
         return self.shifted[offset]
@@ -131,7 +131,7 @@ class _Neighbours:
 
 
 def _mixture(dtype: Any, elements: Any, index: np.ndarray, weights: np.ndarray) -> Any:
-    """The weighted sum of the elements at offsets, or the element itself where only one has a weight."""
+    """Return the weighted sum of the elements at offsets, or the element itself if only one offset has a weight."""
     chosen = [(offset, weight) for offset, weight in zip(index.tolist(), weights.tolist(), strict=True) if weight]
     if len(chosen) == 1 and chosen[0][1] == 1:
         return elements[chosen[0][0]]
@@ -140,7 +140,7 @@ def _mixture(dtype: Any, elements: Any, index: np.ndarray, weights: np.ndarray) 
 
 
 def _gathered(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
-    """Weighted sums of gathered elements along an axis of known size; indices are clamped to it."""
+    """Return weighted sums of gathered elements along an axis of known size; indices are clamped."""
     index, weights = taps(positions(change, sampling.coordinates), sampling, change.scale)
     if sampling.exclude_outside:
         weights = without_outside(index, weights, change.size)
@@ -161,7 +161,7 @@ def _gathered(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
 
 
 def _take(x: Any, index: np.ndarray, axis: int) -> Any:
-    """The elements at known indices: a slice where they are consecutive or evenly spaced."""
+    """Return the elements at known indices, by a slice if they are consecutive or evenly spaced."""
     step = int(index[1] - index[0]) if len(index) > 1 else 1
     if len(index) and step > 0 and np.array_equal(index, index[0] + step * np.arange(len(index))):
         return lax.slice_in_dim(x, int(index[0]), int(index[-1]) + 1, step, axis)
@@ -174,13 +174,13 @@ SHIFT_INVARIANT = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "
 
 @dataclass(frozen=True)
 class Rescaling:
-    """The change of one axis.
+    """The change of an axis.
 
     Attributes:
-        size: its size before, which may be symbolic.
-        out: its size after, which may be symbolic.
-        scale: the factor between them, before ``out`` was rounded down.
-        region: the part of the axis that is resized, from 0 to 1, for ``tf_crop_and_resize``.
+        size: the size before, perhaps symbolic.
+        out: the size after, perhaps symbolic.
+        scale: the factor between both, before ``out`` was rounded down.
+        region: the resized part of the axis, from 0 to 1, for ``tf_crop_and_resize``.
     """
 
     size: Any
@@ -191,7 +191,7 @@ class Rescaling:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How positions are computed and elements weighted: the attributes of Resize."""
+    """The attributes of Resize that determine positions and weights."""
 
     mode: str
     coordinates: str
@@ -202,14 +202,14 @@ class Sampling:
 
 
 def working_type(dtype: Any) -> np.dtype:
-    """The element type that weighted sums are computed in: at least float32, and float64 for integers."""
+    """Return the type of weighted sums: at least float32, and float64 for integers."""
     return wide_type(dtype) if jnp.issubdtype(dtype, jnp.inexact) else np.dtype(np.float64)
 
 
 def exact_scale(scale: float) -> Fraction:
-    """The simplest fraction that rounds to a float32.
+    """Return the simplest fraction that rounds to a float32.
 
-    The float32 nearest to a third, taken exactly, would move positions that lie on an element or half-way between two.
+    The exact float32 nearest to a third would move positions that lie on an element or half-way between two elements.
     """
     exact = Fraction(float(scale))
     simple = exact.limit_denominator(1000)
@@ -217,7 +217,7 @@ def exact_scale(scale: float) -> Fraction:
 
 
 def positions(axis: Rescaling, coordinates: str) -> np.ndarray:
-    """The position in the input, in elements, of every element of the output, ``float64[out]``."""
+    """Return the input position, in elements, of every output element, ``float64[out]``."""
     current().check((axis.out,), np.float64, constant=True)
     i = np.arange(axis.out, dtype=np.float64)
     # Products of whole numbers and one division, so that halves come out as halves.
@@ -256,13 +256,13 @@ _NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def linear_kernel(x: np.ndarray, a: float = 0.0) -> np.ndarray:
-    """The triangle on [-1, 1]."""
+    """Evaluate the triangle on [-1, 1]."""
     del a
     return np.maximum(1 - np.abs(x), 0)
 
 
 def cubic_kernel(x: Any, a: float = -0.75, where: Callable[..., Any] = np.where) -> Any:
-    """The kernel of cubic convolution on [-2, 2], for NumPy or JAX arrays (with their ``where``).
+    """Evaluate the kernel of cubic convolution on [-2, 2], for NumPy or JAX arrays (with their ``where``).
 
     Source: Keys, "Cubic convolution interpolation for digital image processing", 1981, equation 4.
     """
@@ -286,7 +286,7 @@ def check_sampling(sampling: Sampling) -> None:
 
 
 def taps(position: np.ndarray, sampling: Sampling, scale: Fraction) -> tuple[np.ndarray, np.ndarray]:
-    """The indices of the elements around every position, which may lie outside, and their weights; ``[out, taps]``."""
+    """Return the indices of the elements around every position, which may be outside, and weights; ``[out, taps]``."""
     if sampling.mode == "nearest":
         nearest = _NEAREST[sampling.nearest](position).astype(np.int64)
         return nearest[:, None], np.ones((len(position), 1))
@@ -303,7 +303,7 @@ def taps(position: np.ndarray, sampling: Sampling, scale: Fraction) -> tuple[np.
 
 
 def without_outside(index: np.ndarray, weights: np.ndarray, size: int) -> np.ndarray:
-    """The weights with zeros for elements outside, normalised to a sum of 1."""
+    """Set the weights of elements outside to zero, and normalise the sum to 1."""
     inner = np.where((index >= 0) & (index < size), weights, 0)
     total = inner.sum(1, keepdims=True)
     return inner / np.where(total == 0, 1, total)

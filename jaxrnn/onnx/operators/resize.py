@@ -1,4 +1,4 @@
-"""Resize and Upsample: one axis after the other, by neighbours that are known while tracing."""
+"""Resize and Upsample, one axis after another, with neighbours that are known while tracing."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def upsample_7(x: Value, *, scales: tuple[float, ...], mode: str = "nearest") ->
 
 
 def _rescalings(sizes_before: Sequence[Any], scales: Any, sizes: Any, policy: str) -> list[Rescaling]:
-    """The changes of axes of some sizes."""
+    """Return the changes of axes with these sizes."""
     scales = None if scales is None or not scales.size else scales.ravel()
     sizes = None if sizes is None or not sizes.size else sizes
     if (scales is None) == (sizes is None) and sizes_before:
@@ -154,7 +154,7 @@ def _with_regions(changes: list[Rescaling], roi: Any) -> list[Rescaling]:
 
 
 def _interpolated(x: Value, changes: dict[int, Rescaling], sampling_of: Callable[[Rescaling], Sampling]) -> Value:
-    """Resize the axes, those that shrink most first."""
+    """Resize the axes, beginning with the axes that shrink most."""
     texts = is_text(x)
     x = x if texts else traced(x)
     dtype = x.dtype
@@ -173,7 +173,7 @@ def _interpolated(x: Value, changes: dict[int, Rescaling], sampling_of: Callable
 
 
 def saturated(x: Any, dtype: Any) -> Any:
-    """Convert to a dtype; for an integer one, round and clamp to its range."""
+    """Convert to a dtype; round and clamp to the range of an integer type."""
     if jnp.issubdtype(dtype, jnp.integer):
         info = ml_dtypes.iinfo(dtype)
         x = jnp.clip(jnp.round(x), float(info.min), float(info.max))

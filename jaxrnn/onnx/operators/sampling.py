@@ -1,4 +1,4 @@
-"""Sampling an image or a volume at positions between its elements."""
+"""Sampling of images and volumes between elements, deformable convolution, and overlap-add of patches."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _PADDING = ("zeros", "border", "reflection")
 
 @dataclass(frozen=True)
 class Taps:
-    """The indices of the elements that each place interpolates along one axis, and their weights, ``[..., taps]``.
+    """The indices of the elements to interpolate along an axis, and their weights, ``[..., taps]``.
 
-    An index may lie outside where its weight is 0.
+    An index with weight 0 may be outside of the axis.
     """
 
     index: Any
@@ -36,7 +36,7 @@ class Taps:
 
 
 def linear_taps(place: Any, size: Any) -> Taps:
-    """The two elements around a place, those outside without a weight."""
+    """Return the two elements around a place; elements outside have weight 0."""
     base = jnp.floor(place)
     after = place - base
     index = base.astype(jnp.int32)[..., None] + jnp.arange(2, dtype=jnp.int32)
@@ -45,11 +45,7 @@ def linear_taps(place: Any, size: Any) -> Taps:
 
 
 def sample(image: Any, axes: Sequence[Taps]) -> Any:
-    """Mixtures of an image's elements.
-
-    Args:
-        image: ``[*sizes, channels]``.
-        axes: for each of the sizes the taps of every place, of one shape ``[places]``.
+    """Return mixtures of elements of an image, ``[places, channels]``.
 
     Returns:
         ``[places, channels]``.
@@ -115,7 +111,7 @@ def grid_sample_16(
 
 
 def _pick(image: Any, axes: Sequence[Taps]) -> Any:
-    """The one element of every place, of any type; 0 where its weight is."""
+    """Return the element of every place, of any type; 0 if the weight is 0."""
     index = tuple(jnp.clip(taps.index[:, 0], 0, size - 1) for size, taps in zip(image.shape, axes, strict=False))
     elements = image.at[index].get(mode="promise_in_bounds")
     counts = jnp.all(jnp.stack([taps.weight[:, 0] != 0 for taps in axes]), 0)
@@ -123,7 +119,7 @@ def _pick(image: Any, axes: Sequence[Taps]) -> Any:
 
 
 def _grid_taps(place: Any, size: Any, corners: bool, mode: str, padding: str) -> Taps:
-    """The taps of places from -1 to 1 along an axis."""
+    """Return the taps of places from -1 to 1 along an axis."""
     length = jnp.asarray(size, place.dtype)
     place = (place + 1) / 2 * (length - 1) if corners else ((place + 1) * length - 1) / 2
     low, high = (0 * length, length - 1) if corners else (0 * length - 0.5, length - 0.5)
@@ -155,7 +151,7 @@ def _grid_taps(place: Any, size: Any, corners: bool, mode: str, padding: str) ->
 
 
 def _reflected(place: Any, low: Any, high: Any) -> Any:
-    """A place mirrored at both ends as often as it takes to be between them."""
+    """Mirror a place at both ends until it lies between them."""
     span = jnp.maximum(high - low, jnp.finfo(place.dtype).tiny)
     beyond = jnp.where(place < low, low - place, place - high)
     times = jnp.floor(beyond / span)
@@ -275,7 +271,7 @@ def col2im(x: Value, image_shape: Static, block_shape: Static, **geometry: Any) 
 
 
 def _folded(y: Any, block: int, count: int, stride: int, dilation: int, low: Any, size: Any) -> Any:
-    """Overlap-add along one axis: the axis ``block`` disappears, and ``count`` becomes an axis of ``size``."""
+    """Overlap-add along one axis: axis ``block`` disappears, and ``count`` becomes an axis of ``size``."""
     y = jnp.moveaxis(y, (block, count), (-1, -2))
     length, blocks = y.shape[-1], y.shape[-2]
     if dilation == 1:

@@ -1,4 +1,4 @@
-"""Sequences and optionals. A sequence is a tuple, so its length is known while tracing; an absent optional is None."""
+"""Sequences and optionals. A sequence is a tuple of known length, and an absent optional is None."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _sequence(value: Value) -> Sequence:
 
 
 def _tensor(value: Value) -> Value:
-    """Refuse sequences of sequences: one that holds itself twice, nested, would grow exponentially."""
+    """Refuse sequences of sequences, which could grow exponentially by nesting."""
     if not hasattr(value, "shape"):
         raise TypeError(f"a tensor is expected, not {'nothing' if value is None else 'a sequence'}")
     return value
 
 
 def _position(position: np.ndarray, count: int, last: int) -> int:
-    """A position as an index from the start; ``last`` is the highest that is allowed."""
+    """Return a position as an index from the start; ``last`` is the highest allowed index."""
     index = int(position.reshape(()))
     if not -count <= index <= last:
         raise IndexError(f"position {index} is out of range for a sequence of {count}")
@@ -122,7 +122,7 @@ def concat_from_sequence(input_sequence: Value, *, axis: int, new_axis: int = 0)
 
 
 def _joined(stacked: Value, axis: int, new_axis: bool) -> Value:
-    """Elements stacked along the first axis, moved to another axis or merged with it."""
+    """Stack elements along the first axis, then move this axis or merge it with another axis."""
     (axis,) = axes_of([axis], stacked.ndim if new_axis else stacked.ndim - 1)
     moved = jnp.moveaxis(stacked, 0, axis)
     if new_axis:

@@ -1,6 +1,6 @@
-"""Operators that only move elements: concatenating, slicing, repeating, padding, reversing.
+"""Operators that move elements: reshaping, concatenating, slicing, repeating, padding, reversing.
 
-They accept static and traced values, symbolic dimensions included.
+The operators accept static and traced values, including symbolic dimensions.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def split(x: Value, split: Static | None = None, *, axis: int = 0, num_outputs: 
 
 
 def parts_of(x: Value, axis: int, sizes: Sequence[Any]) -> list[Value]:
-    """Consecutive parts of these sizes along an axis."""
+    """Return consecutive parts of these sizes along an axis."""
     parts: list[Value] = []
     start: Any = 0
     for size in sizes:
@@ -61,7 +61,7 @@ def parts_of(x: Value, axis: int, sizes: Sequence[Any]) -> list[Value]:
 
 
 def cut(x: Value, axis: int, start: Any, stop: Any, step: int = 1) -> Value:
-    """A slice along one axis with bounds inside it."""
+    """Slice along one axis with bounds inside of the axis."""
     index = (slice(None),) * axis + (slice(start, stop, step),)
     if isinstance(x, np.ndarray) or step < 0:
         return x[index]
@@ -112,7 +112,7 @@ def _flip(data: Value, axis: int) -> Value:
 
 
 def _clamp(bound: Any, size: Any, low: Any, high: Any) -> Any:
-    """A slice bound as an index in ``[low, high]``: negative ones count from the end, huge ones mean the end."""
+    """Return a slice bound as an index in ``[low, high]``; negative bounds count from the end."""
     if isinstance(bound, int) and abs(bound) >= _BEYOND and not isinstance(size, int):
         return high if bound > 0 else low  # beyond any size, and not comparable with a symbol
     # Whether a symbolic bound is negative may be inconclusive; JAX's error then names the constraint that is missing.
@@ -202,7 +202,7 @@ def _equal_in_concat(attributes: Mapping[str, Any], operands: Sequence[Any], ope
 
 
 def axes_of(axes: Value, rank: int) -> tuple[int, ...]:
-    """Axes as non-negative ints, each in range and none twice."""
+    """Return axes as non-negative ints; refuse axes out of range and duplicates."""
     normalized = []
     for axis in dimensions(np.asarray(axes, np.int64)):
         if not -rank <= axis < rank:
@@ -299,7 +299,7 @@ def _equal_in_squeeze(attributes: Mapping[str, Any], operands: Sequence[Any], op
 def _equal_in_reshape(
     attributes: Mapping[str, Any], operands: Sequence[Any], open_sizes: Collection[int]
 ) -> Iterator[Pair]:
-    """Yield the single open size that follows from constants, because a reshape keeps the number of elements."""
+    """Yield the open size that follows from constants, because a reshape keeps the number of elements."""
     (shape,), target = shapes_of(operands[:1]), _integers(operands[1:])
     if not shape or not target or -1 in target:
         return

@@ -53,14 +53,14 @@ def dft(
 
 
 def _scalar(value: np.ndarray, name: str) -> Any:
-    """A static input of one number, which may be symbolic."""
+    """Return a static input of one number, which may be symbolic."""
     if value.size != 1:
         raise ValueError(f"{name} must be one number, not {value.size}")
     return dimensions(value)[0]
 
 
 def _spectrum(x: Any, axis: int, inverse: bool = False) -> Any:
-    """The full spectrum; for a real signal one half is computed, and the other is its exact mirror image."""
+    """Return the full spectrum; for a real signal, one half is computed and mirrored."""
     if jnp.iscomplexobj(x):
         return (jnp.fft.ifft if inverse else jnp.fft.fft)(x, axis=axis)
     length = x.shape[axis]
@@ -71,18 +71,18 @@ def _spectrum(x: Any, axis: int, inverse: bool = False) -> Any:
 
 
 def _joined(x: Any) -> Any:
-    """``[..., 1]`` real or ``[..., 2]`` complex parts as one number each, in float32 or wider."""
+    """Convert ``[..., 1]`` real or ``[..., 2]`` complex parts to numbers of float32 or wider."""
     x = x.astype(wide_type(x.dtype))
     return x[..., 0] if x.shape[-1] == 1 else lax.complex(x[..., 0], x[..., 1])
 
 
 def _parts(x: Any, dtype: Any) -> Any:
-    """Complex numbers as real and imaginary parts along a new last axis."""
+    """Split complex numbers into real and imaginary parts along a new last axis."""
     return jnp.stack([jnp.real(x), jnp.imag(x)], -1).astype(dtype)
 
 
 def _fitted(x: Any, length: int, axis: int) -> Any:
-    """A signal truncated or zero-padded to a length."""
+    """Truncate or zero-pad a signal to a length."""
     size = x.shape[axis]
     if isinstance(size, int) and size == length:
         return x
@@ -93,7 +93,7 @@ def _fitted(x: Any, length: int, axis: int) -> Any:
 
 
 def _inverse_of_half(x: Any, length: int, axis: int) -> Any:
-    """The real signal of a one-sided spectrum."""
+    """Return the real signal of a one-sided spectrum."""
     half = _fitted(x, length // 2 + 1, axis)
     return jnp.fft.irfft(half, n=length, axis=axis)
 
@@ -124,7 +124,7 @@ def stft(
 
 
 def _frame_length(signal: Any, window: Any, frame_length: Any) -> int:
-    """The number of samples in a frame, by default that of the window or of the whole signal."""
+    """Return the number of samples in a frame, by default the length of the window or the signal."""
     if window is not None and window.ndim != 1:
         raise ValueError(f"the window must have one axis, not {window.ndim}")
     length = None if frame_length is None else _scalar(frame_length, "frame_length")
@@ -140,7 +140,7 @@ def _frame_length(signal: Any, window: Any, frame_length: Any) -> int:
 
 
 def _framed(signal: Any, length: int, step: int) -> Any:
-    """Frames of samples, ``step`` apart: ``[batch, time]`` to ``[batch, frames, length]``."""
+    """Cut ``[batch, time]`` into frames ``step`` apart, ``[batch, frames, length]``."""
     size = signal.shape[1]
     count = max_dim((size - length) // step + 1, 0)
     if not isinstance(size, int):
@@ -159,7 +159,7 @@ def _framed(signal: Any, length: int, step: int) -> Any:
 
 
 def cosine_window(*coefficients: float) -> Callable[..., Any]:
-    """A window that is a sum of cosines of 0, 1, 2, ... periods with these coefficients."""
+    """Return a window that is a sum of cosines of 0, 1, 2, ... periods with these coefficients."""
 
     def apply(size: Static, *, output_datatype: int = 1, periodic: int = 1) -> Value:
         count = _known(size, "size")

@@ -1,4 +1,4 @@
-"""Operators on strings, and counts of words. They run on NumPy, where strings are known; see `jaxrnn.onnx.text`."""
+"""Operators on strings and image files. They run in Python on values that are known while tracing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def string_concat(x: Value, y: Value) -> Value:
 def string_split(x: Value, *, delimiter: str = "", maxsplit: int | None = None) -> list[Value]:
     """StringSplit: the parts of every string along a new last axis, filled with empty strings, and how many there are.
 
-    Without a delimiter, any run of white space is one, and none stands at the ends.
+    Without a delimiter, white space separates parts, and strings have no empty parts at their ends.
     """
     if maxsplit is not None and maxsplit < 0:
         raise ValueError(f"maxsplit must not be negative, not {maxsplit}")
@@ -114,7 +114,7 @@ _POSIX_CLASSES = {
 
 
 def _in_python(pattern: str) -> str:
-    """A pattern of RE2 in Python's syntax."""
+    """Translate a pattern from RE2's to Python's syntax."""
     if _NOT_IN_RE2.search(pattern):
         raise ValueError(f"the pattern {pattern!r} is not in the syntax of RE2")
     for name, members in _POSIX_CLASSES.items():
@@ -172,7 +172,7 @@ def tf_idf_vectorizer(
 
 
 def _grams(pool: Sequence[int], counts: Sequence[int], columns: Sequence[int]) -> dict[int, dict[tuple[int, ...], int]]:
-    """The n-grams of a pool and their columns of the output, by length; of equal ones the last counts."""
+    """Return the n-grams of a pool and their output columns by length; the last of equal n-grams counts."""
     grams: dict[int, dict[tuple[int, ...], int]] = {}
     places = iter(columns)
     for length, (start, end) in enumerate(zip(counts, (*counts[1:], len(pool)), strict=True), 1):
@@ -187,7 +187,7 @@ def _grams(pool: Sequence[int], counts: Sequence[int], columns: Sequence[int]) -
 
 
 def _occurrences(rows: jax.Array, length: int, step: int, grams: Mapping[tuple[int, ...], int], size: int) -> jax.Array:
-    """How often each n-gram, with its words ``step`` apart, occurs in each row; ``[rows, columns]``."""
+    """Count each n-gram, with words ``step`` apart, in each row; ``[rows, columns]``."""
     starts = rows.shape[1] - step * (length - 1)
     if starts <= 0:
         return jnp.zeros((rows.shape[0], size), jnp.int32)
@@ -205,12 +205,7 @@ _MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
 
 
 def image_decoder(encoded_stream: Static, *, pixel_format: str = "RGB") -> Value:
-    """ImageDecoder: uint8 pixels ``[height, width, channels]``, or ``[0, 0, channels]`` where the bytes are no image.
-
-    Raises:
-        MissingPackageError: Pillow is not installed.
-        ValueError: the format is unknown, or the image has more pixels than Pillow's limit for decompression bombs.
-    """
+    """ImageDecoder: uint8 pixels ``[height, width, channels]``, or ``[0, 0, channels]`` where the bytes are no image."""
     if pixel_format not in _MODES:
         raise ValueError(f"pixel_format must be one of {', '.join(_MODES)}, not {pixel_format!r}")
     with optional_package("pillow", "decoding images", "images"):

@@ -1,7 +1,7 @@
-"""Optimizer steps of the domain ``ai.onnx.preview.training``: from tensors, gradients and averages to new ones.
+"""Optimizer steps of ``ai.onnx.preview.training``, and losses over classes.
 
-The inputs after the learning rate and the count of updates come in groups: all tensors, all gradients, then all
-averages of each kind.
+The inputs of an optimizer step after the learning rate and the update count come in groups: all tensors, all gradients,
+then all averages of each kind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Update = Callable[..., tuple[jax.Array, ...]]
 
 
 def _each(update: Update, kinds: int, inputs: tuple[Value, ...]) -> list[Value]:
-    """Update every tensor: ``update`` takes an array of each of ``kinds`` groups, and returns all but the gradient."""
+    """Update every tensor: ``update`` takes an array of each group, and returns all arrays except the gradient."""
     count, rest = divmod(len(inputs), kinds)
     if rest or not count:
         raise ValueError(f"{len(inputs)} tensors cannot be {kinds} for each that is updated")
@@ -103,7 +103,7 @@ def adam(
 
 
 def _reduced(loss: jax.Array, weight: jax.Array, reduction: str) -> jax.Array:
-    """The loss of every sample, their sum, or their weighted mean; ``weight`` is 0 for ignored samples."""
+    """Reduce the losses of samples: all, their sum or their weighted mean; ``weight`` is 0 for ignored samples."""
     match reduction:
         case "none":
             return loss

@@ -1,4 +1,4 @@
-"""Changes of element type, between numbers and strings too."""
+"""Element types and constants: casts between numbers and strings, rounding, shapes and fixed values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WITHOUT_XLA = frozenset((ir.DataType.FLOAT6E2M3, ir.DataType.FLOAT6E3M2))
 
 
 def numpy_dtype(code: int) -> np.dtype:
-    """The NumPy dtype of an ONNX element type."""
+    """Return the NumPy dtype of an ONNX element type."""
     kind = ir.DataType(code)
     if kind == ir.DataType.STRING:
         return np.dtype(TEXT)
@@ -44,12 +44,12 @@ def numpy_dtype(code: int) -> np.dtype:
 
 
 def bit_width(dtype: np.dtype) -> int:
-    """The bits of an element, which may be fewer than eight."""
+    """Return the bits of an element, which may be fewer than eight."""
     return 8 if dtype.kind == "b" else ir.DataType.from_numpy(dtype).bitwidth
 
 
 def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = "up") -> Value:
-    """The value in another element type, static if it was. Floats truncate to integers, strings are parsed."""
+    """Convert a value to another element type; static values stay static. Floats truncate to integers."""
     if dtype.kind == "T":
         return x if is_text(x) else written(static(x, "what is written as strings"))
     if is_text(x):
@@ -76,7 +76,7 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
 
 
 def _truncated(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Convert floats to integers as XLA does: out of range to the nearest integer, NaN to 0. NumPy defines neither."""
+    """Convert floats to integers as XLA does: clamp to the range, NaN to 0. NumPy defines neither case."""
     info, whole = np.iinfo(dtype), np.trunc(x.astype(np.float64))
     # The largest integer of 64 bits is no float64, the power of two above it is.
     below, above = whole < float(info.min), whole >= 2.0 ** (info.bits - (info.min < 0))
@@ -85,7 +85,7 @@ def _truncated(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def written(x: np.ndarray) -> np.ndarray:
-    """Numbers as strings: floats with the fewest digits that read back as the same number, booleans as 1 and 0."""
+    """Convert numbers to strings: the fewest digits that read back as the same float, and 1 and 0 for booleans."""
     if x.dtype.kind == "c":
         raise TypeError("complex numbers cannot be written as strings")
     if x.dtype.kind not in "iuf":
@@ -95,12 +95,9 @@ def written(x: np.ndarray) -> np.ndarray:
 
 
 def numbers(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Strings as numbers: int64 or uint64 for an integer type, else float64 or bool.
+    """Parse strings: int64 or uint64 for an integer type, else float64 or bool.
 
-    The fraction of a number that becomes an integer is cut off.
-
-    Raises:
-        ValueError: a string is no number, or one that the type cannot hold.
+    The fraction of a number that becomes an integer is dropped.
     """
     items = x.ravel().tolist()
     if jnp.issubdtype(dtype, jnp.integer):
@@ -126,7 +123,7 @@ def _integer(item: str) -> int:
 
 
 def _to_float8(x: Value, dtype: np.dtype, saturate: bool) -> Value:
-    """Out-of-range values become the largest one, or without ``saturate`` infinity (NaN where the type has none)."""
+    """Convert out-of-range values to the largest value, or without ``saturate`` to infinity or NaN."""
     x = traced(x)
     info = ml_dtypes.finfo(dtype)
     limit = float(info.max)
@@ -137,9 +134,9 @@ def _to_float8(x: Value, dtype: np.dtype, saturate: bool) -> Value:
 
 
 def _to_power_of_two(x: Value, saturate: bool, round_mode: str) -> Value:
-    """To float8e8m0, which holds only the exponent of a float32: 2 ** -127 to 2 ** 127, and NaN.
+    """Convert to float8e8m0, which holds only the exponent of a float32: 2 ** -127 to 2 ** 127, and NaN.
 
-    Out-of-range values become the nearest one, or without ``saturate`` NaN. Negative values always become NaN.
+    Out-of-range values become the nearest value, or NaN without ``saturate``. Negative values become NaN.
     """
     if round_mode not in _ROUNDS_UP_FROM:
         raise ValueError(f"round_mode must be one of {', '.join(_ROUNDS_UP_FROM)}, not {round_mode!r}")
@@ -182,17 +179,17 @@ def identity(x: Value) -> Value:
 
 
 def is_low_precision(dtype: Any) -> bool:
-    """Whether a floating type has fewer bits than float32."""
+    """Return True if a floating type has fewer bits than float32."""
     return jnp.finfo(dtype).bits < 32
 
 
 def wide_type(dtype: Any) -> np.dtype:
-    """The type to compute in: float32 for low-precision floats, else the type itself."""
+    """Return the type to compute in: float32 for low-precision floats, else the type itself."""
     return np.dtype(np.float32) if is_low_precision(dtype) else np.dtype(dtype)
 
 
 def rounded(x: jax.Array, dtype: Any) -> jax.Array:
-    """The value rounded to a type, in the `wide_type` of that type."""
+    """Round a value to a type, and return the result in the `wide_type` of that type."""
     x = x.astype(wide_type(x.dtype))
     info = jnp.finfo(dtype)
     reduced = lax.reduce_precision(x, info.nexp, info.nmant) if is_low_precision(dtype) else x
@@ -200,7 +197,7 @@ def rounded(x: jax.Array, dtype: Any) -> jax.Array:
 
 
 def widest(*dtypes: Any) -> np.dtype:
-    """The type to compute in with values of several types."""
+    """Return the type to compute in with values of several types."""
     return max(map(wide_type, dtypes), key=lambda dtype: dtype.itemsize)
 
 
@@ -225,7 +222,7 @@ def constant(
 
 
 def full(shape: tuple[Any, ...], fill: np.ndarray) -> Value:
-    """An array of one number, static if it is small."""
+    """Return an array of one number, static if it is small."""
     if all(isinstance(size, int) for size in shape) and math.prod(shape) <= MAX_STATIC_ELEMENTS:
         return np.full(shape, fill)
     return jnp.full(shape, fill)

@@ -1,9 +1,9 @@
-"""The state of a model, found by following every element of every value through it.
+"""The state of a model, found by following every element of every value through the model.
 
-`tracing` traces the graph as a jaxpr and follows its elements (`jaxrnn.jaxprs.origins`), `sizes` and `probe` find sizes
-for its open dimensions, `evidence` and `pairing` decide which output carries the updated value of which input, `find`
-assembles the result with its `reasons`, and `declared` checks the pairs that a caller declares. `stated` reads what a
-file that jaxrnn wrote says itself.
+`tracing` traces the graph as a jaxpr and follows elements (`jaxrnn.jaxprs.origins`). `sizes` solves the equations
+between open dimensions and finds numbers for them. `evidence` and `pairing` decide which output carries the updated
+value of which input. `find` assembles the result with reasons, checks declared pairs, and reads the state that exported
+files declare.
 """
 
 from jaxrnn.onnx.state.find import Findings, StateVar, check_pairs, find_state, open_sizes, read_facts, stated_state

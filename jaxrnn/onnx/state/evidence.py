@@ -45,8 +45,8 @@ class Edge:
         source: the input.
         output: the output.
         rank: the kind of evidence.
-        closeness: the share of elements that the evidence holds for, and the negated distance that they were moved.
-        why: the reason, where the rank does not say it.
+        closeness: the share of elements with this evidence, and the negated distance that they were moved.
+        why: the reason, if the rank does not imply a reason.
         joins: the labels of the nodes that concatenate an old buffer with new elements.
         unchanged: whether the output is the input itself.
         counts: whether the output is an integer that follows from the input alone.
@@ -74,12 +74,6 @@ class Edge:
 
 def find_edge(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -> Edge | None:
     """Return the evidence for a pair of one dtype whose declared shapes can agree.
-
-    Args:
-        flow: where elements go.
-        source: the input.
-        output: the output.
-        is_open: for each axis of the input, whether the file leaves its size open and no equation fixes it.
 
     Returns:
         None if the output has no elements, or another shape that the input cannot have.
@@ -113,7 +107,7 @@ def _growth(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -
 
 
 def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
-    """Classify a pair of one shape by what became of the input's elements."""
+    """Classify a pair of one shape by the flow of the input's elements."""
     target = flow.outputs[output]
     place, grade = positions(codes), grades(codes)
     own = place == np.arange(codes.size)
@@ -148,10 +142,11 @@ def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edg
 
 
 def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
-    """Classify a pair by the arithmetic between both, which a model may also apply to its data.
+    """Classify a pair by the arithmetic between input and output, which a model may also apply to data.
 
-    It proves a pair only where it is an LSTM written out: the cell is kept in part and added to, and the hidden state
-    comes from the next cell. Other arithmetic says more if another output is computed from the result, or if it counts.
+    Arithmetic proves a pair only if it is a written-out LSTM: the cell is partly kept and added to, and the hidden
+    state comes from the next cell. Other arithmetic is stronger evidence if another output depends on the result, or if
+    it counts.
     """
     target = flow.outputs[output]
     place, grade = positions(codes), grades(codes)
@@ -200,7 +195,7 @@ def _copied(flow: DataFlow, source: str, output: str) -> str:
 
 
 def _moved_on(codes: np.ndarray, target: Flow) -> np.ndarray:
-    """Where the target holds elements of the source from a fixed distance away, copied or added to."""
+    """Mark elements of the target that are source elements from a fixed distance away, copied or added to."""
     place, grade = positions(codes), grades(codes)
     old = np.flatnonzero(((grade == COPY) | (grade == RETAINED) | (grade == SUMMED)) & (place != np.arange(codes.size)))
     mask = np.zeros(codes.size, bool)
@@ -212,7 +207,7 @@ def _moved_on(codes: np.ndarray, target: Flow) -> np.ndarray:
 
 
 def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, float, tuple[str, ...]]:
-    """Where the target is a window of a concatenation of the source and new elements, some elements further along.
+    """Mark the target as a window of a concatenation of the source and new elements, shifted by some elements.
 
     Returns:
         A mask over the target's elements, the distance, and the labels of the concatenating nodes.
@@ -296,9 +291,9 @@ def words(name: str) -> tuple[str, ...]:
 
 
 def affinity(first: str, second: str) -> int:
-    """Return 2 if two names pair by convention, 1 if they would but for numbers, else 0.
+    """Return 2 if two names pair by convention, 1 if they pair except for numbers, else 0.
 
-    Names pair if their words are equal without those for the side or the time of a value: ``h`` and ``h_out``,
+    Names pair if their words are equal without words for the side or the time of a value: ``h`` and ``h_out``,
     ``past_key`` and ``present_key``, PyTorch's ``h0`` and ``hn``.
     """
     one, other = words(first), words(second)
@@ -321,6 +316,6 @@ def says_state(name: str) -> bool:
 
 
 def says_nothing(name: str) -> bool:
-    """Return True if a name has no word, only numbers, letters without a meaning, and exporters' names of operators."""
+    """Return True if a name has only numbers, letters without a meaning, and exporters' names of operators."""
     wordy = any(len(word) > 1 and not word.isdigit() and word not in _OPERATORS for word in words(name))
     return not wordy and not says_data(name)

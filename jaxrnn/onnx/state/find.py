@@ -1,4 +1,4 @@
-"""The state of a model: what a caller must carry from one call to the next, and what every call forgets."""
+"""The state of a model: the values that a caller carries from call to call, and the values that every call forgets."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class StateVar:
 
     Attributes:
         name: the name of the input; for internal state the node and its carry, such as ``node.h``.
-        kind: ``"external"`` if the caller passes it in and gets it back, ``"internal"`` if every call starts it anew
-            and forgets it.
-        input: the graph input of its old value; None for internal state.
-        output: the graph output of its updated value; None for internal state.
-        node: the label of the node that it belongs to, or several separated by commas.
+        kind: ``"external"`` if the caller passes the variable in and gets it back, ``"internal"`` if every call resets
+            and forgets the variable.
+        input: the graph input of the old value; None for internal state.
+        output: the graph output of the updated value; None for internal state.
+        node: the label of the node with this variable, or several labels separated by commas.
         shape: sizes, and names of open dimensions.
-        dtype: its element type.
-        reason: why it is classified so, in words.
+        dtype: the element type.
+        reason: the evidence for this classification.
     """
 
     name: str
@@ -68,14 +68,10 @@ class StateVar:
 
 
 def open_sizes(variables: Sequence[StateVar], growing: Collection[str]) -> tuple[str | None, list[str]]:
-    """The name of the batch dimension, None where the file fixes it, and the other open dimensions.
+    """Return the name of the batch dimension (None for a fixed batch), and the other open dimensions.
 
-    The batch dimension is the one that every array of the state has. Scalars and vectors without open dimensions, such
-    as a counter, may be shared by all streams.
-
-    Args:
-        variables: the state.
-        growing: the dimensions along which a variable becomes longer with every step.
+    Every array of the state has the batch dimension. Scalars and vectors without open dimensions, such as a counter,
+    may be shared by all streams.
     """
     sizes = [{size for size in variable.shape if isinstance(size, str)} for variable in variables]
     arrays = [each for each, variable in zip(sizes, variables, strict=True) if each or len(variable.shape) > 1]
@@ -89,11 +85,11 @@ class Findings:
     """The state of a graph.
 
     Attributes:
-        variables: the external variables in the order of the inputs, then the internal ones.
-        dimensions: by open dimension of the inputs, the name of its class, or the constant that it has to be: the nodes
+        variables: the external variables in the order of the inputs, then the internal variables.
+        dimensions: for each open dimension of the inputs the name of its class, or the constant that it must be. Nodes
             need all dimensions of a class to be equal.
         growing: the classes of dimensions along which a variable becomes longer with every step.
-        of_frame: recurrences inside a step that start anew in every step, such as one over frequency: their carries.
+        of_frame: the carries of recurrences inside a step that start anew in every step, such as a GRU over frequency.
     """
 
     variables: tuple[StateVar, ...]
@@ -105,18 +101,7 @@ class Findings:
 def find_state(
     program: Program, declared: Mapping[str, str] | None = None, static: Mapping[str, np.ndarray] | None = None
 ) -> Findings:
-    """Every state variable of a graph.
-
-    Args:
-        program: the bound graph.
-        declared: pairs of an input and the output with its updated value that a caller declares. An empty mapping
-            declares that there is no external state; None declares nothing.
-        static: the values of bound inputs.
-
-    Raises:
-        StateError: it is ambiguous which output carries the updated value of which input, or the carries of a
-            recurrent node cannot be followed. The message shows what to declare.
-    """
+    """Find every state variable of a graph."""
     with exact_types():
         finder = _Finder(program, declared, dict(static or {}))
         variables = finder.find()
@@ -170,10 +155,10 @@ class _Finder:
                 self.growing.add(str(self.probe.dimensions[symbol]))
 
     def _over_time(self, edge: Edge) -> bool:
-        """Whether the input of a pair has a time axis, as data does.
+        """Return True if the input of a pair has a time axis, as data does.
 
-        A step may also slide along another axis, such as the weights of an attention over a memory. Where names make
-        the pair, an axis is time only if an output that has no name like an input grows along it too.
+        A step may also slide along another axis, such as the weights of an attention over a memory. If names make the
+        pair, an axis is time only if an output without a name like an input also grows along this axis.
         """
         symbols = [size for size in self.inputs[edge.source].shape or () if size in self.probe.time]
         if edge.affinity < 2 or not symbols:
@@ -182,7 +167,7 @@ class _Finder:
 
     @functools.cached_property
     def _outputs_unlike_inputs(self) -> list[str]:
-        """The outputs whose name is like that of no input."""
+        """Return the outputs whose name is unlike the name of any input."""
         return [
             output
             for output in self.outputs
@@ -256,7 +241,7 @@ _SAID = "{output!r} has the shape of {input!r} and a name that pairs with it by 
 
 
 def external_reason(edge: Edge, sites: Sequence[Site]) -> str:
-    """Why an output carries the updated value of an input; ``sites`` are the carries that start from the input."""
+    """Explain why an output carries the updated value of an input; ``sites`` are the carries that start there."""
     start, end = ("starts", "ends") if len(sites) == 1 else ("start", "end")
     if edge.why:
         return f"{edge.output!r} has the shape of {edge.source!r} and {edge.why}"
@@ -265,7 +250,7 @@ def external_reason(edge: Edge, sites: Sequence[Site]) -> str:
 
 
 def internal_reason(site: Site, flow: DataFlow) -> str:
-    """Why every call forgets what a recurrence carries."""
+    """Explain why every call forgets the carry of a recurrence."""
     deps = sorted(site.initial.deps) if site.initial is not None else []
     if site.initial is None:
         start = "has no initial value, so it starts from zeros"
@@ -290,7 +275,7 @@ def internal_reason(site: Site, flow: DataFlow) -> str:
 
 
 def _listed(sites: Sequence[Site]) -> str:
-    """The carries of some recurrences: ``h and c of LSTM 'a', h of GRU 'b'``."""
+    """List the carries of recurrences: ``h and c of LSTM 'a', h of GRU 'b'``."""
     slots: dict[str, list[str]] = {}
     for site in sites:
         slots.setdefault(f"{site.operator} {site.label!r}", []).append(site.slot)
@@ -299,7 +284,7 @@ def _listed(sites: Sequence[Site]) -> str:
 
 
 def agree(source: ArraySpec, target: ArraySpec) -> bool:
-    """Whether an output may be the updated value of an input: equal dtypes, and no dimensions that surely differ."""
+    """Return True if an output may be the updated value of an input: equal dtypes, and compatible dimensions."""
     if source.dtype is None or source.dtype != target.dtype:
         return False
     if source.shape is None or target.shape is None:
@@ -311,11 +296,7 @@ def agree(source: ArraySpec, target: ArraySpec) -> bool:
 
 
 def check_pairs(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state: Mapping[str, str]) -> dict[str, str]:
-    """Check the pairs of a state input and the output with its updated value that a caller declares.
-
-    Raises:
-        InputError: there is no such input or output, the two differ, or an output is named twice.
-    """
+    """Check the pairs of state input and updated output that a caller declares."""
     ins, outs = {info.name: info for info in inputs}, {info.name: info for info in outputs}
     for name, updated in state.items():
         if name not in ins or updated not in outs:
@@ -333,11 +314,7 @@ def check_pairs(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state
 
 
 def read_facts(proto: onnx.ModelProto, graph: ir.Graph) -> StepFile | None:
-    """What the metadata of a file say of it; None where jaxrnn has written none.
-
-    Raises:
-        ModelError: they are damaged, or do not fit the graph.
-    """
+    """Read the facts that jaxrnn wrote into the metadata of a file, or None."""
     texts = [entry.value for entry in proto.metadata_props if entry.key == METADATA]
     if not texts:
         return None
@@ -353,12 +330,7 @@ def read_facts(proto: onnx.ModelProto, graph: ir.Graph) -> StepFile | None:
 
 
 def stated_state(facts: StepFile, proto: onnx.ModelProto, static: Collection[str]) -> Findings | None:
-    """The state that a file says it has: all of it, whatever recurrences there are inside of a step.
-
-    Args:
-        facts: what the file says.
-        proto: the file.
-        static: inputs that are bound.
+    """Return the state that a file declares, or None for a function, which declares no state.
 
     Returns:
         None for a function, which says nothing of what its recurrences forget.

@@ -30,8 +30,8 @@ class Pairing:
 
     Attributes:
         edges: the evidence for every possible pair. If the input has a time axis, only the final value of a recurrence
-            counts: a model without state treats its data in all other ways too.
-        inputs, outputs: all of the model.
+            counts: a model without state treats data in all other ways.
+        inputs, outputs: the names in the model.
         pairs: the pairs so far, by input.
     """
 
@@ -49,11 +49,7 @@ class Pairing:
         self.edges = [edge for edge in edges if edge.rank >= CARRIED or not over_time(edge)]
 
     def find(self) -> dict[str, Edge]:
-        """Return the pairs by input.
-
-        Raises:
-            StateError: other pairs could be state as well; lists them, and shows what to write.
-        """
+        """Return the pairs by input."""
         self._take_proved()
         self._take_said()
         self._take_arithmetic()
@@ -132,7 +128,7 @@ class Pairing:
     def _unnamed(self, arithmetic: bool = False) -> list[Edge]:
         """Return other possible pairs: their names say nothing, or say state and pair with no other name.
 
-        A file that names one pair by convention names all of them. In another, arithmetic as cells have is asked about
+        A file that names one pair by convention names all pairs. In other files, arithmetic as in cells is asked about,
         whatever the names are.
         """
         named = any(edge.affinity == 2 for edge in self.pairs.values())
@@ -149,7 +145,7 @@ class Pairing:
         return [edge for edge in self._free(self.edges) if edge.source in read and not edge.unchanged and may_be(edge)]
 
     def _check_complete(self) -> None:
-        """Ask about pairs that may be state too, where names do not decide."""
+        """Ask about pairs that may be state if names do not decide."""
         if len(self._data()) < 2:
             return  # one input is data
         candidates = _first_hand(self._unnamed(arithmetic=True), self.flow)
@@ -212,7 +208,7 @@ def _best(edges: list[Edge]) -> tuple[Edge, ...]:
 
 
 def _by_name(edges: list[Edge]) -> tuple[Edge, ...]:
-    """Return the choice among many inputs with equal evidence: each takes the one output with a name like its own."""
+    """Choose among many inputs with equal evidence: each input takes the one output with a similar name."""
     top = {edge.source: max(e.affinity for e in edges if e.source == edge.source) for edge in edges}
     named = [edge for edge in edges if 0 < edge.affinity == top[edge.source]]
     shared = [edge for edge in named if any(edge is not other and _uses([edge], other) for other in named)]

@@ -1,4 +1,4 @@
-"""Equations between the open dimensions of a graph: which ones its operators need to be equal, constant, or 1."""
+"""Equations between the open dimensions of a graph, and numbers for dimensions that fit the graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sizes:
     """Open dimensions in classes: all dimensions of a class are equal, and some are constants.
 
     Attributes:
-        value: by open dimension, the first name of its class, or the constant that it has to be.
+        value: for each open dimension the first name of its class, or the constant that it must be.
     """
 
     def __init__(self, symbols: Iterable[str]):
@@ -35,7 +35,7 @@ class Sizes:
 
     @property
     def classes(self) -> list[str]:
-        """The first names of the classes that are no constants."""
+        """Return the first names of the classes that are not constants."""
         return [name for name, value in self.value.items() if name == value]
 
     def unify(self, first: Dimension, second: Dimension) -> None:
@@ -53,12 +53,7 @@ class Sizes:
         return {name: of_class[value] if isinstance(value, str) else value for name, value in self.value.items()}
 
     def distinct(self, base: int, spread: bool) -> dict[str, int]:
-        """Return a number for each class that tells it from all others and from constants.
-
-        Args:
-            base: the least number of a class that is not called a batch.
-            spread: multiples of ``base``, where graphs divide a length; otherwise the numbers after it.
-        """
+        """Return a number for each class that differs from other classes and from constants."""
         factors = itertools.chain(_FACTORS, itertools.count(101, 2))
         lengths = (factor * base for factor in factors) if spread else itertools.count(base + 1)
         batches = itertools.chain(_FACTORS, itertools.count(101, 2))
@@ -72,16 +67,11 @@ class Sizes:
 def solve(
     sizes: Sizes, base: int, spread: bool, attempt: Callable[[Mapping[str, int]], DataFlow]
 ) -> tuple[DataFlow, dict[int, str]] | None:
-    """Unify what the operators of a graph need to be equal, until the graph can be followed.
-
-    Args:
-        sizes: the classes so far; changed in place.
-        base, spread: as in `Sizes.distinct`; loops and windows need some length.
-        attempt: follow the graph with numbers for its open dimensions.
+    """Unify the sizes that operators need to be equal, until the graph can be followed.
 
     Returns:
-        The flow with these numbers, and the class of each of them; None if an operator fails for a reason that no
-        equation mends. What was unified before it stays.
+        The flow with these numbers, and the class of each number; None if no equation helps a failing operator. Earlier
+        unifications stay.
     """
     for _ in range(len(sizes.value) + 1):
         of_class = sizes.distinct(base, spread)
@@ -98,7 +88,7 @@ def solve(
 
 
 def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, operands: Sequence[Any]) -> bool:
-    """Unify the sizes that a node needs to be equal and are not; return False if there are none."""
+    """Unify the sizes that a node needs to be equal; return False if all are equal."""
     class_of = {number: name for name, number in of_class.items()}
     changed = False
     rule = node.operator.traits.equal_sizes
@@ -119,12 +109,12 @@ _APART = 37
 
 
 class Probe:
-    """A graph, followed with sizes that fit it.
+    """A graph that is followed with sizes that fit.
 
     Attributes:
         symbols: the open dimensions of the inputs.
-        sizes: their sizes.
-        flow: the flow with these sizes; where none fit, as much of it as can be followed.
+        sizes: the numbers for these dimensions.
+        flow: the flow with these numbers, as far as the graph can be followed.
     """
 
     def __init__(
@@ -149,7 +139,7 @@ class Probe:
         self._longer: dict[frozenset[str], DataFlow | None] = {}
 
     def _fit(self, sources: Sequence[str], said: Sequence[tuple[str, str]]) -> tuple[dict[str, int], DataFlow]:
-        """Solve the equations with numbers that the graph takes, and follow it with small ones."""
+        """Solve the equations with distinct numbers, and follow the graph with small numbers."""
         size = self._solve()
         self._tie(said)
         for of_class in ({name: _BATCH_SIZE if is_batch_name(name) else size for name in self.equations.classes}, {}):
@@ -159,7 +149,7 @@ class Probe:
         return sizes, follow(self._program, sizes, self._static, sources, strict=False)
 
     def _solve(self) -> int:
-        """Solve the equations, and return a size that dimensions can have together."""
+        """Solve the equations, and return a size that all dimensions can have together."""
         if not self.symbols or self._solves(_SIZES[0], False):
             return _SIZES[0]
         # Windows and loops want some length, and some graphs a multiple.
@@ -188,11 +178,7 @@ class Probe:
         return sizes
 
     def _tie(self, said: Sequence[tuple[str, str]]) -> None:
-        """Make open dimensions of state 1 where its next value has one: the exporter wrote a batch of 1 into the graph.
-
-        Args:
-            said: pairs of an input and an output that names make.
-        """
+        """Set open dimensions of state to 1 if the next value has size 1, because the exporter fixed the batch."""
         if self._solved is None:
             return
         flow, class_of = self._solved
@@ -213,7 +199,7 @@ class Probe:
         return True
 
     def longer(self, symbol: str) -> DataFlow | None:
-        """The flow with the class of a dimension twice as long, or None if that does not fit."""
+        """Return the flow with a class of dimensions twice as long, or None if that size does not fit."""
         first = self.dimensions[symbol]
         return self._doubled(frozenset(name for name, other in self.dimensions.items() if other == first))
 
@@ -228,22 +214,22 @@ class Probe:
 
     @property
     def dimensions(self) -> dict[str, Dimension]:
-        """By open dimension, the first name of its class, or the constant that the nodes need it to be."""
+        """Return for each open dimension the first name of its class, or the constant that nodes need."""
         return self.equations.value
 
     @functools.cached_property
     def time(self) -> tuple[str, ...]:
-        """The open dimensions that a recurrence or a window slides along."""
+        """Return the open dimensions along which a recurrence or a window slides."""
         flows = {symbol: self.longer(symbol) for symbol in self.symbols if isinstance(self.dimensions[symbol], str)}
         return tuple(s for s, flow in flows.items() if flow is not None and flow.lengths != self.flow.lengths)
 
     def grows_with_time(self, index: int) -> bool:
-        """Whether the site with this number has more steps where time is longer."""
+        """Return True if this site has more steps when time is longer."""
         flows = map(self.longer, self.time)
         return any(flow is not None and flow.sites[index].length != self.flow.sites[index].length for flow in flows)
 
     def carry_shape(self, index: int) -> tuple[Dimension, ...]:
-        """The shape of what the site with this number carries, with open dimensions by name."""
+        """Return the shape of the carry of a site, with open dimensions by name."""
         sizes = self.flow.sites[index].final.shape or ()
         shape: list[Any] = list(sizes)
         for symbol in self.equations.classes:

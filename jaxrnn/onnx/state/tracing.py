@@ -1,4 +1,4 @@
-"""The flow of elements through a graph: traced with sizes for its open dimensions, then followed as a jaxpr."""
+"""The flow of elements through a graph: the graph is traced with sizes for open dimensions and followed as a jaxpr."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from jaxrnn.onnx.values import Value, is_known, is_text
 
 
 class NotFollowedError(Exception):
-    """The sizes given to the open dimensions do not fit the graph.
+    """The error for sizes of open dimensions that do not fit the graph.
 
     Attributes:
-        node: the node that they do not fit, if one is known.
-        operands: what is known of its inputs: arrays, or shapes; None where there is nothing.
+        node: the node that the sizes do not fit, if known.
+        operands: the known arrays or shapes of its inputs, or None.
     """
 
     def __init__(self, error: Exception):
@@ -51,18 +51,7 @@ def follow(
     sources: Collection[str] | None,
     strict: bool,
 ) -> DataFlow:
-    """Follow every element from the inputs to the outputs.
-
-    Args:
-        program: the bound graph.
-        sizes: the size of every open dimension of the inputs, by symbol.
-        known: the values of bound inputs.
-        sources: the inputs whose elements to follow; None to look at shapes alone.
-        strict: raise where a node cannot be followed, instead of leaving its outputs unknown.
-
-    Raises:
-        NotFollowedError: a node cannot be followed with these sizes, if ``strict``.
-    """
+    """Follow every element from the inputs to the outputs."""
     with spending(program.block.limits, loading=True) as budget:
         nodes = list(_nodes(program.block))
         operators = {node.name: node.operator.name for node in nodes}

@@ -1,8 +1,8 @@
-"""A Loop over time as a scan: counters become trip numbers, reads at a counter scanned inputs, growing values outputs.
+"""Conversion of a Loop over time to a scan: positions become known, reads become scanned inputs.
 
-Converters write recurrent layers as Loops. `body` sorts what such a loop carries, `positions` computes its counters in
-any trip, `trips` solves its condition for the number of trips, `reads` finds the frames that it reads, `hoisting` moves
-reads out of subgraphs, and `walk` runs the scan.
+Converters write recurrent layers as Loops. `body` sorts the carried values of such a loop, `positions` computes its
+counters in any trip and solves its condition for the number of trips, and `walk` turns reads of frames into scanned
+inputs and runs the scan.
 """
 
 from jaxrnn.onnx.time_loops.body import LoopBody

@@ -1,7 +1,7 @@
-"""What the body of a Loop does with the values that it carries.
+"""Analysis of the body of a Loop: how carried values change, and which nodes can move out of subgraphs.
 
-Converters write recurrent layers as Loops whose bodies count frames, hand on what never changes, and collect their
-outputs in a sequence or a tensor that grows. Only the remaining values are the carry of a recurrence.
+Converters write recurrent layers as Loops whose bodies count frames, pass constants on, and collect outputs in a
+sequence or a growing tensor. Only the remaining values are the carry of a recurrence.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Growth:
     """A carried value that only grows.
 
     Attributes:
-        value: what each trip appends.
+        value: the part that each trip appends.
         axis: the axis of the concatenation; None for a sequence.
-        front: it grows at its beginning, so that the value of the last trip comes first.
+        front: whether the value grows at its beginning, so that the last trip comes first.
     """
 
     value: ir.Value
@@ -41,26 +41,20 @@ class Growth:
 
 
 class LoopBody:
-    """The body of a Loop, with its carried values sorted by how they change.
+    """The body of a Loop, with carried values sorted by how they change.
 
     Attributes:
         block: the body: trip number, condition and carried values in; condition, carried values and scan outputs out.
         trip: the trip number.
         slots: the carried values as inputs of the body.
         fixed: the numbers of the slots that never change.
-        counters: by slot, what each trip adds to an integer.
-        growing: by slot, how it grows.
+        counters: by slot, the step that each trip adds to an integer.
+        growing: by slot, the growth.
         carried: the numbers of all other slots: the carry of a recurrence.
     """
 
     def __init__(self, block: Block, known: Callable[[ir.Value], np.ndarray | None], start: Sequence[Any]):
-        """Sort the carried values.
-
-        Args:
-            block: the body.
-            known: the array of a value outside of the body, None where it is not known while tracing.
-            start: the carried values before the first trip, None where they are not known while tracing.
-        """
+        """Sort the carried values."""
         self.block, self._known = block, known
         self.trip, self.condition, *slots = block.inputs
         self.slots = tuple(slots)
@@ -84,11 +78,11 @@ class LoopBody:
         self.change = functools.cache(self._change)
 
     def origin(self, value: ir.Value) -> ir.Value:
-        """The value that a chain of Identity nodes of the body copies."""
+        """Follow Identity nodes of the body back to the value that they copy."""
         return origin(value, self.makers)
 
     def _change(self, value: ir.Value) -> str:
-        """How a value changes from trip to trip: `FIXED`, `STEADY` or `FREE`."""
+        """Return how a value changes from trip to trip: `FIXED`, `STEADY` or `FREE`."""
         if value is self.trip:
             return STEADY
         if value is self.condition:
@@ -102,7 +96,7 @@ class LoopBody:
         return _combined(maker, [FIXED if key is None else self.change(key) for key in _all_reads(maker)])
 
     def constant(self, value: ir.Value) -> np.ndarray | None:
-        """The array of a constant that the body reads, or None where it is not known while tracing."""
+        """Return the array of a constant that the body reads, or None if it is not known while tracing."""
         value = self.origin(value)
         if value in self.block.constants:
             return self.block.constants[value]
@@ -178,19 +172,13 @@ def _is_integer(array: Any) -> bool:
 
 
 def _is_light(traits: Traits) -> bool:
-    """Return True if a result that may not be used costs little: moved elements, sizes, or sums for an index."""
+    """Return True if an unused result costs little: moved elements, sizes, or sums for an index."""
     moves = traits.moves in (Movement.REARRANGES, Movement.CASTS, Movement.PICKS)
     return moves or traits.of_shape or traits.linear == "all"
 
 
 def hoist_reads(block: Block, is_fixed: Callable[[ir.Value], bool]) -> Block:
-    """Move light nodes out of the subgraphs of a graph, where they read nothing that the subgraph computes.
-
-    Args:
-        block: the graph.
-        is_fixed: whether a value is the same in every trip. Branches on such a condition are left alone: exporters
-            write nodes into them that fail where the other branch is taken, such as a Squeeze of an axis of any size.
-    """
+    """Move cheap nodes out of subgraphs if they do not depend on other nodes of the subgraph."""
     nodes: list[BoundNode] = []
     constants, parameters = dict(block.constants), dict(block.parameters)
     for node in block.nodes:

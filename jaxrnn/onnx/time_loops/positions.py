@@ -1,6 +1,7 @@
-"""The counters of a loop in any trip: numbers that change by the same amount in every trip, known from the first two.
+"""The counters of a loop in any trip, and the number of trips.
 
-`LoopBody.change` tells which values these are. The amount comes from the body itself, evaluated on NumPy arrays.
+A counter changes by the same amount in every trip. The first two trips, evaluated on NumPy arrays, determine the
+counter in all trips. The number of trips is the solution of the loop's condition.
 """
 
 from __future__ import annotations
@@ -30,12 +31,7 @@ class Line:
 
 
 class Positions:
-    """The values of a loop's body in any trip, where they are known while tracing.
-
-    Args:
-        body: the body.
-        carried: the carried values before the first trip.
-    """
+    """The values of a loop's body in any trip, if they are known while tracing."""
 
     def __init__(self, body: Subgraph, carried: Sequence[Value]):
         self.graph, self.carried = body, tuple(carried)
@@ -61,7 +57,7 @@ class Positions:
         return list(self.graph.with_block(part)(np.asarray(trip, np.int64), np.asarray(True), *slots.values()))
 
     def _known(self, key: ir.Value, trip: int) -> np.ndarray | None:
-        """A value in a trip, or None where it is not known while tracing."""
+        """Return a value in a trip, or None if it is not known while tracing."""
         if self.body.change(key) == FREE:
             return None
         try:
@@ -73,7 +69,7 @@ class Positions:
         return value if is_static(value) else None
 
     def lines(self, key: ir.Value | None) -> tuple[Line, ...] | None:
-        """The elements of a value as lines, or None where they are not known."""
+        """Return the elements of a value as lines, or None if they are not known."""
         first, second = (None, None) if key is None else (self.known(key, 0), self.known(key, 1))
         if first is None or second is None or not symbols.are_whole(first) or first.shape != second.shape:
             return None
@@ -87,7 +83,7 @@ class Positions:
 
 
 def stays_inside(line: Line, size: Any, trips: Any) -> bool:
-    """Whether a position moves, and lies inside an axis in every trip for every length."""
+    """Return True if a position moves, and is inside an axis in every trip for every length."""
     last = line.first + line.slope * (trips - 1)
     low, high = (line.first, last) if line.slope > 0 else (last, line.first)
     return (
@@ -104,18 +100,13 @@ _ORDERED = {"<": (False, False), "<=": (False, True), ">": (True, False), ">=": 
 
 
 class Condition:
-    """The condition of a loop as claims that lines are below zero; another trip follows if all of them hold."""
+    """The condition of a loop as claims that lines are below zero; a next trip follows if all claims are true."""
 
     def __init__(self, positions: Positions):
         self.positions, self.body = positions, positions.body
 
     def trips(self, limit: Value, go_on: Value) -> Any:
-        """The number of trips, an integer or a symbolic dimension; None where it depends on data.
-
-        Args:
-            limit: the most trips; None for no limit.
-            go_on: whether there is a first trip.
-        """
+        """Return the number of trips, an integer or a symbolic dimension; None if the number depends on data."""
         limit, go_on = _as_numpy(limit), _as_numpy(go_on)
         bounds, without_end = [], None
         if limit is not None:
@@ -152,7 +143,7 @@ class Condition:
         return functools.reduce(_least, bounds) if bounds else without_end
 
     def _claims(self, key: ir.Value) -> list[Line] | None:
-        """What must be below zero after a trip for another one to follow, or None where that is not known."""
+        """Return the lines that must be below zero after a trip for a next trip, or None if they are not known."""
         body = self.body
         key = body.origin(key)
         if key is body.condition:
@@ -195,7 +186,7 @@ class Condition:
 
 
 def _as_numpy(value: Value) -> Value:
-    """A value as a NumPy array where it is known."""
+    """Convert a known value to a NumPy array."""
     return np.asarray(value) if value is not None and not is_static(value) and is_known(value) else value
 
 
@@ -204,12 +195,12 @@ def _equal(first: Any, second: Any) -> bool:
 
 
 def _always(line: Line) -> bool:
-    """Whether a claim holds in every trip."""
+    """Return True if a claim is true in every trip."""
     return line.slope <= 0 and symbols.less(line.first, 0, or_equal=False) is True
 
 
 def _count(line: Line) -> Any:
-    """The trips that a claim allows if it also holds before the first one; None where it never ends them, or late."""
+    """Return the trips that a claim allows if it is true before the first trip; None if it never ends them, or late."""
     before = line.first - line.slope
     if line.slope > 0:
         return -(before // line.slope)

@@ -1,4 +1,4 @@
-"""A Loop of a known number of trips, run as a scan."""
+"""A Loop with a known number of trips, run as a scan over the frames that it reads."""
 
 from __future__ import annotations
 
@@ -23,46 +23,27 @@ from jaxrnn.onnx.values import Stacked, Value, all_traced, is_sequence, is_stati
 
 
 class CarryTypeError(TypeError):
-    """A carried value has another type after a trip than before it."""
+    """The error for a carried value that changes its type in a trip."""
 
 
 class TimeLoop:
-    """A Loop over time.
-
-    Args:
-        body: its body.
-        carried: the carried values before the first trip.
-    """
+    """A Loop over time."""
 
     def __init__(self, body: Subgraph, carried: Sequence[Value]):
         self.positions = Positions(body, carried)
 
     def trips(self, limit: Value, go_on: Value) -> Any:
-        """The number of trips, an integer or a symbolic dimension; None where it depends on data.
-
-        Args:
-            limit: the most trips; None for no limit.
-            go_on: whether there is a first trip.
-        """
+        """Return the number of trips, an integer or a symbolic dimension; None if the number depends on data."""
         return Condition(self.positions).trips(limit, go_on)
 
     def run(self, trips: Any) -> list[Value]:
-        """The outputs of the Loop for more than one trip, by a scan.
-
-        Raises:
-            StaticValueError, CarryTypeError: as in `run_recognised`.
-        """
+        """Return the outputs of the Loop for more than one trip, by a scan."""
         outputs = self._run(scan_cells, trips)
         assert outputs is not None
         return outputs
 
     def run_recognised(self, trips: Any) -> list[Value] | None:
-        """As `run`, where the body holds recurrent cells, which run as sequences; otherwise None.
-
-        Raises:
-            StaticValueError: a shape or a position in the body depends on the trip.
-            CarryTypeError: a carried value changes its type.
-        """
+        """Run a body with recurrent cells as sequences; return None for other bodies."""
         return self._run(scan_recognised, trips)
 
     def _run(self, scan: Callable[..., Any], trips: Any) -> list[Value] | None:
@@ -120,13 +101,13 @@ class TimeLoop:
 
 
 def _boxed(item: Any, like: np.ndarray) -> np.ndarray:
-    """The value of a counter in its own type and shape."""
+    """Return the value of a counter in its own type and shape."""
     array = np.asarray(item, None if isinstance(np.ravel(item)[0], (int, np.integer)) else object)
     return array.reshape(like.shape) if array.dtype == object else array.astype(np.int64).astype(like.dtype, copy=False)
 
 
 def _grown(growth: Growth, start: Value, values: Value) -> Value:
-    """The final value of a carried value that grows, from what each trip appends."""
+    """Return the final value of a growing value from the parts that each trip appends."""
     if growth.front:
         values = lax.rev(values, (0,))
     if growth.axis is None:
@@ -157,7 +138,7 @@ class Read:
         node: the node.
         data: the value.
         axis: the axis of the frames; None for the elements of a sequence.
-        positions: the position of each frame that it reads.
+        positions: the position of each frame in the result.
         shape: the shape of the frames in the result, in place of the axis.
     """
 
@@ -169,7 +150,7 @@ class Read:
 
 
 def read_of(positions: Positions, node: BoundNode, trips: Any) -> Read | None:
-    """The read of a node at positions that move with the trips; None where one may lie outside of the axis."""
+    """Return the read of a node at moving positions, or None if a position may be outside of the axis."""
     reads = node.operator.traits.reads
     if not reads:
         return None
@@ -221,7 +202,7 @@ def _gathered(positions: Positions, node: BoundNode, value: Value) -> _Access | 
 
 
 def _sliced(positions: Positions, node: BoundNode, value: Value) -> _Access | None:
-    """The access of a Slice along one axis, of equally many consecutive frames in every trip."""
+    """Return the access of a Slice along one axis, with the same number of consecutive frames in every trip."""
     if len(node.inputs) < 3:
         return None
     _, starts, ends, axes, steps, *_ = (*node.inputs, None, None)
@@ -240,7 +221,7 @@ def _sliced(positions: Positions, node: BoundNode, value: Value) -> _Access | No
 
 
 def frames_of(read: Read, trips: Any) -> jax.Array:
-    """The frames of a read in all trips, ``[trips, ...]``."""
+    """Return the frames of a read in all trips, ``[trips, ...]``."""
     if read.axis is None:
         return _strip(read.data.array, read.positions[0], trips)
     frames = jnp.moveaxis(traced(read.data), read.axis, 0)
@@ -254,7 +235,7 @@ def frames_of(read: Read, trips: Any) -> jax.Array:
 
 
 def _strip(frames: jax.Array, line: Line, trips: Any) -> jax.Array:
-    """The frames at the positions of a line, in the order of the trips."""
+    """Return the frames at the positions of a line, in the order of the trips."""
     last = line.first + line.slope * (trips - 1)
     low, high = (line.first, last) if line.slope > 0 else (last, line.first)
     if line.slope == 1 and str(low) == "0" and str(trips) == str(frames.shape[0]):

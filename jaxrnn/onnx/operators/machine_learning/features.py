@@ -1,4 +1,4 @@
-"""Operators of ``ai.onnx.ml`` that prepare arrays of features: selecting, joining, scaling, filling in."""
+"""Operators of ``ai.onnx.ml`` on features and labels: selection, scaling, encoding, scores of classes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jaxrnn.onnx.values import Value, describe, is_text, static, traced
 
 
 def as_float(x: Value) -> jax.Array:
-    """Features as float32, the type of all results."""
+    """Convert features to float32, the type of all results."""
     return traced(x).astype(jnp.float32)
 
 
 def of_features(values: Sequence[Any], count: Any, what: str) -> np.ndarray:
-    """An attribute with one entry for all features or for each."""
+    """Return an attribute with one entry for all features or for each feature."""
     if len(values) not in (1, count):
         raise ValueError(f"{what} has {len(values)} entries for {count} features; 1 or {count} are expected")
     return np.asarray(values)
@@ -104,7 +104,7 @@ def scaler(x: Value, *, offset: tuple[float, ...] = (), scale: tuple[float, ...]
 
 
 def positions(x: Value, keys: np.ndarray) -> Value:
-    """The index of each element among the keys: the last one of a repeated key, -1 of an unknown element."""
+    """Return the index of each element among the keys: the last of equal keys, or -1 for an unknown element."""
     if is_text(x) != is_text(keys):
         raise TypeError(f"{describe(x)} cannot be found among keys that are {describe(keys)}")
     if is_text(x):
@@ -121,7 +121,7 @@ def positions(x: Value, keys: np.ndarray) -> Value:
 
 
 def look_up(index: Value, values: np.ndarray, default: np.ndarray) -> Value:
-    """The value at each index, or the default where the index is -1."""
+    """Return the value at each index, or the default for index -1."""
     table = np.concatenate([values.ravel(), default.reshape(1)])
     if is_text(table):
         return table[static(index, "the index of a string")]
@@ -129,7 +129,7 @@ def look_up(index: Value, values: np.ndarray, default: np.ndarray) -> Value:
 
 
 def _one_of(**attributes: Any) -> np.ndarray:
-    """The one attribute of several that the node has, as an array of its type."""
+    """Return the single attribute of several that the node has, as an array of its type."""
     present = {name: value for name, value in attributes.items() if value is not None}
     if len(present) != 1:
         raise ValueError(
@@ -180,7 +180,7 @@ def label_encoder(
 
 
 def _either_way(x: Value, numbers: np.ndarray, strings: np.ndarray, integer: int, string: str) -> Value:
-    """Strings to their numbers, or numbers to their strings."""
+    """Map strings to numbers, or numbers to strings."""
     if numbers.size != strings.size:
         raise ValueError(f"there are {numbers.size} integers, but {strings.size} strings")
     if is_text(x):
@@ -229,7 +229,7 @@ TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
 def _softmax_of_others(scores: jax.Array) -> jax.Array:
-    """Softmax over the scores that are not 0; those stay 0."""
+    """Apply softmax to the scores that are not 0; zero scores stay 0."""
     some = jnp.abs(scores) > 1e-7
     top = jax.lax.stop_gradient(jnp.max(scores, -1, keepdims=True))
     powers = jnp.where(some, jnp.exp(jnp.where(some, scores - top, jnp.zeros((), scores.dtype))), 0)
@@ -238,7 +238,7 @@ def _softmax_of_others(scores: jax.Array) -> jax.Array:
 
 
 def transformed(scores: jax.Array, transform: str) -> jax.Array:
-    """Scores ``[batch, classes]`` under a ``post_transform``."""
+    """Transform scores ``[batch, classes]`` by ``post_transform``."""
     match transform:
         case "NONE":
             return scores
@@ -254,13 +254,7 @@ def transformed(scores: jax.Array, transform: str) -> jax.Array:
 
 
 def of_two(score: jax.Array, transform: str, *, share: bool) -> jax.Array:
-    """The scores of two classes ``[batch, 2]`` from that of the second one, ``[batch, 1]``.
-
-    Args:
-        score: the second class's.
-        transform: LOGISTIC gives the two logistic functions; the two kinds of softmax change nothing.
-        share: whether the score of the first class is one minus that of the second, else its negative.
-    """
+    """Return scores of two classes ``[batch, 2]`` from the score of the second class, ``[batch, 1]``."""
     if transform == "PROBIT":
         raise ValueError("post_transform PROBIT is not defined for one score of two classes")
     if transform == "LOGISTIC":
@@ -270,11 +264,7 @@ def of_two(score: jax.Array, transform: str, *, share: bool) -> jax.Array:
 
 
 def labels_of(strings: Sequence[str] | None, integers: Sequence[int] | None) -> np.ndarray:
-    """A classifier's labels: strings or int64.
-
-    Raises:
-        ValueError: there are fewer than two, or of both kinds.
-    """
+    """Return the labels of a classifier as strings or int64."""
     labels: np.ndarray = text_array(strings) if strings else np.asarray(integers or (), np.int64)
     if labels.size < 2 or (strings and integers):
         raise ValueError("a classifier needs at least two class labels, all of them strings or all of them integers")
@@ -282,19 +272,19 @@ def labels_of(strings: Sequence[str] | None, integers: Sequence[int] | None) -> 
 
 
 def label_at(index: Any, labels: np.ndarray) -> Value:
-    """The labels at some indices. Strings need known indices."""
+    """Return the labels at indices. Strings need known indices."""
     if is_text(labels):
         return labels[static(index, "the index of a label that is a string")]
     return jnp.asarray(labels)[index]
 
 
 def highest(scores: jax.Array) -> jax.Array:
-    """The index of the highest score of each row, int32, whose lowering does not depend on ``jax_enable_x64``."""
+    """Return the index of the highest score of each row as int32, independent of ``jax_enable_x64``."""
     return jax.lax.argmax(scores, 1, np.int32)
 
 
 def best(scores: jax.Array, labels: np.ndarray) -> Value:
-    """The label of the highest score of each row."""
+    """Return the label of the highest score of each row."""
     if scores.shape[-1] != labels.size:
         raise ValueError(f"there are {labels.size} class labels, but {scores.shape[-1]} scores")
     return label_at(highest(scores), labels)

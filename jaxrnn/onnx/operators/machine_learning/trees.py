@@ -1,4 +1,4 @@
-"""TreeEnsemble of ``ai.onnx.ml``."""
+"""Tree ensembles of ``ai.onnx.ml``, current and older operators."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def tree_ensemble(
 
 
 def _numbers(floats: tuple[float, ...], tensor: np.ndarray | None) -> np.ndarray:
-    """An attribute that is a list of float32 or a tensor of float64."""
+    """Return an attribute that is a list of float32 or a tensor of float64."""
     return tensor.ravel() if tensor is not None and tensor.size else np.asarray(floats, np.float32)
 
 
 class _Nodes:
-    """The nodes of an older ensemble, leaves among them, by tree and number."""
+    """The nodes and leaves of an older ensemble by tree and number."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class _Nodes:
         )
 
     def votes(self, trees: Any, numbers: Any, targets: Any, weights: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Votes by leaf, from votes by tree and node number."""
+        """Return votes by leaf from votes by tree and node number."""
         if not len(trees) == len(numbers) == len(targets) == weights.size:
             raise ValueError("votes need a tree, a node, a target and a weight each")
         places = [self.place.get(key, -1) - self.first_leaf for key in zip(trees, numbers, strict=True)]
@@ -147,7 +147,7 @@ class _Nodes:
 def _total(
     x: Value, nodes: dict[str, Any], votes: tuple[Any, Any, Any], weights: np.ndarray, targets: int, how: str
 ) -> jax.Array:
-    """The aggregated votes of all trees, ``[batch, targets]``, which are the trees, nodes and targets of ``votes``."""
+    """Return the aggregated votes of all trees, ``[batch, targets]``."""
     ensemble = _Nodes(**nodes)
     place, target, weight = ensemble.votes(*votes, weights)
     leaves = ensemble.forest.leaves(jnp.atleast_2d(traced(x)))
@@ -222,7 +222,7 @@ def tree_ensemble_classifier(
 
 
 def _before_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator before it had float64 attributes, whose names end in ``_as_tensor``."""
+    """Return the operator without its float64 attributes, whose names end in ``_as_tensor``."""
     return earlier(function, *(name for name in inspect.signature(function).parameters if name.endswith("_as_tensor")))
 
 
@@ -232,16 +232,16 @@ MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRA
 
 @dataclasses.dataclass(frozen=True)
 class Forest:
-    """Trees with numbered nodes; the numbers of leaves follow those of the nodes.
+    """Trees with numbered nodes; the numbers of leaves follow the numbers of nodes.
 
     Attributes:
         features: the feature that each node compares.
-        modes: its comparison, as an index into `MODES`.
-        thresholds: what it compares with.
+        modes: the comparison of each node, as an index into `MODES`.
+        thresholds: the number that each node compares with.
         members: for BRANCH_MEMBER the set of members, ``[nodes, most]``, padded with NaN, which equals nothing.
-        if_true: the next node, or the number of nodes plus that of a leaf, if the comparison holds.
-        if_false: the same if it does not.
-        missing_is_true: whether it holds for NaN.
+        if_true: the next node, or the number of nodes plus a leaf number, if the comparison is true.
+        if_false: the same if the comparison is false.
+        missing_is_true: whether the comparison is true for NaN.
         roots: the first node of each tree.
     """
 
@@ -268,11 +268,7 @@ class Forest:
 
     @functools.cached_property
     def depth(self) -> int:
-        """The most comparisons between a root and a leaf.
-
-        Raises:
-            ValueError: a node is reached from itself.
-        """
+        """Return the largest number of comparisons between a root and a leaf."""
         count = self.features.size
         level, depth = np.unique(self.roots), 0
         while (level := level[level < count]).size:
@@ -283,7 +279,7 @@ class Forest:
         return depth
 
     def leaves(self, x: jax.Array) -> jax.Array:
-        """The leaf that each row ``[batch, features]`` falls to in each tree: ``[batch, trees]``."""
+        """Return the leaf of each row ``[batch, features]`` in each tree: ``[batch, trees]``."""
         count = self.features.size
         if count and self.features.max() >= x.shape[1]:
             raise ValueError(f"a node looks at feature {self.features.max()}, but there are {x.shape[1]}")
@@ -317,14 +313,7 @@ class Forest:
 def aggregated(
     leaves: jax.Array, votes: tuple[np.ndarray, np.ndarray, np.ndarray], shape: tuple[int, int], how: str
 ) -> jax.Array:
-    """The aggregated votes of the leaves of all trees, ``[batch, targets]``; a target without votes gets 0.
-
-    Args:
-        leaves: ``[batch, trees]``.
-        votes: the leaf, the target and the weight of each vote.
-        shape: the numbers of leaves and of targets.
-        how: SUM, AVERAGE (over trees), MIN or MAX.
-    """
+    """Aggregate the votes of leaves in all trees: ``[batch, targets]``; a target without votes gets 0."""
     place, target, weight = votes
     if not place.size == target.size == weight.size:
         raise ValueError(f"votes need a leaf, a target and a weight each: {place.size}, {target.size}, {weight.size}")
@@ -348,7 +337,7 @@ def aggregated(
 
 
 def members_of(modes: np.ndarray, values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """The sets of the nodes of mode BRANCH_MEMBER, from a list in which each set ends with NaN."""
+    """Split a list into the sets of BRANCH_MEMBER nodes; NaN ends each set."""
     nodes = np.flatnonzero(modes == MODES.index("BRANCH_MEMBER"))
     flat = np.asarray(values)
     ends = np.flatnonzero(np.isnan(flat))

@@ -1,4 +1,4 @@
-"""Linear models of ``ai.onnx.ml``. Their coefficients are attributes, so they are numbers of the formula."""
+"""Linear models and support vector machines of ``ai.onnx.ml``. Coefficients are attributes, and not parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jaxrnn.onnx.values import Value
 
 
 def _rows(x: Value, coefficients: tuple[float, ...], intercepts: tuple[float, ...]) -> jax.Array:
-    """``x A' + b``; a vector is a matrix of one row."""
+    """Return ``x A' + b``; a vector becomes a matrix of one row."""
     x = jnp.atleast_2d(as_float(x))
     if x.ndim != 2 or not coefficients or len(coefficients) % x.shape[1]:
         raise ValueError(f"{len(coefficients)} coefficients do not fit features of shape {x.shape}")
@@ -76,7 +76,7 @@ def linear_classifier(
 
 
 def _kernel(x: jax.Array, vectors: np.ndarray, kind: str, parameters: Sequence[float]) -> jax.Array:
-    """The kernel of every row with every support vector, ``[batch, vectors]``."""
+    """Return the kernel of every row with every support vector, ``[batch, vectors]``."""
     if parameters and len(parameters) != 3:
         raise ValueError(f"kernel_params must hold gamma, coef0 and degree, not {len(parameters)} numbers")
     gamma, offset, degree = map(np.float32, parameters or (0, 0, 0))
@@ -131,7 +131,7 @@ def svm_regressor(
 def _votes(
     kernels: jax.Array, coefficients: np.ndarray, counts: Sequence[int], rho: Sequence[float]
 ) -> tuple[jax.Array, jax.Array]:
-    """Votes for each class and the score of each pair of classes, the first of which a positive score is for."""
+    """Return the votes for each class, and the score of each pair of classes (positive for the first class)."""
     starts = np.cumsum([0, *counts])
     part = [slice(int(start), int(end)) for start, end in itertools.pairwise(starts)]
     scores, votes = [], [jnp.zeros(kernels.shape[0], jnp.int32)] * len(counts)
@@ -146,7 +146,7 @@ def _votes(
 
 
 def _probabilities(scores: jax.Array, classes: int, slope: Sequence[float], offset: Sequence[float]) -> jax.Array:
-    """The probability of each class, ``[batch, classes]``, from the logistic functions of the pairs' scores."""
+    """Return the probability of each class, ``[batch, classes]``, from logistic functions of pair scores."""
     pairs = list(itertools.combinations(range(classes), 2))
     if len(slope) != len(pairs) or len(offset) != len(pairs):
         raise ValueError(f"prob_a and prob_b must hold {len(pairs)} numbers each, not {len(slope)} and {len(offset)}")
@@ -160,7 +160,7 @@ def _probabilities(scores: jax.Array, classes: int, slope: Sequence[float], offs
 
 
 def _coupled(wins: jax.Array) -> jax.Array:
-    """Probabilities that agree best with pairwise ones, by libsvm's iteration, which ends in at most 100 rounds."""
+    """Return the probabilities closest to pairwise probabilities, by at most 100 rounds of libsvm's iteration."""
     classes = wins.shape[0]
     other = ~jnp.eye(classes, dtype=bool)
     squares = jnp.sum(jnp.where(other, wins * wins, jnp.zeros((), wins.dtype)), 0)

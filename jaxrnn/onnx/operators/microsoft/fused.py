@@ -1,4 +1,7 @@
-"""Activations of the domain ``com.microsoft``, alone and fused with a product."""
+"""Fused activations, normalisations and products of the domain ``com.microsoft``.
+
+Source of the definitions: ContribOperators.md of ONNX Runtime, and its results.
+"""
 
 from __future__ import annotations
 
@@ -35,24 +38,14 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 
 
 def coefficients_of(activation: str) -> tuple[str, ...]:
-    """The names of an activation's coefficients.
-
-    Raises:
-        ValueError: there is no such activation.
-    """
+    """Return the names of the coefficients of an activation; raise ValueError for an unknown activation."""
     if activation not in _FUNCTIONS:
         raise ValueError(f"activation must be one of {', '.join(_FUNCTIONS)}, not {activation!r}")
     return _FUNCTIONS[activation][1]
 
 
 def activate(x: Value, activation: str, coefficients: Sequence[float | None]) -> Value:
-    """Apply an activation to a product; an empty name leaves it as it is.
-
-    Args:
-        x: the product.
-        activation: the name of the activation, or an empty string.
-        coefficients: its coefficients in order; None stands for the default.
-    """
+    """Apply an activation to a product; an empty name changes nothing."""
     if not activation:
         if any(value is not None for value in coefficients):
             raise ValueError("coefficients of an activation are given, but no activation is")
@@ -99,7 +92,7 @@ def simplified_layer_normalization(
 
 
 def _sum_normalized(parts: Sequence[Value], gamma: Value, beta: Value, epsilon: float, *, centred: bool) -> list[Value]:
-    """Parts added in at least 32 bits, and normalised: that, mean, inverse deviation, and the sum."""
+    """Add parts in at least 32 bits and normalise; return result, mean, inverse deviation and sum."""
     arrays = [traced(value) for value in parts if value is not None]
     dtype, wide = arrays[0].dtype, wide_type(arrays[0].dtype)
     total = jnp.asarray(sum(array.astype(wide) for array in arrays))
@@ -132,7 +125,7 @@ def skip_simplified_layer_normalization(
 
 
 def _turned(x: Value, last: int, batch: int) -> jax.Array:
-    """An operand, optionally with its first axis moved before the last and its last two axes exchanged."""
+    """Transpose the last two axes of an operand, optionally after moving its first axis before the last."""
     x = traced(x)
     if x.ndim < 2:
         return x

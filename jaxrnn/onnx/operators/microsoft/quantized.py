@@ -1,4 +1,8 @@
-"""Products of quantised matrices in the domain ``com.microsoft``."""
+"""Quantised products, elementwise operators and LSTM of the domain ``com.microsoft``.
+
+DynamicQuantizeLSTM quantises all frames of the input over their common range, and the hidden state of every step over
+the range of the batch. Gates, cell state and outputs are float32.
+"""
 
 from __future__ import annotations
 
@@ -98,12 +102,7 @@ def _zero(zero_point: Value) -> jax.Array:
 
 
 def _of_two(total: Callable[..., jax.Array]) -> Callable[..., Value]:
-    """An operator of two quantised tensors, with broadcasting.
-
-    Args:
-        total: its result in units of the result's scale, zero point included: of the two tensors as integers, and of
-            the three scales and the three zero points as scalars.
-    """
+    """Return an operator of two quantised tensors, with broadcasting."""
 
     def apply(
         a: Value,
@@ -136,7 +135,7 @@ def _product(a: jax.Array, b: jax.Array, scales: Sequence[jax.Array], zeros: Seq
 
 
 def _by_table(x: Value, function: Callable[[jax.Array], jax.Array]) -> Value:
-    """A function of quantised values, from a table of them: it takes int32 and gives the values' own type."""
+    """Apply a function of int32 to quantised values by a table of its results."""
     x = traced(x)
     low = jnp.iinfo(x.dtype).min
     table = function(jnp.arange(low, low + 256, dtype=jnp.int32))
@@ -189,14 +188,14 @@ def q_linear_global_average_pool(
 
 
 class RuntimeLSTM(LSTM):
-    """An LSTM as ONNX Runtime computes it: ``clip`` bounds the inputs of the gates, but not the cell state."""
+    """An LSTM as in ONNX Runtime: ``clip`` bounds the inputs of the gates, and not the cell state."""
 
     def _output(self, c: jax.Array) -> jax.Array:
         return self.activations[2](c)
 
 
 class QuantizedMatrix:
-    """One direction's quantised weights, ``[rows, 4 * hidden]``, with a scale for all of them or for each column."""
+    """Quantised weights of one direction, ``[rows, 4 * hidden]``, with one scale or a scale for each column."""
 
     def __init__(self, steps: Value, scale: Value, zero_point: Value):
         self.scale = traced(scale)
@@ -205,7 +204,7 @@ class QuantizedMatrix:
             self.steps = self.steps - wide(zero_point)
 
     def times(self, x: jax.Array) -> jax.Array:
-        """``x @ self``, of an x that is quantised over its whole range: ``[..., rows] -> [..., 4 * hidden]``."""
+        """Return ``x @ self`` for an x that is quantised over its whole range: ``[..., rows] -> [..., 4 * hidden]``."""
         quantized, scale, zero_point = dynamic_quantize_linear(x)
         product = jnp.matmul(wide(quantized) - wide(zero_point), self.steps)
         return product.astype(x.dtype) * (scale * self.scale)
@@ -214,7 +213,7 @@ class QuantizedMatrix:
 def _matrices(
     steps: Value, scale: Value, zero_point: Value, rows: Any, hidden: int, name: str
 ) -> list[QuantizedMatrix]:
-    """One matrix for each direction."""
+    """Return a matrix for each direction."""
     shape = tuple(steps.shape)
     if len(shape) != 3 or shape[1:] != (rows, 4 * hidden):
         raise ValueError(f"{name} has shape {shape}, but (directions, {rows}, {4 * hidden}) is expected")
@@ -234,7 +233,7 @@ def _run(
     lengths: jax.Array | None,
     reverse: bool,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """One direction: outputs ``[time, batch, hidden]`` and the last carry."""
+    """Run one direction: outputs ``[time, batch, hidden]`` and the last carry."""
     # The product with the hidden state is computed here, so the cell gets a hidden state of no units.
     nothing = jnp.zeros((0, projected.shape[-1]), projected.dtype)
 
