@@ -205,7 +205,10 @@ _MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
 
 
 def image_decoder(encoded_stream: Static, *, pixel_format: str = "RGB") -> Value:
-    """ImageDecoder: uint8 pixels ``[height, width, channels]``, or ``[0, 0, channels]`` where the bytes are no image."""
+    """ImageDecoder: uint8 pixels ``[height, width, channels]``, or ``[0, 0, channels]`` where the bytes are no image.
+
+    Needs Pillow. An image with more pixels than Pillow's limit for decompression bombs is an error.
+    """
     if pixel_format not in _MODES:
         raise ValueError(f"pixel_format must be one of {', '.join(_MODES)}, not {pixel_format!r}")
     with optional_package("pillow", "decoding images", "images"):
