@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -88,3 +90,11 @@ def audio() -> Path:
     if not AUDIO.is_dir():
         pytest.skip(f"no recordings at {AUDIO}; set JAXRNN_AUDIO")
     return AUDIO
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One browser for all tests of pages in a process."""
+    from browsers import started
+
+    yield from started(tmp_path_factory.mktemp("profile"))

@@ -6,17 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsers import opened, requests_of, screen, started, webdriver
+from browsers import opened, requests_of, screen, webdriver
 from inspected_models import HOSTILE, chain_model, loop_model, step_model
 
 from jaxrnn.inspection import write_page
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    yield from started(tmp_path_factory.mktemp("profile"))
 
 
 @pytest.fixture

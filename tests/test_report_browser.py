@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from browsers import opened, requests_of, screen, started, webdriver
+from browsers import opened, requests_of, screen, webdriver
 from report_cases import HOSTILE, SDR, Page, make_report, make_results, named, results, row_of
 
 from jaxrnn.evaluation.report import write_report
@@ -35,11 +35,6 @@ def report(corpus):
 @pytest.fixture(scope="module")
 def page(report):
     return Page(report.read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    yield from started(tmp_path_factory.mktemp("profile"))
 
 
 def column(browser: Any, table: str, place: int) -> list[str]:
