@@ -1,4 +1,4 @@
-"""A real browser, which reaches no network, for tests of pages."""
+"""A real browser without a network for tests of pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLAGS = (
 
 
 def started(profile: Path) -> Iterator[Any]:
-    """Debian's Chromium, with a folder for what it keeps."""
+    """Start Debian's Chromium with a folder for its profile."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("there is no chromium: apt-get install chromium chromium-driver")
@@ -52,7 +52,7 @@ def opened(browser: Any, path: Path) -> None:
 
 @contextlib.contextmanager
 def screen(browser: Any, width: int) -> Iterator[Callable[[str], np.ndarray]]:
-    """A screen of this width, a phone's below 600; gives what is seen in "light" or "dark", from 0, black, to 1."""
+    """Emulate a screen, a phone below a width of 600; yield a function from "light" or "dark" to pixels from 0 to 1."""
     emulate = browser.execute_cdp_cmd
 
     def seen(scheme: str) -> np.ndarray:
@@ -69,9 +69,9 @@ def screen(browser: Any, width: int) -> Iterator[Callable[[str], np.ndarray]]:
 
 
 def requests_of(browser: Any, path: Path) -> set[str]:
-    """What a page that was opened has asked for, all of which it got; what it holds itself is left out."""
+    """Return the addresses that an opened page requested, without data addresses, and check that no request failed."""
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    # The browser's own empty page, which was there before, may still ask for something.
+    # The empty first page of the browser may request something too.
     requests = {
         event["params"]["requestId"]: event["params"]["request"]["url"]
         for event in events

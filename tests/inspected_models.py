@@ -1,4 +1,4 @@
-"""Models whose pages are looked at: a loop that walks time, state that goes in and out, and hostile names."""
+"""Models for tests of pages: a loop over time, external state, and hostile names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from small_models import make_model
 
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 FEATURES, HIDDEN = 3, 4
-#: What a file may call anything.
+#: A hostile name of a file, node or value.
 HOSTILE = "</script><script>document.title = 'foreign'</script><!--'\"\\`${]}\u2028 " + "ü" * 300
 
 node, info = helper.make_node, helper.make_tensor_value_info
@@ -25,7 +25,7 @@ def _number(name: str, value: object, kind: type) -> onnx.TensorProto:
 
 
 def loop_model() -> onnx.ModelProto:
-    """A convolution that looks a frame ahead, a recurrence as a loop over all frames, and a projection."""
+    """Return a convolution with one frame of look-ahead, a recurrence as a loop over all frames, and a projection."""
     body = helper.make_graph(
         [
             node("Gather", ["rows", "t"], ["frame"], name="read", axis=0),
@@ -75,7 +75,7 @@ def loop_model() -> onnx.ModelProto:
 
 
 def step_model(state: str = "h", updated: str = "h_next", name: str = "cell") -> onnx.ModelProto:
-    """One step of a recurrence, whose state goes in and out; a branch doubles the output."""
+    """Return one step of a recurrence with external state and a branch that doubles the output."""
     twice = helper.make_graph([node("Add", [updated, updated], ["two"], name="add")], "t", [], [info("two", F32, None)])
     once = helper.make_graph([node("Identity", [updated], ["one"], name="same")], "e", [], [info("one", F32, None)])
     nodes = [
@@ -96,7 +96,7 @@ def step_model(state: str = "h", updated: str = "h_next", name: str = "cell") ->
 
 
 def chain_model(count: int) -> onnx.ModelProto:
-    """So many layers, one after the other, every second one beside a shortcut; names say no modules."""
+    """Return a chain of layers, every second with a shortcut, whose names contain no modules."""
     nodes, last = [], "x"
     for place in range(count):
         taken = [last, last if place % 2 else f"v{max(place - 3, 0)}" if place > 3 else last]

@@ -1,4 +1,4 @@
-"""The packaged denoiser: the file, the streams, what it gains, the command and the script that trained it."""
+"""The packaged denoiser: the file, streams, the gain in SI-SDR, the command and the training script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a file: what is known of its graph, its sections, and the file that holds it."""
+"""The page of a file: facts about the graph, sections, and the written HTML."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ def test_bodies_are_connected_to_their_node():
     assert [graph.nodes[body.node].inputs[place][0] for place in (0, 1)] == ["max_trip_count", "cond"]
     names = {place: graph.values[number].name for place, number in enumerate(body.inputs)}
     assert names == {0: "t", 1: "go", 2: "h", 3: "r"}
-    # The number of trips stays outside; what the node takes and gives besides is the body's.
+    # The trip count has no input in the body; all other inputs and outputs of the node have.
     assert body.entries == ((1, 1), (2, 2), (3, 3))
     assert [(graph.values[body.outputs[i]].name, graph.values[walk.outputs[o]].name) for i, o in body.exits] == [
         ("h_next", "h_last"),
         ("r_same", "r_last"),
         ("collected", "hs"),
     ]
-    # Of what a step hands on to the next, only that which it computes is carried.
+    # Only values that a step computes are carried to the next step.
     assert body.carries == ((1, 2),)
     assert {node.name for node in graph.nodes if node.graph == 1} == {
         *("read", "from_input", "from_state", "sum", "update", "collect", "go_on", "hand_on")
     }
-    # Parameters are known where a body reads them from outside.
+    # Parameters are marked in bodies that read them from outside.
     (read,) = [graph.values[value] for _, value in graph.nodes[node_named(graph, "from_input")].inputs[1:]]
     assert (read.kind, read.parameter, read.shape) == ("parameter", "in", (3, 4))
 
 
 def test_state_has_a_place():
-    """External state at the values that it enters and leaves by, internal state at its node; and both have reasons."""
+    """External state is at its input and output, internal state at its node, and both have reasons."""
     stepped = looked_at(step_model())
     (place,) = stepped.graph.state
     assert (stepped.graph.values[place.input].name, stepped.graph.values[place.output].name) == ("h", "h_next")
@@ -87,11 +87,11 @@ def test_values_have_their_delays():
     assert known["y"].first is None
     kept = {graph.nodes[node].name: [entry.kind for entry in entries] for node, entries in stream.kept.items()}
     assert kept == {"enc/look_ahead": ["history"], "walk": ["carry"]}
-    # A batch has its name, though it is one stream while it is traced.
+    # The batch keeps its name, although one stream is traced.
     inspected = looked_at(layers_model(), streams="T")
     known = {inspected.graph.values[number].name: value for number, value in inspected.graph_stream.values.items()}
     assert (known["scaled"].shape, known["Y_h"].axis) == (("T", "batch", 3), None)
-    # What only the end settles has no frames, and what is handed on is known as well.
+    # Values at the end have no frames, and values that depend on them are marked too.
     model = look_ahead_model()
     model.graph.node.append(helper.make_node("Identity", ["y"], ["again"], name="copy"))
     model.graph.output.append(helper.make_tensor_value_info("again", TensorProto.FLOAT, [1, 2, "T"]))
@@ -114,7 +114,7 @@ def test_what_cannot_be_streamed_is_shown_at_its_node():
     assert "backwards" in stream.problem
     found = inspected.graph_stream
     assert inspected.graph.nodes[found.refused].name == "back"
-    # What comes before it is known all the same.
+    # Values before the refused node have facts.
     assert found.values[value_named(inspected.graph, "rows")].delay == 1
     assert value_named(inspected.graph, "hs") not in found.values
 
@@ -159,7 +159,7 @@ def test_sections_are_few_and_in_order(count):
             chain.append(section)
             section = found.sections[section].parent
         chains.append(tuple(reversed(chain)))
-    # The nodes of a section follow each other, so that no section needs a later one; no level has many parts.
+    # The nodes of a section are consecutive, so no section needs a later one; no level has many parts.
     for depth in range(max(map(len, chains)) + 1):
         heads = [chain[:depth] for chain in chains]
         runs = [head for place, head in enumerate(heads) if not place or heads[place - 1] != head]
@@ -181,7 +181,7 @@ def test_sections_are_modules():
 
 
 class Page(HTMLParser):
-    """The elements of a page, and the content of its scripts."""
+    """Elements of a page and the content of its scripts."""
 
     def __init__(self, text: str):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The page of a file in a real browser, which reaches no network."""
+"""The page of a file in a real browser without a network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture
 def page(browser, tmp_path):
-    """Opens the page of a model."""
+    """A function that writes and opens the page of a model."""
 
     def open_page(model: Any) -> Any:
         write_page(model, tmp_path / "page.html")
@@ -27,14 +27,14 @@ def page(browser, tmp_path):
 
 
 def shown(browser: Any) -> list[str]:
-    """The first line of every card."""
+    """Return the first line of each card."""
     return browser.execute_script(
         "return [...document.querySelectorAll('.card')].map(card => card.querySelector('text').textContent)"
     )
 
 
 def element(browser: Any, text: str, kind: str = "card") -> Any:
-    """A card, or the bar of an open box, by its text."""
+    """Return a card, or the bar of an open box, by its text."""
     (found,) = browser.execute_script(
         "const [text, kind] = arguments;"
         "return [...document.querySelectorAll(`.${kind}`)].filter(one => one.textContent.startsWith(text))",
@@ -52,7 +52,7 @@ def test_browser_unfolds_a_loop_in_place(browser, page):
     path = page(loop_model())
     assert browser.get_log("browser") == []
     assert requests_of(browser, path) == {path.as_uri()}
-    # A small file opens as a whole: the loop is a box with its body in it.
+    # A small file opens unfolded: the loop is a box with its body.
     assert {"h", "h_next", "Tanh", "Conv", "MatMul"} <= set(shown(browser))
     click(browser, element(browser, "Loop  walk", "bar"))
     assert "Loop" in shown(browser)
@@ -67,7 +67,7 @@ def test_browser_unfolds_a_loop_in_place(browser, page):
     )
     assert box["left"] < inside["left"] < inside["right"] < box["right"]
     assert box["top"] < inside["top"] < inside["bottom"] < box["bottom"]
-    # The panel says what the node keeps, and the facts of the stream.
+    # The panel shows the state of the node and the facts of the stream.
     detail = browser.find_element("id", "detail").text
     assert "walk" in detail
     assert "starts from a constant at every call" in detail
@@ -92,7 +92,7 @@ def test_browser_tells_why_it_is_state(browser, page):
     assert len(tip.text.splitlines()[2]) > 20
     lit = browser.find_elements("css selector", ".card.lit")
     assert {card.find_element("tag name", "text").text for card in lit} == {"h", "h_next"}
-    # The list of states leads to it.
+    # The list of states selects the node.
     browser.find_element("css selector", "[data-state-row] button").click()
     assert browser.find_element("css selector", ".card.selected text").text == "h"
 
@@ -128,7 +128,7 @@ def test_browser_shows_hostile_names_as_text(browser, page):
     browser.find_element("css selector", "[data-state-row] button").click()
     assert browser.find_elements("css selector", "aside script, svg script, #tip script") == []
     assert browser.get_log("browser") == []
-    # The browser runs no script but the page's own, not even were one to get into the page.
+    # The browser refuses a foreign script in the page.
     foreign = "<main><script>document.title = 'foreign'</script>"
     path.write_text(path.read_text(encoding="utf-8").replace("<main>", foreign, 1), encoding="utf-8")
     opened(browser, path)
@@ -141,7 +141,7 @@ def test_browser_on_phone_and_desk(browser, page, width):
     with screen(browser, width) as seen:
         page(loop_model())
         assert browser.execute_script("return document.documentElement.scrollWidth") == width
-        # All of the drawing is in the window at first.
+        # The whole drawing is in the window at first.
         drawing, window = browser.execute_script(
             "return ['#scene', '#canvas'].map(one => document.querySelector(one).getBoundingClientRect().toJSON())"
         )

@@ -1,4 +1,4 @@
-"""Profiles: what is counted is right, what is timed adds up, and every region is traced to the node it works for."""
+"""Profiles: counts are right, times add up, and each region is traced to its node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PEAKS = Peaks("float32", 1e12, {1 << 19: 1e11, 1 << 25: 1e10})
 
 @pytest.fixture(scope="module")
 def layers(tmp_path_factory):
-    """A small model's file."""
+    """The file of a small model."""
     path = tmp_path_factory.mktemp("models") / "layers.onnx"
     onnx.save(layers_model(), path)
     return path
@@ -39,7 +39,7 @@ def call(*arguments, status: int = 0):
 
 
 def check_sums(found: Profile):
-    """Both tables hold the same time, operations and bytes, and with the rest they are the call."""
+    """Check that both tables have equal sums of time, operations and bytes, and that regions and rest are the call."""
     by_region, by_node = found.rows("region"), found.rows("node")
     in_regions = sum(region.seconds for region in found.regions)
     for rows in (by_region, by_node):
@@ -53,12 +53,12 @@ def check_sums(found: Profile):
 
 
 def product(a, b):
-    """A matrix product."""
+    """Multiply two matrices."""
     return a @ b
 
 
 def counted(function, *arguments) -> tuple[Cost, dict]:
-    """The cost of a function from shapes, and XLA's own analysis of it; compiled as users compile it."""
+    """Return our cost of a function and XLA's cost analysis, for a program compiled as by users."""
     compiled = jax.jit(function).lower(*arguments).compile({"xla_cpu_use_fusion_emitters": True})
     module = HloModule.parse(compiled.as_text())
     entry = module.computations[module.entry]
@@ -126,7 +126,7 @@ def test_every_heavy_node_of_a_model_is_found(models):
     check_sums(found)
     rows = {row.name: row for row in found.rows("node")}
     assert rows.keys() - {"(none)"} <= set(found.operators)
-    # Each layer's products of the input and of the carry, and at most a tenth more around them.
+    # The products with the input and the carry of each layer, and at most a tenth of other operations.
     products = {"lstm_4": 2 * (257 + 128) * 512, "lstm_5": 2 * (128 + 128) * 512, "dense_2": 2 * 128 * 257}
     for name, flops in products.items():
         assert flops <= rows[name].flops <= 1.1 * flops
@@ -180,7 +180,7 @@ ENTRY %main (x: f32[8,4], i: s32[]) -> (f32[1,4], bf16[2]) {
     assert entry.instructions["x"].op_name == "x['a']"
     fusion = entry.instructions["fusion.1"]
     assert (fusion.operands, fusion.called) == (("x", "i"), ("fused",))
-    # Only the row that is cut out is read, besides its number, and the row is written.
+    # The fusion reads one row and its index, and writes the row.
     assert cost_of(module, entry, fusion).nbytes == 16 + 4 + 16
 
 

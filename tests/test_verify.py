@@ -1,4 +1,4 @@
-"""`jaxrnn.verification.verify`: agreement is seen as agreement, and every difference is found and named."""
+"""`jaxrnn.verification.verify` accepts equal results, and finds and names each difference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxrnn.verification.sampling import random_inputs, symbols_of
 BF16 = np.dtype(ml_dtypes.bfloat16)
 NAN, INF = np.nan, np.inf
 
-#: What the real models need besides the defaults, and the engine that is to agree.
+#: Options of real models, and the engine to compare with.
 REAL = {
     "dtln_1": {},
     "silero_vad_16k_op15": {"static": {"sr": 16000}, "dims": {"sequence": 576, "batch": 2}, "engine": "reference"},
@@ -79,7 +79,7 @@ def test_types_that_onnx_runtime_does_not_exchange_go_to_the_reference():
 
 
 def test_static_and_given_inputs_reach_the_peer():
-    """The trip count of a loop is static here; half of the inputs are given, the other half random."""
+    """The trip count of the loop is static; some inputs are given, and others are random."""
     body = helper.make_graph(
         [helper.make_node("Add", ["carry", "step"], ["next"]), helper.make_node("Identity", ["go"], ["go_on"])],
         "body",
@@ -175,7 +175,7 @@ def test_errors_are_measured_where_they_are():
 
 
 def _lookup_model() -> onnx.ModelProto:
-    """Rows of a table by index, and a window whose length is a formula of another dimension."""
+    """Return a model with rows of a table by index, and a window whose length is a formula of another dimension."""
     graph = helper.make_graph(
         [helper.make_node("Gather", ["table", "tokens"], ["rows"])],
         "lookup",

@@ -1,4 +1,4 @@
-// What an element shows while it is folded, and its title when it is open. Every text is set as text, never as markup.
+// Cards of folded elements, and titles of open elements. All text is set as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -29,7 +29,7 @@ const titleOf = (key) => {
   return middle(name, 48);
 };
 
-// What a folded element shows: its lines of text, its marks and its colour.
+// The content of a card: lines of text, marks and colour.
 function cardOf(key) {
   const { kind, name, node, value } = elements.get(key);
   const marks = [];
@@ -76,7 +76,7 @@ function cardOf(key) {
 }
 
 function timeWithin(key) {
-  // of a section, what is latest in it
+  // the latest value of a section
   const found = within(key)
     .flatMap((node) => nodes[node].outputs.map(timeOf))
     .filter(Boolean);
@@ -86,7 +86,7 @@ function timeWithin(key) {
 
 const timeClass = (time) => (time === null ? "" : `time-${time.kind}`);
 
-// A later value has a stronger colour.
+// The colour is stronger for later values.
 function strength(time) {
   return time?.kind === "late" ? (0.35 + (0.65 * time.streamed.delay) / largestDelay).toFixed(2) : null;
 }

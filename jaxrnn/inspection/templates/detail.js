@@ -10,7 +10,7 @@ function html(name, attributes = {}, ...children) {
 }
 
 function jump(key, label) {
-  // a button that leads to an element
+  // a button that shows an element
   const made = html("button", { type: "button", class: "jump", title: label }, middle(label, 44));
   made.addEventListener("click", () => reveal(key));
   return made;

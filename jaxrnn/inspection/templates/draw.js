@@ -6,7 +6,7 @@ const placed = new Map(); // by element, where it is in the drawing: x, y, width
 const shapes = new Map(); // by element, its group in the drawing
 
 function curve(points) {
-  // through the middles between points, as soft as they are apart
+  // through the midpoints, smoother for larger distances
   if (points.length < 3) return `M${points.map(({ x, y }) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L")}`;
   const at = ({ x, y }) => `${x.toFixed(1)} ${y.toFixed(1)}`,
     mid = (a, b) => ({ x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 });
@@ -16,7 +16,7 @@ function curve(points) {
   return `${path}L${at(points.at(-1))}`;
 }
 
-// The ends of a piece for one value: at the port of an open box, or at the border of the box that the piece is in.
+// The ends of a piece for one value: at the port of an open box, or at the border of the enclosing box.
 function endsOfPiece({ from, to, points }, arranged, value, x, y) {
   const inside = { x: x + arranged.left, y: y + arranged.top };
   const path = points.map((point) => ({ x: point.x + inside.x, y: point.y + inside.y }));
@@ -104,7 +104,7 @@ function drawBox(arranged, x, y, layer) {
   }
 }
 
-// From below an output to above an input, past all that lies between, on the side that is nearer.
+// From below an output to above an input, around the elements in between, on the nearer side.
 function around(start, end, others, taken) {
   const a = { x: start.x + start.width / 2, y: start.y + start.height },
     b = { x: end.x + end.width / 2, y: end.y };
@@ -129,7 +129,7 @@ function around(start, end, others, taken) {
   return `${down}${across}${back}H${b.x + out * 5}Q${b.x} ${high} ${b.x} ${high + 5}V${b.y - 1}`;
 }
 
-// Arrows from outputs back to inputs, each on a lane of its own: of the state, and of what a body carries.
+// Arrows from outputs back to inputs for state and carries, each on a separate lane.
 function drawReturns(layer) {
   const lanes = new Map();
   for (const [number, { from, to, kind, state, node }] of returns.entries()) {

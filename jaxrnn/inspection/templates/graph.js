@@ -1,6 +1,6 @@
-// The file as a tree of elements and the links between them; what of it is visible when some are folded.
+// The file as a tree of elements with links, and the visible part of the tree if elements are folded.
 //
-// Elements by key: "n3" is a node, "b3" a node that holds graphs (a box when it is open, with "n3" as its head), "g2"
+// Keys of elements: "n3" is a node, "b3" a node with graphs (an open box with "n3" as its head), "g2"
 // one of several graphs in such a box, "s4" a section, "i2.0" and "o2.0" an input and an output of graph 2.
 
 const facts = JSON.parse(document.getElementById("facts").textContent);
@@ -99,7 +99,7 @@ function remove(key) {
   elements.delete(key);
 }
 
-// Outputs of a body that nobody reads, such as weights that a loop hands on to itself.
+// Unread outputs of a body, such as weights that a loop passes to the next iteration.
 const read = new Set([...links, ...returns].map(({ from }) => from));
 const idle = [...elements.values()].filter(
   ({ key, kind, parent }) => kind === "output" && parent !== null && !read.has(key),
@@ -133,19 +133,19 @@ const childrenOf = (key) => (key === null ? roots : elements.get(key).children);
 const canOpen = (key) => childrenOf(key).length > 0;
 
 function pathTo(key) {
-  // the boxes around an element, the outermost first
+  // the enclosing boxes of an element, the outermost first
   const path = [];
   for (let at = elements.get(key).parent; at !== null; at = elements.get(at).parent) path.unshift(at);
   return path;
 }
 
 function shown(key) {
-  // the element itself, or the folded one that hides it
+  // the element, or the folded element that contains it
   return pathTo(key).find((box) => !opened.has(box)) ?? key;
 }
 
 function within(key) {
-  // the numbers of the nodes inside of an element and of its own
+  // the numbers of the nodes of an element
   const { node, kind, children } = elements.get(key);
   const own = node === undefined || kind === "branch" || kind === "head" ? [] : [node];
   return [...own, ...children.flatMap(within)];
@@ -156,7 +156,7 @@ function countOpen(key) {
 }
 
 function openFirst(most) {
-  // box by box from outside, as long as that leaves a drawing that people take in
+  // box by box from outside, while the drawing remains readable
   for (let level = roots; level.length;) {
     const boxes = level.filter(canOpen);
     boxes.forEach((box) => opened.add(box));
@@ -185,7 +185,7 @@ const problemIn = (key) => within(key).some((node) => nodes[node].problem !== nu
 
 const outside = new Set([...graphs[0].inputs, ...nodes.flatMap(({ graph, outputs }) => (graph ? [] : outputs))]);
 
-// What is known of a value in time: null for one without a time axis, else its kind and its frames.
+// The kind and the frames of a value along time; null without a time axis.
 function timeOf(value) {
   if (value === null) return null;
   const streamed = inPulses?.values[value];
@@ -193,7 +193,7 @@ function timeOf(value) {
     if (streamed.axis === null) return { kind: "end", streamed };
     return { kind: streamed.delay > 0 ? "late" : "now", streamed };
   }
-  // Inside of bodies, a name of a dimension says less: exporters write down what they saw around them.
+  // Names of dimensions in bodies are less reliable: exporters copy them from the surrounding graph.
   const symbol = inPulses?.symbol,
     shape = outside.has(value) ? (values[value].shape ?? []) : [];
   return symbol && shape.some((size) => spells(size, symbol)) ? { kind: "now", streamed: null } : null;
@@ -209,7 +209,7 @@ const delays = Object.values(inPulses?.values ?? {}).map(({ delay }) => delay ??
 const largestDelay = Math.max(0, ...delays);
 
 function valuesOf(key) {
-  // what a node makes and reads, or the value that an input or output is
+  // the outputs and inputs of a node, or the value of an input or output
   const { kind, node, value } = elements.get(key);
   if (value !== undefined) return [value];
   if (node === undefined || kind === "branch") return [];

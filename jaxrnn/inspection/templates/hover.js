@@ -1,4 +1,4 @@
-// What is under the mouse: its facts beside it, and the way of its values.
+// The element under the mouse: a tip with facts, and highlighted lines of its values.
 
 const tip = document.getElementById("tip");
 
@@ -21,7 +21,7 @@ function returnRows({ dataset }) {
   if (kind === "carry") {
     return [
       `carried: ${elements.get(from).name} → ${elements.get(to).name}`,
-      `${typeText(elements.get(to).value)}, from each step to the next`,
+      `${typeText(elements.get(to).value)}, from step to step`,
     ];
   }
   const variable = facts.state[state];
@@ -53,7 +53,7 @@ function streamProblem() {
 }
 
 function lightUp(numbers, ...keys) {
-  // the lines that carry values, and elements
+  // elements and the lines of values
   canvas.querySelectorAll(".lit").forEach((each) => each.classList.remove("lit"));
   const wanted = new Set(numbers.map(String));
   if (wanted.size) {
@@ -96,7 +96,7 @@ canvas.addEventListener("mousemove", (event) => {
       .slice(0, 6)
       .map((value) => [values[value].name, typeText(value), ...timeText(value)].join("; "));
     tell(event, [
-      ...(rows.length ? rows : ["made by the loop itself"]),
+      ...(rows.length ? rows : ["computed by the loop"]),
       numbers.length > 6 ? `and ${numbers.length - 6} more` : "",
     ]);
     lightUp(numbers, ...endsOf(numbers));

@@ -1,5 +1,5 @@
-// Places of all that is visible. Every open box is laid out by itself, in layers, and is then one element of the box
-// around it; a value that crosses a border goes through a port, so that lines inside lead from border to element.
+// Positions of the visible elements. Each open box is laid out separately, in layers, and is then an element of the box
+// around it. A value crosses the border of a box at a port, so lines inside connect ports and elements.
 
 const FONT = 12,
   LINE = 15,
@@ -27,7 +27,7 @@ function sizeOf(card) {
   };
 }
 
-// The links between visible elements, cut into pieces, one for each box that they cross: by box, "from>to" to a piece.
+// The links between visible elements, cut into one piece per crossed box: by box, "from>to" to a piece.
 function pieces() {
   const found = new Map([[null, new Map()]]);
   const piece = (box, from, to, value) => {
@@ -56,7 +56,7 @@ function pieces() {
   return found;
 }
 
-// Where everything in a box is, from its upper left corner; boxes inside first.
+// Positions in a box relative to the upper left corner; inner boxes first.
 function arrange(box, cut) {
   const inside = new Map(),
     boxes = new Map();

@@ -1,4 +1,4 @@
-// Search, buttons and keys; and the first drawing.
+// Search, buttons, keys, and the first drawing.
 
 const search = document.getElementById("search"),
   results = document.getElementById("results");
@@ -17,7 +17,7 @@ let hits = [],
 
 function find() {
   const words = search.value.toLowerCase().replace(/,\s+/g, ",").split(/\s+/).filter(Boolean);
-  // First those that are called so, then those that read or make what is called so.
+  // First elements with a matching name, then elements that read or compute a value with a matching name.
   const called = ({ name, operator }) => {
     return words.some((word) => operator.toLowerCase().startsWith(word) || name.toLowerCase().includes(word));
   };

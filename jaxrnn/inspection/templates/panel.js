@@ -1,4 +1,4 @@
-// Selecting, unfolding and folding, and the rows of the panel that lead to elements.
+// Selection, folding and unfolding, and the rows of the panel that show elements.
 
 let selected = null;
 
@@ -13,7 +13,7 @@ function select(key) {
   describe(key);
 }
 
-// Unfold whatever hides an element, and show it in the middle.
+// Unfold the boxes around an element, and centre the element.
 function reveal(key) {
   const hidden = pathTo(key).filter((box) => !opened.has(box));
   hidden.forEach((box) => opened.add(box));
@@ -27,7 +27,7 @@ function reveal(key) {
   found?.classList.add("found");
 }
 
-// Fold or unfold, with the upper left corner where it was, unless what unfolds would leave the window.
+// Fold or unfold with a fixed upper left corner, unless the unfolded box would leave the window.
 function toggle(key) {
   const before = placed.get(key);
   opened.has(key) ? opened.delete(key) : opened.add(key);

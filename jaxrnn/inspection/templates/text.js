@@ -1,4 +1,4 @@
-// Values, sizes and times as people read them.
+// Texts for values, sizes and times.
 
 function middle(text, most = 34) {
   const letters = [...text];
@@ -32,7 +32,7 @@ function timeText(value) {
   const { delay, rate, first, last, varies } = time.streamed;
   if (time.kind === "end") return ["known when the stream ends"];
   const said = [delay === null ? "the same in every frame" : `delay ${plural(delay, "frame")}`];
-  if (rate !== "1") said.push(`${rate} frames an input frame`);
+  if (rate !== "1") said.push(`${rate} frames per input frame`);
   if (varies && first === null) said.push("history: all of the past");
   else if (varies && fraction(first) < 0) said.push(`history: ${plural(-fraction(first), "input frame")}`);
   if (varies && fraction(last) > 0) said.push(`look-ahead: ${plural(fraction(last), "input frame")}`);
@@ -47,7 +47,7 @@ function fraction(text) {
 
 const short = (number) => (number === null ? "NaN" : Number(number.toPrecision(3)).toString());
 
-// A text whose parts that are the symbol of time are elements of their own.
+// A text in which the symbol of time is a separate element.
 function inTime(text, emphasized) {
   const symbol = inPulses?.symbol;
   if (!symbol || !text.includes(symbol)) return [text];

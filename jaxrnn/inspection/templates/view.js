@@ -1,4 +1,4 @@
-// The window onto the drawing: pan, zoom and fit.
+// The view of the drawing: pan, zoom and fit.
 
 let view = { x: 0, y: 0, scale: 1 };
 const LEAST = 0.02,
@@ -42,7 +42,7 @@ function inSight({ x, y, width, height }) {
   return left >= 0 && top >= 0 && right <= canvas.clientWidth && bottom <= canvas.clientHeight;
 }
 
-// An area as large as the window has room for, but not so small that nobody can read it: then from its top.
+// Fit an area into the window; if the text would be too small to read, show the top of the area.
 function lookInto({ x, y, width, height }) {
   const { clientWidth, clientHeight } = canvas,
     room = 40;
