@@ -328,7 +328,7 @@ def names(name: str) -> Texts:
 
 
 def _resolved(path: str) -> Any:
-    """The object at a dotted path."""
+    """Return the object at a dotted path."""
     module, _, rest = path, "", []
     while True:
         try:
@@ -398,7 +398,7 @@ def _array(value: Any) -> str:
 
 
 def _attempt(describe: Callable[[], Iterable[str]]) -> list[str]:
-    """The lines, or the error in their place."""
+    """Return the lines, or the error."""
     try:
         return [*describe()]
     except Exception as error:
@@ -488,7 +488,7 @@ def _possible(line: str) -> bool:
 
 
 def _made(folder: str, make: Callable[..., Texts], arguments: tuple[str, ...]) -> tuple[Texts, float]:
-    """The texts of an entry, and the seconds that they took."""
+    """Return the texts of an entry and the seconds to make the texts."""
 
     def give_up(*_: Any) -> None:
         raise TimeoutError

@@ -82,6 +82,9 @@ def compare(
         scaled: multiply ``atol`` by the largest finite ``|peer|`` if that is above 1. Use it for values inside a
             graph, where large terms may cancel.
         time_axis: axis of frames, for `Comparison.first_frame`.
+
+    Raises:
+        InputError: a tolerance is negative or NaN.
     """
     if here is None or peer is None or isinstance(here, (list, tuple)) or isinstance(peer, (list, tuple)):
         return _compare_items(name, here, peer, atol, rtol, scaled)

@@ -76,7 +76,7 @@ def restore_types(infos: Sequence[ArraySpec], arrays: Mapping[str, Any]) -> dict
 def random_inputs(
     model: Model, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None, seed: int = 0
 ) -> Sample:
-    """Draw random arrays for the inputs of a model that the caller does not supply.
+    """Return inputs of a model: the arrays of the caller, and random arrays for missing inputs.
 
     Floats are standard normal. Integers are 0 or 1; integers that index a constant table with Gather are any row.
 
@@ -101,7 +101,7 @@ def random_arrays(
     limits: Mapping[str, int] | None = None,
     frames: int | None = None,
 ) -> Sample:
-    """Draw arrays as `random_inputs` for declarations without a model.
+    """Return inputs as `random_inputs` for declarations without a model.
 
     `limits` are exclusive upper bounds of integer inputs, by default 2. With `frames`, all arrays, including the
     arrays of the caller, are recordings with a first axis of that size.
