@@ -189,6 +189,6 @@ def test_profile_shows_the_error(models):
     assert difference["decibels"] > 20
     shown = CliRunner().invoke(main, arguments)
     assert "weights in bfloat16: 727 kB instead of 1.45 MB" in shown.output
-    assert "signal over error" in shown.output
+    assert "signal-to-error" in shown.output
     refused = CliRunner().invoke(main, [*arguments, "--what", "apply"])
     assert refused.exit_code == 2
