@@ -14,12 +14,12 @@ set -euo pipefail
 settings=${1:?give a file of settings}
 tries=5
 
-# Processes end by themselves when one is lost, and say which: Slurm is not to be faster.
+# JAX ends the other processes when one is lost: Slurm must not be faster, so that a checkpoint is written to its end.
 status=0
 srun --kill-on-bad-exit=0 --label jaxrnn finetune "$settings" || status=$?
 
-# 75: another process was lost; 137: this one was killed.
-if [[ $status == 75 || $status == 137 ]] && (( ${SLURM_RESTART_COUNT:-0} < tries )); then
+# From 128 on, a signal ended a process: its own, or JAX's abort because another process was lost. 130 is an interrupt.
+if (( status >= 128 && status != 130 && ${SLURM_RESTART_COUNT:-0} < tries )); then
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"

@@ -11,12 +11,12 @@ import pytest
 
 import jaxrnn
 from jaxrnn._files import arrays
-from jaxrnn.cli.files import load_archive, load_array
+from jaxrnn.cli.options import load_archive, load_array
 from jaxrnn.evaluation.metrics.counts import Segments
 from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.settings.files import SettingsFile
 from jaxrnn.settings.models import Settings
-from jaxrnn.training.npz_files import read_npz
+from jaxrnn.training.examples import read_npz
 
 ONES = np.ones((4, 3), np.float32)
 #: Everyone who reads arrays: of one file, and by name.

@@ -71,8 +71,8 @@ def test_nothing_that_differs_is_written(models, tmp_path, monkeypatch):
     ("options", "said"),
     [
         ((), "Here: --symbol NAME"),
-        (("--pulse", 4), "--pulse is about pulses: it needs --symbol"),
-        (("--multiple", 2), "--multiple is about pulses"),
+        (("--pulse", 4), "--pulse needs --symbol NAME"),
+        (("--multiple", 2), "--multiple needs --symbol NAME"),
         (("--symbol", "T"), "no input has a dimension 'T'; dimensions left open: S"),
         (("--symbol", "S", "--pulse", 3), "a pulse of 3 frame(s) does not fit"),
         (("--symbol", "S", "--dim", "S=4"), "--dim gives 'S'"),
@@ -91,7 +91,7 @@ def test_machine_code_is_kept_and_run_where_it_is_asked_for(tmp_path):
     made = call_json(*arguments, "--native", "--streams", 2)
     assert made["native"] == ["step", "step_2", "pool_run_2", "pool_take_2", "pool_clear_2"]
     assert made["verified"]
-    assert "--streams is for machine code" in call_json(*arguments, "--streams", 2, status=2)["error"]
+    assert "--streams needs --native" in call_json(*arguments, "--streams", 2, status=2)["error"]
     stream = ["stream", out, "--random", "--steps", 3]
     native, portable = (call_json(*stream, "-o", tmp_path / "out.npz", *more) for more in (["--native"], []))
     assert native.keys() == portable.keys()

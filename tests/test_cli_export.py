@@ -12,7 +12,7 @@ from small_models import a_little_wrong, layers_model, operator_replaced
 from test_cli import call, call_json
 
 import jaxrnn
-from jaxrnn.cli.files import save_archive
+from jaxrnn.cli.options import save_archive
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_what_is_said_about_mistakes(layers, tmp_path):
     out, step = ("-o", tmp_path / "out.onnx"), ("--step", "3")
     mistakes = [
         ((file, "--params", archive, "--checkpoint", tmp_path, *out), "either --checkpoint DIR or --params"),
-        ((file, "--params", archive, *step, *out), "--step chooses a checkpoint"),
+        ((file, "--params", archive, *step, *out), "--step needs --checkpoint DIR"),
         ((file, "--checkpoint", tmp_path, *step, "--last", *out), "--step and --last exclude each other"),
         ((file, "--params", archive, "--dim", "T=3", *out), "it needs --verify"),
         ((file, "--params", archive, "--dim", "Q=3", "--verify", *out), "no dimension 'Q'"),

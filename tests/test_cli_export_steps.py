@@ -11,8 +11,8 @@ from test_cli import call, call_json
 from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn.cli import export_step
-from jaxrnn.cli.files import save_archive
+from jaxrnn.cli import export_writing
+from jaxrnn.cli.options import save_archive
 from jaxrnn.demo import PACKAGED
 
 STREAM = ("--symbol", "T", "--pulse", 2)
@@ -76,7 +76,7 @@ def test_a_stream_and_its_flush(offline, tmp_path):
         assert word in text
     assert text.rstrip().endswith("agrees")
     text = call("export", offline, *STREAM, "-o", out).stdout
-    assert "of total, y, the last of a recording does not come out: --flush FLUSH.onnx" in text
+    assert "the last frames of total, y stay inside: --flush FLUSH.onnx" in text
 
 
 @pytest.mark.thorough
@@ -102,12 +102,12 @@ def test_a_step(step, tmp_path):
 
 
 def test_a_file_that_differs_is_not_written(offline, tmp_path, monkeypatch):
-    write = export_step.export_onnx
+    write = export_writing.export_onnx
 
     def write_another(stepper, params, path, **options):
         return write(stepper, {name: 1.01 * array for name, array in params.items()}, path, **options)
 
-    monkeypatch.setattr(export_step, "export_onnx", write_another)
+    monkeypatch.setattr(export_writing, "export_onnx", write_another)
     arguments = ("export", offline, *STREAM, "-o", tmp_path / "s.onnx", "--flush", tmp_path / "f.onnx", "--verify")
     text = call(*arguments, status=1).stdout
     for word in ("elements differ, first in frame 0", "differs", "nothing was written"):
@@ -120,7 +120,7 @@ def test_a_file_that_differs_is_not_written(offline, tmp_path, monkeypatch):
 MISTAKES = {
     "no steps": ((), "give --symbol T for a stream"),
     "no such dimension": (("--symbol", "S"), "'S'"),
-    "a pulse of steps": (("--pulse", 2), "--pulse is about pulses"),
+    "a pulse of steps": (("--pulse", 2), "--pulse needs --symbol NAME"),
     "the flush of a step": (("--flush", "{}/f.onnx"), "--flush is for a stream"),
     "a flush in no folder": ((*STREAM, "--flush", "{}/no/f.onnx"), "no folder"),
     "two sizes": ((*STREAM, "--dim", "batch=2,3"), "needs one size"),

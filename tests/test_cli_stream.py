@@ -347,14 +347,14 @@ PULSE_MISTAKES = {
     "no frames": (["--symbol", "T", "--input", "x={dir}/empty.npy"], "no frames"),
     "too many frames": (["--symbol", "T", "--input", "x={dir}/x.npy", "--frames", "24"], "have 23 frames"),
     "frames as a size": (["--symbol", "T", "--random", "--dim", "T=9"], "--frames"),
-    "an uneven length": (["--symbol", "T", "--random", "--multiple", "4", "--frames", "10"], "no multiple of 4"),
+    "an uneven length": (["--symbol", "T", "--random", "--multiple", "4", "--frames", "10"], "not a multiple of 4"),
     "a pulse between": (
         ["--symbol", "T", "--random", "--multiple", "4", "--pulse", "6"],
         "a multiple of 4 frames, such as 4, 8",
     ),
     "too short": (["--symbol", "T", "--random", "--shortest", "9", "--frames", "8"], "fewer than --shortest 9"),
-    "steps": (["--symbol", "T", "--random", "--steps", "9"], "--steps is about steps"),
-    "pulses of steps": (["--random", "--pulse", "9"], "--pulse is about pulses"),
+    "steps": (["--symbol", "T", "--random", "--steps", "9"], "--steps is for steps"),
+    "pulses of steps": (["--random", "--pulse", "9"], "--pulse needs --symbol NAME"),
     "nothing to verify": (["--random", "--verify"], "--symbol NAME"),
     "no folder": (["--symbol", "T", "--random", "-o", "{dir}/none/out.npz"], "there is no folder"),
 }
@@ -405,7 +405,7 @@ def test_compile_names_a_missing_size(models, tmp_path):
     assert not list(tmp_path.iterdir())
     assert call_json(*arguments, "--dim", "sequence=576")["verified"]
     repeated = call("compile", tmp_path / "vad.jaxrnn", "-o", tmp_path / "again.jaxrnn", status=2)
-    assert "is compiled already" in repeated.stderr
+    assert "is already compiled" in repeated.stderr
 
 
 @pytest.mark.parametrize(

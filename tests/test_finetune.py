@@ -23,9 +23,9 @@ import jaxrnn
 from jaxrnn.cli import main
 from jaxrnn.demo import PACKAGED
 from jaxrnn.settings.files import SettingsFile
-from jaxrnn.settings.reference import reference
+from jaxrnn.settings.models import reference
 from jaxrnn.training import Checkpoints
-from jaxrnn.training.npz_files import NpzFiles
+from jaxrnn.training.examples import NpzFiles
 from jaxrnn.training.prepared import prepare_training
 from jaxrnn.training.settings import TrainingSettings
 
@@ -481,5 +481,5 @@ def test_examples_and_warnings_are_answered_as_settings(folder):
     np.savez(folder / "0.npz", x=np.ones((1, 64), np.float32), wanted=np.ones((1, 1), np.float32))
     changes = {"loss": {"name": "mse", "output": "y", "target": "wanted"}, "sequences": None, "optimizer": None}
     said = call(write(folder, data={"npz": "0.npz"}, steps=1, batch_size=1, **changes)).stderr
-    assert "warning: this trains what is a buffer in most models: 'basis' (a Fourier basis), " in said
+    assert "warning: this trains parameters that are buffers in most models: 'basis' (a Fourier basis), " in said
     assert "as they are: optimizer: {freeze: ['basis', 'norm.mean', 'norm.var']}; " in said

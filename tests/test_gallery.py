@@ -13,7 +13,7 @@ import soundfile
 
 import jaxrnn
 from jaxrnn.profiling import Cost, Profile, Region
-from jaxrnn.training.fitted import Fitted
+from jaxrnn.training.fit import Fitted
 from tools import gallery
 from tools.gallery import Figures, Picture, Printed, Sound, engines, entry, exactness, finetuning, profiling, streams
 from tools.gallery.making import KEPT, find

@@ -96,7 +96,7 @@ COMMANDS = {
     "what is profiled": (
         model(RELU),
         ["profile", "--batch", "2", "--what", "apply"],
-        "--batch is about .* --dim NAME=",
+        "--batch is for .* --dim NAME=",
     ),
 }
 

@@ -224,7 +224,7 @@ def test_command_says_what_does_not_fit(layers, models):
     for arguments, said in {
         (layers, "--batch", 2): "--dim NAME=SIZE",
         (layers, "--length", 5, "--dim", "T=6"): "--dim gives T=6",
-        (layers, "--symbol", "T", "--what", "scan"): "--symbol is about streams",
+        (layers, "--symbol", "T", "--what", "scan"): "--symbol is for streams",
         (layers, "--pulse", 2): "needs --symbol",
         (layers, "--dim", "U=6"): "there is no dimension 'U'",
         (dtln, "--length", 5): "length is for the whole graph and scans",

@@ -16,9 +16,9 @@ from training_cases import examples, flat_fit, furthest, in_order, jax_tree, mea
 import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.training import Optimizer, Sequences, Validation, fit, validate
-from jaxrnn.training.forward import Forward
 from jaxrnn.training.optimizers import learning_rate
 from jaxrnn.training.time_axes import make_layout
+from jaxrnn.training.updates import Forward
 
 RATE = 0.05
 

@@ -14,7 +14,7 @@ from training_cases import flat_fit, same
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
-from jaxrnn.training.buffers import kind_of, patterns_for, untrained_buffers
+from jaxrnn.training.parameters import kind_of, patterns_for, untrained_buffers
 
 WINDOWS = {
     "rectangular": np.ones,

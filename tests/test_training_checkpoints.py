@@ -228,7 +228,7 @@ def test_what_is_no_checkpoint_is_left_alone(model, whole, tmp_path, foreign):
     (tmp_path / foreign).parent.mkdir(parents=True)
     (tmp_path / foreign).write_text("mine")
     place = foreign.partition("/")[0]
-    said = rf"/{place} is no checkpoint of a training: it holds neither arrays nor facts; it is passed over"
+    said = rf"/{place} is not a checkpoint of a training: the folder has neither arrays nor facts; it is skipped"
     with pytest.warns(UserWarning, match=said):
         load_checkpoint(tmp_path, model)
     with pytest.warns(UserWarning, match=said):

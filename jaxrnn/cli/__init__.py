@@ -1,30 +1,36 @@
-"""The command ``jaxrnn``. Each sub-command is a module of this package, imported when it is called."""
+"""The command ``jaxrnn``. Each subcommand is a module of this package, imported when it is called."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
 import importlib
+import os
+import platform
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
 from jaxrnn._files.arguments import writing_for
-from jaxrnn.cli.cache import keep_programs
+from jaxrnn._jax.processors import features
 from jaxrnn.cli.errors import MISMATCH, MISTAKE, MismatchError, ask_for_json, print_error, print_json_error
 from jaxrnn.errors import JaxrnnError
 
-#: Sub-command to the module and attribute that hold it, and its one line in ``jaxrnn --help``.
+#: Each subcommand: its module and attribute, and its line in ``jaxrnn --help``.
 COMMANDS = {
-    "inspect": ("jaxrnn.cli.inspect:inspect", "Show what is in an ONNX file, and what cannot be run."),
-    "run": ("jaxrnn.cli.run:run", "Run a model on arrays from files, or on random ones."),
-    "verify": ("jaxrnn.cli.verify:verify", "Compare a model's results with another engine's."),
-    "stream": ("jaxrnn.cli.stream:stream", "Run a model in steps or pulses over recordings, and time them."),
-    "profile": ("jaxrnn.cli.profile:profile", "Show where a model's time goes, by node or by region."),
+    "inspect": ("jaxrnn.cli.inspect:inspect", "Show the content of an ONNX file, and the nodes that cannot run."),
+    "run": ("jaxrnn.cli.run:run", "Run a model on arrays from files, or on random arrays."),
+    "verify": ("jaxrnn.cli.verify:verify", "Compare a model's outputs with those of another engine."),
+    "stream": ("jaxrnn.cli.stream:stream", "Run a model over recordings in steps or pulses, and time them."),
+    "profile": ("jaxrnn.cli.profile:profile", "Show the time of a model by node or by region."),
     "compile": (
         "jaxrnn.cli.compile:compile_model",
         "Write a model's step and scan to a file that runs without ONNX.",
     ),
-    "finetune": ("jaxrnn.cli.finetune:finetune", "Train a model on examples, as a file of settings says."),
+    "finetune": ("jaxrnn.cli.finetune:finetune", "Train a model on examples, with a file of settings."),
     "export": ("jaxrnn.cli.export:export", "Write an ONNX file: a stream, a step, or trained parameters."),
     "evaluate": ("jaxrnn.cli.evaluate:evaluate", "Run a model over a corpus: metrics, tables and a report."),
     "demo": ("jaxrnn.cli.demo:demo", "Denoise a synthetic signal with the packaged network."),
@@ -32,34 +38,34 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called, and whose errors are one line and exit status 2."""
+    """A group that imports a subcommand when it is called, and prints an error as one line with exit status 2."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the commands, without importing them."""
+        """Return the names of the subcommands without importing them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name, imported now."""
+        """Import a subcommand."""
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         return getattr(importlib.import_module(module), attribute)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands in the help, without importing them."""
+        """Write the list of subcommands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_line) for name, (_, help_line) in COMMANDS.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Remember whether errors are wanted as JSON, before any command reads its options."""
+        """Note ``--json`` before a subcommand parses its options, and accept ``--no-cache`` after the subcommand."""
         if "--json" in args:
             ask_for_json(ctx)
-        if "--no-cache" in args:  # after a command, too
+        if "--no-cache" in args:  # also after a subcommand
             args = ["--no-cache", *(each for each in args if each != "--no-cache")]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what the user can mend is said in one line and not as a traceback."""
+        """Run the subcommand, and print an error that the user can fix without a traceback."""
         try:
             with writing_for("command"):
                 return super().invoke(ctx)
@@ -107,32 +113,67 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool)
     expose_value=False,
     is_eager=True,
     callback=_print_version,
-    help="Show the versions of jaxrnn, jax, onnx and numpy, and the devices that JAX sees.",
+    help="Show the versions of jaxrnn, jax, onnx and numpy, and the devices of JAX.",
 )
 @click.option(
     "--cache/--no-cache",
     default=True,
-    help="Keep compiled programs for the next command, in your cache folder or in JAX_COMPILATION_CACHE_DIR.",
+    help="Keep compiled programs for later commands, in your cache folder or in JAX_COMPILATION_CACHE_DIR.",
 )
 def main(cache: bool) -> None:
     """Recurrent networks from ONNX files as pure JAX functions.
 
     \b
-    jaxrnn inspect model.onnx                          what is in it
-    jaxrnn verify model.onnx                           does jaxrnn compute what ONNX Runtime computes
-    jaxrnn run model.onnx --random --output out.npz    compute its outputs
-    jaxrnn stream model.onnx --random                  how long a step takes, its state carried on
-    jaxrnn stream net.onnx --symbol S --random         a model over whole recordings, in pulses of S
-    jaxrnn profile model.onnx                          where the time of a step goes, node by node
-    jaxrnn compile model.onnx -o model.jaxrnn          its step in a file that needs no ONNX
-    jaxrnn finetune settings.yaml                      train it further on examples
-    jaxrnn export model.onnx --checkpoint DIR -o out   the file again, with trained parameters
-    jaxrnn export net.onnx --symbol S -o out.onnx      its pulses as an ONNX file of their own
-    jaxrnn evaluate settings.yaml                      run it over a corpus: metrics, tables, a report
-    jaxrnn demo                                        no file at hand: denoise a synthetic voice
+    jaxrnn inspect model.onnx                          show inputs, state, operators
+    jaxrnn verify model.onnx                           compare with ONNX Runtime
+    jaxrnn run model.onnx --random --output out.npz    compute the outputs
+    jaxrnn stream model.onnx --random                  run a model in steps, and time them
+    jaxrnn stream net.onnx --symbol S --random         run an offline model in pulses of S
+    jaxrnn profile model.onnx                          show the time of each node
+    jaxrnn compile model.onnx -o model.jaxrnn          write a step that needs no ONNX
+    jaxrnn finetune settings.yaml                      train a model on examples
+    jaxrnn export model.onnx --checkpoint DIR -o out   write the file with trained parameters
+    jaxrnn export net.onnx --symbol S -o out.onnx      write a stream as an ONNX file
+    jaxrnn evaluate settings.yaml                      run a model over a corpus
+    jaxrnn demo                                        denoise a synthetic voice; needs no file
 
-    Exit status: 0 if all is well, 1 if a comparison failed, 2 for a bad file, input or option. With --json a command
+    Exit status: 0 for success, 1 for a failed comparison, 2 for a bad file, input or option. With --json, a command
     prints one JSON object on standard output and nothing else; an error is {"error": ...}.
     """  # noqa: D301
     if cache:
         keep_programs()
+
+
+#: Largest size of the folder in bytes; JAX removes the least recently used programs first.
+_SIZE = 1 << 30
+
+
+def keep_programs() -> None:
+    """Have JAX keep compiled programs in the user's cache folder. Call this before JAX is imported.
+
+    ``JAX_COMPILATION_CACHE_DIR`` and the related variables take precedence. Without a writable folder, JAX keeps
+    nothing.
+    """
+    if "jax" in sys.modules:
+        return  # part of a larger program, which chooses the cache
+    import platformdirs
+
+    folder = Path(platformdirs.user_cache_path("jaxrnn")) / "programs" / _processor()
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            return
+    for name, value in {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_COMPILATION_CACHE_MAX_SIZE": str(_SIZE),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+def _processor() -> str:
+    """Return an identifier of the processor: machines that share the folder may differ in instructions."""
+    described = " ".join([platform.machine(), *features()])
+    return hashlib.sha256(described.encode()).hexdigest()[:16]

@@ -1,30 +1,39 @@
-"""``jaxrnn compile``: a model's steps or pulses, ahead of time, in one file that has been seen to work."""
+"""``jaxrnn compile``: write steps or pulses of a model, compiled ahead of time and verified, to one file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from jaxrnn._files.messages import bytes_of
 from jaxrnn._files.stores import in_place_of
 from jaxrnn.cli.errors import MismatchError
-from jaxrnn.cli.inputs import dim_option
-from jaxrnn.cli.options import ModelFile, json_option, model_file, output_option
+from jaxrnn.cli.options import (
+    ModelFile,
+    PulseOptions,
+    dim_option,
+    json_option,
+    model_file,
+    output_option,
+    pulse_options,
+)
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, show, text_of
-from jaxrnn.cli.pulses import PulseOptions, pulse_options
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
-    from jaxrnn.steps.stepper import Stepper
+    from jaxrnn.runtime.compiled import CompiledStepper
+    from jaxrnn.steps.stepper import State, Stepper
+    from jaxrnn.steps.stepspec import StepSpec
     from jaxrnn.verification import Comparison
 
 
 @click.command("compile")
 @model_file
-@output_option("OUT.jaxrnn", "The file to write. It appears when it has been loaded again and compared.", required=True)
+@output_option("OUT.jaxrnn", "File to write. The file appears once it has been loaded and compared.", required=True)
 @dim_option("Size of an open dimension of the inputs, other than the batch and time. 'jaxrnn inspect' shows the names.")
 @pulse_options
 @click.option(
@@ -32,19 +41,19 @@ if TYPE_CHECKING:
     "platforms",
     multiple=True,
     type=click.Choice(["cpu", "cuda", "rocm", "tpu"]),
-    help="What to compile for; may be given several times. [default: what JAX uses here]",
+    help="Platform to compile for; may be given several times. [default: the platform of JAX here]",
 )
 @click.option(
     "--native",
     is_flag=True,
-    help="Keep machine code, too, for this processor and installation: where it is asked for, nothing is compiled.",
+    help="Also keep machine code for this processor and installation, which runs without compiling.",
 )
 @click.option(
     "--streams",
     "batches",
     multiple=True,
     type=click.IntRange(min=1),
-    help="With --native, how many streams besides a single one it is for; may be given several times.",
+    help="With --native: number of streams, besides a single stream; may be given several times.",
 )
 @json_option
 def compile_model(
@@ -56,14 +65,13 @@ def compile_model(
     native: bool,
     batches: tuple[int, ...],
 ) -> None:
-    """Write a model's parameters and its step to a file that needs no ONNX to run.
+    """Write the parameters and the step of a model to a file that runs without ONNX.
 
-    Without --symbol, a call of the model is a step: the file has a scan, too, with the number of frames left open.
-    With --symbol, the model works on whole recordings, and is turned into one that takes --pulse frames a step. The
-    number of streams stays open in both.
+    Without --symbol, a call of the model is a step, and the file also has a scan with an open number of frames. With
+    --symbol, an offline model becomes a stream that takes --pulse frames per step. The number of streams stays open.
 
-    jaxrnn.load_compiled reads the file. Before it appears it is loaded again, and what it gives on random inputs is
-    compared with what the model gives: some steps, and the flush. Exit status 1 if they differ.
+    jaxrnn.load_compiled reads the file. Before the file appears, it is loaded again, and some steps and the flush on
+    random inputs are compared with those of the model. Exit status 1 if they differ.
 
     \b
     Examples:
@@ -72,14 +80,13 @@ def compile_model(
       jaxrnn compile keywords.onnx -o keywords.jaxrnn --symbol S --pulse 4
       jaxrnn compile keywords.onnx -o keywords.jaxrnn --symbol S --native --streams 64
     """  # noqa: D301
-    from jaxrnn.cli.compile_checks import compare_steppers
     from jaxrnn.errors import ModelError
     from jaxrnn.runtime.compiled import is_compiled, load_compiled, save_compiled
 
     if batches and not native:
-        raise click.UsageError("--streams is for machine code, which --native asks for: the rest serves any number")
+        raise click.UsageError("--streams needs --native: only machine code has a fixed number of streams")
     if is_compiled(file.path):
-        raise ModelError(f"{file.path} is compiled already")
+        raise ModelError(f"{file.path} is already compiled")
     with in_place_of(output) as written, busy(f"compiling {file.path.name}"):
         model = file.load()
         stepper: Stepper
@@ -121,7 +128,7 @@ def compile_model(
 
 
 def _check_steps(model: Model) -> None:
-    """Point a model that has no steps to pulses."""
+    """Name the options for a stream if a model has no steps."""
     from jaxrnn.errors import StateError
 
     forgets = any(variable.kind == "internal" for variable in model.state)
@@ -177,3 +184,55 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
         yield f"loaded again: a step or the flush differs from the model's by at most {difference}"
     else:
         yield TextLine("not verified: JAX has none of these platforms here", "yellow")
+
+
+#: Number of steps to compare: after the first step, the state differs from the initial state.
+STEPS = 3
+
+
+def compare_steppers(model: Model, stepper: Stepper, compiled: CompiledStepper) -> list[Comparison]:
+    """Compare some steps from the initial state, and for a stream the flush, of a compiled file and of its source."""
+    import jax
+
+    from jaxrnn.steps.recordings import one_step, recording_specs
+    from jaxrnn.verification.comparison import compare
+    from jaxrnn.verification.sampling import index_limits, random_arrays
+
+    # Only the batch of a compiled file is open.
+    spec = compiled.spec if compiled.spec.batch_symbol is None else compiled.spec.sized({compiled.spec.batch_symbol: 1})
+    frames = (STEPS + 1) * spec.pulse
+    recordings = random_arrays(recording_specs(spec, "frames"), {}, dims={"frames": frames}, limits=index_limits(model))
+    steps = [one_step(spec, recordings.inputs, index) for index in range(STEPS + 1)]
+    constants = {name: recordings.inputs[name] for name in spec.constants} or None
+    params, step, flush = model.params, jax.jit(stepper.step), jax.jit(stepper.flush)
+    here = _results(
+        spec,
+        compiled.init(constants=constants),
+        steps,
+        lambda *arguments: compiled.step(None, *arguments),
+        lambda *arguments: compiled.flush(None, *arguments),
+    )
+    peers = _results(
+        spec,
+        stepper.init(params=params, constants=constants),
+        steps,
+        lambda *arguments: step(params, *arguments),
+        lambda *arguments: flush(params, *arguments),
+    )
+    return [compare(name, here.get(name), peers.get(name), scaled=True) for name in {**here, **peers}]
+
+
+def _results(
+    spec: StepSpec, state: State, steps: list[dict[str, Any]], step: Callable[..., Any], flush: Callable[..., Any]
+) -> dict[str, Any]:
+    """Return the last outputs and state of some steps, and the results of flushes."""
+    outputs = {}
+    for inputs in steps[:-1]:
+        outputs, state = step(state, inputs)
+    results = {**outputs, **{f"state {name}": value for name, value in state.items()}}
+    # A tail may be too short for an output frame.
+    for valid in (spec.pulse - spec.multiple, spec.pulse) if spec.streams else ():
+        rest = flush(state, steps[-1], np.int32(valid))
+        for what, values in (("flush", rest.outputs), ("frames", rest.counts)):
+            results |= {f"{what} of {name} after {valid} frame(s)": value for name, value in values.items()}
+    return {name: value for name, value in results.items() if value is not None}

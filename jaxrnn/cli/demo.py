@@ -1,4 +1,4 @@
-"""``jaxrnn demo``: the packaged denoiser on a synthetic noisy signal, from loading and verifying to what it gained."""
+"""``jaxrnn demo``: run the packaged denoiser over a synthetic noisy signal, and measure the gain and the speed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 
 from jaxrnn._files.progress import progress_bar
 from jaxrnn.cli.errors import MismatchError, wants_json
-from jaxrnn.cli.inputs import seed_option
-from jaxrnn.cli.options import NumberRange, json_option
+from jaxrnn.cli.options import NumberRange, json_option, seed_option
 from jaxrnn.cli.output import Block, Table, show
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder to write the recordings and their spectrograms to; without it nothing is written.",
+    help="Folder for the recordings and their spectrograms. [default: nothing is written]",
 )
 @click.option("--seconds", default=10.0, show_default=True, type=NumberRange(1, 600), help="Length of the signal.")
 @click.option("--snr", default=0.0, show_default=True, type=NumberRange(-40, 60), help="SNR of the signal, in dB.")
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 def demo(out: Path | None, seconds: float, snr: float, seed: int) -> None:
     """Denoise a synthetic signal with a recurrent network that comes with jaxrnn.
 
-    Loads the packaged ONNX file, verifies it against another engine, runs it over a synthetic noisy voice frame by
-    frame with its state, and prints what it gained and how fast it was. Needs no file and no network.
+    Loads the packaged ONNX file, compares it with another engine, runs it frame by frame over a synthetic noisy voice,
+    and prints the gain in SI-SDR and the speed. Needs no file and no network.
 
     \b
     Examples:
@@ -52,14 +51,14 @@ def demo(out: Path | None, seconds: float, snr: float, seed: int) -> None:
 
 
 def _run(seconds: float, snr: float, seed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The figures by name, ready for JSON, and the three signals."""
+    """Return the figures by name, and the three signals."""
     import jax
 
     from jaxrnn.demo import PACKAGED, RATE, denoise, mixture, si_sdr
     from jaxrnn.demo.audio import hops
     from jaxrnn.model.loading import load
 
-    # A step is shorter than handing it to another thread.
+    # Asynchronous dispatch to a thread takes longer than a step.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     model = load(PACKAGED)
     clean, noisy = mixture(np.random.default_rng(seed), seconds, snr)
@@ -88,7 +87,7 @@ def _run(seconds: float, snr: float, seed: int) -> tuple[dict[str, Any], dict[st
 
 
 def _verify(model: Model, noisy: np.ndarray) -> tuple[str, float]:
-    """The other engine's name, and the largest absolute difference of the outputs on the signal's spectra."""
+    """Return the name of the other engine and the largest absolute difference of the outputs."""
     from jaxrnn.demo import spectra_and_state
     from jaxrnn.verification import verify
 

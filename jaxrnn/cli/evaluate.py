@@ -1,4 +1,4 @@
-"""``jaxrnn evaluate``: a model over a corpus, as a file of settings says."""
+"""``jaxrnn evaluate``: run a model over a corpus, with a file of settings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import click
 
 from jaxrnn._files.stores import location
 from jaxrnn.cli.errors import INTERRUPTED, ending_in_order
-from jaxrnn.cli.options import json_option
+from jaxrnn.cli.options import json_option, settings_options
 from jaxrnn.cli.output import Block, Table, busy, fields, show, text_of
-from jaxrnn.cli.settings import settings_options
 
 INTERVAL = "95 % interval"
 
@@ -24,21 +23,21 @@ INTERVAL = "95 % interval"
     default=None,
     metavar="N",
     type=click.IntRange(1),
-    help="Compute in N processes, on this machine unless --ray says otherwise; needs Ray.",
+    help="Compute in N processes, on this machine or with --ray on a cluster; needs Ray.",
 )
 @click.option(
     "--ray",
     "address",
     default=None,
     metavar="ADDRESS",
-    help="Compute on a Ray cluster: auto for that of this machine, or ray://HOST:10001; without --workers, in as many "
-    "as have room there.",
+    help="Compute on a Ray cluster: 'auto' for the cluster of this machine, or ray://HOST:10001. Without --workers, "
+    "the cluster is filled.",
 )
 @click.option(
     "--against",
     default=None,
     metavar="FOLDER",
-    help="Results of another system on the same corpus, to compare with in the report.",
+    help="Folder with the results of another system on the same corpus, for comparison in the report.",
 )
 @json_option
 @click.pass_context
@@ -46,7 +45,7 @@ def evaluate(
     ctx: click.Context, path: Path, overrides: tuple[str, ...], workers: int | None, address: str | None,
     against: str | None,
 ) -> None:  # fmt: skip
-    """Run a model over a corpus as SETTINGS.yaml says; write a table, a summary and a report.
+    """Run a model over a corpus with the settings in SETTINGS.yaml; write a table, a summary and a report.
 
     \b
       corpus: {folder: noisy, reference: clean}         # or {manifest: corpus.csv}
@@ -59,10 +58,11 @@ def evaluate(
       slices: [snr]                                     # columns of the manifest
       out: runs/dtln
 
-    --keys explains every key. Paths are relative to the file. Texts may hold ${VARIABLE} or ${VARIABLE:-default}. All
+    --keys explains each key. Paths are relative to the file. Texts may contain ${VARIABLE} or ${VARIABLE:-default}. All
     mistakes in a file are reported together, before anything runs. Finished work is kept: after an interruption, the
-    same command continues, and its table is the same, whoever computes. A recording that cannot be read is a row with
-    its error. The results are OUT/results.parquet, OUT/results.json and OUT/report.html, which needs no network.
+    same command continues, and the table is bit-identical on any number of workers. A recording that cannot be read
+    becomes a row with its error. The results are OUT/results.parquet, OUT/results.json and OUT/report.html, which needs
+    no network.
 
     \b
     Examples:

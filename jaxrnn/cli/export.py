@@ -1,24 +1,38 @@
-"""``jaxrnn export``: a stream, a step or a graph with other parameters as an ONNX file."""
+"""``jaxrnn export``: write a stream, a step, or a graph with other parameters as an ONNX file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.cli.export_params import ParamsOptions, params_options
-from jaxrnn.cli.inputs import dim_option, seed_option
-from jaxrnn.cli.options import ModelFile, NumberRange, json_option, model_file, output_option, parsed, writable
-from jaxrnn.cli.pulses import PulseOptions, pulse_options
+from jaxrnn.cli.options import (
+    ModelFile,
+    NumberRange,
+    ParamsOptions,
+    PulseOptions,
+    dim_option,
+    json_option,
+    model_file,
+    output_option,
+    params_options,
+    parsed,
+    pulse_options,
+    seed_option,
+    writable,
+)
+
+if TYPE_CHECKING:
+    pass
 
 
 @click.command()
 @model_file
 @output_option(
     "OUT.onnx",
-    "The file to write; it may be FILE itself. It appears when it is complete, and with --verify when it agrees.",
+    "File to write, which may be FILE. The file appears once it is complete, and with --verify once it agrees.",
     required=True,
 )
 @pulse_options
@@ -27,33 +41,35 @@ from jaxrnn.cli.pulses import PulseOptions, pulse_options
     metavar="FLUSH.onnx",
     type=click.Path(path_type=Path),
     callback=parsed(writable),
-    help="Write a second graph beside OUT.onnx: it gives what is left when a recording has ended.",
+    help="Write a second graph beside OUT.onnx, which returns the last frames after the end of a recording.",
 )
 @click.option(
     "--rate",
     type=NumberRange(0, min_open=True),
     metavar="HZ",
-    help="With --symbol: input frames a second, or with --hop samples a second. The table and the metadata of the file "
-    "then say delay and look-ahead in milliseconds, too.",
+    help="With --symbol: input frames per second, or with --hop samples per second. The table and the metadata then "
+    "give delay and look-ahead in milliseconds too.",
 )
-@click.option("--hop", type=NumberRange(0, min_open=True), metavar="SAMPLES", help="With --rate: samples a frame.")
-@click.option("--as-step", is_flag=True, help="With --params or --checkpoint: the step, and not the graph of FILE.")
+@click.option("--hop", type=NumberRange(0, min_open=True), metavar="SAMPLES", help="With --rate: samples per frame.")
+@click.option(
+    "--as-step", is_flag=True, help="With --params or --checkpoint: write the step in place of the graph of FILE."
+)
 @click.option("--opset", metavar="N", type=click.IntRange(min=1), help="Version of ONNX's operators. [default: 17]")
 @click.option(
     "--batch",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Streams a call, along a new first axis or the model's own batch. [default: one, without such an axis]",
+    help="Streams per call, along a new first axis or the batch of the model. [default: one, without such an axis]",
 )
 @params_options
 @click.option(
     "--verify",
     is_flag=True,
-    help="Run the new file in ONNX Runtime on random inputs first, and compare. Exit status 1 where it differs.",
+    help="First run the new file in ONNX Runtime on random inputs, and compare. Exit status 1 if it differs.",
 )
 @dim_option(
-    "Size of an open dimension of the inputs, other than the batch and time. Of a graph with other parameters: sizes "
-    "to verify with, as for 'jaxrnn verify'.",
+    "Size of an open dimension of the inputs, other than the batch and time. For a graph with other parameters: sizes "
+    "for --verify, as in 'jaxrnn verify'.",
     several=True,
 )
 @seed_option("With --verify: seed of the inputs.")
@@ -73,21 +89,22 @@ def export(
     dims: dict[str, tuple[int, ...]],
     seed: int,
 ) -> None:
-    """Write an ONNX file: a stream, a step, or FILE again with other parameters.
+    """Write an ONNX file: a stream, a step, or FILE with other parameters.
 
-    With --symbol, FILE is a model over whole recordings, and OUT.onnx takes --pulse frames of it a step: what it has to
-    remember goes in and comes out by name, and the first state lies in a .npz file beside it. --flush writes the graph
-    that gives the last frames. Both carry what a program has to know (names of the state, delay, rate) as metadata.
+    With --symbol, FILE is an offline model, and OUT.onnx takes --pulse frames per step. Its state goes in and comes out
+    by name; the initial state is in a .npz file beside OUT.onnx. --flush writes a graph that returns the last frames.
+    Both graphs carry the names of the state, delays and rates as metadata.
 
-    Without --symbol, OUT.onnx is the model's own step, written anew: small, its state by name.
+    Without --symbol, OUT.onnx is the step of the model as a new, small graph, with its state by name.
 
-    --params and --checkpoint give the parameters of a training. Alone they write the graph of FILE again with them:
-    everything else stays as it is, byte for byte. With --symbol or --as-step, the stream or the step has them.
+    --params and --checkpoint give the parameters of a training. Alone, they write the graph of FILE with these
+    parameters; all else stays identical, byte for byte. With --symbol or --as-step, the stream or the step has these
+    parameters.
 
-    --verify runs what was written in ONNX Runtime before it appears. A stream goes over recordings of several lengths,
-    from its first state, pulse by pulse, with its state carried by name, and is flushed; its outputs are compared with
-    those of the same steps in jaxrnn, and with those of the model on the whole recording. A step is compared with the
-    model's, and a graph as 'jaxrnn verify' does. Exit status 1 where anything differs, and then nothing is written.
+    --verify runs the new file in ONNX Runtime before the file appears. A stream runs over recordings of several
+    lengths, from the initial state, pulse by pulse, and is flushed; its outputs are compared with the same steps in
+    jaxrnn, and with the model on the whole recording. A step is compared with the step of the model, and a graph as in
+    'jaxrnn verify'. If anything differs, nothing is written, and the exit status is 1.
 
     \b
     Examples of streams:
@@ -106,35 +123,37 @@ def export(
       jaxrnn export vad.onnx --params tuned.npz -o tuned.onnx --verify --static sr=16000 --dim sequence=576
     """  # noqa: D301
     if params and pulses.symbol is None and not as_step:
-        from jaxrnn.cli.export_graph import write_graph_again
+        from jaxrnn.cli.export_writing import write_graph_again
 
         _refuse_of_steps({"--flush": flush, "--opset": opset, "--batch": batch, "--rate": rate})
         write_graph_again(file, output, params, verify, dims, seed)
         return
-    from jaxrnn.cli.export_step import write_step
+    from jaxrnn.cli.export_writing import write_step
 
     if as_step and pulses.symbol is not None:
-        raise click.UsageError("--as-step is the model's own step; with --symbol NAME, a step is a pulse of its stream")
+        raise click.UsageError(
+            "--as-step is the step of the model; with --symbol NAME, a step is a pulse of the stream"
+        )
     options = {"opset": opset, "batch": batch, "frame_rate": _frame_rate(pulses.symbol, rate, hop)}
     write_step(file, output, pulses, flush, params, _single(dims), seed if verify else None, **options)
 
 
 def _frame_rate(symbol: str | None, rate: float | None, hop: float | None) -> float | None:
-    """Input frames a second."""
+    """Return input frames per second."""
     if hop is not None and rate is None:
         raise click.UsageError("--hop goes with --rate: a frame lasts hop / rate seconds")
     if rate is not None and symbol is None:
-        raise click.UsageError("--rate is about a stream: give --symbol NAME, the dimension that is time")
+        raise click.UsageError("--rate needs --symbol NAME, the dimension that is time")
     return None if rate is None else rate / (hop or 1)
 
 
 def _refuse_of_steps(options: Mapping[str, Any]) -> None:
-    """Refuse options about a graph of its own, by name, where FILE is written again."""
+    """Refuse options of a new graph if the graph of FILE is written."""
     option = next((option for option, value in options.items() if value is not None), None)
     if option is not None:
         raise click.UsageError(
-            f"{option} is about a stream or a step; --params and --checkpoint alone write the graph of FILE again: "
-            "give --symbol NAME for a stream, --as-step for a step"
+            f"{option} is for a stream or a step, but --params and --checkpoint alone write the graph of FILE: "
+            "give --symbol NAME for a stream, or --as-step for a step"
         )
 
 

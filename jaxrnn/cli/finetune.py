@@ -1,26 +1,92 @@
-"""``jaxrnn finetune``: a model trained on examples, as a file of settings says."""
+"""``jaxrnn finetune``: train a model on examples with a file of settings, in one process or several."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import signal
+import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
+from jaxrnn._files.messages import first_line
 from jaxrnn.cli.errors import INTERRUPTED, wants_json
-from jaxrnn.cli.hosts import Hosts, Member, among_hosts, hosts_options
-from jaxrnn.cli.options import json_option
+from jaxrnn.cli.options import grouped, json_option, settings_options
 from jaxrnn.cli.output import Block, Table, busy, show, text_of
-from jaxrnn.cli.settings import settings_options
+from jaxrnn.errors import JaxrnnError, TrainingError
 
 if TYPE_CHECKING:
     from jaxrnn.training import Fitted
     from jaxrnn.training.prepared import PreparedTraining
+
+
+#: The variables by which launchers give the number of processes, with another variable that JAX needs.
+_LAUNCHERS = (("SLURM_NTASKS", "SLURM_STEP_NODELIST"), ("OMPI_COMM_WORLD_SIZE",))
+#: Values of --coordinator in place of a host and a port.
+AUTO, NONE = "auto", "none"
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The address of process 0, the number of processes, and the number of this process."""
+
+    coordinator: str | None
+    processes: int | None
+    process: int | None
+    lost_after: int
+
+    def __post_init__(self):
+        if self.coordinator in (None, AUTO, NONE):
+            if self.processes is not None or self.process is not None:
+                raise click.UsageError("--processes and --process need --coordinator HOST:PORT.")
+        elif not re.fullmatch(r".+:\d{1,5}", self.coordinator or ""):
+            raise click.UsageError(
+                f"--coordinator is HOST:PORT of process 0, '{AUTO}' or '{NONE}', not {self.coordinator!r}."
+            )
+        elif (self.processes is None) != (self.process is None):
+            raise click.UsageError("Give both --processes, the number of processes, and --process, the number of this.")
+        elif self.processes is not None and self.process is not None and self.process >= self.processes:
+            raise click.UsageError(f"--process {self.process}: the last of {self.processes} is {self.processes - 1}.")
+
+    @property
+    def are_several(self) -> bool:
+        """Return True if this process joins others, by --coordinator or by the variables of a launcher."""
+        if self.coordinator is not None:
+            return self.coordinator != NONE
+        launched = (names for names in _LAUNCHERS if all(name in os.environ for name in names))
+        return any(os.environ[count].isdecimal() and int(os.environ[count]) > 1 for count, *_ in launched)
+
+
+_hosts_options = grouped(
+    "hosts",
+    Hosts,
+    click.option(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="Train as one of several processes; process 0 listens at this address. With 'auto', JAX finds the address "
+        "(TPU pods, Kubernetes); with 'none', the process trains alone. [default: auto under Slurm and Open MPI, else "
+        "none]",
+    ),
+    click.option("--processes", metavar="COUNT", type=click.IntRange(1), help="Number of processes."),
+    click.option("--process", metavar="NUMBER", type=click.IntRange(0), help="Number of this process, from 0."),
+    click.option(
+        "--lost-after",
+        metavar="SECONDS",
+        type=click.IntRange(1),
+        default=30,
+        show_default=True,
+        help="Seconds without an answer after which a process counts as lost, and all others end.",
+    ),
+)
 
 
 @click.command()
@@ -28,15 +94,16 @@ if TYPE_CHECKING:
 @click.option(
     "--resume/--fresh",
     default=None,
-    help="Continue from existing checkpoints, or refuse if there are any. [default: as the file says, else resume]",
+    help="Continue from existing checkpoints, or refuse existing checkpoints. [default: the value of the file, else "
+    "resume]",
 )
-@hosts_options
+@_hosts_options
 @json_option
 @click.pass_context
 def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume: bool | None, hosts: Hosts) -> None:
-    """Fine-tune a model as SETTINGS.yaml says, and write it as an ONNX file again.
+    """Fine-tune a model with the settings in SETTINGS.yaml, and write it as an ONNX file.
 
-    A file needs a model, examples, a loss, and how long to train:
+    A file needs a model, examples, a loss, and a length of training:
 
     \b
       model: denoiser.onnx
@@ -45,7 +112,7 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
       epochs: 10
       export: run/denoiser.onnx
 
-    and may change the defaults of all else; --keys explains every key:
+    It may change all other defaults; --keys explains each key:
 
     \b
       optimizer: {name: adamw, weight_decay: 0.01, learning_rate: 1e-4, freeze: "*running_*"}
@@ -53,13 +120,12 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
       validation: {npz: validation/*.npz, patience: 5}
       checkpoints: run/checkpoints
 
-    Paths are relative to the file. Values may hold ${VARIABLE} or ${VARIABLE:-default}. All mistakes in a file are
-    reported at once, before anything runs. A run that was cut short continues from its last checkpoint when it is
-    started again.
+    Paths are relative to the file. Values may contain ${VARIABLE} or ${VARIABLE:-default}. All mistakes in a file are
+    reported together, before anything runs. An interrupted run continues from its last checkpoint when it is started
+    again.
 
-    Several processes, on one host or many, train as one: started by Slurm or Open MPI, they find each other; anywhere
-    else, --coordinator says where process 0 is. Where one is lost, all end with exit status 75, and the same command
-    continues.
+    Several processes, on one host or many, train as one. Under Slurm and Open MPI they find each other; elsewhere give
+    --coordinator, the address of process 0. If a process is lost, all others end, and the same command continues.
 
     \b
     Examples:
@@ -70,38 +136,90 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
       srun --ntasks=8 jaxrnn finetune denoiser.yaml
       jaxrnn finetune denoiser.yaml --coordinator node1:1234 --processes 2 --process 0
     """  # noqa: D301
-    with among_hosts(hosts) as member:
-        _finetune(ctx, path, overrides, resume, member)
+    with _among(hosts):
+        _finetune(ctx, path, overrides, resume)
 
 
-def _finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume: bool | None, member: Member) -> None:
+@contextlib.contextmanager
+def _among(hosts: Hosts) -> Iterator[None]:
+    """Join the other processes, if there are any, and name this process in errors."""
+    if not hosts.are_several:
+        yield
+        return
+    import jax
+
+    from jaxrnn.training.agreement import join, wait_for_others
+
+    _separate_output()
+    number = hosts.process
+    try:
+        join(None if hosts.coordinator == AUTO else hosts.coordinator, hosts.processes, number, hosts.lost_after)
+        number = jax.process_index()
+        with _agreed_interrupts():
+            yield
+            wait_for_others()
+    except JaxrnnError as error:
+        raise error if number is None else type(error)(f"process {number}: {error}") from error
+    except jax.errors.JaxRuntimeError as error:
+        message = f"process {number}: JAX lost the other processes: {first_line(error).rstrip('.')}"
+        raise TrainingError(message) from error
+
+
+def _separate_output() -> None:
+    """Have libraries such as Gloo write to standard error, so that standard output holds only the result."""
+    if sys.stdout is sys.__stdout__:
+        sys.stdout.flush()
+        sys.stdout = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+        os.dup2(2, 1)
+
+
+@contextlib.contextmanager
+def _agreed_interrupts() -> Iterator[None]:
+    """Turn the first Ctrl-C into SIGTERM, after which JAX has all processes end after the same update."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end_together(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, before)
+        click.echo("ending after this update; Ctrl-C again ends at once", err=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGINT, end_together)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume: bool | None) -> None:
     from jaxrnn.training.prepared import prepare_training
+    from jaxrnn.training.sharding import is_primary
 
     with busy(f"reading {path.name}"):
         training = prepare_training(path, overrides)
     checkpoints = training.settings.checkpoints
-    member.tell(checkpoints=None if checkpoints is None else str(checkpoints.folder))
     training.check_alike()
     before = _measured(training, training.arguments["params"], "measuring the model as it is")
     began = time.monotonic()
     try:
-        with _plain_warnings(member.writes):
+        with _plain_warnings(is_primary()):
             fitted = training.run(resume=resume, progress=False if wants_json() else None)
     except KeyboardInterrupt:
         if checkpoints is None:
             raise
-        if member.writes:
+        if is_primary():
             click.echo(f"interrupted; run the same command again to continue from {checkpoints.folder}", err=True)
         ctx.exit(INTERRUPTED)
     seconds = time.monotonic() - began
     after = _measured(training, fitted.params, "measuring the trained model")
-    if member.writes:
+    if is_primary():
         show(_result(path, training, fitted, before, after, seconds), _report)
 
 
 @contextlib.contextmanager
 def _plain_warnings(shown: bool) -> Iterator[None]:
-    """Inside, a warning is a line on standard error, without the line of Python that it comes from; or nothing."""
+    """Print warnings as lines on standard error, without the line of Python that raised them, or hide them."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: click.echo(f"warning: {message}", err=True) if shown else None
         yield
@@ -120,7 +238,7 @@ def _result(
     after: dict[str, float] | None,
     seconds: float,
 ) -> dict[str, Any]:
-    """The figures by name, ready for JSON."""
+    """Return the figures by name."""
     losses = [record["loss"] for record in fitted.history]
     tenth = max(1, len(losses) // 10)
     settings = training.settings

@@ -1,4 +1,4 @@
-"""``jaxrnn inspect``: what is in an ONNX file."""
+"""``jaxrnn inspect``: show the content of an ONNX file."""
 
 from __future__ import annotations
 
@@ -32,30 +32,29 @@ Facts = Mapping[str, Any]
     metavar="PAGE.html",
     type=click.Path(path_type=Path),
     callback=parsed(writable),
-    help="Write a page with the graph too: bodies unfold in place, state is drawn as arrows, time in colour. It needs "
-    "no network.",
+    help="Also write a page with the graph: bodies unfold in place, state is drawn as arrows, time in colour. The page "
+    "needs no network.",
 )
-@click.option(
-    "--symbol", metavar="NAME", help="The open dimension that is time. Without it, each that could be is tried."
-)
+@click.option("--symbol", metavar="NAME", help="The open dimension that is time. [default: try each candidate]")
 @state_option
 @json_option
 def inspect(path: Path, all_params: bool, page: Path | None, symbol: str | None, state: dict[str, str] | None) -> None:
-    """Show what is in an ONNX file, even one that cannot be run.
+    """Show the content of an ONNX file, even of a file that cannot run.
 
-    It lists the inputs and outputs with their open dimensions, opsets and producer, the parameters, how often each
-    operator is used (in subgraphs too), the recurrent nodes with their sizes, the model's state and why it counts as
-    state, and every node that jaxrnn cannot run, with the nearest operator that it can.
+    The report lists inputs and outputs with their open dimensions, opsets and producer, parameters, the number of nodes
+    of each operator (with subgraphs), recurrent nodes with their sizes, the state of the model with the reason for each
+    entry, and each node that jaxrnn cannot run, with the nearest operator that it can.
 
-    For each open dimension that could be time, it says whether the model can be streamed over it, as 'jaxrnn stream
-    --symbol' does: the smallest pulse, the delay of each output, the look-ahead and the size of the state. If not, it
-    says which node is in the way and what to do (in full with --json). A model that runs in steps, with all of its
+    For each open dimension that could be time, the report says whether 'jaxrnn stream --symbol' can stream the model
+    over it: the smallest pulse, the delay of each output, the look-ahead and the size of the state. Otherwise it names
+    the node that prevents streaming and a remedy (in full with --json). A model that runs in steps, with all of its
     state among its inputs and outputs, needs no pulses.
 
     \b
     Examples:
       jaxrnn inspect model.onnx
       jaxrnn inspect model.onnx --html model.html
+      jaxrnn inspect model.onnx --dim unk__350=1 --dim unk__351=time
       jaxrnn inspect model.onnx --json | jq '.streams'
       jaxrnn inspect model.onnx --json | jq '.unsupported'
     """  # noqa: D301
@@ -74,12 +73,12 @@ def inspect(path: Path, all_params: bool, page: Path | None, symbol: str | None,
 def _result(inspection: Inspection) -> dict[str, Any]:
     from jaxrnn.verification.sampling import symbols_of
 
-    # A file does not say which of its axes is time: that is the `symbol` of a stream.
+    # The file does not say which axis is time; the symbol of a stream does.
     arrays = {
         key: [{name: value for name, value in array.items() if name != "time_axis"} for array in plain(group)]
         for key, group in (("inputs", inspection.inputs), ("outputs", inspection.outputs))
     }
-    # The nodes and values are for the page.
+    # Only the page shows nodes and values.
     facts = plain(dataclasses.replace(inspection, graph=None, graph_stream=None))
     del facts["graph"], facts["graph_stream"]
     return {
@@ -92,7 +91,7 @@ def _result(inspection: Inspection) -> dict[str, Any]:
 
 
 def _about_steps(inspection: Inspection) -> str:
-    """Whether the model runs in steps, and what a batch of streams looks like."""
+    """Return a sentence about steps and batches of streams."""
     from jaxrnn.onnx.state import open_sizes
 
     if any(item.kind == "internal" for item in inspection.state):
@@ -204,7 +203,7 @@ def _streams(streams: Sequence[Facts]) -> Iterator[Block]:
 
 
 def _shortened(text: str) -> str:
-    """The first line of a message, and no more of it than people read."""
+    """Return the first line of a message, shortened."""
     line = text.partition("\n")[0]
     return line if len(line) <= _LONGEST else line[:_LONGEST].rstrip() + " ... (in full with --json)"
 

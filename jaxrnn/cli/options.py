@@ -1,36 +1,42 @@
-"""Options that several commands share: each group is one argument of the command that takes it."""
+"""Options that several commands share. Each group of options is one argument of the command."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import json
 import math
-from collections.abc import Callable, Sequence
+import re
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
+from jaxrnn._files.arguments import writing_for
+from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.files import check_writable
+from jaxrnn._files.stores import in_place_of
 from jaxrnn.cli.errors import ask_for_json
-from jaxrnn.cli.files import load_array
+from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
+    from jaxrnn.streaming import Streamed
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
 
 def grouped(name: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
-    """Options whose values a command takes as one argument.
+    """Combine options into one argument of a command.
 
-    Args:
-        name: of the argument.
-        make: makes it of the values of the options, which are its parameters.
-        options: in the order of the help.
+    ``make`` receives the values of the options by parameter name, and returns the value of the argument ``name``. The
+    order of ``options`` is the order in the help.
     """
 
     def decorate(command: Command) -> Command:
@@ -45,15 +51,15 @@ def grouped(name: str, make: Callable[..., Any], *options: Decorator) -> Decorat
 
 
 def parsed(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A callback that makes of an option's value what the command takes."""
+    """Return a callback that converts the value of an option."""
     return lambda ctx, parameter, value: None if value is None else parse(value)
 
 
 class NumberRange(click.FloatRange):
-    """A number in a range; NaN, which no comparison refuses, and infinities are none."""
+    """A finite number in a range; click's own range accepts NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number, or a usage error."""
+        """Return the number, or raise a usage error."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a number.", param, ctx)
@@ -76,7 +82,7 @@ json_option = click.option(
 
 
 def output_option(metavar: str, text: str, *, required: bool = False) -> Decorator:
-    """The option ``--output``: a file in a folder that is there."""
+    """Return the option ``--output``, a file in an existing folder."""
     return click.option(
         "--output",
         "-o",
@@ -89,13 +95,13 @@ def output_option(metavar: str, text: str, *, required: bool = False) -> Decorat
 
 
 def writable(path: Path) -> Path:
-    """A file that can be written, or a usage error."""
+    """Return a path that can be written, or raise a usage error."""
     check_writable(path)
     return path
 
 
 def split_pairs(pairs: Sequence[str]) -> dict[str, str]:
-    """``NAME=VALUE`` arguments as a dict; the name ends at the first ``=``."""
+    """Return ``NAME=VALUE`` arguments as a dict. A name ends at the first ``=``."""
     result: dict[str, str] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
@@ -107,7 +113,7 @@ def split_pairs(pairs: Sequence[str]) -> dict[str, str]:
     return result
 
 
-#: Where a command's context keeps the names and multiples that ``--dim`` gives beside sizes.
+#: The key of click's context for names and multiples given with ``--dim``.
 DIMENSION_NAMES = "jaxrnn.dimension_names"
 
 
@@ -118,13 +124,9 @@ def _dimension_names() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """What ``FILE``, ``--static``, ``--state`` and the names of ``--dim`` say.
+    """A model's file with the values of ``--static``, ``--state`` and ``--dim``.
 
-    Attributes:
-        path: the file.
-        static: values of inputs that are fixed, by name.
-        state: outputs by the state inputs that they update; None where nothing is said.
-        dims: other names of open dimensions, and multiples of them.
+    ``state`` maps state inputs to the outputs that update them; None leaves the choice to `jaxrnn.load`.
     """
 
     path: Path
@@ -133,7 +135,7 @@ class ModelFile:
     dims: dict[str, str] = field(default_factory=_dimension_names, init=False)
 
     def load(self) -> Model:
-        """The model in the file."""
+        """Load the model."""
         from jaxrnn.model.loading import load
 
         return load(self.path, static=self.static, state=self.state, dims=self.dims)
@@ -163,17 +165,339 @@ _static_option = click.option(
     metavar="NAME=VALUE",
     multiple=True,
     callback=parsed(_static),
-    help="Fix an input at compile time: a number, a JSON list, or a .npy file. Needed if a shape or a branch depends "
-    "on it. Example: --static sr=16000.",
+    help="Fix an input at compile time: a number, a JSON list, or a .npy file. Needed for inputs on which shapes or "
+    "branches depend. Example: --static sr=16000.",
 )
 state_option = click.option(
     "--state",
     metavar="INPUT=OUTPUT",
     multiple=True,
     callback=parsed(_state),
-    help="Name the output that carries the new value of a state input, where the file leaves it open; 'none' if there "
-    "is no state.",
+    help="Name the output with the new value of a state input, if the file is ambiguous; 'none' if there is no state.",
 )
-#: ``FILE`` and ``--static``, and with ``--state``, as the argument ``file``.
+#: ``FILE`` and ``--static`` as the argument ``file``; `model_file` adds ``--state``.
 stateless_file = grouped("file", ModelFile, file_argument, _static_option)
 model_file = grouped("file", ModelFile, file_argument, _static_option, state_option)
+
+
+def _dims(ctx: click.Context, pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes, and leave names and multiples of dimensions to `ModelFile`."""
+    result, names = {}, {}
+    for name, text in split_pairs(pairs).items():
+        try:
+            result[name] = tuple(int(part) for part in text.split(","))
+        except ValueError:
+            if not re.match(r"[A-Za-z_]|\d+\s*\*", text):
+                message = f"{text!r} is neither a size, such as {name}=50, nor a name, such as {name}=time"
+                raise click.BadParameter(message) from None
+            names[name] = text
+    ctx.meta[DIMENSION_NAMES] = names
+    return result
+
+
+def _single_dims(ctx: click.Context, pairs: Sequence[str]) -> dict[str, int]:
+    sizes = _dims(ctx, pairs)
+    for name, several in sizes.items():
+        if len(several) != 1:
+            raise click.BadParameter(f"{name} needs one size; only verify and export take several")
+    return {name: size for name, (size,) in sizes.items()}
+
+
+def dim_option(text: str, *, several: bool = False) -> Decorator:
+    """Return the option ``--dim``: sizes of open dimensions by name, several for each with ``several``."""
+    return click.option(
+        "--dim",
+        "dims",
+        metavar="NAME=SIZE,..." if several else "NAME=SIZE",
+        multiple=True,
+        callback=lambda ctx, parameter, pairs: (_dims if several else _single_dims)(ctx, pairs),
+        help=f"{text} A name in place of a size renames the dimension, one name for several dimensions ties them, and "
+        "a multiple relates them: --dim T=4*U.",
+    )
+
+
+def seed_option(text: str = "Seed of the random inputs.") -> Decorator:
+    """Return the option ``--seed``."""
+    return click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help=text)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of a model: given arrays, sizes of open dimensions, and the seed of random inputs."""
+
+    arrays: dict[str, np.ndarray]
+    dims: dict[str, Any]
+    seed: int
+    random: bool
+
+
+def _inputs(
+    input_files: dict[str, str], inputs_file: Path | None, dims: dict[str, Any], seed: int, random: bool = True
+) -> Inputs:
+    if dims and not random:
+        raise click.UsageError("--dim sets the sizes of random inputs: it needs --random")
+    arrays = {} if inputs_file is None else load_archive(inputs_file)
+    arrays |= {name: load_array(Path(path)) for name, path in input_files.items()}
+    return Inputs(arrays, dims, seed, random)
+
+
+def input_options(*, several: bool = False, random: str | None = None) -> Decorator:
+    """Return ``--input``, ``--inputs``, ``--dim``, ``--seed`` and ``--random`` as the argument ``given``.
+
+    ``random`` is the help text of ``--random``. With None there is no such option, and inputs that are not given are
+    random in any case.
+    """
+    sizes = "Sizes of an open dimension of the random inputs; each size is a separate case."
+    options = [
+        click.option(
+            "--input",
+            "input_files",
+            metavar="NAME=X.npy",
+            multiple=True,
+            callback=parsed(split_pairs),
+            help="An input from a .npy file; may be given several times.",
+        ),
+        click.option(
+            "--inputs",
+            "inputs_file",
+            metavar="X.npz",
+            type=click.Path(path_type=Path),
+            help="Inputs from one .npz file.",
+        ),
+        dim_option(
+            f"{sizes if several else 'Size of an open dimension of the random inputs.'} By default 1 for a batch, else "
+            "16. 'jaxrnn inspect' shows the names.",
+            several=several,
+        ),
+        seed_option(),
+    ]
+    if random is not None:
+        options.append(click.option("--random", is_flag=True, help=random))
+    return grouped("given", _inputs, *options)
+
+
+@dataclass(frozen=True)
+class PulseOptions:
+    """The options of a stream. ``symbol`` is None for a model in steps."""
+
+    symbol: str | None
+    pulse: int | None
+    multiple: int
+    shortest: int
+    longest: int | None
+
+    def stream(self, model: Model, dims: Mapping[str, int]) -> Streamed:
+        """Return the stream of a model, with sizes of open dimensions other than time."""
+        assert self.symbol is not None
+        least = -(-self.shortest // self.multiple)
+        constraints = [f"S >= {least}"] if self.shortest > self.multiple else []
+        constraints += [] if self.longest is None else [f"S <= {self.longest // self.multiple}"]
+        return model.stream(self.symbol, self.pulse, dims=dims, multiple=self.multiple, constraints=constraints)
+
+
+def _pulses(
+    symbol: str | None, pulse: int | None, multiple: int | None, shortest: int | None, longest: int | None
+) -> PulseOptions:
+    options = {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest, "--longest": longest}
+    check_pulse_options(symbol, options)
+    if longest is not None and longest < max(shortest or 1, multiple or 1):
+        raise click.UsageError(f"no recording has at most --longest {longest} frames and fits the other options")
+    return PulseOptions(symbol, pulse, multiple or 1, shortest or 1, longest)
+
+
+def check_pulse_options(symbol: str | None, options: Mapping[str, Any]) -> None:
+    """Refuse options of a stream without ``--symbol``."""
+    option = next((option for option, value in options.items() if value), None)
+    if symbol is None and option is not None:
+        raise click.UsageError(f"{option} needs --symbol NAME, the dimension that is time")
+
+
+_FRAMES: dict[str, Any] = {"type": click.IntRange(min=1), "metavar": "FRAMES"}
+#: The options that turn an offline model into a stream, as the argument ``pulses``.
+pulse_options = grouped(
+    "pulses",
+    _pulses,
+    click.option(
+        "--symbol",
+        metavar="NAME",
+        help="The open dimension of the inputs that is time: run in pulses of it. 'jaxrnn inspect' lists candidates.",
+    ),
+    click.option(
+        "--pulse",
+        **_FRAMES,
+        help="With --symbol: new input frames per step. [default: the fewest that fit the strides]",
+    ),
+    click.option(
+        "--multiple",
+        **_FRAMES,
+        help="With --symbol: the length of each recording is a multiple of this number of frames.",
+    ),
+    click.option(
+        "--shortest",
+        **_FRAMES,
+        help="With --symbol: the fewest frames of a recording. Give this option if an error asks for it.",
+    ),
+    click.option(
+        "--longest",
+        **_FRAMES,
+        help="With --symbol: the most frames of a recording, such as the rows of a table of positions.",
+    ),
+)
+
+
+def load_array(path: Path) -> np.ndarray:
+    """Return the array of a ``.npy`` file."""
+    loaded = read_arrays(path)
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    raise InputError(f"{path} holds arrays by name ({', '.join(loaded)}); give it with --inputs")
+
+
+def load_archive(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a ``.npz`` file by name."""
+    loaded = read_arrays(path)
+    if isinstance(loaded, np.ndarray):
+        raise InputError(f"{path} holds one array without a name; give it with --input NAME={path}")
+    return loaded
+
+
+def save_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a ``.npz`` file completely or not at all."""
+    with in_place_of(path) as written, zipfile.ZipFile(written, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, _storable(array), allow_pickle=False)
+
+
+def _storable(array: np.ndarray) -> np.ndarray:
+    """Return a dtype that NumPy files cannot hold, such as bfloat16, as raw bytes."""
+    known = array.dtype.isbuiltin == 1 or array.dtype.kind in "US"
+    return array if known else array.view(np.dtype((np.void, array.dtype.itemsize)))
+
+
+def settings_options(model: str, example: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the argument ``SETTINGS.yaml`` with the options ``--set``, ``--print-config`` and ``--keys``.
+
+    ``model`` is the module and name of the settings model, and ``example`` a key with its value for the help.
+    """
+
+    def print_keys(ctx: click.Context, parameter: click.Parameter, chosen: bool) -> None:
+        if not chosen or ctx.resilient_parsing:
+            return
+        from jaxrnn.settings.models import reference
+
+        formatter = ctx.make_formatter()
+        rows = reference(_imported(model))
+        formatter.write_dl([(key, f"{text} [{default}]" if default else text) for key, default, text in rows])
+        click.echo(formatter.getvalue(), nl=False)
+        ctx.exit()
+
+    argument = click.argument("path", metavar="SETTINGS.yaml", type=click.Path(path_type=Path))
+    override = click.option(
+        "--set",
+        "overrides",
+        metavar="KEY.SUB=VALUE",
+        multiple=True,
+        help=f"Replace a value of the file, written in YAML; may be given several times. Example: --set {example}.",
+    )
+    printed = click.option(
+        "--print-config",
+        is_flag=True,
+        help="Print all settings, with defaults, overrides and variables filled in, and exit.",
+    )
+    keys = click.option(
+        "--keys",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=print_keys,
+        help="Explain each key of the file, and exit.",
+    )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def run(path: Path, overrides: tuple[str, ...], print_config: bool, **others: Any) -> Any:
+            if not print_config:
+                with writing_for("settings"):
+                    return command(path=path, overrides=overrides, **others)
+            from jaxrnn.settings.files import SettingsFile
+
+            return click.echo(SettingsFile(_imported(model), path, overrides).to_yaml(), nl=False)
+
+        return argument(override(printed(keys(run))))
+
+    return decorate
+
+
+def _imported(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@dataclass(frozen=True)
+class ParamsOptions:
+    """The source of parameters: a folder of checkpoints or a ``.npz`` file. False if no option was given."""
+
+    checkpoint: Path | None
+    step: int | None
+    best: bool
+    archive: Path | None
+
+    def __bool__(self) -> bool:
+        return self.checkpoint is not None or self.archive is not None
+
+    def of(self, model: Model) -> dict[str, Any]:
+        """Return the parameters for a model: the chosen ones, or by default those of the file."""
+        if self.checkpoint is not None:
+            from jaxrnn.training import load_checkpoint
+
+            return load_checkpoint(self.checkpoint, model=model, step=self.step, best=self.best)
+        return model.params if self.archive is None else _from_archive(model, self.archive)
+
+
+def _from_archive(model: Model, path: Path) -> dict[str, Any]:
+    from jaxrnn.steps.specs import ArraySpec
+    from jaxrnn.verification.sampling import restore_types
+
+    infos = [ArraySpec(name, array.dtype, array.shape) for name, array in model.program.parameters.items()]
+    return restore_types(infos, load_archive(path))
+
+
+def _params(checkpoint: Path | None, step: int | None, last: bool, best: bool, archive: Path | None) -> ParamsOptions:
+    options = [
+        option for option, value in {"--step": step is not None, "--last": last, "--best": best}.items() if value
+    ]
+    if checkpoint is not None and archive is not None:
+        raise click.UsageError("give either --checkpoint DIR or --params FILE.npz")
+    if options and checkpoint is None:
+        raise click.UsageError(f"{options[0]} needs --checkpoint DIR")
+    if len(options) > 1:
+        raise click.UsageError(f"{' and '.join(options)} exclude each other")
+    return ParamsOptions(checkpoint, step, not last, archive)
+
+
+#: The options for parameters, as the argument ``params``.
+params_options = grouped(
+    "params",
+    _params,
+    click.option(
+        "--checkpoint",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        help="Read the parameters from this folder of checkpoints of a training.",
+    ),
+    click.option(
+        "--step", metavar="N", type=click.IntRange(min=0), help="With --checkpoint: the parameters after this update."
+    ),
+    click.option("--last", is_flag=True, help="With --checkpoint: the parameters of the last checkpoint."),
+    click.option(
+        "--best", is_flag=True, help="With --checkpoint: the parameters with the best validation loss. [default]"
+    ),
+    click.option(
+        "--params",
+        "archive",
+        metavar="FILE.npz",
+        type=click.Path(path_type=Path),
+        help="Read the parameters from a .npz file, by the names that 'jaxrnn inspect --params' shows.",
+    ),
+)

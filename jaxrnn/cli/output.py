@@ -1,4 +1,4 @@
-"""How the result of a command is printed: one JSON object for programs, lines and tables for people."""
+"""Output of commands: one JSON object for programs, lines and tables for people."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from jaxrnn.cli.errors import wants_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Wider than any table: what is piped into a file or another program is never cut or wrapped.
+#: Wider than any table: output into a file or a pipe is never cut or wrapped.
 _UNLIMITED = 100_000
 
-#: Columns that show how a value compares with a peer's.
+#: Columns of a comparison of values with those of another engine.
 COMPARED = {"largest absolute": "max_abs", "largest relative": "max_rel"}
 
 
 @dataclass(frozen=True)
 class TextLine:
-    """A line of text."""
+    """A line of text with a style."""
 
     text: str
     style: str | None = None
@@ -34,14 +34,10 @@ class TextLine:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a title, which stands alone where there are none.
+    """A table with a title. Without rows, the title is printed alone.
 
-    Attributes:
-        title: stands above it.
-        columns: headings, each with what its cells show: the key of a row, or a function of it. Headings alone are
-            those of rows that are sequences.
-        rows: as the columns read them. `text_of` writes their values.
-        right: headings of columns that are aligned to the right, as columns of numbers are without being named here.
+    ``columns`` maps headings to keys of a row or functions of a row, or lists headings for rows that are sequences.
+    Columns in ``right``, and columns of numbers, are right-aligned.
     """
 
     title: str
@@ -50,27 +46,22 @@ class Table:
     right: Sequence[str] = ()
 
     def cells(self) -> list[list[Any]]:
-        """The values, row by row."""
+        """Return the values, row by row."""
         keys = self.columns.values() if isinstance(self.columns, Mapping) else range(len(self.columns))
         return [[key(row) if callable(key) else row[key] for key in keys] for row in self.rows]
 
 
 def fields(*headings: str) -> dict[str, str]:
-    """Columns whose headings are the keys of the rows, with spaces."""
+    """Return columns with the keys of the rows as headings, and spaces in place of underscores."""
     return {heading: heading.replace(" ", "_") for heading in headings}
 
 
-#: What a report for people is made of. A text is a line.
+#: A part of a report.
 Block = str | TextLine | Table
 
 
 def show(result: Any, report: Callable[[dict[str, Any]], Iterable[Block]]) -> None:
-    """Print the result of a command.
-
-    Args:
-        result: a mapping, or a dataclass, which `plain` brings to JSON's types.
-        report: what people read of that.
-    """
+    """Print a result as JSON, or as the lines and tables that ``report`` yields."""
     facts = plain(result)
     if wants_json():
         print_json(facts)
@@ -81,7 +72,7 @@ def show(result: Any, report: Callable[[dict[str, Any]], Iterable[Block]]) -> No
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where people read: plain text of any width unless it is a terminal."""
+    """Return a console; unless the output is a terminal, lines have no limit of length."""
     from rich.console import Console
 
     out = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
@@ -122,7 +113,7 @@ def _is_number(value: Any) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """A value as people read it: a number with a few digits, a shape in brackets, sizes by name; a dash for none."""
+    """Format a value for people: ``1,024``, ``0.1235``, ``[1, T]``, ``S=4``; a dash for None."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -142,25 +133,25 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def verdict(ok: bool) -> TextLine:
-    """The last line of a comparison."""
+    """Return the last line of a comparison."""
     return TextLine("agrees", "bold green") if ok else TextLine("differs", "bold red")
 
 
 def random_line(result: Mapping[str, Any], seed: int) -> list[str]:
-    """A line that says which inputs are random, where some are."""
+    """Return a line with the names of random inputs, or no line."""
     details = ", ".join(filter(None, (f"seed {seed}", pairs_of(result["dims"]))))
     return [f"random: {', '.join(result['random'])} ({details})"] if result["random"] else []
 
 
 def time_rows(what: str, microseconds: Mapping[str, float] | None) -> list[tuple[str, str]]:
-    """Rows of a table with the times of steps, as `jaxrnn stream` measures them."""
+    """Return rows of a table with percentiles of step times."""
     words = {"p50": "median", "p95": "95th percentile", "p99": "99th percentile", "max": "longest"}
     return [(f"{what}, {words[key]}", f"{value:.1f} µs") for key, value in (microseconds or {}).items()]
 
 
 @contextlib.contextmanager
 def busy(what: str) -> Iterator[None]:
-    """A spinner on standard error while something long runs, if that is a terminal."""
+    """Show a spinner on standard error, if that is a terminal."""
     out = console(stderr=True)
     if out.is_terminal:
         with out.status(what):
@@ -171,7 +162,7 @@ def busy(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counting(what: str, count: int) -> Iterator[Iterator[int]]:
-    """The numbers below ``count``, with a progress bar while they are taken."""
+    """Yield an iterator over the numbers below ``count`` that advances a progress bar."""
     with progress_bar(what, count) as show_progress:
 
         def numbers() -> Iterator[int]:

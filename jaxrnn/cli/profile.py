@@ -1,4 +1,4 @@
-"""``jaxrnn profile``: where the time of a model goes, beside what the machine can do."""
+"""``jaxrnn profile``: show the time of a model, beside the limits of the machine."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.cli.inputs import Inputs, input_options
-from jaxrnn.cli.options import ModelFile, json_option, model_file
+from jaxrnn.cli.options import Inputs, ModelFile, PulseOptions, input_options, json_option, model_file, pulse_options
 from jaxrnn.cli.output import Block, Table, TextLine, busy, show
-from jaxrnn.cli.pulses import PulseOptions, pulse_options
 
 if TYPE_CHECKING:
     from jaxrnn.profiling import Profile
     from jaxrnn.profiling.results import By
 
-#: Lines of the table, if nobody asks for another number.
+#: Default number of lines.
 TOP = 20
 
 
@@ -25,61 +23,60 @@ TOP = 20
 @click.option(
     "--what",
     type=click.Choice(["apply", "step", "scan", "stream"]),
-    help="The whole graph, a step, a recording of steps in one call, or a pulse of the model as a stream. [default: "
-    "stream with --symbol; else a step, where the state is among the model's inputs and outputs; else the whole graph]",
+    help="The whole graph, a step, a recording of steps in one call, or a pulse of a stream. [default: stream with "
+    "--symbol; else step for a model with state among its inputs and outputs; else apply]",
 )
 @click.option(
     "--by",
     type=click.Choice(["node", "region"]),
     default="node",
     show_default=True,
-    help="A line for each ONNX node, or for each region of the compiled program.",
+    help="One line per ONNX node, or per region of the compiled program.",
 )
 @click.option(
     "--top",
     type=click.IntRange(min=1),
     default=TOP,
     show_default=True,
-    help="Lines to show; the others are added up in one. --json has all of them.",
+    help="Number of lines; one more line sums up the rest. --json has all lines.",
 )
-@click.option("--batch", type=click.IntRange(min=1), help="Streams in one call. [default: one, without a batch axis]")
+@click.option("--batch", type=click.IntRange(min=1), help="Streams per call. [default: one, without a batch axis]")
 @click.option(
     "--length",
     type=click.IntRange(min=1),
     metavar="FRAMES",
-    help="Frames of --what scan [default: 100], and of the whole graph where one open dimension can be time.",
+    help="Frames of --what scan [default: 100], or of the whole graph if one open dimension can be time.",
 )
 @pulse_options
 @input_options()
 @click.option(
     "--dtype",
     type=click.Choice(["bfloat16", "float16"]),
-    help="Compute matrix products and convolutions with operands of this type, and show what that gains, in time and "
-    "bytes of weights, and what it costs the outputs over several calls. [default: the file's own types]",
+    help="Compute matrix products and convolutions with operands of this type, and show the gain in time and in bytes "
+    "of weights, and the error of the outputs over several calls. [default: the types of the file]",
 )
-@click.option("--peak/--no-peak", default=True, show_default=True, help="Measure what the machine can do.")
+@click.option("--peak/--no-peak", default=True, show_default=True, help="Measure the peaks of the machine.")
 @json_option
 def profile(
     file: ModelFile, pulses: PulseOptions, given: Inputs, what: str | None, by: By, top: int, peak: bool, **options: Any
 ) -> None:
-    """Show where the time of a model goes, by ONNX node or by region of the compiled program.
+    """Show the time of a model, by ONNX node or by region of the compiled program.
 
-    A region is what XLA runs as one: a matrix product, a convolution, or several fused operations. JAX's profiler
-    records some calls and times their regions; what the recording itself takes is subtracted. The whole call is timed
-    without the profiler, and the time between regions has a line of its own, so that the table adds up to the call.
-    Where the profiler slows a program down, as it does many short regions in a loop, the times of the regions are
-    scaled to fit the call, and a note says so.
+    A region is a unit of XLA's program: a matrix product, a convolution, or several fused operations. JAX's profiler
+    records some calls and times their regions; the time of the recording itself is subtracted. The whole call is timed
+    without the profiler, and the time between regions has a separate line, so that the table adds up to the call. If
+    the profiler slows a program down, as with many short regions in a loop, the times of regions are scaled to fit the
+    call, and a note says so.
 
-    By node, the time of a region that works for several nodes is divided among them by the operations that each
-    needs. That is an estimate; "shared" says how much of a line is one. The names of nodes come from the compiled
-    program. "(none)" is for regions that have no name, and whose inputs and readers suggest none.
+    By node, the time of a region that serves several nodes is divided in proportion to their operations. This is an
+    estimate; the column "shared" shows the estimated part of a line. The compiled program holds the names of nodes.
+    "(none)" collects regions without a name.
 
-    FLOP (floating-point operations, without transcendental functions) and bytes (operands read, results written) are
-    computed from the shapes in each region, with all trips of loops. XLA's own analysis of the whole program, which
-    counts a loop once, stands above the table. Both are compared with peaks that are measured in the same process, on
-    the same threads: a large matrix product, and passes over arrays that fit the caches and that do not. "bound by" is
-    the nearer of the two limits, or neither if less than a quarter of both is reached: start-up, transcendental
-    functions, or scalar code.
+    FLOP (floating-point operations, without transcendental functions) and bytes (operands read, results written) follow
+    from the shapes in each region, with all trips of loops. XLA's analysis of the whole program, which counts a loop
+    once, stands above the table. Both are compared with peaks measured in the same process and on the same threads: a
+    large matrix product, and passes over arrays inside and outside of the caches. "bound by" is the nearer limit, or
+    neither if less than a quarter of both is reached: start-up, transcendental functions, or scalar code.
 
     Inputs that are not given are random, with sizes as in 'jaxrnn run --random'. Parameters are compiled in, except
     with --what apply.
@@ -99,10 +96,10 @@ def profile(
     from jaxrnn.verification.sampling import restore_types
 
     if pulses.symbol is not None and what not in (None, "stream"):
-        raise click.UsageError(f"--symbol is about streams, not about --what {what}")
+        raise click.UsageError(f"--symbol is for streams, not for --what {what}")
     if is_compiled(file.path):
-        raise click.UsageError(f"{file.path} is compiled and knows no nodes: give the ONNX file that it was made from")
-    # A step is shorter than handing it to another thread.
+        raise click.UsageError(f"{file.path} is compiled and has no nodes: give the ONNX file")
+    # Asynchronous dispatch to a thread takes longer than a step.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     with busy(f"profiling {file.path.name}"):
         model = file.load()

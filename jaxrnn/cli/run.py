@@ -1,4 +1,4 @@
-"""``jaxrnn run``: a model's outputs for inputs from files, or random ones."""
+"""``jaxrnn run``: compute the outputs of a model for inputs from files or random inputs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from typing import Any
 import click
 import numpy as np
 
-from jaxrnn.cli.files import save_archive
-from jaxrnn.cli.inputs import Inputs, input_options
-from jaxrnn.cli.options import ModelFile, json_option, output_option, stateless_file
+from jaxrnn.cli.options import (
+    Inputs,
+    ModelFile,
+    input_options,
+    json_option,
+    output_option,
+    save_archive,
+    stateless_file,
+)
 from jaxrnn.cli.output import Block, Table, busy, fields, random_line, show
 
 
 @click.command()
 @stateless_file
-@input_options(random="Make the inputs that are not given at random.")
-@output_option("OUT.npz", "Write the outputs by name. The file appears when it is complete.")
+@input_options(random="Draw inputs that are not given at random.")
+@output_option("OUT.npz", "Write the outputs by name. The file appears once it is complete.")
 @json_option
 def run(file: ModelFile, given: Inputs, output: Path | None) -> None:
-    """Run a model once and show its outputs.
+    """Run a model once and show the outputs.
 
-    Inputs come from .npy files, from one .npz file, or at random; their element types and shapes must be those of the
-    file. A type that NumPy does not know, such as bfloat16, is stored as raw bytes and read back the same way.
+    Inputs are read from .npy files, from one .npz file, or drawn at random. Their dtypes and shapes must be those of
+    the file. Dtypes that NumPy does not have, such as bfloat16, are stored as raw bytes and read back in the same way.
 
     \b
     Examples:
@@ -42,7 +48,7 @@ def run(file: ModelFile, given: Inputs, output: Path | None) -> None:
     start = time.perf_counter()
     with busy(f"running {file.path.name}"), sample.naming_assumptions() if sample else nullcontext():
         outputs = model(sample.inputs if sample else arrays)
-        # The items of a sequence get an index after their name.
+        # Items of a sequence are called NAME[INDEX].
         named = [pair for info in model.outputs for pair in _arrays(info.name, outputs[info.name])]
         results = {name: np.asarray(array) for name, array in named}
     seconds = time.perf_counter() - start
@@ -77,7 +83,7 @@ def _arrays(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def describe_array(name: str, array: np.ndarray) -> dict[str, Any]:
-    """Name, dtype, shape, and the least, largest and mean of the finite elements, None where there are none."""
+    """Return name, dtype, shape, and minimum, maximum and mean of the finite elements (None without such elements)."""
     facts: dict[str, Any] = {"name": name, "dtype": array.dtype.name, "shape": array.shape}
     facts |= {"min": None, "max": None, "mean": None, "not_finite": 0}
     if array.dtype.kind in "OUSc" or array.size == 0:

@@ -1,4 +1,4 @@
-"""``jaxrnn stream``: a model in steps or pulses over recordings, and how long they took."""
+"""``jaxrnn stream``: run a model over recordings in steps or pulses, and measure the time."""
 
 from __future__ import annotations
 
@@ -10,65 +10,74 @@ from typing import Any
 import click
 
 from jaxrnn.cli.errors import MISMATCH
-from jaxrnn.cli.files import save_archive
-from jaxrnn.cli.inputs import Inputs, input_options
-from jaxrnn.cli.options import ModelFile, NumberRange, json_option, model_file, output_option
+from jaxrnn.cli.options import (
+    Inputs,
+    ModelFile,
+    NumberRange,
+    PulseOptions,
+    check_pulse_options,
+    input_options,
+    json_option,
+    model_file,
+    output_option,
+    pulse_options,
+    save_archive,
+)
 from jaxrnn.cli.output import busy, counting, show
-from jaxrnn.cli.pulses import PulseOptions, check_pulse_options, pulse_options
 
-#: Steps or pulses over random inputs, if nobody asks for another number.
+#: Default number of steps or pulses over random inputs.
 STEPS = 500
 
 
 @click.command()
 @model_file
-@input_options(random="Make the recordings that are not given at random.")
+@input_options(random="Draw recordings that are not given at random.")
 @click.option(
     "--steps",
     "limit",
     type=click.IntRange(min=1),
-    help=f"How many steps. [default: the whole recording; {STEPS} if all is random]",
+    help=f"Number of steps. [default: the whole recording; {STEPS} if all inputs are random]",
 )
 @pulse_options
 @click.option(
     "--frames",
     type=click.IntRange(min=1),
-    help=f"How many frames, with --symbol. [default: the whole recording; {STEPS} pulses if all is random]",
+    help=f"With --symbol: number of frames. [default: the whole recording; {STEPS} pulses if all inputs are random]",
 )
 @click.option(
     "--verify",
     is_flag=True,
-    help="With --symbol: compare the outputs with those of the model on the whole recording, and on short parts of it "
-    "whose lengths do not fit the pulse. Exit status 1 where they differ by more than 'jaxrnn verify' allows.",
+    help="With --symbol: compare the outputs with the outputs of the model on the whole recording, and on short parts "
+    "with lengths that do not fit the pulse. Exit status 1 if they differ by more than 'jaxrnn verify' allows.",
 )
 @click.option(
     "--native",
     is_flag=True,
-    help="Run the machine code in FILE, from 'jaxrnn compile --native', so that nothing is compiled. It runs as it is: "
-    "only of files that you trust as programs.",
+    help="Run the machine code in FILE, from 'jaxrnn compile --native', without compiling. The code runs unchecked: "
+    "use only files that you trust as programs.",
 )
 @click.option(
     "--rate",
     type=NumberRange(0, min_open=True),
     metavar="HZ",
-    help="Samples a second, with --hop; with --symbol alone, frames a second.",
+    help="With --hop: samples per second. With --symbol alone: frames per second.",
 )
 @click.option(
     "--hop",
     type=NumberRange(0, min_open=True),
     metavar="SAMPLES",
-    help="New samples a step; with --symbol, samples a frame.",
+    help="New samples per step; with --symbol, samples per frame.",
 )
 @click.option(
     "--step-seconds",
     type=NumberRange(0, min_open=True),
     metavar="SECONDS",
-    help="What a step lasts, without --rate.",
+    help="Duration of a step, in place of --rate and --hop.",
 )
 @output_option(
     "OUT.npz",
-    "Write the outputs: of steps stacked along the first axis, with the last state as state/NAME; of pulses as the "
-    "model gives them for the whole recording.",
+    "Write the outputs: for steps stacked along the first axis, with the last state as state/NAME; for pulses in the "
+    "shape of the whole recording.",
 )
 @json_option
 @click.pass_context
@@ -86,21 +95,20 @@ def stream(
     step_seconds: float | None,
     output: Path | None,
 ) -> None:
-    """Run a model over recordings in steps or pulses, its state carried on, and time each of them.
+    """Run a model over recordings in steps or pulses with its state, and time each step.
 
-    A step's time is that from NumPy arrays to NumPy arrays, in one process with the step compiled.
+    The time of a step is measured from NumPy arrays to NumPy arrays, in one process, after compilation.
 
-    FILE is an ONNX file, or what 'jaxrnn compile' made of one, in steps or in pulses.
+    FILE is an ONNX file, or a file written by 'jaxrnn compile' in steps or in pulses.
 
-    Without --symbol, a call of an ONNX model is a step: its state is among its inputs and outputs. Inputs are
-    recordings with their frames stacked along a first axis: [frames, *shape of the input].
+    Without --symbol, a call of an ONNX model is a step, with the state among its inputs and outputs. Inputs are
+    recordings with frames stacked along a new first axis: [frames, *shape of the input].
 
-    With --symbol, FILE is an ONNX file of a model over whole recordings, with a dimension for time that is left open,
-    such as S in [1, 40, S]. The model is turned into one that takes --pulse frames a step; everything that it has to
-    remember becomes its state, and what it needs to see in advance becomes delay. Inputs are whole recordings in the
-    shape that the file declares; those without the dimension are constant in time. Outputs come without the delay, to
-    the last frame, equal to the model's on the whole recording: --verify shows it. What cannot be streamed, such as a
-    bidirectional recurrence, is refused, with the node and what to do.
+    With --symbol, FILE is an ONNX file of an offline model with an open dimension for time, such as S in [1, 40, S].
+    The model becomes a streaming model that takes --pulse frames per step; look-ahead becomes delay. Inputs are whole
+    recordings in the shape that the file declares; inputs without the dimension are constant in time. Outputs come
+    without the delay, up to the last frame, and equal the outputs of the model on the whole recording: --verify checks
+    this. A model that cannot be streamed, such as a bidirectional recurrence, is refused, with the node and a remedy.
 
     \b
     Examples of steps:
@@ -116,17 +124,16 @@ def stream(
     """  # noqa: D301
     import jax
 
-    from jaxrnn.cli.stream_report import facts_of, report
-    from jaxrnn.cli.stream_source import open_source, recordings_for
+    from jaxrnn.cli.stream_run import facts_of, open_source, recordings_for, report
     from jaxrnn.verification.running import check_lengths, make_ready, run
 
     duration = _duration(pulses.symbol, rate, hop, step_seconds)
     check_pulse_options(pulses.symbol, {"--frames": frames, "--verify": verify or None})
     _check_mode(pulses.symbol, {"--steps": limit, "--step-seconds": step_seconds})
-    # A step is shorter than handing it to another thread.
+    # Asynchronous dispatch to a thread takes longer than a step.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     source, name = open_source(file, pulses.symbol, native), file.path.name
-    # Where results are compared, both sides compute at full precision, as in 'jaxrnn verify'.
+    # A comparison computes both sides at full precision, as 'jaxrnn verify' does.
     precision = jax.default_matmul_precision("highest") if verify else contextlib.nullcontext()
     with precision:
         with busy(f"tracing {name}"):
@@ -135,7 +142,7 @@ def stream(
             ready = make_ready(stepper, source.params, sample.inputs, sample.dims)
         with counting("streaming", total // stepper.spec.pulse) as indices:
             ran = run(ready, sample.inputs, total, indices)
-        if source.model is not None:  # the file has an order of its own
+        if source.model is not None:  # in the order of the file
             names = [info.name for info in source.model.outputs if info.name in ran.outputs]
             ran = dataclasses.replace(ran, outputs={name: ran.outputs[name] for name in names})
         checks = None
@@ -153,7 +160,7 @@ def stream(
 
 
 def _duration(symbol: str | None, rate: float | None, hop: float | None, step_seconds: float | None) -> float | None:
-    """Return the seconds of one step, or of one frame if there is a symbol; None if the rate is not known."""
+    """Return the seconds of a step, or of a frame if there is a symbol; None without a rate."""
     if symbol is not None and rate is not None and hop is None:
         return 1 / rate
     if (rate is None) != (hop is None):
@@ -166,7 +173,7 @@ def _duration(symbol: str | None, rate: float | None, hop: float | None, step_se
 
 
 def _check_mode(symbol: str | None, of_steps: dict[str, Any]) -> None:
-    """Refuse the options of steps where a step is a pulse."""
+    """Refuse options of steps if a step is a pulse."""
     option = next((option for option, value in of_steps.items() if value), None)
     if symbol is not None and option is not None:
-        raise click.UsageError(f"{option} is about steps; with --symbol, give --frames, and --rate with --hop")
+        raise click.UsageError(f"{option} is for steps; with --symbol, give --frames, and --rate with --hop")

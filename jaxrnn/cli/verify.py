@@ -1,4 +1,4 @@
-"""``jaxrnn verify``: a model's results against another engine's."""
+"""``jaxrnn verify``: compare the outputs of a model with those of another engine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import click
 
 from jaxrnn._files.messages import pairs_of, plain
 from jaxrnn.cli.errors import MISMATCH
-from jaxrnn.cli.inputs import Inputs, input_options
-from jaxrnn.cli.options import ModelFile, NumberRange, json_option, stateless_file
+from jaxrnn.cli.options import Inputs, ModelFile, NumberRange, input_options, json_option, stateless_file
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, show, text_of, verdict
 
 
@@ -32,20 +31,21 @@ from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, sh
     type=click.Choice(["auto", "ort", "reference"]),
     default="auto",
     show_default=True,
-    help="What to compare with: ONNX Runtime, ONNX's reference evaluator, or the first of them that takes the model.",
+    help="Engine to compare with: ONNX Runtime (ort), ONNX's reference evaluator, or the first that accepts the model "
+    "(auto).",
 )
 @click.option(
-    "--nodes", is_flag=True, help="Compare every value inside the graph too, and name the first node that differs."
+    "--nodes", is_flag=True, help="Also compare all values inside the graph, and name the first node that differs."
 )
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, file: ModelFile, given: Inputs, nodes: bool, **options: Any) -> None:
-    """Compare a model's outputs with another engine's on the same inputs.
+    """Compare a model's outputs with those of another engine on the same inputs.
 
-    Every element must satisfy |here - peer| <= atol + rtol * |peer|; element types, shapes and the places of NaNs must
-    agree. Inputs that are not given are random. With several sizes of a dimension, each is a case of its own. The
-    relative errors shown leave out elements whose magnitude is below atol. Inside the graph (--nodes), atol grows with
-    the value's largest magnitude. Exit status 1 if anything differs.
+    Each element must satisfy |here - peer| <= atol + rtol * |peer|. Dtypes, shapes and the positions of NaNs must
+    agree. Inputs that are not given are random. With several sizes of a dimension, each size is a separate case. The
+    relative errors shown leave out elements with a magnitude below atol. With --nodes, atol grows with the largest
+    magnitude of each value inside the graph. Exit status 1 if anything differs.
 
     \b
     Examples:
@@ -85,7 +85,7 @@ def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:
 
 
 def difference(comparison: Mapping[str, Any]) -> str:
-    """Whether values agree, else why not and where they differ most."""
+    """Return ``agrees``, or the reason why values differ and the place of the largest difference."""
     if comparison["ok"]:
         return "agrees"
     first = comparison["first_frame"]

@@ -1,13 +1,12 @@
-"""Imported models as Flax NNX modules: trained, frozen, saved and nested as any other.
+"""Imported models as Flax NNX modules, which can be trained, frozen, saved and nested like other modules.
 
-`Module` is a whole model, `Cell` one step of it for ``flax.nnx.RNN``, `named` a filter of parameters by name.
+`Module` is a whole model, `Cell` one step of a model for ``flax.nnx.RNN``, `named` a filter of parameters by name.
 """
 
 from __future__ import annotations
 
 from jaxrnn.nnx.cell import Cell
-from jaxrnn.nnx.filters import Named, named
-from jaxrnn.nnx.module import Module, RecurrentState
+from jaxrnn.nnx.module import Module, Named, RecurrentState, named
 
 __all__ = ["Cell", "Module", "Named", "RecurrentState", "named"]
 

@@ -1,37 +1,44 @@
-"""One step of an imported model as a cell of Flax, to run in ``flax.nnx.RNN`` and to stand where its own cells do."""
+"""One step of an imported model as a cell of Flax, for ``flax.nnx.RNN``.
+
+An ONNX step takes ``[1, batch, features]``, ``[batch, 1, features]`` or, with a fixed batch, ``[1, 1, features]``; a
+cell of Flax takes ``[batch, features]``.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import onnx_ir as ir
 from flax import nnx
 
+from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import exact_types
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, StateError
 from jaxrnn.model import Model
-from jaxrnn.nnx.imported import Imported, untabulated
-from jaxrnn.nnx.slots import Shape, feature_axes
-from jaxrnn.nnx.step_layout import step_layout
+from jaxrnn.nnx.module import Imported, untabulated
+from jaxrnn.onnx.evaluate import BoundNode
+from jaxrnn.onnx.registry import Movement
+from jaxrnn.steps.specs import ArraySpec, Dimension
 
 #: An array, a tuple of arrays, or a dict of arrays.
 Carry = Any
 
 
 class Cell(Imported, nnx.RNNCellBase):
-    """One step of a model with one input and one output besides its state, as an ``nnx.RNNCellBase``.
+    """One step of a model with one input, one output and a state, as an ``nnx.RNNCellBase``.
 
-    Inputs are ``[*batch, *features]``, and so are outputs, whatever the file's layout is: axes of size 1 are left out,
-    and a batch that the file fixed at 1 becomes a leading axis over single steps. ``nnx.RNN(Cell(model))`` so takes
-    ``[batch, time, features]``.
+    Inputs and outputs are ``[*batch, *features]`` in any layout of the file: axes of size 1 are left out, and a batch
+    fixed at 1 becomes a leading axis over single steps. So ``nnx.RNN(Cell(model))`` takes ``[batch, time, features]``.
 
-    The carry is laid out as in Flax's own cells where the whole state is that of one LSTM, GRU or RNN node of one
-    direction: ``(c, h)`` for an LSTM, ``h`` for the others, ``[*batch, hidden]`` each. Otherwise it is a dict of the
-    states by name, each with the batch in front and its other axes, those of size 1 included, as in the file.
-    `state_of` makes of a carry the state that `jaxrnn.Model.step` takes, and `carry_of` the reverse.
+    If the whole state belongs to one LSTM, GRU or RNN node of one direction, the carry is that of Flax's cells: ``(c,
+    h)`` for an LSTM, otherwise ``h``, with shapes ``[*batch, hidden]``. Other carries are dicts of states by name, each
+    with the batch first and all other axes of the file. `state_of` converts a carry to the state of
+    `jaxrnn.Model.step`, and `carry_of` a state to a carry.
 
     Example::
 
@@ -39,15 +46,15 @@ class Cell(Imported, nnx.RNNCellBase):
         masks = rnn(magnitudes)  # float32[batch, time, 129] to the same
 
     Args:
-        model: as `jaxrnn.load` gives it. It is static.
-        dims: sizes of open dimensions of the input besides the batch. Without one, the last axis is features of any
-            size, and any other open axis is one frame.
-        dtype: the compute dtype, as in `Module`.
-        rngs: not used, as the parameters come from the file; Flax passes it to every constructor.
+        model: A model from `jaxrnn.load`, which is static.
+        dims: Sizes of open dimensions of the input other than the batch. By default, the last axis has features of any
+            size, and other open axes have size 1.
+        dtype: The compute dtype, as in `Module`.
+        rngs: Unused, since the file has the parameters; Flax passes this argument to each constructor.
 
     Raises:
-        StateError: the model forgets its state after every call, or has none.
-        InputError: it has several inputs or outputs; bind inputs with ``jaxrnn.load(..., static=...)``.
+        StateError: The model forgets its state after each call, or has no state.
+        InputError: The model has several inputs or outputs; bind inputs with ``jaxrnn.load(..., static=...)``.
     """
 
     def __init__(
@@ -63,22 +70,22 @@ class Cell(Imported, nnx.RNNCellBase):
 
     @property
     def num_feature_axes(self) -> int:
-        """How many of the last axes of an input are features; those before are batch."""
+        """Return the number of feature axes of an input, after the batch axes."""
         return len(self._layout.input.features)
 
     def __call__(self, carry: Carry, inputs: jax.Array) -> tuple[Carry, jax.Array]:
-        """One step.
+        """Run one step.
 
         Args:
-            carry: as `initialize_carry` gives it, or as the step before did.
+            carry: The result of `initialize_carry`, or the carry of the previous step.
             inputs: ``[*batch, *features]``.
 
         Returns:
             The new carry, and the output ``[*batch, *features]``.
 
         Raises:
-            InputError: the input does not fit.
-            StateError: the carry does not fit.
+            InputError: The input does not fit.
+            StateError: The carry does not fit.
         """
         layout, form = self._layout, self._layout.carry
         with exact_types():
@@ -106,15 +113,15 @@ class Cell(Imported, nnx.RNNCellBase):
         rngs: nnx.Rngs | nnx.RngStream | None = None,
         carry_init: Callable[..., jax.Array] | None = None,
     ) -> Carry:
-        """The carry before the first step: zeros or the file's own values, or what ``carry_init`` draws.
+        """Return the carry before the first step: zeros, the values of the file, or values drawn by ``carry_init``.
 
         Args:
-            input_shape: of an input of one step, ``[*batch, *features]``.
-            rngs: where ``carry_init`` takes its keys from (its stream ``carry``); not needed otherwise.
-            carry_init: called with a key, a shape and a dtype for every array of the carry.
+            input_shape: Shape of the input of a step, ``[*batch, *features]``.
+            rngs: Source of keys for ``carry_init`` (its stream ``carry``).
+            carry_init: A function of a key, a shape and a dtype, called for each array of the carry.
 
         Raises:
-            InputError: the shape has too few axes, or ``carry_init`` comes without ``rngs``.
+            InputError: The shape has too few axes, or ``carry_init`` comes without ``rngs``.
         """
         batch, form = self._batch(tuple(input_shape)), self._layout.carry
         stream = rngs.carry if isinstance(rngs, nnx.Rngs) else rngs
@@ -130,27 +137,250 @@ class Cell(Imported, nnx.RNNCellBase):
             )
 
     def state_of(self, carry: Carry) -> dict[str, jax.Array]:
-        """The state that `jaxrnn.Model.step` and `scan` take, of a carry; several batch axes become one.
+        """Return the state of `jaxrnn.Model.step` and `scan` for a carry; several batch axes become one.
 
         Raises:
-            StateError: the carry does not fit.
+            StateError: The carry does not fit.
         """
         with exact_types():
             return self._layout.carry.state_of(carry)
 
     def carry_of(self, state: Mapping[str, jax.Array]) -> Carry:
-        """The carry, ``[batch, ...]`` each, of a state of `jaxrnn.Model.step`; without a batch if the state has none.
+        """Return the carry, ``[batch, ...]`` each, of a state of `jaxrnn.Model.step`.
+
+        A state without a batch gives a carry without a batch.
 
         Raises:
-            StateError: an entry of the state is missing, or has another shape or batch.
+            StateError: An entry of the state is missing, or has another shape or batch.
         """
         with exact_types():
             return self._layout.carry.carry_of(state)
 
     def _batch(self, shape: Shape) -> Shape:
-        """The batch axes of an input of a step."""
         if len(shape) < self.num_feature_axes:
             slot = self._layout.input
             seen = ", ".join(str(slot.shape[axis]) for axis in slot.features)
             raise InputError(f"input {slot.name!r} of a cell must be [*batch, {seen}], not of rank {len(shape)}")
         return tuple(shape[: len(shape) - self.num_feature_axes])
+
+
+#: The names of the carries of a cell in the order of Flax: ``(c, h)`` in ``LSTMCell``, ``h`` in the other cells.
+_FLAX_ORDER = ("c", "h")
+
+
+@dataclasses.dataclass(frozen=True)
+class StepLayout:
+    """The layout of a step with one input, one output and a state."""
+
+    input: Slot
+    output: Slot | None
+    carry: CarryForm
+    batched: bool
+
+
+def step_layout(model: Model, dims: Mapping[str, int]) -> StepLayout:
+    """Return the layout of a model's step, with sizes for open dimensions of the input."""
+    inputs, outputs = model.spec.inputs, model.spec.outputs
+    if not model.state:
+        raise StateError(f"{model.label} keeps no state from call to call, so it is no cell; use jaxrnn.nnx.Module")
+    names = _flax_carry(model)
+    if len(inputs) != 1 or len(outputs) > 1 or not (outputs or names):
+        raise InputError(
+            f"a cell has one input and one output besides its state, but {model.label} takes {_listed(inputs)} and "
+            f"gives {_listed(outputs)}: bind inputs with jaxrnn.load(path, static={{name: value}}), or use "
+            "jaxrnn.nnx.Module"
+        )
+    symbol = model.spec.batch_symbol
+    slot = _slot(inputs[0].name, _frame(inputs[0], symbol, dims), symbol)
+    states = tuple(_slot(variable.name, variable.shape, symbol) for variable in model.state)
+    output = _slot(outputs[0].name, outputs[0].shape or (), symbol) if outputs else None
+    every = [slot, *states, *([output] if output else [])]
+    carry = CarryForm(states, names or {slot.name: slot.name for slot in states})
+    return StepLayout(slot, output, carry, batched=any(each.axis is None for each in every))
+
+
+def _frame(info: ArraySpec, symbol: str | None, dims: Mapping[str, int]) -> tuple[Dimension, ...]:
+    if info.shape is None:
+        raise InputError(
+            f"{info.as_input} has no declared rank, so its features cannot be found; use jaxrnn.nnx.Module"
+        )
+    is_open = [isinstance(size, str) and size != symbol for size in info.shape]
+    named = [size for size, free in zip(info.shape, is_open, strict=True) if free]
+    unknown = [name for name in dims if name not in named]
+    if unknown:
+        known = ", ".join(map(str, named)) or "none"
+        raise InputError(
+            f"dims: {info.as_input} has no open dimension {unknown[0]!r} besides the batch; it has: {known}"
+        )
+    last = len(info.shape) - 1
+    return tuple(
+        dims.get(str(size), size if axis == last else 1) if free else size
+        for axis, (size, free) in enumerate(zip(info.shape, is_open, strict=True))
+    )
+
+
+def _slot(name: str, shape: Sequence[Dimension], symbol: str | None) -> Slot:
+    axis = None if symbol is None or symbol not in shape else list(shape).index(symbol)
+    return Slot(name, tuple(size for place, size in enumerate(shape) if place != axis), axis)
+
+
+def _listed(infos: Sequence[ArraySpec]) -> str:
+    return ", ".join(map(str, infos)) or "nothing"
+
+
+def _flax_carry(model: Model) -> tuple[str, ...] | str | None:
+    states = {variable.name: variable for variable in model.state}
+    makers = model.program.block.makers()
+    for node in model.program.block.nodes:
+        carries = node.operator.traits.carries
+        if carries is None or carries.hidden is None:
+            continue
+        places = [carries.states[name][0] for name in _FLAX_ORDER if name in carries.states]
+        names = [_source(node.inputs[place], makers) if place < len(node.inputs) else None for place in places]
+        if not names or set(names) != set(states) or len(names) != len(states):
+            continue
+        slots = [_slot(str(name), states[str(name)].shape, model.spec.batch_symbol) for name in names]
+        # The states of both directions have two axes of features.
+        if all(len(slot.features) == 1 for slot in slots):
+            first, *rest = (slot.name for slot in slots)
+            return (first, *rest) if rest else first
+    return None
+
+
+def _source(value: ir.Value | None, makers: Mapping[ir.Value, BoundNode]) -> str | None:
+    while value is not None and (node := makers.get(value)) is not None:
+        if node.operator.traits.moves is not Movement.REARRANGES:
+            return None
+        value = node.inputs[0]
+    return None if value is None else value.name
+
+
+Shape = tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """An array of a step: name, shape without the batch, and axis of the batch (None if the file fixes it)."""
+
+    name: str
+    shape: tuple[Dimension, ...]
+    axis: int | None
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """Return the axes of `shape` that a cell has."""
+        return feature_axes(self.shape)
+
+    def into_step(self, array: jax.Array, batched: bool) -> jax.Array:
+        """Convert ``[batch, *shape]`` to an input of a step; ``batched`` maps a leading axis over single steps."""
+        if self.axis is None:
+            return array
+        return jnp.expand_dims(array, self.axis + 1) if batched else jnp.moveaxis(array, 0, self.axis)
+
+    def out_of_step(self, array: jax.Array, batched: bool) -> jax.Array:
+        """Invert `into_step`."""
+        if self.axis is None:
+            return array
+        return jnp.squeeze(array, self.axis + 1) if batched else jnp.moveaxis(array, self.axis, 0)
+
+
+def feature_axes(shape: Sequence[Any]) -> tuple[int, ...]:
+    """Return the axes of a size other than 1, or else the last axis."""
+    wide = tuple(axis for axis, size in enumerate(shape) if size != 1)
+    return wide or tuple(range(len(shape)))[-1:]
+
+
+@dataclasses.dataclass(frozen=True)
+class CarryForm:
+    """The form of a cell's carry.
+
+    ``names`` is a carry with names in place of arrays: ``("c", "h")`` or ``"h"`` as in Flax's cells, whose arrays have
+    no axes of size 1 apart from the batch, or a dict.
+    """
+
+    states: tuple[Slot, ...]
+    names: Any
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """Return the shape of each array of the carry without batch axes."""
+        slots = {slot.name: slot for slot in self.states}
+        if isinstance(self.names, Mapping):
+            return {name: slots[name].shape for name in self.names}
+        return {name: tuple(slots[name].shape[i] for i in slots[name].features) for name in jax.tree.leaves(self.names)}
+
+    @property
+    def has_batch_axes(self) -> bool:
+        """Return True if each state has a batch axis; otherwise the batch is a leading axis of all states."""
+        return all(slot.axis is not None for slot in self.states)
+
+    def pack(self, arrays: Mapping[str, jax.Array]) -> Any:
+        """Return the carry with these arrays: ``(c, h)``, ``h``, or a dict."""
+        return jax.tree.map(lambda name: arrays[name], self.names)
+
+    def unpack(self, carry: Any, batch: Shape | None = None) -> dict[str, jax.Array]:
+        """Return the arrays of a carry by name; a StateError reports another structure or shape.
+
+        ``batch`` are the leading axes of each array, by default those of the first array.
+        """
+        carry = tuple(carry) if isinstance(carry, list) else carry
+        if jax.tree.structure(carry) != jax.tree.structure(self.names):
+            raise StateError(f"the carry must be {_built(self.names)}, not {_built(carry)}")
+        shapes, arrays = self.shapes, {}
+        for name, array in zip(jax.tree.leaves(self.names), jax.tree.leaves(carry), strict=True):
+            if not hasattr(array, "shape"):
+                raise StateError(f"the carry must hold an array for {name!r}, not {_built(array)}")
+            lead = tuple(array.shape[: len(array.shape) - len(shapes[name])])
+            batch = lead if batch is None else batch
+            if tuple(array.shape) != (*batch, *shapes[name]):
+                expected = ", ".join(map(str, (*batch, *shapes[name])))
+                raise StateError(f"{name!r} in the carry must have the shape [{expected}], not {describe(array)}")
+            arrays[name] = array
+        return arrays
+
+    def rows(self, carry: Any, batch: Shape) -> dict[str, jax.Array]:
+        """Return the states of a carry, each ``[prod(batch), *shape]``."""
+        arrays = self.unpack(carry, batch)
+        return {slot.name: jnp.reshape(arrays[slot.name], (math.prod(batch), *slot.shape)) for slot in self.states}
+
+    def of_rows(self, rows: Mapping[str, jax.Array], batch: Shape) -> Any:
+        """Invert `rows`."""
+        return self.pack({name: jnp.reshape(rows[name], (*batch, *shape)) for name, shape in self.shapes.items()})
+
+    def state_of(self, carry: Any) -> dict[str, jax.Array]:
+        """Return the state of a model's step for a carry; several batch axes become one."""
+        name, array = next(iter(self.unpack(carry).items()))
+        batch = tuple(array.shape[: len(array.shape) - len(self.shapes[name])])
+        rows = self.rows(carry, batch)
+        batched = not self.has_batch_axes
+        state = {slot.name: slot.into_step(rows[slot.name], batched) for slot in self.states}
+        return {name: value[0] for name, value in state.items()} if batched and not batch else state
+
+    def carry_of(self, state: Mapping[str, Any]) -> Any:
+        """Return the carry for the state of a step, without batch axes if neither file nor state has them."""
+        rows, batches, batched = {}, set(), not self.has_batch_axes
+        for slot in self.states:
+            if slot.name not in state:
+                raise StateError(f"state {slot.name!r} is missing; there must be all of: {', '.join(self.shapes)}")
+            array = jnp.asarray(state[slot.name])
+            alone = batched and array.ndim == len(slot.shape) + (slot.axis is not None)
+            try:
+                row = slot.out_of_step(array[None] if alone else array, batched)
+            except ValueError:  # too few axes, or several streams in place of one
+                row = None
+            if row is None or row.shape[1:] != slot.shape:
+                raise StateError(f"state {slot.name!r} cannot be {describe(array)}")
+            rows[slot.name] = row
+            batches.add(() if alone else row.shape[:1])
+        if len(batches) > 1:
+            raise StateError(f"the state is of several batches: {', '.join(map(str, sorted(batches)))}")
+        return self.of_rows(rows, batches.pop())
+
+
+def _built(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"a dict of {', '.join(map(str, value)) or 'nothing'}"
+    if isinstance(value, (tuple, list)):
+        named = all(isinstance(name, str) for name in value)
+        return f"a {type(value).__name__} of {', '.join(value) if named else len(value)}"
+    return "an array" if isinstance(value, str) else f"a {type(value).__name__}"

@@ -1,32 +1,206 @@
-"""A whole imported model as a Flax NNX module, its state as variables of their own type."""
+"""Imported models as Flax NNX modules, and filters of their parameters by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Generator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Self, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from flax.nnx import reprlib
 
-from jaxrnn._files.messages import describe
+from jaxrnn._files.messages import describe, near_or_all
 from jaxrnn._jax.context import exact_types
-from jaxrnn.errors import StateError
+from jaxrnn._jax.precision import check_names, check_param, compute_type
+from jaxrnn.errors import InputError, StateError
 from jaxrnn.model import Model
-from jaxrnn.nnx.imported import Imported, inputs_by_name, untabulated
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Imported(nnx.Module):
+    """Base of modules with an imported model, which is static, and its parameters as ``nnx.Param``.
+
+    The parameters are in a dict by ONNX name. As attributes, names with dots, slashes and colons could hide methods.
+    """
+
+    model: Model
+    dtype: np.dtype | None
+    weights: dict[str, nnx.Param[jax.Array]]
+
+    def __init__(self, model: Model, *, dtype: Any = None):
+        if not isinstance(model, Model):
+            raise InputError(f"expected a model as jaxrnn.load gives it, not {type(model).__name__}")
+        self.model, self.dtype = model, compute_type(dtype)
+        with exact_types():
+            # Copies: a training step that donates the module must not delete the arrays of the model.
+            arrays = {name: jax.device_put(array, may_alias=False) for name, array in model.params.items()}
+            self.weights = nnx.data({name: parameter(array, name) for name, array in arrays.items()})
+
+    @property
+    def params(self) -> dict[str, jax.Array]:
+        """Return the current parameters by name, as `jaxrnn.Model.apply` and ``jaxrnn.export_onnx`` take them."""
+        with exact_types():
+            return {name: jnp.asarray(self.weights[name].get_value()) for name in self.model.program.parameters}
+
+    def update(self, params: Mapping[str, Any]) -> None:
+        """Set some or all parameters in place.
+
+        Args:
+            params: Arrays by name, in the shapes and dtypes of the file, or in the compute dtype.
+
+        Raises:
+            InputError: A name is unknown, or an array has another shape or dtype. Then no parameter changes.
+        """
+        expected = self.model.program.parameters
+        check_names(params, expected, some=True)
+        with exact_types():
+            for name, value in params.items():
+                check_param(f"params[{name!r}]", value, expected[name], self.dtype)
+            for name, value in params.items():
+                self.weights[name].set_value(jnp.array(value))
+
+    def __copy__(self) -> Self:
+        # By default, a shallow copy goes through the pickled form, and does not share the variables.
+        result = object.__new__(type(self))
+        vars(result).update(vars(self))
+        return result
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), **self._variables(np.asarray)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        # A pickled JAX array of 64 bits comes back with 32 where jax_enable_x64 is off; a NumPy array does not.
+        with exact_types():
+            vars(self).update(self._variables(jnp.asarray))
+
+    def _variables(self, change: Callable[[Any], Any]) -> dict[str, dict[str, nnx.Variable]]:
+        return {
+            attribute: {name: variable.copy(change(variable.get_value())) for name, variable in value.items()}
+            for attribute, value in vars(self).items()
+            if attribute in ("weights", "carry")
+        }
+
+    def __nnx_repr__(self) -> Generator[reprlib.Object | reprlib.Attr, Any, None]:
+        yield reprlib.Object(type=type(self))
+        for name, value in self._facts().items():
+            yield reprlib.Attr(name, value)
+
+    def _facts(self) -> dict[str, Any]:
+        count = sum(array.size for array in self.model.program.parameters.values())
+        dtype = {} if self.dtype is None else {"dtype": self.dtype.name}
+        return {"model": self.model.label, **dtype, "weights": f"{count:,} parameters in {len(self.weights)} arrays"}
+
+
+class _Untabulated:
+    """A method that ``nnx.tabulate`` does not run on a copy of the module, as it does with plain functions."""
+
+    def __init__(self, function: Callable[..., Any]):
+        functools.update_wrapper(self, function)
+        self._function = function
+
+    def __get__(self, module: Any, owner: type | None = None) -> Any:
+        return self if module is None else types.MethodType(self._function, module)
+
+    def __call__(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._function(module, *args, **kwargs)
+
+
+def untabulated(function: Method) -> Method:
+    """Keep ``nnx.tabulate`` from wrapping a method.
+
+    The wrapper loses in-place changes, and fails on some arguments of ``initialize_carry``, also in cells of Flax.
+    """
+    return cast(Method, _Untabulated(function))
+
+
+def inputs_by_name(inputs: Mapping[str, Any] | None, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a call, given by keyword or as one dict."""
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
+    return {**(inputs or {}), **named}
+
+
+def parameter(array: jax.Array, name: str) -> nnx.Param[jax.Array]:
+    """Return a parameter that keeps its name in the file, wherever its module is nested."""
+    return nnx.Param(array, onnx_name=name)
+
+
+def onnx_name(value: Any) -> str | None:
+    """Return the name of an imported parameter in the file, or None for other values."""
+    return value.get_metadata("onnx_name", None) if isinstance(value, nnx.Param) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """An NNX filter for imported parameters whose names in the file match a pattern.
+
+    Attributes:
+        patterns: Patterns as in ``fnmatch``, or exact names.
+    """
+
+    patterns: tuple[str, ...]
+
+    def __call__(self, path: tuple[Any, ...], value: Any) -> bool:
+        """Return True if the variable at a path is an imported parameter that matches."""
+        name = onnx_name(value)
+        return name is not None and any(_matches(name, pattern) for pattern in self.patterns)
+
+    def __repr__(self) -> str:
+        return f"named({', '.join(map(repr, self.patterns))})"
+
+
+def named(*patterns: str, of: nnx.Module | None = None) -> Named:
+    """Return a filter of parameters by their names in the file, for ``nnx.split``, ``nnx.state`` or ``nnx.Optimizer``.
+
+    The filter matches parameters of imported models at any depth of a module. It does not match state, gradient
+    statistics, or layers of Flax. It combines with filters of Flax: ``nnx.All(nnx.Param, nnx.Not(named("encoder.*")))``
+    selects the trained parameters with a frozen encoder.
+
+    Example::
+
+        frozen = jaxrnn.nnx.named("gru_*", of=denoiser)
+        trained = nnx.All(nnx.Param, nnx.Not(frozen))
+
+    Args:
+        patterns: ``*`` matches any text, with dots and slashes, ``?`` one character, and ``[ab]`` one of several
+            characters. An exact name always matches.
+        of: The module for which the filter is used. Each pattern must match one of its parameters.
+
+    Raises:
+        InputError: There is no pattern, or a pattern matches no parameter of ``of``.
+    """
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise InputError(f"named takes patterns such as 'encoder.*', not {patterns}")
+    if of is not None:
+        names = [name for _, value in nnx.to_flat_state(nnx.state(of)) if (name := onnx_name(value)) is not None]
+        for pattern in patterns:
+            if not any(_matches(name, pattern) for name in names):
+                raise InputError(f"no imported parameter matches {pattern!r}{near_or_all(pattern, names)}")
+    return Named(patterns)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 class RecurrentState(nnx.Variable):
-    """What an imported model carries from step to step; no ``nnx.Param``, so no filter of parameters takes it."""
+    """A state variable of an imported model. It is not an ``nnx.Param``, so filters of parameters do not match."""
 
 
 class Module(Imported):
     """An imported model as a Flax NNX module.
 
-    ``module(inputs)`` is `jaxrnn.Model.apply` with the module's parameters. ``module.step(inputs)`` and
-    ``module.scan(inputs)`` advance the state that the module holds, in place, as NNX's rules have it: also inside
-    ``nnx.jit``, ``nnx.scan`` and ``nnx.grad``, and nowhere but there.
+    ``module(inputs)`` is `jaxrnn.Model.apply` with the parameters of the module. ``module.step(inputs)`` and
+    ``module.scan(inputs)`` advance the state of the module in place, under the rules of NNX also inside ``nnx.jit``,
+    ``nnx.scan`` and ``nnx.grad``.
 
     Example::
 
@@ -34,16 +208,15 @@ class Module(Imported):
         mask = denoiser.step(magnitude=frame)["mask"]
 
     Args:
-        model: as `jaxrnn.load` gives it. It is static: two modules have one graph definition if they share it.
-        batch: streams that the state is for, as in `jaxrnn.Model.init`.
-        dtype: the compute dtype, as in `jaxrnn.Model.apply`; weights that are cast to it are taken too.
-        rngs: not used, as the parameters come from the file; Flax passes it to every constructor
+        model: A model from `jaxrnn.load`, which is static: modules of the same model have equal graph definitions.
+        batch: Number of streams in the state, as in `jaxrnn.Model.init`.
+        dtype: The compute dtype, as in `jaxrnn.Model.apply`. Weights cast to this dtype are accepted too.
+        rngs: Unused, since the file has the parameters; Flax passes this argument to each constructor
             (``nnx.bridge.to_linen``).
 
     Attributes:
-        weights: the parameters, ``nnx.Param`` by ONNX name.
-        carry: the state, `RecurrentState` by the names of ``model.state``; empty where the model takes none from
-            outside.
+        weights: The parameters, ``nnx.Param`` by ONNX name.
+        carry: The state, `RecurrentState` by the names of ``model.state``; empty for a model without external state.
     """
 
     carry: dict[str, RecurrentState]
@@ -53,48 +226,48 @@ class Module(Imported):
         try:
             state = model.init(batch)
         except StateError:
-            state = {}  # a whole sequence runs without; `step` and `reset` say why there is none
+            state = {}  # whole sequences need no state; `step` and `reset` raise the error
         with exact_types():
             self.carry = nnx.data({name: RecurrentState(value) for name, value in state.items()})
 
     def __call__(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, jax.Array]:
-        """The whole graph: inputs and outputs by ONNX names, a state among them where the file has one.
+        """Run the whole graph on inputs by ONNX name, with external state among inputs and outputs.
 
         Args:
-            inputs: arrays by name, as in ``model.inputs``.
-            named: the same by keyword.
+            inputs: Arrays by name, as in ``model.inputs``.
+            named: Arrays by keyword.
 
         Raises:
-            InputError: an input does not fit.
+            InputError: An input does not fit.
         """
         return self.model.apply(self.params, inputs_by_name(inputs, named), dtype=self.dtype)
 
     @property
     def state(self) -> dict[str, jax.Array]:
-        """The state as it is now, by name: what `jaxrnn.Model.step` takes."""
+        """Return the current state by name, as `jaxrnn.Model.step` takes it."""
         with exact_types():
             types = {variable.name: variable.dtype for variable in self.model.state if variable.name in self.carry}
             return {name: _widened(jnp.asarray(self.carry[name].get_value()), dtype) for name, dtype in types.items()}
 
     @untabulated
     def reset(self, batch: int | None = None) -> None:
-        """Put the state back to where it was before the first step, for ``batch`` streams, as in `jaxrnn.Model.init`.
+        """Set the state to its value before the first step, for ``batch`` streams, as in `jaxrnn.Model.init`.
 
         Raises:
-            StateError: the model has no steps.
+            StateError: The model has no steps.
         """
         self._set_state(self.model.init(batch))
 
     def step(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, jax.Array]:
-        """One time step: outputs without the state, which advances in place.
+        """Run one time step; returns the outputs, and advances the state in place.
 
         Args:
-            inputs: arrays by name, as in ``model.spec.inputs``.
-            named: the same by keyword.
+            inputs: Arrays by name, as in ``model.spec.inputs``.
+            named: Arrays by keyword.
 
         Raises:
-            StateError: the model forgets its state after every call, so it has no steps.
-            InputError: an input does not fit, or is of another batch than the state.
+            StateError: The model has no steps.
+            InputError: An input does not fit, or has another batch than the state.
         """
         outputs, state = self.model.step(self.params, self.state, inputs_by_name(inputs, named), dtype=self.dtype)
         self._set_state(state)
@@ -103,16 +276,16 @@ class Module(Imported):
     def scan(
         self, inputs: Mapping[str, Any], *, time_axis: int | Mapping[str, int] = 0, lengths: Any = None
     ) -> dict[str, jax.Array]:
-        """`step` over a whole recording in one call, as `jaxrnn.Model.scan`; the state advances in place.
+        """Run `step` over a whole recording in one call, as `jaxrnn.Model.scan`; the state advances in place.
 
         Args:
-            inputs: arrays by name, as in ``model.spec.inputs``, with frames along ``time_axis``.
-            time_axis: where the frames are; or one for each input and output by name.
-            lengths: ``int[batch]``, frames of each stream.
+            inputs: Arrays by name, as in ``model.spec.inputs``, with frames along ``time_axis``.
+            time_axis: The axis of frames; or one axis for each input and output by name.
+            lengths: ``int[batch]``, the number of frames of each stream.
 
         Raises:
-            StateError: the model has no steps.
-            InputError: an input does not fit.
+            StateError: The model has no steps.
+            InputError: An input does not fit.
         """
         outputs, state = self.model.scan(
             self.params, self.state, inputs, time_axis=time_axis, lengths=lengths, dtype=self.dtype
@@ -133,5 +306,4 @@ class Module(Imported):
 
 
 def _widened(array: jax.Array, dtype: np.dtype) -> jax.Array:
-    """Integers in the file's type: a checkpoint that is restored without ``jax_enable_x64`` has them in 32 bits."""
     return array.astype(dtype) if dtype.kind in "iu" and array.dtype.kind == dtype.kind else array

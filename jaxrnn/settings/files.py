@@ -1,4 +1,4 @@
-"""Files of settings: OmegaConf reads them and applies overrides, and a pydantic model validates them."""
+"""Files of settings: OmegaConf reads the file and applies overrides, and a pydantic model validates the values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ import yaml
 
 from jaxrnn._files.files import check_regular
 from jaxrnn.errors import InputError, JaxrnnError, optional_package
-from jaxrnn.settings.functions import find_function
-from jaxrnn.settings.mistakes import Keys, SettingsError, brief, dotted, mistakes_of
-from jaxrnn.settings.models import Settings
-from jaxrnn.settings.options import check_options
-from jaxrnn.settings.reference import keys_at
+from jaxrnn.settings.functions import check_options, find_function
+from jaxrnn.settings.models import Keys, Settings, SettingsError, brief, dotted, keys_at, mistakes_of
 
 with optional_package("omegaconf", "files of settings", "train", "evaluate"):
     from omegaconf import Container, DictConfig, OmegaConf
@@ -30,26 +27,15 @@ from pydantic import ValidationError
 Overrides = Sequence[str] | Mapping[str, Any]
 Model = TypeVar("Model", bound=Settings)
 
-#: Lists and mappings may be nested so deep: the library reads them by recursion, in C, without a limit of its own.
+#: Deepest nesting of lists and mappings, which the YAML library reads by recursion in C without a limit.
 MAX_DEPTH = 50
 
 
 class SettingsFile(Generic[Model]):
-    """The settings in a file.
+    """The settings in a YAML file, validated by a model of its keys.
 
-    Args:
-        model: the keys that the file may have, and their types.
-        path: a YAML file. Values in it may hold ``${VARIABLE}`` and ``${VARIABLE:-default}``.
-        overrides: values that replace those of the file.
-
-    Attributes:
-        path: the file.
-        folder: that of the file, which paths in it are relative to.
-        settings: its content, validated.
-
-    Raises:
-        InputError: the file cannot be read, is not YAML, or does not fit the model. Each mistake has a line with the
-            file, the key, what was expected and what came, or the nearest key.
+    Values may contain ``${VARIABLE}`` and ``${VARIABLE:-default}``; ``overrides`` replace values of the file. An
+    InputError has one line per mistake, with the file, the key, the expected and the actual value, or the nearest key.
     """
 
     def __init__(self, model: type[Model], path: str | os.PathLike[str], overrides: Overrides = ()):
@@ -72,7 +58,7 @@ class SettingsFile(Generic[Model]):
 
     @contextlib.contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
-        """Errors that are raised inside name these keys of the file."""
+        """Prefix errors inside the context with these keys of the file."""
         try:
             yield
         except SettingsError as error:
@@ -81,13 +67,7 @@ class SettingsFile(Generic[Model]):
             raise type(error)(self._line(keys, str(error))) from error
 
     def call(self, function: str, arguments: Mapping[str, Any], *keys: str | int) -> Any:
-        """Call the function that the file names, with the arguments that it gives.
-
-        Args:
-            function: its name, the value of ``function`` below the keys.
-            arguments: the value of ``arguments`` below the keys.
-            keys: lead to both.
-        """
+        """Call the function that the file names below the keys, with its arguments."""
         with self.at(*keys, "function"):
             make = find_function(function, self.folder)
         with self.at(*keys, "arguments"):
@@ -98,7 +78,7 @@ class SettingsFile(Generic[Model]):
         return ": ".join(filter(None, (str(self.path), dotted(keys), text)))
 
     def to_yaml(self) -> str:
-        """All settings as a file, with defaults, overrides and variables; paths are whole, but for those in options."""
+        """Return all settings as YAML, with defaults, overrides and variables. Paths are absolute (not in options)."""
         values = self.settings.model_dump(mode="json", context=self.folder)
         head = f"# All settings of {self.path}; paths among options of functions are relative to {self.folder}\n"
         return head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
@@ -138,7 +118,6 @@ def _put(config: DictConfig, key: str, value: Any) -> None:
 
 
 def _filled_in(text: str) -> str:
-    """YAML with the variables of the environment filled in."""
     events, depth = [], 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -147,7 +126,7 @@ def _filled_in(text: str) -> str:
         if isinstance(event, yaml.ScalarEvent):
             event.value = _VARIABLE.sub(_value_of, event.value)
         events.append(event)
-    # Written again, lines would have other numbers in errors.
+    # Unchanged text keeps the line numbers of errors.
     return yaml.emit(events, allow_unicode=True) if _VARIABLE.search(text) else text
 
 
@@ -164,7 +143,6 @@ def _value_of(variable: re.Match[str]) -> str:
 
 @contextlib.contextmanager
 def _mistakes_in(label: str) -> Iterator[None]:
-    """Errors of reading YAML that are raised inside begin with the name of the file or override."""
     try:
         yield
     except yaml.MarkedYAMLError as error:

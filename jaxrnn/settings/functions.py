@@ -1,4 +1,4 @@
-"""Functions by name: of a table, of a module (``package.module:function``) or of a file (``file.py:function``)."""
+"""Functions by name, from a table, a module or a file, with options checked against their signatures."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ import importlib.util
 import inspect
 import operator
 import sys
+import types
+import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from pydantic import ConfigDict, Strict, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic_core import SchemaError
+from typing_extensions import TypedDict
 
 from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
+from jaxrnn.settings.models import LocalPath, mistakes_of
 
 
 def build(
@@ -24,22 +32,10 @@ def build(
     folder: Path | None = None,
     usual: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Call an entry of a table with options, or bind the options to a function of the caller's own.
+    """Call an entry of a table with options, or bind the options to the caller's function.
 
-    Args:
-        kind: what the table holds, for messages.
-        name: an entry, or the name of a function that takes three arguments besides the options.
-        table: functions of options by name.
-        options: keyword arguments.
-        folder: what paths are relative to.
-        usual: defaults of options, for a function that takes them.
-
-    Raises:
-        InputError: there is no such entry, function or option, and the message names the nearest; or an option has
-            the wrong type.
+    ``usual`` are defaults for functions that take them. An InputError names the nearest entry, function or option.
     """
-    from jaxrnn.settings.options import check_options
-
     function = lookup(kind, name, table, folder)
     takes = inspect.signature(function).parameters
     options = {key: value for key, value in (usual or {}).items() if key in takes} | dict(options)
@@ -52,11 +48,7 @@ def build(
 def lookup(
     kind: str, name: str, table: Mapping[str, Callable[..., Any]], folder: Path | None = None
 ) -> Callable[..., Any]:
-    """An entry of the table, or a function of the caller's own, whose name has a colon.
-
-    Raises:
-        InputError: there is none; names the nearest.
-    """
+    """Return an entry of the table, or for a name with a colon the caller's function."""
     if name in table:
         return table[name]
     if ":" in name:
@@ -68,12 +60,9 @@ def lookup(
 
 
 def find_function(name: str, folder: Path | None = None) -> Callable[..., Any]:
-    """The function called ``package.module:function``, or ``file.py:function`` with a path relative to the folder.
+    """Import ``package.module:function``, or ``file.py:function`` with a path relative to the folder.
 
-    A file is imported as a script is run: modules beside it can be imported by it.
-
-    Raises:
-        InputError: there is no such module, file or function, or importing it failed.
+    A file is imported as Python runs a script, so the file can import modules beside it.
     """
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
@@ -108,7 +97,7 @@ def _import_file(path: Path) -> Any:
     assert spec.loader is not None, "it ends with .py"
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
-    # Dataclasses look for their module there while it is being run.
+    # Dataclasses look up their module there while it runs.
     before = sys.modules.get(path.stem)
     sys.modules[path.stem] = module
     try:
@@ -118,3 +107,57 @@ def _import_file(path: Path) -> Any:
         if before is not None:
             sys.modules[path.stem] = before
     return module
+
+
+def check_options(
+    function: Callable[..., Any], options: Mapping[str, Any], *, skipped: int = 0, folder: Path | None = None
+) -> dict[str, Any]:
+    """Return the options as the function takes them: with tuples in place of lists, and paths in the folder.
+
+    ``skipped`` is the number of parameters given by position. Parameters without a type accept anything. A
+    SettingsError names unknown, missing and unsuitable options.
+    """
+    parameters = list(inspect.signature(function).parameters.values())[skipped:]
+    named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    hints = _hints(function)
+    fields = {each.name: hints.get(each.name, Any) for each in named}
+    optional = {each.name for each in named if each.default is not each.empty}
+    typed: Any = TypedDict  # made from values, which type checkers do not follow
+    schema = typed("Options", {name: NotRequired[hint] if name in optional else hint for name, hint in fields.items()})
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    schema.__pydantic_config__ = ConfigDict(
+        extra="allow" if open_ended else "forbid", strict=True, arbitrary_types_allowed=True
+    )
+    try:
+        return TypeAdapter(schema).validate_python(dict(options), context=folder)
+    except ValidationError as error:
+        kind = f"option of {getattr(function, '__name__', function)}"
+        raise mistakes_of(error, options, lambda keys: fields, kind) from error
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of parameters that can be validated."""
+    try:
+        hints = typing.get_type_hints(function.__init__ if isinstance(function, type) else function)
+    except (NameError, TypeError, AttributeError):
+        return {}  # names imported for type checkers only
+    return {name: _adapted(hint) for name, hint in hints.items() if _is_known(hint)}
+
+
+def _is_known(hint: Any) -> bool:
+    try:
+        create_model("Tried", __config__=ConfigDict(arbitrary_types_allowed=True), tried=(hint, ...))
+    except (PydanticUserError, SchemaError, TypeError, NameError):
+        return False
+    return True
+
+
+def _adapted(hint: Any) -> Any:
+    if hint is Path:
+        return LocalPath
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[tuple(map(_adapted, arguments))]  # noqa: UP007 - of a tuple
+    if (origin or hint) in (tuple, set, frozenset):
+        return Annotated[hint, Strict(False)]
+    return hint

@@ -1,13 +1,23 @@
-"""The base of all models of settings. The text below a key explains it, in help and documentation."""
+"""The base of all models of settings, validation errors by key, and a reference of the keys.
+
+The text below a key explains the key in ``--keys`` and in the documentation.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from pydantic.fields import FieldInfo
+
+from jaxrnn._files.messages import near
 from jaxrnn._files.stores import Location, Url, joined
-from jaxrnn.errors import optional_package
+from jaxrnn.errors import InputError, optional_package
 
 with optional_package("pydantic", "files of settings", "train", "evaluate"):
     from pydantic import (
@@ -18,7 +28,7 @@ with optional_package("pydantic", "files of settings", "train", "evaluate"):
         PlainSerializer,
         PlainValidator,
         SerializationInfo,
-        ValidationError,  # noqa: F401  for those that import it from here, where a missing package is named
+        ValidationError,
         ValidationInfo,
         model_validator,
     )
@@ -51,24 +61,24 @@ def _with_folder(name: str, info: SerializationInfo) -> str:
     return f"{info.context / file}:{function}" if info.context and file.endswith(".py") else name
 
 
-#: A path, relative to the folder of the file of settings, which is the context of a validation.
+#: A path relative to the folder of the settings file, which is the context of a validation.
 LocalPath = Annotated[Path, BeforeValidator(_on_this_machine)]
-#: The same, or a URL of an object in a store.
+#: Such a path, or the URL of an object in a store.
 AnyPath = Annotated[Location, PlainValidator(_anywhere), PlainSerializer(str)]
-#: A function by its name; serialized with a whole path, where the context is that folder.
+#: A function by name; serialized with an absolute path if the context is that folder.
 FunctionName = Annotated[str, PlainSerializer(_with_folder)]
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class Settings(BaseModel):
-    """Keys and values of a file, or of a part of it."""
+    """Keys and values of a file, or of a part of a file."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
-    #: The key that a plain text or path in place of keys and values stands for.
+    #: The key for a plain text or path in place of keys and values.
     short: ClassVar[str | None] = None
 
     @model_validator(mode="before")
@@ -87,7 +97,7 @@ class FunctionSettings(Settings):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What stands beside the keys of this model."""
+        """Return the keys beside those of this model."""
         return dict(self.model_extra or {})
 
 
@@ -99,6 +109,127 @@ class ModelSettings(Settings):
     file: LocalPath
     """The ONNX file."""
     static: dict[str, Any] = {}
-    """Values of inputs that are fixed while the model is compiled, by name."""
+    """Values of inputs that are fixed when the model is loaded, by name."""
     state: dict[str, str] | None = None
-    """State inputs, each with the output that updates it, where the file leaves it open; `{}` for no state."""
+    """State inputs with the outputs that update them, if the file is ambiguous; `{}` for no state."""
+
+
+#: The keys that lead to a value, from the outside in; items of lists go by their number.
+Keys = tuple[str | int, ...]
+
+
+class SettingsError(InputError):
+    """Mistakes in values: for each, the keys and a description."""
+
+    def __init__(self, mistakes: Sequence[tuple[Keys, str]]):
+        super().__init__("\n".join(": ".join(filter(None, (dotted(keys), text))) for keys, text in mistakes))
+        self.mistakes = mistakes
+
+
+def mistakes_of(
+    error: ValidationError, values: Any, known: Callable[[Keys], Iterable[str]], kind: str = "key"
+) -> SettingsError:
+    """Return the mistakes of a validation error.
+
+    ``known`` returns the keys below other keys; ``kind`` is the word for a key.
+    """
+    by_keys: dict[Keys, list[Any]] = {}
+    for each in error.errors(include_url=False):
+        by_keys.setdefault(_inside(each["loc"], values, each["type"]), []).append(each)
+    # A union reports a mistake for each type: keep mistakes inside a value, drop mistakes about the value.
+    return SettingsError(
+        [
+            (keys, _message(keys, errors, known, kind))
+            for keys, errors in by_keys.items()
+            if not any(other != keys and other[: len(keys)] == keys for other in by_keys)
+        ]
+    )
+
+
+def dotted(keys: Iterable[str | int]) -> str:
+    """Write keys as in ``--set``."""
+    return ".".join(map(str, keys))
+
+
+def brief(value: Any) -> str:
+    """Write a value for a message, shortened."""
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _message(keys: Keys, errors: list[Any], known: Callable[[Keys], Iterable[str]], kind: str) -> str:
+    kinds = {each["type"] for each in errors}
+    if "extra_forbidden" in kinds:
+        names = list(known(keys[:-1]))
+        return f"unknown {kind}{near(keys[-1], names)}; there are: {', '.join(names) or 'none'}"
+    if kinds == {"missing"}:
+        return "missing"
+    for each in errors:
+        if each["type"] == "value_error":
+            return str(each["ctx"]["error"])
+    # Each type of a union has a separate message.
+    first, *others = dict.fromkeys(re.sub(" or instance of .*", "", each["msg"]) for each in errors)
+    return " or ".join([first, *(text.removeprefix("Input should be ") for text in others)]) + (
+        f", not {brief(errors[0]['input'])}"
+    )
+
+
+def _inside(location: Sequence[str | int], values: Any, kind: str) -> Keys:
+    keys: list[str | int] = []
+    for place, part in enumerate(location):
+        ends_missing = kind == "missing" and place == len(location) - 1
+        if isinstance(values, Mapping) and (part in values or ends_missing):
+            values = values.get(part)
+            keys.append(part)
+        elif isinstance(values, list) and isinstance(part, int) and part < len(values):
+            values = values[part]
+            keys.append(part)
+    return tuple(keys)
+
+
+#: The default shown for a required key.
+NEEDED = "needed"
+
+
+def reference(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield each key of a model and of inner models, with its default and its explanation."""
+    for name, field in model.model_fields.items():
+        inner = _models(field.annotation)
+        default = NEEDED if field.is_required() else _written(field)
+        yield prefix + name, default, " ".join((field.description or "").split())
+        for each in inner:
+            many = typing.get_origin(field.annotation)
+            between = {list: ".0.", dict: ".NAME."}.get(many, ".")
+            yield from reference(each, prefix + name + between)
+
+
+def table(model: type[Settings]) -> str:
+    """Return the reference as a table in Markdown."""
+    rows = [
+        f"| `{key}` | {f'`{default}`' if default not in ('', NEEDED) else default} | {text} |"
+        for key, default, text in reference(model)
+    ]
+    return "\n".join(["| key | default | what it says |", "|---|---|---|", *rows])
+
+
+def keys_at(model: type[Settings], keys: Iterable[str | int]) -> list[str]:
+    """Return the keys of the inner model below these keys."""
+    for key in keys:
+        field = model.model_fields.get(str(key))  # none of a list's number or a mapping's name
+        model = next(iter(_models(field.annotation)), model) if field else model
+    return list(model.model_fields)
+
+
+def _models(annotation: Any) -> list[type[Settings]]:
+    if isinstance(annotation, type) and not typing.get_args(annotation):
+        return [annotation] if issubclass(annotation, Settings) else []
+    return [found for argument in typing.get_args(annotation) for found in _models(argument)]
+
+
+def _written(field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True)
+    if isinstance(default, Settings):
+        default = getattr(default, default.short or "", None)
+    if default is None or default == {} or default == []:
+        return ""
+    return default if isinstance(default, str) else json.dumps(default)

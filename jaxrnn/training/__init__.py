@@ -1,9 +1,8 @@
-"""Training: fine-tuning an imported model, measuring it, and reading what a training wrote."""
+"""Training: fine-tune an imported model, measure it, and read checkpoints."""
 
 from jaxrnn.errors import TrainingError
-from jaxrnn.training.fit import fit
-from jaxrnn.training.fitted import Fitted
-from jaxrnn.training.loading import load_checkpoint
+from jaxrnn.training.checkpoints import load_checkpoint
+from jaxrnn.training.fit import Fitted, fit
 from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import Checkpoints, Sequences, Validation
 from jaxrnn.training.validation import validate

@@ -1,47 +1,43 @@
-"""Batches: examples padded to one length, cut into chunks, and placed on the devices."""
+"""Batches: Grain's order of examples, examples padded to one length and cut into chunks, placed on the devices."""
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.training.examples import Example, ExampleSource
 from jaxrnn.training.layout import ExampleLayout
-from jaxrnn.training.order import Order, made_ahead
 from jaxrnn.training.sharding import Placement
 
-#: Frames that buckets and chunks may add to the examples of a batch.
+if TYPE_CHECKING:
+    import grain
+
+#: The most frames that buckets and chunks may add to a batch.
 MAX_PADDING = 2**26
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchChunk:
-    """Frames of a batch, or all of them: what one update takes.
+    """The input of one update: all frames of a batch, or a chunk of them."""
 
-    Attributes:
-        arrays: by name, ``[rows, ...]``, on the devices.
-        mask: ``bool[rows, frames]``, which frames exist.
-        weights: ``bool[rows]``, which rows are examples with a frame here.
-        ragged: whether a frame of some row does not exist.
-        own: the same arrays, mask and weights of this process's rows, in host memory.
-    """
-
-    arrays: dict[str, jax.Array]
-    mask: jax.Array
-    weights: jax.Array
-    ragged: bool
-    own: tuple[Example, np.ndarray, np.ndarray]
+    arrays: dict[str, jax.Array]  # [rows, ...], on the devices
+    mask: jax.Array  # bool[rows, frames]: frames that exist
+    weights: jax.Array  # bool[rows]: examples with a frame in this chunk
+    ragged: bool  # some frames do not exist
+    own: tuple[Example, np.ndarray, np.ndarray]  # arrays, mask and weights of this process, in host memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A batch by its number in the order, in chunks, with what its rows are called."""
+    """A batch with its number in the order, its chunks, and the labels of its rows."""
 
     number: int
     chunks: list[BatchChunk]
@@ -50,8 +46,6 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """This process's rows of a batch, not yet padded; those that are not ``real`` only fill up the devices."""
-
     batch: int
     examples: list[Example]
     labels: list[str]
@@ -59,25 +53,16 @@ class _Rows:
 
 
 class Batches:
-    """Makes batches of what a source gives.
-
-    Args:
-        source: the examples.
-        layout: how they lie in time.
-        placement: the devices.
-    """
+    """Batches of the examples of a source."""
 
     def __init__(self, source: ExampleSource, layout: ExampleLayout, placement: Placement):
         self._source, self._layout, self._placement = source, layout, placement
 
     def make(self, order: Order, start: int = 0) -> Generator[Batch]:
-        """The batches of an order, from the batch of a number on.
-
-        Another thread fetches the examples of the next batch while one is in use, always in the same order.
-        """
+        """Yield the batches of an order from a number on. Another thread fetches the next batch."""
         with closing(made_ahead(order, start, self._load)) as results:
             for rows in results:
-                # Here, not in the thread: every process must take part in collective calls in one order.
+                # Not in the thread: collective calls need the same order in all processes.
                 if isinstance(rows, BaseException):
                     self._placement.agree([0] * (2 + 3 * len(self._layout.axes)), rows)
                     raise rows
@@ -94,7 +79,7 @@ class Batches:
         return label, self._layout.read(label, value)
 
     def _sizes(self, rows: _Rows) -> list[int]:
-        """What every process must know to pad alike: fewest and most frames; lengths and rates of the arrays."""
+        """Return the sizes that processes need for equal padding: fewest and most frames; lengths and rates."""
         frames = [self._layout.frames(example) for example in rows.examples]
         sizes = [min(frames), max(frames)]
         for name, axis in self._layout.axes.items():
@@ -127,7 +112,7 @@ class Batches:
             longest, numerators, denominators = table[:, 2 + 3 * index : 5 + 3 * index].T
             rates = {Fraction(int(n), int(d)) for n, d in zip(numerators, denominators, strict=True)}
             rate = next(iter(rates)) if len(rates) == 1 else Fraction(0)
-            # An array whose length has nothing to do with the frames (a label sequence) goes by its own longest.
+            # The length of an array without a frame rate (a label sequence) is the longest of the batch.
             length = -(-rate * frames // 1) if rate else int(longest.max())
             unit = max(1, int(rate))
             arrays[name] = np.stack([_lengthened(example[name], axis, int(length), unit) for example in rows.examples])
@@ -152,11 +137,6 @@ class Batches:
 
 
 def _lengthened(array: np.ndarray, axis: int, length: int, unit: int) -> np.ndarray:
-    """An array padded at its end with copies of its last frame of ``unit`` elements, or with zeros if it has integers.
-
-    Padding counts nowhere, but goes through the model and the loss. A copy of a frame is finite in both, with its
-    gradient, as the frame is; the logarithm of 0 is not.
-    """
     missing = length - array.shape[axis]
     if not missing:
         return array
@@ -165,3 +145,64 @@ def _lengthened(array: np.ndarray, axis: int, length: int, unit: int) -> np.ndar
         return np.pad(array, widths)
     last = array.shape[axis] - unit
     return np.concatenate([array, array.take(last + np.arange(missing) % unit, axis)], axis)
+
+
+T = TypeVar("T")
+#: The numbers of the examples in each batch.
+Order: TypeAlias = "grain.MapDataset[tuple[int, ...]]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """The place of the next update in the order: a batch and a chunk."""
+
+    batch: int = 0
+    chunk: int = 0
+
+    def after(self, chunks: int) -> Position:
+        """Return the position after an update, for a batch with this number of chunks."""
+        return Position(self.batch, self.chunk + 1) if self.chunk + 1 < chunks else Position(self.batch + 1)
+
+
+def sequence_order(size: int, batch_size: int, *, seed: int | None = None, epochs: int | None = 1) -> Order:
+    """Return the order of a sequence of examples, shuffled with a seed; the last batch of an epoch may be smaller.
+
+    ``epochs`` None repeats the order without end.
+    """
+    numbers = _grain().MapDataset.range(size)
+    if seed is not None:
+        numbers = numbers.seed(seed).shuffle()
+    return numbers.batch(batch_size, batch_fn=tuple).repeat(epochs)
+
+
+def drawn_order(batch_size: int, batches: int) -> Order:
+    """Return the order of drawn examples."""
+    return _grain().MapDataset.range(batches * batch_size).batch(batch_size, batch_fn=tuple)
+
+
+def made_ahead(order: Order, start: int, make: Callable[[int, tuple[int, ...]], T]) -> Generator[T | BaseException]:
+    """Yield the results of a function of each batch, or the exceptions raised, from one background thread.
+
+    Errors are values, because all processes must learn of an error in one process. Grain's thread also dies silently of
+    exceptions such as KeyboardInterrupt, and its reader would wait forever.
+    """
+    grain = _grain()
+    context = contextvars.copy_context()  # a new thread has no context, such as the reader of messages
+
+    def attempt(batch: int, numbers: tuple[int, ...]) -> Any:
+        try:
+            return context.run(make, batch, numbers)
+        except BaseException as error:
+            return error
+
+    alone = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    batches = order.map_with_index(attempt)[start:].to_iter_dataset(alone)
+    # Closing waits for the thread: after a training, nobody reads the caller's data.
+    with closing(iter(grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=1))) as ahead:
+        yield from ahead
+
+
+def _grain() -> Any:
+    with optional_package("grain", "training", "train"):
+        import grain
+    return grain

@@ -1,36 +1,43 @@
-"""A folder of checkpoints, written by Orbax: each whole or not at all, the last ones and the best kept."""
+"""A folder of checkpoints written by Orbax, each complete or absent: the newest and the best are kept."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import logging
+import os
 import shutil
 import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import jax
+import ml_dtypes
+import numpy as np
+
 from jaxrnn._files.files import check_regular
 from jaxrnn._files.messages import first_line
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, TrainingError, optional_package
+from jaxrnn.model import Model
+from jaxrnn.training.agreement import digest_of_all
 from jaxrnn.training.options import Checkpoints
 from jaxrnn.training.sharding import is_primary
-from jaxrnn.training.snapshots import Snapshot, decode, encode
+from jaxrnn.training.train_state import Snapshot, decode, encode
 
-#: What the folder of a checkpoint that cannot be read is renamed to, so that it is neither read nor counted again.
+#: New name of the folder of an unreadable checkpoint, which is then neither read nor counted.
 UNREADABLE = "unreadable-{step}"
-#: The folders in that of a checkpoint. Orbax also counts folders of others whose names are numbers.
+#: The folders inside a checkpoint. Orbax counts any folder with a number as its name.
 ITEMS = ("arrays", "facts")
 
 
 @dataclasses.dataclass
 class _Kept:
-    """Which checkpoints stay: the newest ones, the best, and what is not ours. It is Orbax's ``PreservationPolicy``."""
-
     newest: int
     is_ours: Callable[[int], bool]
     best: int | None = None
@@ -42,16 +49,7 @@ class _Kept:
 
 
 class Folder:
-    """The checkpoints of one training.
-
-    Args:
-        options: the folder, which is made if it is not there, and how many of the newest ones stay besides the best.
-        reading: only read; the folder must be there.
-
-    Raises:
-        InputError: the path is no folder and cannot be made one.
-        MissingPackageError: Orbax is not installed.
-    """
+    """The checkpoints of one training. With ``reading``, the folder must exist and is not changed."""
 
     def __init__(self, options: Checkpoints, *, reading: bool = False):
         self.options = options
@@ -67,10 +65,10 @@ class Folder:
             read_only=reading,
             save_interval_steps=0 if reading else 1,
             cleanup_tmp_directories=not reading,
-            # Written before the next update begins: what a caller sees is on the disk, and no thread is left over.
+            # Checkpoints are on the disk before the next update, and no thread remains.
             enable_async_checkpointing=False,
             preservation_policy=self._kept,
-            # Of other checkpoints only their numbers count; a damaged one must not keep the others from being read.
+            # A damaged checkpoint must not prevent reading the others.
             lightweight_initialize=True,
         )
         try:
@@ -80,30 +78,25 @@ class Folder:
             raise InputError(f"checkpoints: the folder {self.path} cannot be used: {error}") from error
 
     def close(self) -> None:
-        """Give back what Orbax holds."""
+        """Release Orbax's resources."""
         with _quiet():
             self._manager.close()
 
     def steps(self) -> list[int]:
-        """The updates after which there is a checkpoint, the oldest first."""
+        """Return the updates with a checkpoint, oldest first."""
         return sorted(filter(self._is_ours, self._manager.all_steps()))
 
     def _is_ours(self, step: int) -> bool:
-        """Whether a folder is that of a checkpoint, be it a damaged one."""
         return any((self.where(step) / item).is_dir() for item in ITEMS)
 
     def where(self, step: int) -> Path:
-        """The checkpoint after an update."""
+        """Return the path of the checkpoint after an update."""
         return self.path / str(step)
 
     def save(self, snapshot: Snapshot, best_step: int | None) -> None:
-        """Write a checkpoint, and remove those that are not kept any longer.
-
-        Raises:
-            TrainingError: it could not be written; earlier ones are as they were.
-        """
+        """Write a checkpoint, and remove checkpoints that are not kept. After an error, earlier ones are unchanged."""
         if (step := snapshot.counters.step) in self.steps():
-            return  # an interrupt came while it was written, and what it asks for is there
+            return  # an interrupt during writing asks for this checkpoint again
         ocp = _orbax()
         arrays, facts = encode(snapshot)
         before = self._kept.best
@@ -122,16 +115,12 @@ class Folder:
             ) from error
 
     def describe_last(self, before: int | None = None) -> str:
-        """A sentence on the newest checkpoint, for a message of what went wrong after it."""
+        """Return a sentence about the newest checkpoint."""
         written = [step for step in self.steps() if before is None or step < before]
         return f"The last good checkpoint is {self.where(written[-1])}." if written else "There is no checkpoint yet."
 
     def load(self, step: int) -> Snapshot:
-        """Read one checkpoint.
-
-        Raises:
-            Exception: of many kinds, if it is damaged.
-        """
+        """Read one checkpoint; a damaged one raises exceptions of many kinds."""
         for path in self.where(step).rglob("*"):
             if not path.is_dir():
                 check_regular(path)
@@ -142,19 +131,15 @@ class Folder:
         return decode(restored["arrays"], restored["facts"])
 
     def newest(self, *, set_aside: bool) -> Snapshot | None:
-        """The newest checkpoint that can be read, or None where there is none; the others are skipped with a warning.
+        """Return the newest readable checkpoint, or None without checkpoints; skip others with a warning.
 
-        Args:
-            set_aside: rename those that cannot be read.
-
-        Raises:
-            TrainingError: there are checkpoints, and none can be read.
+        ``set_aside`` renames unreadable checkpoints. A TrainingError reports that no checkpoint is readable.
         """
         steps, damaged = self.steps(), []
         for step in sorted(set(self._manager.all_steps()) - set(steps)):
             warnings.warn(
-                f"{self.where(step)} is no checkpoint of a training: it holds neither {' nor '.join(ITEMS)}; it is "
-                "passed over, and left as it is",
+                f"{self.where(step)} is not a checkpoint of a training: the folder has neither {' nor '.join(ITEMS)}; "
+                "it is skipped, and not changed",
                 stacklevel=2,
             )
         snapshot = None
@@ -186,7 +171,6 @@ class Folder:
         self._manager.reload()
 
     def _remove_partial(self) -> None:
-        """Remove what a write that failed has left."""
         if is_primary():
             for left in self.path.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -194,7 +178,6 @@ class Folder:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No messages of Orbax below an error on the console."""
     logger = logging.getLogger("absl")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -206,7 +189,6 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deferred_interrupts() -> Iterator[None]:
-    """An interrupt (Ctrl-C) inside is delivered after it: what is being written is written to its end."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
@@ -225,3 +207,67 @@ def _orbax() -> Any:
     with optional_package("orbax-checkpoint", "checkpoints", "train"):
         import orbax.checkpoint as ocp
     return ocp
+
+
+def load_checkpoint(
+    folder: str | os.PathLike[str], model: Model | None = None, step: int | None = None, best: bool = True
+) -> dict[str, jax.Array]:
+    """Return the parameters of a training with ``checkpoints=folder``.
+
+    Args:
+        folder: The folder of checkpoints.
+        model: The trained model, to get all of its parameters. Without a model, only parameters that differ from the
+            file are returned.
+        step: The update to load; by default the newest readable checkpoint.
+        best: True for the parameters with the best validation loss so far, if there was validation; False for the last
+            parameters. With ``step``, the parameters after that update in any case.
+
+    Returns:
+        Arrays by name, in the types of the file.
+
+    Raises:
+        InputError: The folder or the checkpoint does not exist, or belongs to another model.
+        TrainingError: The checkpoint is damaged.
+        MissingPackageError: Orbax is missing.
+    """
+    with closing(Folder(Checkpoints(folder), reading=True)) as opened:
+        steps = opened.steps()
+        if not steps:
+            raise InputError(f"there is no checkpoint in {opened.path}")
+        if step is None:
+            snapshot = opened.newest(set_aside=False)
+        elif step not in steps:
+            raise InputError(f"there is no checkpoint after update {step} in {opened.path}; there are: {steps}")
+        else:
+            try:
+                snapshot = opened.load(step)
+            except Exception as error:
+                raise TrainingError(f"the checkpoint {opened.where(step)} cannot be read: {error}") from error
+        where = opened.path
+    assert snapshot is not None, "there are checkpoints"
+    trained = snapshot.best_or_last() if best and step is None else snapshot.trained
+    with exact_types():
+        types = {
+            name: np.dtype(getattr(ml_dtypes, kind, kind))
+            for name, (kind, *_) in snapshot.settings["model"]["parameters"].items()
+        }
+        arrays = {name: jax.device_put(x.astype(types[name])) for name, x in {**snapshot.frozen, **trained}.items()}
+    return arrays if model is None else _completed(arrays, model, snapshot, f"the checkpoints in {where}")
+
+
+def _completed(arrays: dict[str, jax.Array], model: Model, snapshot: Snapshot, what: str) -> dict[str, jax.Array]:
+    expected = model.program.parameters
+    for name, array in arrays.items():
+        if name not in expected or array.shape != expected[name].shape or array.dtype != expected[name].dtype:
+            have = "has none" if name not in expected else f"has {expected[name].dtype}{list(expected[name].shape)}"
+            raise InputError(
+                f"{what} are of another model: they have {array.dtype}{list(array.shape)} for parameter {name!r}, and "
+                f"{model.label} {have}"
+            )
+    values = {**model.params, **arrays}
+    frozen = {name: values[name] for name in expected if name not in snapshot.trained}
+    if digest_of_all(frozen) != snapshot.settings["frozen parameters"]:
+        raise InputError(
+            f"{what} were written for a model whose frozen parameters have other values than those of {model.label}"
+        )
+    return {name: values[name] for name in expected}

@@ -1,8 +1,8 @@
-"""Why an update is not finite: the first example, node of the graph or parameter that is not."""
+"""Explanations of a bad update: the first value that is not finite, and losses that padding changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,24 +10,16 @@ import numpy as np
 
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cells import matrix_products_in
+from jaxrnn.errors import InputError
 from jaxrnn.training.batches import BatchChunk
-from jaxrnn.training.forward import Forward
 from jaxrnn.training.parameters import finite
-from jaxrnn.training.updates import Updates, UpdateState
+from jaxrnn.training.updates import Forward, Updates, UpdateState
 
 Arrays = Mapping[str, Any]
 
 
 def explain(updates: Updates, before: UpdateState, after: UpdateState, chunk: BatchChunk, labels: list[str]) -> str:
-    """What is not finite first in an update, in words.
-
-    Args:
-        updates: what was computed.
-        before: the state before the update, which is finite.
-        after: the state that it gave.
-        chunk: the batch.
-        labels: of the rows of the batch.
-    """
+    """Describe the first value that is not finite in an update."""
     trained = [name for name in updates.forward.model.program.parameters if name in before.trained]
     carry = {name: _own_rows(array) for name, array in before.carry.items()}
     with matrix_products_in(updates.forward.dtype):
@@ -46,7 +38,6 @@ def explain(updates: Updates, before: UpdateState, after: UpdateState, chunk: Ba
 
 
 def _own_rows(array: jax.Array) -> np.ndarray:
-    """This process's rows of an array that is split along its first axis."""
     shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
     return np.concatenate([np.asarray(shard.data) for shard in shards])
 
@@ -54,7 +45,6 @@ def _own_rows(array: jax.Array) -> np.ndarray:
 def _on_examples(
     forward: Forward, params: Arrays, carry: Arrays, chunk: BatchChunk, trained: list[str], labels: list[str]
 ) -> str:
-    """What goes wrong on the first example that does."""
     arrays, mask, weights = chunk.own
     device = next(iter(chunk.mask.addressable_shards)).device
     with jax.default_device(device), exact_types():
@@ -88,7 +78,6 @@ def _on_examples(
 
 
 def _first_node(forward: Forward, params: Arrays, state: Arrays, example: Arrays, mask: Any, ragged: bool) -> str:
-    """The first node of the graph with an output that is not finite, on one example."""
     layout, model = forward.layout, forward.model
     inputs = {info.name: example[info.name] for info in layout.inputs}
     if layout.mode != "scan":
@@ -104,7 +93,6 @@ def _first_node(forward: Forward, params: Arrays, state: Arrays, example: Arrays
 
 
 def _frame(forward: Forward, inputs: Arrays, frame: int, count: int) -> dict[str, Any]:
-    """The inputs of one frame of ``count``."""
     cut = {}
     for info in forward.layout.inputs:
         value, axis = inputs[info.name], forward.layout.axes.get(info.name)
@@ -133,3 +121,89 @@ def _kind(array: Any) -> str:
     wide = np.asarray(array)
     wide = wide if wide.dtype.kind in "fc" else wide.astype(np.float32)
     return "NaN" if np.isnan(wide).any() else "infinity"
+
+
+Outputs = dict[str, np.ndarray]
+#: An example with its mask: without padding, and with padding.
+Sides = tuple[tuple[Any, jax.Array], ...]
+
+
+def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk, labels: list[str]) -> None:
+    """Compare the loss of the shortest example of a batch with and without padding.
+
+    A loss may ignore its mask. Apart from `Model.scan`, which takes lengths, the graph sees missing frames: harmless
+    for causal models, but not for a reverse recurrence or a mean over time. An InputError says whether the model or the
+    loss is the cause.
+    """
+    arrays, mask, weights = chunk.own
+    counts = np.where(weights, mask.sum(1), mask.shape[1])
+    row, frames = int(counts.argmin()), int(counts.min())
+    if frames == mask.shape[1]:
+        return
+    long = {name: array[row] for name, array in arrays.items()}
+    short = {name: _cut(array, forward.layout.axes.get(name), frames, mask.shape[1]) for name, array in long.items()}
+    with exact_types():
+        values = jax.device_put({name: np.asarray(value) for name, value in params.items()})
+        state = {} if forward.layout.mode == "apply" else forward.model.init()
+        sides = jax.device_put(((short, np.ones(frames, bool)), (long, mask[row])))
+
+    @jax.jit
+    def run(sides: Sides) -> list[Any]:
+        return [forward.run(values, state, *side, True)[0] for side in sides]
+
+    @jax.jit
+    def judge(outputs: Sequence[Any], sides: Sides) -> list[jax.Array]:
+        return [forward.judge(*each)[0] for each in zip(outputs, *zip(*sides, strict=True), strict=True)]
+
+    low_precision = forward.dtype is not None or any(x.dtype.itemsize == 2 for x in values.values())
+    tolerance = 0.05 if low_precision else 1e-3
+
+    def losses(outputs: Sequence[Any]) -> tuple[float, float, bool]:
+        short, long = map(float, judge(outputs, sides))
+        return short, long, abs(long - short) > tolerance * (abs(long) + abs(short) + 1e-3)
+
+    said = f"{labels[row]} was padded from {frames} to {mask.shape[1]} frames, and that changes its loss"
+    *_, differ = losses(_made_up(*jax.eval_shape(run, sides)))
+    if differ:
+        raise InputError(
+            f"{said}, also where the model's outputs are the same in every frame that exists: the loss must leave out "
+            "the frames where its mask is False"
+        )
+    if forward.layout.mode == "scan":
+        return
+    without, padded = run(sides)
+    expected, actual, differ = losses((without, padded))
+    if differ:
+        changed = [name for name in without if _differ(without[name], padded[name], tolerance)]
+        raise InputError(
+            f"{said} from {expected:.6g} to {actual:.6g}, through output {(changed or list(without))[0]!r}: the model "
+            "looks ahead, takes a mean over time, or gives its last state. Train it on examples of one length, with "
+            "batch_size=1 and bucket=1, in mode 'scan' if it has a state, or through an input of the file that takes "
+            "lengths"
+        )
+
+
+def _cut(array: np.ndarray, axis: int | None, frames: int, padded: int) -> np.ndarray:
+    if axis is None:
+        return array
+    return array.take(np.arange(array.shape[axis] * frames // padded), axis)
+
+
+def _made_up(short: Mapping[str, Any], long: Mapping[str, Any]) -> tuple[Outputs, Outputs]:
+    """Return random outputs between 0 and 1 that agree in common frames, with zeros in further frames."""
+    rng, without, padded = np.random.default_rng(0), {}, {}
+    for name, shape in short.items():
+        values = rng.uniform(0.1, 0.9, shape.shape)
+        without[name] = values.astype(shape.dtype)
+        widths = [(0, more - less) for less, more in zip(shape.shape, long[name].shape, strict=True)]
+        padded[name] = np.pad(without[name], widths)
+    return without, padded
+
+
+def _differ(without: Any, padded: Any, tolerance: float) -> bool:
+    expected, actual = np.asarray(without, np.float64), np.asarray(padded, np.float64)
+    actual = actual[tuple(slice(0, size) for size in expected.shape)]
+    scale = np.abs(expected).max(initial=0.0) + 1e-6
+    return actual.shape != expected.shape or not np.allclose(
+        actual, expected, rtol=0, atol=tolerance * scale, equal_nan=True
+    )

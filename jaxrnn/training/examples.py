@@ -1,40 +1,37 @@
-"""Examples: where they come from, by number, and as which arrays."""
+"""Examples: sources by number, ``.npz`` files, and arrays in the types of the model."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import describe, near_or_all
+from jaxrnn._files.stores import Location, files_below, location
 from jaxrnn.errors import InputError
 from jaxrnn.steps.specs import ArraySpec, widens
 
 #: One example: arrays by name, those of the model's inputs and any others.
 Example = dict[str, np.ndarray]
 
-#: What JAX makes of wide types without ``jax_enable_x64``.
+#: JAX's conversion of 64-bit types without ``jax_enable_x64``.
 _NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleSource:
-    """Examples by number.
-
-    Attributes:
-        size: how many there are; None if they are drawn without end.
-        label: what messages call an example.
-        make: an example, as the caller gives it.
-    """
+    """Examples by number. ``size`` is None for examples drawn without end; ``label`` names an example in messages."""
 
     size: int | None
     label: Callable[[int], str]
     make: Callable[[int], Any]
 
     def get(self, number: int) -> tuple[str, Any]:
-        """What an example is called, and the example."""
+        """Return the label of an example, and the example."""
         label = self.label(number)
         try:
             return label, self.make(number)
@@ -44,15 +41,9 @@ class ExampleSource:
 
 
 def make_source(data: Any, seed: int | None, *, what: str = "data") -> ExampleSource:
-    """The source of what a caller gave: a sequence of examples, or a function that draws one.
+    """Return the source for a sequence of examples, or with a seed for a function that draws an example.
 
-    Args:
-        data: the examples.
-        seed: of what is drawn; None where only a sequence will do.
-        what: the name of the argument, for messages.
-
-    Raises:
-        InputError: it is neither, or empty.
+    ``what`` names the argument in an InputError for anything else.
     """
     if isinstance(data, Mapping):
         raise InputError(f"{what} must be a sequence of examples, not one dict: [{{name: array}}, ...]")
@@ -61,7 +52,7 @@ def make_source(data: Any, seed: int | None, *, what: str = "data") -> ExampleSo
             raise InputError(f"{what} is empty: it must have at least one example")
         return ExampleSource(len(data), getattr(data, "label", "example {}".format), data.__getitem__)
     if callable(data) and seed is not None:
-        # Each example has a generator of its own, so that it depends on the seed and its number alone.
+        # A generator per example: an example depends only on the seed and its number.
         return ExampleSource(
             None, "drawn example {}".format, lambda number: data(np.random.default_rng([seed, number]))
         )
@@ -70,16 +61,10 @@ def make_source(data: Any, seed: int | None, *, what: str = "data") -> ExampleSo
 
 
 def read_example(value: Any, infos: Sequence[ArraySpec], state: Iterable[str], *, wide: bool) -> Example:
-    """An example as NumPy arrays: the model's inputs in the types of the file, the others as JAX would take them.
+    """Return an example as NumPy arrays: model inputs in the types of the file, other arrays as JAX converts them.
 
-    Args:
-        value: what the source gave.
-        infos: the model's inputs.
-        state: names that are state, and so no part of an example.
-        wide: whether 64-bit types stay so, as ``jax_enable_x64`` says.
-
-    Raises:
-        InputError: an input is missing or of another type, or an array cannot be one.
+    ``state`` lists the names of state inputs, which an example must not have. ``wide`` keeps 64-bit types. An
+    InputError names a missing or unsuitable array.
     """
     if not isinstance(value, Mapping):
         raise InputError(f"an example is a dict of arrays by name, not a {type(value).__name__}")
@@ -112,3 +97,46 @@ def _as_extra(name: Any, value: Any, wide: bool) -> np.ndarray:
     if array.dtype.kind in "OUSMm":
         raise InputError(f"{name!r} must be an array of numbers, not {type(value).__name__} of {array.dtype}")
     return array if wide else array.astype(_NARROW.get(array.dtype.name, array.dtype), copy=False)
+
+
+class NpzFiles(Sequence[dict[str, np.ndarray]]):
+    """A sequence of examples in ``.npz`` files, one per file, read on access.
+
+    ``files`` is a folder, or a pattern with ``*``, ``?`` or ``**``, as a path or URL. Files are sorted by name. A
+    missing file is an InputError, an unreachable store a StoreError.
+    """
+
+    def __init__(self, files: Location):
+        is_folder = files.is_dir()
+        self.files = files_below(files, ("*.npz",)) if is_folder else _matched(files)
+        if not self.files:
+            raise InputError(f"there are no .npz files in {files}" if is_folder else f"there is no file {files}")
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            raise TypeError("examples are read one at a time: the index must be a number")
+        return read_npz(self.files[index])
+
+    def label(self, index: int) -> str:
+        """Return the name of an example for messages."""
+        return f"example {index} ({self.files[index].name})"
+
+
+def _matched(pattern: Location) -> Sequence[Location]:
+    parts = (pattern.absolute().as_posix() if isinstance(pattern, Path) else str(pattern)).split("/")
+    for place, part in enumerate(parts):
+        if "*" in part or "?" in part:
+            folder = location("/".join(parts[:place]) or "/")
+            return files_below(folder, ("/".join(parts[place:]),)) if folder.is_dir() else ()
+    return (pattern,) if pattern.is_file() else ()
+
+
+def read_npz(path: Location) -> dict[str, np.ndarray]:
+    """Return the arrays of a ``.npz`` file by name."""
+    loaded = read_arrays(path)
+    if isinstance(loaded, np.ndarray):
+        raise InputError(f"{path} holds one array without a name; write it with numpy.savez(path, name=array)")
+    return loaded

@@ -1,4 +1,4 @@
-"""`fit`: fine-tuning a model on examples."""
+"""`fit` fine-tunes a model on examples; `Fitted` is the result."""
 
 from __future__ import annotations
 
@@ -12,28 +12,39 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrnn._files.stores import in_place_of
 from jaxrnn._jax.precision import compute_type
-from jaxrnn.errors import InputError, TrainingError, check_count
-from jaxrnn.training.agreement import check_alike, check_shared, digest_of_examples
-from jaxrnn.training.arguments import Function, check_end, check_functions
-from jaxrnn.training.batches import Batches
-from jaxrnn.training.buffers import warn_of_buffers
+from jaxrnn.errors import InputError, TrainingError, check_count, optional_package
+from jaxrnn.training.agreement import (
+    check_alike,
+    check_joined,
+    check_shared,
+    differences,
+    digest_of_all,
+    digest_of_examples,
+    training_facts,
+)
+from jaxrnn.training.batches import Batches, drawn_order, sequence_order
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.examples import make_source
-from jaxrnn.training.facts import differences, digest_of_all, training_facts
-from jaxrnn.training.fitted import Fitted
-from jaxrnn.training.forward import Forward
-from jaxrnn.training.hosts import check_joined
-from jaxrnn.training.loop import TrainingLoop
+from jaxrnn.training.loop import TrainingLoop, announce
 from jaxrnn.training.optimizers import Optimizer
-from jaxrnn.training.options import OPEN, SEQUENCES, Checkpoints, Sequences, Validation, sequences_argument
-from jaxrnn.training.order import drawn_order, sequence_order
-from jaxrnn.training.parameters import start_values, trained_names
-from jaxrnn.training.progress import announce
+from jaxrnn.training.options import (
+    OPEN,
+    SEQUENCES,
+    Checkpoints,
+    Function,
+    Sequences,
+    Validation,
+    check_end,
+    check_functions,
+    sequences_argument,
+)
+from jaxrnn.training.parameters import start_values, trained_names, warn_of_buffers
 from jaxrnn.training.sharding import Placement, is_primary
 from jaxrnn.training.time_axes import make_layout
 from jaxrnn.training.train_state import TrainState
-from jaxrnn.training.updates import Updates
+from jaxrnn.training.updates import Forward, Updates
 from jaxrnn.training.validation import Validator
 
 if TYPE_CHECKING:
@@ -63,54 +74,54 @@ def fit(
 ) -> Fitted:
     """Fine-tune a model on examples.
 
-    An example is a dict of arrays for *one* example: what the model takes, by the names of the file and without its
-    state (a batch dimension is 1), and anything that the loss needs, under other names. Batches are made by
-    ``jax.vmap``. Examples of unequal lengths are padded to the longest of their batch; the mask says which frames
-    exist, and padding changes no result.
+    An example is a dict of arrays for *one* recording: the inputs of the model by the names of the file, without state
+    (a batch dimension has size 1), and further arrays for the loss under other names. ``jax.vmap`` makes batches.
+    Examples of different lengths are padded to the longest of their batch; a mask marks the frames that exist, and
+    padding changes no result.
 
-    The same seed gives the same result, to the last bit on one device and whether or not the training was cut short
-    and resumed: the order of examples and everything drawn depend on the seed and on the place in the order alone.
+    The same seed gives the same result: bit-identical on one device, and after any interruption and resumption. The
+    order of examples and all random numbers depend only on the seed and the position in the order.
 
-    In several processes (``jax.distributed``) every process calls this with the same arguments and makes its own part
-    of each batch; the folder of checkpoints must be one that all of them see.
+    In several processes (``jax.distributed``), each process calls this function with the same arguments and makes a
+    part of each batch. All processes must see the folder of checkpoints.
 
     Args:
-        model: the model.
-        data: examples: a sequence, whose order is drawn anew for every epoch, or a function of a NumPy generator that
-            draws one. Either is called in another thread.
-        loss: ``loss(outputs, example, mask) -> scalar`` in JAX, of one example: outputs and arrays by name, and
-            ``bool[frames]``. An update reduces its mean over the examples of a batch.
-        steps: updates, or
-        epochs: passes over the data.
-        batch_size: examples in an update, on all devices of all processes together.
-        optimizer: the name of one in optax, an ``optax.GradientTransformation``, or an `Optimizer`, which also says
-            which parameters are trained; adam of all parameters by default.
-        sequences: how the model runs over sequences: which axis is time, chunks, padding.
-        metrics: more functions like the loss, by name; measured on the validation examples, or on the batches where
-            there are none.
-        validation: examples that are not trained on, or a `Validation`, which also says how often they are measured.
-        checkpoints: a folder to write checkpoints to, or `Checkpoints`. A training resumes from the newest one there.
-        params: the parameters to begin with; the file's by default.
-        devices: the devices that a batch is split over; all by default. If it does not divide by their number, rows
-            that do not count fill it up.
-        dtype: as in `Model.apply`. What is trained stays in the file's types.
-        seed: of everything that is drawn.
-        progress: whether to show a progress bar on standard error; by default, if that is a terminal.
+        model: The model.
+        data: A sequence of examples, shuffled in each epoch, or a function that draws an example from a NumPy
+            generator. Both are called in another thread.
+        loss: ``loss(outputs, example, mask) -> scalar`` in JAX for one example: outputs and arrays by name, and
+            ``bool[frames]``. An update reduces the mean over the examples of a batch.
+        steps: Number of updates. Give either ``steps`` or ``epochs``.
+        epochs: Number of passes over the data.
+        batch_size: Examples per update, on all devices of all processes together.
+        optimizer: The name of an optax optimizer, an ``optax.GradientTransformation``, or an `Optimizer`, which also
+            selects parameters. The default is adam for all parameters.
+        sequences: Time axis, chunks and padding of sequences.
+        metrics: Further functions like the loss, by name, measured on the validation examples, or else on the batches.
+        validation: A sequence of examples, or a `Validation`, which also sets the interval and early stopping.
+        checkpoints: A folder for checkpoints, or a `Checkpoints`. A training resumes from the newest checkpoint.
+        params: Initial parameters; those of the file by default.
+        devices: Devices to split a batch over; all by default. Rows without weight fill up a batch that does not divide
+            by the number of devices.
+        dtype: Compute dtype, as in `Model.apply`. Trained parameters stay in the types of the file.
+        seed: The random seed.
+        progress: True to show a progress bar on standard error; by default if standard error is a terminal.
 
     Returns:
-        The parameters and the history.
+        Parameters and history.
 
     Raises:
-        InputError: an argument or an example does not fit.
-        StateError: the model forgets its state, so that it has no steps.
-        TrainingError: a loss or gradient is not finite; a checkpoint cannot be written, or is of another training;
-            processes differ in what they were given.
-        MissingPackageError: optax or Grain is not installed, or Orbax for checkpoints.
-        KeyboardInterrupt: with a checkpoint of the updates until then, where there is a folder. In several processes,
-            SIGTERM to any of them does that in all of them.
+        InputError: An argument or an example does not fit.
+        StateError: The model forgets its state, so it has no steps.
+        TrainingError: A loss or gradient is not finite, a checkpoint cannot be written or belongs to another training,
+            or the arguments of processes differ.
+        MissingPackageError: optax or Grain is missing, or Orbax for checkpoints.
+        KeyboardInterrupt: After a checkpoint of the last update, if there is a folder. In several processes, SIGTERM to
+            one process interrupts all processes.
 
     Warns:
-        UserWarning: running statistics, or what was computed (a Fourier basis, a window, a filterbank), is trained.
+        UserWarning: The training changes running statistics, or a computed constant (a Fourier basis, a window, a
+            filterbank).
     """
     check_joined()
     if not is_primary():
@@ -211,7 +222,7 @@ def fit(
 
 
 def _resume(state: TrainState, placement: Placement, folder: Folder) -> None:
-    """Go on from the newest checkpoint of a folder, if it has one."""
+    """Continue from the newest checkpoint of a folder, if there is one."""
     check_alike(placement, {"checkpoints in the folder, which all processes must see": folder.steps()})
     if not folder.steps():
         return
@@ -231,3 +242,82 @@ def _resume(state: TrainState, placement: Placement, folder: Folder) -> None:
             "Choose another folder, or the same settings"
         )
     state.restore(snapshot, placement)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """The result of `fit`.
+
+    Attributes:
+        params: All parameters, as `Model.apply` takes them: with the best validation loss if there was validation, else
+            after the last update.
+        last_params: The parameters after the last update.
+        history: One dict per update: ``step``, ``loss``, ``grad_norm`` (before clipping), ``learning_rate`` if known,
+            ``seconds`` of training without pauses between runs, metrics by name, and after a validation
+            ``validation_loss`` and ``validation_NAME``.
+        step: Number of updates.
+        best_step: The update after which `params` were taken.
+        stopped: ``"steps"`` for the requested end, or ``"patience"`` for early stopping.
+        sequences: The options of sequences, with the inferred mode and time axes.
+    """
+
+    params: dict[str, jax.Array]
+    last_params: dict[str, jax.Array]
+    history: list[dict[str, Any]]
+    step: int
+    best_step: int
+    stopped: str
+    sequences: Sequences
+
+    def __repr__(self) -> str:
+        losses = [f"{record['loss']:.4g}" for record in self.history]
+        loss = f"loss {losses[0]} to {losses[-1]}, " if losses else ""
+        count = sum(array.size for array in self.params.values())
+        return (
+            f"Fitted(step={self.step}, {loss}best_step={self.best_step}, stopped={self.stopped!r}, "
+            f"mode={self.sequences.mode!r}, {count:,} parameters in {len(self.params)} arrays)"
+        )
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Write the loss curve as a PNG: loss per update, running mean, and validation loss.
+
+        Raises:
+            MissingPackageError: matplotlib is missing.
+            InputError: There was no update.
+        """
+        with optional_package("matplotlib", "drawing a loss curve", "plot"):
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        self.draw(figure.subplots())
+        with in_place_of(Path(path)) as written:
+            figure.savefig(written, format="png", dpi=120)
+
+    def draw(self, axes: Any) -> None:
+        """Draw the curve of `plot` on axes of matplotlib.
+
+        Raises:
+            InputError: There was no update.
+        """
+        steps, losses = self._curve("loss")
+        if not steps.size:
+            raise InputError("there was no update, so there is no loss curve")
+        window = max(1, steps.size // 50)
+        axes.plot(steps, losses, color="C0", alpha=0.4 if window > 1 else 1, linewidth=0.8, label="loss")
+        if window > 1:
+            means = np.convolve(losses, np.full(window, 1 / window), "valid")
+            axes.plot(steps[window - 1 :], means, color="C0", label=f"mean of {window} updates")
+        at, validation = self._curve("validation_loss")
+        if at.size:
+            axes.plot(at, validation, color="C1", marker="o", markersize=3, label="validation")
+            axes.axvline(self.best_step, color="C2", linestyle=":", label=f"best, update {self.best_step}")
+        axes.set_xlabel("update")
+        axes.set_ylabel("loss")
+        axes.grid(alpha=0.3)
+        axes.legend()
+
+    def _curve(self, key: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the updates with a recorded number, and the numbers."""
+        points = [(record["step"], record[key]) for record in self.history if key in record]
+        return np.array([step for step, _ in points]), np.array([value for _, value in points], np.float64)

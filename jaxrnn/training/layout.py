@@ -1,4 +1,4 @@
-"""What all examples of a training have in common: their arrays, which axes are time, and what a frame is."""
+"""The common layout of all examples: arrays, time axes and frames."""
 
 from __future__ import annotations
 
@@ -17,37 +17,23 @@ from jaxrnn.training.options import Sequences, sequences_argument
 
 @dataclasses.dataclass(frozen=True)
 class ExampleLayout:
-    """What all examples of a training share.
+    """The names, types, shapes and time axes that all examples share."""
 
-    Attributes:
-        mode: ``"apply"``, ``"step"`` or ``"scan"``.
-        inputs: the arrays that the model takes.
-        axes: the time axis of every array that has one, counted from the front.
-        frame_sizes: elements along that axis that make one frame, for the arrays whose length counts the frames.
-        example: an example, for names, types and all sizes but those along time.
-        label: what it is called.
-        outputs: the names of what the model gives.
-        sequences: what the caller said of them.
-        state: names of the model's inputs that are state, which no example has.
-        wide: whether 64-bit types stay so.
-        reason: why the mode is this one, where the caller did not say.
-    """
-
-    mode: str
+    mode: str  # "apply", "step" or "scan"
     inputs: tuple[ArraySpec, ...]
-    axes: dict[str, int]
-    frame_sizes: dict[str, int]
-    example: Example
-    label: str
+    axes: dict[str, int]  # time axis by array, counted from the front
+    frame_sizes: dict[str, int]  # elements per frame, for arrays whose length gives the number of frames
+    example: Example  # the first example
+    label: str  # of the first example
     outputs: tuple[str, ...]
     sequences: Sequences
-    state: tuple[str, ...]
-    wide: bool
-    reason: str = ""
+    state: tuple[str, ...]  # names of state inputs, which examples do not have
+    wide: bool  # keep 64-bit types
+    reason: str = ""  # for an inferred mode
 
     @property
     def used_sequences(self) -> Sequences:
-        """What the caller said of sequences, with the mode and the time axes that are used."""
+        """Return the options of sequences with the mode and the time axes in use."""
         named = dict(self.sequences.time_axis) if isinstance(self.sequences.time_axis, Mapping) else {}
         return dataclasses.replace(self.sequences, mode=self.mode, time_axis=named | self.axes or None)
 
@@ -56,22 +42,14 @@ class ExampleLayout:
         return f"mode {self.mode!r}, {time}"
 
     def read(self, label: str, value: Any) -> Example:
-        """An example, which must be like the first one.
-
-        Raises:
-            InputError: it is not, or is none at all; names it.
-        """
+        """Return an example as arrays, after checking that its layout is that of the first example."""
         with naming(label):
             example = read_example(value, self.inputs, self.state, wide=self.wide)
             self.check(example)
         return example
 
     def frames(self, example: Example) -> int:
-        """How many frames an example has.
-
-        Raises:
-            InputError: none, a part of one, or not the same number in all of the model's inputs.
-        """
+        """Return the number of frames of an example, which must agree in all inputs of the model."""
         counts: dict[str, int] = {}
         for name, size in self.frame_sizes.items():
             length = example[name].shape[self.axes[name]]
@@ -89,15 +67,11 @@ class ExampleLayout:
         return frames
 
     def rate(self, name: str, example: Example) -> Fraction:
-        """Elements along the time axis of an array for each frame of the example."""
+        """Return the elements along the time axis of an array per frame of the example."""
         return Fraction(example[name].shape[self.axes[name]], self.frames(example))
 
     def check(self, example: Example) -> None:
-        """See that an example is like the first one but for its length.
-
-        Raises:
-            InputError: it has other arrays, types, sizes or rates.
-        """
+        """Check that an example equals the first example in arrays, types, sizes and rates, except in length."""
         frames, explicit = self.frames(example), self.sequences.time_axis is not None
         for name, first in self.example.items():
             array, axis = example.get(name), self.axes.get(name)
@@ -121,7 +95,7 @@ class ExampleLayout:
             raise InputError(f"{unknown[0]!r} is not in {self.label}{near_or_all(unknown[0], self.example)}")
 
     def _mend(self, example: Example) -> str:
-        """How to train on examples of unequal lengths, where this one and the first differ along one axis each."""
+        """Suggest a time axis if this example and the first example differ along one axis of each array."""
         if self.mode == "step" and not self.axes:
             return "; examples of one step each have one shape"
         axes = {}
@@ -138,7 +112,7 @@ class ExampleLayout:
 
 @contextlib.contextmanager
 def naming(label: str) -> Iterator[None]:
-    """An error inside says which example it is of."""
+    """Prefix errors with the label of an example."""
     try:
         yield
     except JaxrnnError as error:

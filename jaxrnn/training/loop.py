@@ -1,31 +1,33 @@
-"""The training loop: updates in order, each checked once the next is under way; validation, checkpoints, stopping."""
+"""The training loop: updates, each checked while the next one runs; validation, checkpoints, stopping, progress."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import math
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
 import jax
 
+from jaxrnn._files.progress import progress_bar
 from jaxrnn.errors import JaxrnnError, TrainingError
-from jaxrnn.training.batches import Batch, BatchChunk, Batches
+from jaxrnn.training.batches import Batch, BatchChunk, Batches, Order, Position
 from jaxrnn.training.checkpoints import Folder
-from jaxrnn.training.diagnosis import explain
-from jaxrnn.training.order import Order, Position
-from jaxrnn.training.padding import check_padding
-from jaxrnn.training.progress import Shown, showing
+from jaxrnn.training.diagnosis import check_padding, explain
 from jaxrnn.training.sharding import AgreedInterrupt
-from jaxrnn.training.snapshots import Record
-from jaxrnn.training.train_state import TrainState
+from jaxrnn.training.train_state import Record, TrainState
 from jaxrnn.training.updates import Updates, UpdateState
 from jaxrnn.training.validation import Validator
 
 
 @dataclasses.dataclass(frozen=True)
 class _PendingUpdate:
-    """An update that is under way: what it began with, and what it will give."""
+    """An update in progress, with the states before and after."""
 
     batch: Batch
     chunk: BatchChunk
@@ -37,18 +39,7 @@ class _PendingUpdate:
 
 @dataclasses.dataclass
 class TrainingLoop:
-    """A training that is under way; `run` brings it to its end.
-
-    Attributes:
-        updates: the compiled update.
-        batches: what makes batches of the examples.
-        order: which examples are in which batch; where ``steps`` is None, the training ends with it.
-        steps: updates, or None.
-        state: where it begins.
-        validator: measures the validation examples; None where there are none.
-        folder: of the checkpoints; None to keep none.
-        progress: whether to show progress.
-    """
+    """A training in progress. With ``steps`` None, the training ends with the order."""
 
     updates: Updates
     batches: Batches
@@ -62,12 +53,9 @@ class TrainingLoop:
     _padding_checked: bool = False
 
     def run(self) -> str:
-        """Train until the end: why it ended.
+        """Train to the end, and return the reason for the end.
 
-        Raises:
-            TrainingError: something was not finite, or a checkpoint could not be written.
-            KeyboardInterrupt: after a checkpoint of all updates that are known to be good. In several processes an
-                `AgreedInterrupt`; any other leaves no checkpoint.
+        After Ctrl-C, and in several processes after an `AgreedInterrupt`, a checkpoint holds all good updates.
         """
         self.state.start_clock()
         total = len(self.order) if self.steps is None else self.steps
@@ -80,7 +68,7 @@ class TrainingLoop:
                 raise
             except KeyboardInterrupt:
                 self.state.forget_uncounted()
-                if self.updates.placement.processes == 1:  # others may be at another update
+                if self.updates.placement.processes == 1:  # other processes may be at another update
                     self._save()
                 raise
 
@@ -99,7 +87,7 @@ class TrainingLoop:
         return "steps" if self._complete else "patience"
 
     def _train_on(self, batch: Batch, show: Shown) -> bool:
-        """An update for each chunk of a batch, or for the rest of them; whether the training is at its end."""
+        """Run updates for the remaining chunks of a batch; returns True at the end of the training."""
         position, arrays, first = self.state.counters.position, self.state.arrays, 0
         if self._pending is not None:
             arrays = self._pending.after
@@ -115,7 +103,7 @@ class TrainingLoop:
             except Exception as error:
                 error.add_note(f"in update {step} of the training")
                 raise
-            # Looked at only now: the device works on the next update while this one is read.
+            # Read the previous update while the device computes the next one.
             self._settle(show)
             position = Position(batch.number, index).after(len(batch.chunks))
             self._pending = _PendingUpdate(batch, chunk, arrays, after, report, position)
@@ -133,7 +121,7 @@ class TrainingLoop:
         return False
 
     def _settle(self, show: Shown) -> None:
-        """Wait for the update that is under way, see that it is finite, and count it as done."""
+        """Wait for the update in progress, check that it is finite, and count it."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
@@ -147,7 +135,7 @@ class TrainingLoop:
             record["learning_rate"] = float(report["learning_rate"])
         record["seconds"] = self.state.seconds
         record |= {name: float(value) for name, value in report["metrics"].items()}
-        # After the last chunk of a batch the carry is of no use, and a checkpoint need not have it.
+        # The carry after the last chunk of a batch is not needed.
         carry = pending.after.carry if pending.position.chunk else {}
         self.state.add(pending.after._replace(carry=carry), pending.position, record)
         show(self._done, step, loss, None)
@@ -168,7 +156,7 @@ class TrainingLoop:
         show(self._done, state.step, state.history[-1]["loss"], measured["loss"])
 
     def _save(self) -> None:
-        """Write a checkpoint after the last update, if there is none yet."""
+        """Write a checkpoint after the last update, unless one exists."""
         state = self.state
         if self.folder is None or not state.step or state.step in self.folder.steps():
             return
@@ -181,7 +169,7 @@ class TrainingLoop:
         return self.folder.describe_last()
 
     def _check_padding(self, arrays: UpdateState, batch: Batch, chunk: BatchChunk) -> None:
-        """Once, on the first batch with unequal lengths: see that frames which do not exist change nothing."""
+        """Check once, on the first batch with unequal lengths, that missing frames change nothing."""
         if chunk.ragged and not self._padding_checked:
             self._padding_checked, problem = True, None
             try:
@@ -201,9 +189,43 @@ class TrainingLoop:
 
     @property
     def _done(self) -> int:
-        """Updates of those asked for; where passes over the data are, batches."""
+        """Return the number of updates, or with passes over the data of batches."""
         return self.state.counters.position.batch if self.steps is None else self.state.step
 
 
 def _is_due(what: Validator | Folder | None, step: int) -> bool:
     return what is not None and step % what.options.every == 0
+
+
+#: A function that shows progress: the amount done, updates, their loss, and the validation loss or None.
+Shown = Callable[[int, int, float, float | None], None]
+
+_logger = logging.getLogger("jaxrnn.training")
+
+
+def announce(line: str, progress: bool | None) -> None:
+    """Log a line at the start of a training, and print it if progress is shown."""
+    _logger.info(line)
+    if sys.stderr.isatty() if progress is None else progress:
+        print(line, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def showing(progress: bool | None, total: int, done: int, updates: int) -> Iterator[Shown]:
+    """Show a progress bar inside the context; ``progress`` None shows the bar if standard error is a terminal."""
+    began, before = time.monotonic(), updates
+    mean: float | None = None
+    best: float | None = None
+    texts = ("update {task.fields[updates]}", "{task.fields[rate]}", "{task.fields[loss]}")
+    fields = {"updates": updates, "rate": "", "loss": ""}
+    with progress_bar("training", total, *texts, shown=progress, stays=True, completed=done, **fields) as bar:
+
+        def show(done: int, updates: int, loss: float, validation: float | None) -> None:
+            nonlocal mean, best
+            mean = loss if mean is None else 0.95 * mean + 0.05 * loss
+            best = validation if validation is not None else best
+            rate = f"{(updates - before) / max(time.monotonic() - began, 1e-9):.3g}/s"
+            text = f"loss {mean:.4g}" + ("" if best is None else f", validation {best:.4g}")
+            bar(done, updates=updates, rate=rate, loss=text)
+
+        yield show

@@ -1,4 +1,4 @@
-"""Metrics: what to watch beside the loss. They are built as losses are, and larger is not always better."""
+"""Metrics to measure beside the loss. They are built like losses; for some, larger is better."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def accuracy(
     time_axis: TimeAxis = "auto",
     ignore_label: int | None = None,
 ) -> Loss:
-    """The share of frames whose largest output is that of the right class. Options as of `losses.cross_entropy`."""
+    """Build the fraction of frames with the largest output in the right class. Options as in `losses.cross_entropy`."""
 
     def metric(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
         scores, axis = classes_last(read_output(outputs, example, output), class_axis, time_axis)
@@ -62,13 +62,13 @@ def accuracy(
 
 
 def binary_accuracy(output: Output, target: str, *, threshold: float = 0.5, time_axis: TimeAxis = "auto") -> Loss:
-    """The share of numbers on the right side of a threshold.
+    """Build the fraction of elements on the right side of a threshold.
 
     Args:
-        output: an output of the model by name, or a function of outputs and example.
-        target: an array of the example, of the output's shape but for axes of size 1; at least 1/2 means yes.
-        threshold: at least so much of the output means yes: 0 for logits.
-        time_axis: which axis of the output is time; None for none, "auto" for the only one longer than 1.
+        output: The name of a model output, or a function of outputs and example.
+        target: An array of the example in the shape of the output, apart from axes of size 1; at least 1/2 means yes.
+        threshold: An output of at least this value means yes: 0 for logits.
+        time_axis: The time axis of the output; None for no time axis, "auto" for the only axis longer than 1.
     """
 
     def metric(scores: jax.Array, labels: jax.Array, exists: jax.Array) -> jax.Array:
@@ -79,7 +79,7 @@ def binary_accuracy(output: Output, target: str, *, threshold: float = 0.5, time
 
 @functools.wraps(losses.si_sdr, assigned=["__annotations__"])  # the signature, and no more
 def si_sdr(*args: Any, **options: Any) -> Loss:
-    """The scale-invariant signal-to-distortion ratio in dB. Options as of `losses.si_sdr`, which is minus this."""
+    """Build the scale-invariant signal-to-distortion ratio in dB. Options as in `losses.si_sdr`, its negative."""
     loss = losses.si_sdr(*args, **options)
     return lambda outputs, example, mask: -loss(outputs, example, mask)
 
@@ -94,7 +94,7 @@ def si_sdr_improvement(
     zero_mean: bool = False,
     limit: float = 100.0,
 ) -> Loss:
-    """By how many dB the output's SI-SDR is above that of the ``mixture``, an array of the example of its shape."""
+    """Build the improvement of SI-SDR in dB over the ``mixture``, an array in the shape of the output."""
     after = si_sdr(output, target, times=times, time_axis=time_axis, zero_mean=zero_mean, limit=limit)
 
     def metric(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
@@ -107,7 +107,7 @@ def si_sdr_improvement(
     return metric
 
 
-#: The metrics by name; every loss can be watched as well.
+#: The metrics by name, with all losses.
 METRICS: dict[str, Callable[..., Loss]] = {
     "accuracy": accuracy,
     "binary_accuracy": binary_accuracy,

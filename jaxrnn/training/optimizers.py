@@ -1,4 +1,4 @@
-"""Optimizers and learning rates: optax, by name or as the caller made them, under any rule of type promotion."""
+"""Optimizers and learning rates of optax, by name or as objects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,42 +15,43 @@ import jax.numpy as jnp
 
 from jaxrnn._files.messages import brief, near, near_or_all
 from jaxrnn.errors import InputError, optional_package
-from jaxrnn.training.parameters import Patterns
 
 if TYPE_CHECKING:
     import optax
 
 Schedule = Callable[[Any], Any]
+#: One name pattern of parameters, or several.
+Patterns = str | Sequence[str]
 
-#: The learning rate where the caller gives none.
+#: The default learning rate.
 LEARNING_RATE = 1e-3
 
-#: Needs the loss as a function, for its line search, and not only its gradient.
+#: Optimizers with a line search, which needs the loss as a function.
 _LINE_SEARCH = {"lbfgs"}
 
-#: Updates whose learning rates tell one schedule from another.
+#: Updates whose learning rates identify a schedule.
 PROBED = (0, 1, 10, 100, 1_000, 10_000, 100_000)
 
 
 @brief
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """What an update does to which parameters: an optimizer of optax, as pure functions of its state.
+    """An optimizer of optax, and the parameters that it trains.
 
-    optax mixes element types and lets JAX promote them, so all of it runs where that is allowed, whatever the caller
-    has chosen for their own code (``jax_numpy_dtype_promotion``).
+    optax relies on JAX's type promotion, so all of optax runs with standard promotion, whatever
+    ``jax_numpy_dtype_promotion`` is.
 
     Attributes:
-        algorithm: the name of one in optax, or an ``optax.GradientTransformation``, which has its own learning rate.
-        learning_rate: a number or an optax schedule, for an algorithm by name; 1e-3 by default.
-        clip_norm: the largest global norm of the gradients; None not to clip them.
-        train: name patterns (as of files) of the parameters that are trained.
-        freeze: name patterns of those among them that are not.
-        options: further arguments of an algorithm by name, such as ``{"weight_decay": 0.01}``.
+        algorithm: The name of an optax optimizer, or an ``optax.GradientTransformation`` with its learning rate.
+        learning_rate: A number or an optax schedule, for an algorithm by name; 1e-3 by default.
+        clip_norm: The largest global norm of the gradients, or None for no clipping.
+        train: Name patterns (with ``*`` and ``?``) of the parameters to train.
+        freeze: Name patterns of parameters to leave out of ``train``.
+        options: Further arguments of an algorithm by name, such as ``{"weight_decay": 0.01}``.
 
     Raises:
-        InputError: optax has no such optimizer, it does not take these arguments, or a number is out of range.
-        MissingPackageError: optax is not installed.
+        InputError: optax does not have this optimizer or these arguments, or a number is out of range.
+        MissingPackageError: optax is missing.
     """
 
     algorithm: str | optax.GradientTransformation = "adam"
@@ -61,11 +62,11 @@ class Optimizer:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        _ = self._transformation  # made now, so that what is wrong with it is said now
+        _ = self._transformation  # raises errors now
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What tells one optimizer from another, in JSON's types. One of the caller's own only tells that it is."""
+        """Return the options that identify an optimizer, in JSON's types."""
         clipping = {"clip_norm": self.clip_norm}
         if not isinstance(self.algorithm, str):
             return {"optimizer": "optax.GradientTransformation", **clipping}
@@ -78,17 +79,16 @@ class Optimizer:
 
     @property
     def _rate(self) -> Any:
-        """A number or a schedule."""
+        """Return the learning rate as a number or a schedule."""
         rate = LEARNING_RATE if self.learning_rate is None else self.learning_rate
         return rate if callable(rate) else _positive("learning_rate", rate)
 
     @functools.cached_property
     def _transformation(self) -> optax.GradientTransformationExtraArgs:
-        """Optax's own, with clipping before it."""
         optax, core = _optax(), self.algorithm
         parts = [] if self.clip_norm is None else [optax.clip_by_global_norm(_positive("clip_norm", self.clip_norm))]
         if callable(made := getattr(core, "gradient_transformation", None)):
-            core = made()  # optax.MultiSteps is none itself
+            core = made()  # optax.MultiSteps is not a GradientTransformation
         if not isinstance(core, optax.GradientTransformation):
             core = _named(core, self._rate, self.options)
         elif self.learning_rate is not None or self.options:
@@ -99,12 +99,12 @@ class Optimizer:
         return optax.with_extra_args_support(optax.chain(*parts, core))
 
     def init(self, params: Any) -> Any:
-        """The state before the first update."""
+        """Return the state before the first update."""
         with jax.numpy_dtype_promotion("standard"):
             return jax.jit(self._transformation.init)(params)
 
     def update(self, gradients: Any, state: Any, params: Any, loss: jax.Array) -> tuple[Any, Any]:
-        """New parameters and state, of the types of the old ones."""
+        """Return new parameters and state, in the types of the old ones."""
         with jax.numpy_dtype_promotion("standard"):
             changes, new = self._transformation.update(gradients, state, params, value=loss)
             params = _optax().apply_updates(params, changes)
@@ -112,8 +112,8 @@ class Optimizer:
 
 
 def learning_rate(state: Any) -> jax.Array | None:
-    """The learning rate of the update that gave this state, where ``optax.inject_hyperparams`` keeps it there."""
-    # The state of its schedule goes by the same name.
+    """Return the learning rate of the last update if ``optax.inject_hyperparams`` keeps it in the state, else None."""
+    # The state of a schedule has the same name.
     rates = _optax().tree_utils.tree_get_all_with_path(
         state, "learning_rate", filtering=lambda path, value: hasattr(value, "dtype")
     )
@@ -121,7 +121,7 @@ def learning_rate(state: Any) -> jax.Array | None:
 
 
 def optimizer_names() -> list[str]:
-    """The names of optimizers in optax that need no more than a learning rate."""
+    """Return the names of optax optimizers that need only a learning rate."""
     optax, names = _optax(), []
     for name in dir(optax):
         made = getattr(optax, name)
@@ -135,11 +135,7 @@ def optimizer_names() -> list[str]:
 
 
 def find_optimizer(name: Any) -> Callable[..., optax.GradientTransformation]:
-    """The function of optax that makes the optimizer of a name.
-
-    Raises:
-        InputError: there is none; names the nearest.
-    """
+    """Return the optax function that makes an optimizer; an InputError names the nearest."""
     known = optimizer_names()
     if not isinstance(name, str):
         raise InputError(f"optimizer must be a name or an optax.GradientTransformation, not a {type(name).__name__}")
@@ -149,11 +145,7 @@ def find_optimizer(name: Any) -> Callable[..., optax.GradientTransformation]:
 
 
 def find_schedule(name: str) -> Callable[..., Schedule]:
-    """The function of optax that makes the schedule of a name.
-
-    Raises:
-        InputError: there is none; names the nearest.
-    """
+    """Return the optax function that makes a schedule; an InputError names the nearest."""
     schedules = _optax().schedules
     known = [each for each in dir(schedules) if each.endswith("schedule")]
     if name not in known:
@@ -163,7 +155,7 @@ def find_schedule(name: str) -> Callable[..., Schedule]:
 
 @contextlib.contextmanager
 def refusals_of(function: Callable[..., Any]) -> Iterator[None]:
-    """Inside, what a function of optax finds wrong with its arguments is the caller's to mend."""
+    """Turn errors of an optax function about its arguments into InputErrors."""
     try:
         with jax.numpy_dtype_promotion("standard"):
             yield
@@ -172,16 +164,16 @@ def refusals_of(function: Callable[..., Any]) -> Iterator[None]:
 
 
 def _named(name: Any, rate: Any, options: Mapping[str, Any]) -> optax.GradientTransformation:
-    """An optimizer with its learning rate in its state, where the history of a training finds it."""
+    """Return an optimizer with its learning rate in its state, where the history finds it."""
     make = find_optimizer(name)
     others = inspect.signature(make).parameters.keys() - {"learning_rate"}
     with refusals_of(make):
-        make(learning_rate=rate(0) if callable(rate) else rate, **options)  # what it refuses, it refuses now
+        make(learning_rate=rate(0) if callable(rate) else rate, **options)  # raises errors now
         return _optax().inject_hyperparams(make, static_args=tuple(others))(learning_rate=rate, **options)
 
 
 def _in_type_of(after: Any, before: jax.Array) -> jax.Array:
-    """A value of the optimizer's state in the type that it had: another one would be compiled anew."""
+    """Cast a value to its earlier dtype, since a new dtype would be compiled again."""
     return after if getattr(after, "dtype", None) == before.dtype else jnp.asarray(after, before.dtype)
 
 

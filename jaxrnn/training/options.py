@@ -1,11 +1,13 @@
-"""The groups of options of `fit`: sequences, validation, checkpoints. Each is checked when it is made."""
+"""Options of `fit`: sequences, validation and checkpoints, each checked when created, and checks of other arguments."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import jax
 
 from jaxrnn._files.arguments import Placeholder, argument
 from jaxrnn._files.messages import brief
@@ -15,17 +17,17 @@ from jaxrnn.cells.chunks import Remat
 from jaxrnn.errors import InputError, check_count
 from jaxrnn.training.examples import make_source
 
-#: Which axis of an example's arrays is time: one for all that have such an axis, or one by name.
+#: The time axis of an example's arrays: one axis for all arrays that have it, or a dict by name.
 TimeAxis = int | Mapping[str, int] | None
 
 MODES = ("apply", "step", "scan")
 
-#: What a message leaves to its reader.
+#: A value that the reader of a message chooses.
 OPEN = Placeholder("...")
 
 
 class _Group(dict[str, Any]):
-    """Options of a group: in Python, what makes it."""
+    """Options that messages show as a call in Python."""
 
     def __init__(self, kind: str, options: Mapping[str, Any]):
         super().__init__(options)
@@ -36,36 +38,36 @@ class _Group(dict[str, Any]):
 
 
 def sequences_argument(**options: Any) -> str:
-    """How a message writes options of `Sequences`: as an argument of `fit`, or as a key of its settings."""
+    """Write options of `Sequences` as an argument of `fit`, or as a key of settings."""
     return argument("sequences", _Group("Sequences", options))
 
 
 def optimizer_argument(**options: Any) -> str:
-    """How a message writes options of `Optimizer`: as an argument of `fit`, or as a key of its settings."""
+    """Write options of `Optimizer` as an argument of `fit`, or as a key of settings."""
     return argument("optimizer", _Group("Optimizer", options))
 
 
 @brief
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """How a model runs over the sequences of its examples.
+    """The way in which a model runs over the sequences of examples.
 
     Attributes:
-        mode: ``"apply"`` runs whole sequences without state, ``"scan"`` runs `Model.scan` over frames, ``"step"`` runs
-            `Model.step` on sequences along the file's own time dimension, or on one step in each example. By default:
-            apply for a model without state of its own; scan where the first example has one axis more than a step; step
-            where a step takes more frames than that along an open dimension, or the example is one step; else scan.
-        time_axis: which axis of the example's arrays is time: one for all that have such an axis, or one by name, where
-            arrays without a name are constant. Lengths may then be unequal, and rates too. An output's axis may be
-            named where ``scan`` is to put its frames elsewhere than in front.
-        chunk: frames in each chunk of truncated back-propagation through time. There is one update for each chunk; the
-            state is carried on without its gradient, and starts anew with each batch. An example that has ended does
-            not count. None for whole sequences.
-        bucket: lengths are padded to multiples of it, so that fewer lengths are compiled.
-        remat: what the backward pass of recurrences computes again to need less memory: None, ``"sqrt"``, or frames.
+        mode: ``"apply"`` runs whole sequences without state. ``"scan"`` runs `Model.scan` over frames. ``"step"`` runs
+            `Model.step` on sequences along the time dimension of the file, or on one step per example. The default is
+            apply for a model without state; scan if the first example has one axis more than a step; step if a step
+            takes several frames along an open dimension, or if the example is one step; otherwise scan.
+        time_axis: The time axis of the arrays in an example: one axis for all arrays that have it, or a dict by name,
+            in which missing arrays are constant. With a time axis, lengths and frame rates may differ. For ``scan``,
+            the dict may name an output to place frames on an axis other than the first.
+        chunk: Frames per chunk of truncated back-propagation through time, or None for whole sequences. Each chunk is
+            one update. State crosses chunks of a batch, gradients do not. Ended examples do not count.
+        bucket: Lengths are padded to multiples of this number, so that fewer lengths are compiled.
+        remat: Recomputation in the backward pass of recurrences to save memory: None, ``"sqrt"``, or a number of
+            frames.
 
     Raises:
-        InputError: there is no such mode, a number is out of range, or chunks are asked for without a time axis.
+        InputError: The mode is unknown, a number is out of range, or ``chunk`` comes without ``time_axis``.
     """
 
     mode: str | None = None
@@ -87,26 +89,26 @@ class Sequences:
 
     @property
     def whole(self) -> Sequences:
-        """The same without what is for gradients alone: no chunks, and nothing computed again."""
+        """Return the options without chunks and recomputation, which serve gradients only."""
         return dataclasses.replace(self, chunk=None, remat=None)
 
 
-#: Whole sequences, with the time axis that the file has.
+#: Whole sequences, with the time axis of the file.
 SEQUENCES = Sequences()
 
 
 @brief
 @dataclasses.dataclass(frozen=True)
 class Validation:
-    """Examples that are not trained on, and what they decide.
+    """Examples for validation, and early stopping.
 
     Attributes:
-        data: a sequence of examples, as `fit` takes them.
-        every: updates between validations. There is one after the last update too.
-        patience: validations without a better loss before the training stops early; None to go on to its end.
+        data: A sequence of examples, as in `fit`.
+        every: Updates between validations. A validation also follows the last update.
+        patience: Validations without a better loss before early stopping, or None for no early stopping.
 
     Raises:
-        InputError: the examples are no sequence or there are none, or a number is out of range.
+        InputError: ``data`` is empty or not a sequence, or a number is out of range.
     """
 
     data: Sequence[Mapping[str, Any]]
@@ -123,16 +125,16 @@ class Validation:
 @brief
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
-    """Where a training keeps its checkpoints, and how many.
+    """The folder of checkpoints, and the number of checkpoints to keep.
 
     Attributes:
-        folder: the folder; it is made if it is not there. In several processes all of them must see it.
-        every: updates between checkpoints. There is one after the last update too.
-        keep: how many of the newest checkpoints stay, besides the best.
-        resume: whether to go on from the newest checkpoint that is there; False to refuse a folder that has any.
+        folder: The folder, which is created if missing. All processes of a training must see it.
+        every: Updates between checkpoints. A checkpoint also follows the last update.
+        keep: Number of newest checkpoints to keep, besides the best.
+        resume: True to continue from the newest checkpoint; False to refuse a folder with checkpoints.
 
     Raises:
-        InputError: a number is out of range, or the folder is a URL.
+        InputError: A number is out of range, or the folder is a URL.
     """
 
     folder: str | os.PathLike[str]
@@ -143,8 +145,37 @@ class Checkpoints:
     def __post_init__(self):
         if isinstance(location(self.folder), Url):
             raise InputError(
-                f"checkpoints: {self.folder} is a URL, and Orbax writes to folders: give one on this machine, or a "
-                "bucket that is mounted as one"
+                f"checkpoints: {self.folder} is a URL, but Orbax writes to folders: give a folder on this machine, "
+                "which may be a mounted bucket"
             )
         check_count("every", self.every)
         check_count("keep", self.keep)
+
+
+#: A loss or metric ``(outputs, example, mask) -> scalar`` of one example: arrays by name, and ``bool[frames]``.
+Function = Callable[[dict[str, Any], dict[str, Any], jax.Array], Any]
+
+
+def check_functions(loss: Any, metrics: Any) -> dict[str, Function]:
+    """Check that loss and metrics are functions, and return the metrics as a dict."""
+    if not callable(loss):
+        raise InputError(f"loss must be a function of outputs, example and mask, not a {type(loss).__name__}")
+    taken = {"loss", "step", "grad_norm", "learning_rate", "seconds", "validation_loss"}
+    for name, metric in (metrics or {}).items():
+        if not callable(metric):
+            raise InputError(f"metric {name!r} must be a function of outputs, example and mask, not {metric!r}")
+        if name in taken:
+            raise InputError(f"a metric cannot be called {name!r}: the history has another number of that name")
+    return dict(metrics or {})
+
+
+def check_end(steps: int | None, epochs: int | None, size: int | None) -> None:
+    """Check that exactly one of ``steps`` and ``epochs`` is given, and that epochs come with a number of examples."""
+    if (steps is None) == (epochs is None):
+        raise InputError("give either steps=, the number of updates, or epochs=, passes over the data; not both")
+    if steps is not None:
+        check_count("steps", steps)
+    if epochs is not None:
+        check_count("epochs", epochs)
+        if size is None:
+            raise InputError("epochs= needs a sequence of examples; for a function that draws them give steps=")

@@ -1,4 +1,4 @@
-"""A training as a file of settings says it, ready to run."""
+"""A training described by a file of settings."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ from jaxrnn._files.stores import Location
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.model.loading import load, write_graph
 from jaxrnn.settings.files import Overrides, SettingsFile
-from jaxrnn.settings.functions import build
+from jaxrnn.settings.functions import build, check_options
 from jaxrnn.settings.models import Settings
-from jaxrnn.settings.options import check_options
 from jaxrnn.training import losses, metrics
 from jaxrnn.training.agreement import check_alike
-from jaxrnn.training.examples import make_source
-from jaxrnn.training.fit import fit
-from jaxrnn.training.fitted import Fitted
-from jaxrnn.training.loading import load_checkpoint
+from jaxrnn.training.checkpoints import load_checkpoint
+from jaxrnn.training.examples import NpzFiles, make_source
+from jaxrnn.training.fit import Fitted, fit
 from jaxrnn.training.losses import Loss
-from jaxrnn.training.npz_files import NpzFiles
 from jaxrnn.training.optimizers import Optimizer, Schedule, find_optimizer, find_schedule, refusals_of
 from jaxrnn.training.options import Checkpoints, Sequences, Validation
 from jaxrnn.training.settings import ExamplesSettings, LossSettings, ScheduleSettings, TrainingSettings
@@ -42,27 +39,16 @@ File = SettingsFile[TrainingSettings]
 @brief
 @dataclasses.dataclass(frozen=True)
 class PreparedTraining:
-    """A training that is ready to run.
-
-    Attributes:
-        settings: what the file says.
-        model: the model.
-        arguments: what that means: all other arguments of `jaxrnn.training.fit`.
-    """
+    """A training that is ready to run: settings, model, and the other arguments of `fit`."""
 
     settings: TrainingSettings
     model: Model
     arguments: dict[str, Any] = dataclasses.field(repr=False)
 
     def run(self, *, resume: bool | None = None, progress: bool | None = None) -> Fitted:
-        """Train, and write the ONNX file and the loss curve that the file names; of several processes the first does.
+        """Train, and in the first process write the ONNX file and the loss curve named in the settings.
 
-        Args:
-            resume: whether to go on from checkpoints that are there; by default, what the file says.
-            progress: whether to show a progress bar; by default, if standard error is a terminal.
-
-        Raises:
-            JaxrnnError: as `jaxrnn.training.fit` and `jaxrnn.export_onnx` say.
+        ``resume`` overrides the setting for checkpoints; ``progress`` is as in `fit`.
         """
         export, plot = (self.settings.export, self.settings.plot) if is_primary() else (None, None)
         for path in (export, plot):
@@ -82,16 +68,12 @@ class PreparedTraining:
         return fitted
 
     def check_alike(self) -> None:
-        """See that several processes have the same settings, but for the folders that files are in.
-
-        Raises:
-            TrainingError: one has others than process 0.
-        """
+        """Check that all processes have the same settings, apart from folders."""
         placement = Placement(self.arguments["devices"], self.settings.batch_size)
         check_alike(placement, _without_folders(self.settings))
 
     def evaluate(self, params: Mapping[str, Any]) -> dict[str, float] | None:
-        """The mean loss and metrics over the validation examples, None where there are none."""
+        """Return the mean loss and metrics over the validation examples, or None without validation examples."""
         if (validation := self.arguments["validation"]) is None:
             return None
         names = ("loss", "metrics", "batch_size", "sequences", "dtype", "devices")
@@ -99,16 +81,15 @@ class PreparedTraining:
 
 
 def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) -> PreparedTraining:
-    """Read a file of settings, and load what it names.
+    """Read a file of settings, and load the model and the examples that the file names.
 
     Args:
-        path: a YAML file with the keys of `jaxrnn.training.settings.TrainingSettings`.
-        overrides: what stands in place of values of the file: texts ``key.sub=value``, the value being YAML, or values
-            by such keys.
+        path: A YAML file with the keys of `jaxrnn.training.settings.TrainingSettings`.
+        overrides: Values that replace those of the file: texts ``key.sub=value`` in YAML, or values by such keys.
 
     Raises:
-        InputError: something in the file does not fit; names the file and the key.
-        JaxrnnError: the model cannot be loaded.
+        InputError: A setting does not fit. The message names the file and the key.
+        JaxrnnError: The model cannot be loaded.
     """
     file = SettingsFile(TrainingSettings, path, overrides)
     settings = file.settings
@@ -138,7 +119,7 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
 
 
 def _without_folders(value: Any) -> Any:
-    """Settings whose paths are the names of files."""
+    """Return settings with the names of files in place of paths."""
     if isinstance(value, dict | Settings):
         return {key: _without_folders(each) for key, each in dict(value).items()}
     return value.name if isinstance(value, Location) else value
@@ -147,7 +128,7 @@ def _without_folders(value: Any) -> Any:
 def _function(
     file: File, settings: LossSettings, kind: str, table: Mapping[str, Callable[..., Any]], *keys: str
 ) -> Loss:
-    """The loss or metric that a part of the file names, with its options."""
+    """Return the loss or metric that a part of the file names, with its options."""
     axis = file.settings.sequences.time_axis
     usual = {"time_axis": axis} if isinstance(axis, int) else {}
     with file.at(*keys):

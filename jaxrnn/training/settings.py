@@ -1,4 +1,4 @@
-"""What may stand in a file of settings for `jaxrnn finetune`: the arguments of `jaxrnn.training.fit`."""
+"""The keys of a settings file for `jaxrnn finetune`: the arguments of `jaxrnn.training.fit`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pydantic import ConfigDict, Field, model_validator
 
 
 class ExamplesSettings(Settings):
-    """Examples: either files, or a function that makes them."""
+    """Examples from files, or from a function."""
 
     npz: AnyPath | None = None
-    """A folder, or a pattern such as `data/*.npz`, here or by URL: one example in each file, its arrays by name."""
+    """A folder, or a pattern such as `data/*.npz`, as a path or URL: one example per file, with arrays by name."""
     function: FunctionName | None = None
-    """In place of `npz`: a `file.py:function` or `module:function` that returns examples, or a function drawing one."""
+    """Instead of `npz`: `file.py:function` or `module:function` that returns examples, or a function drawing one."""
     arguments: dict[str, Any] = {}
     """The arguments of the function."""
 
@@ -42,11 +42,11 @@ class LossSettings(FunctionSettings):
     """A loss or metric by name, with its options beside the name."""
 
     name: FunctionName
-    """One of jaxrnn, or your `file.py:function` or `module:function`; its options stand beside it."""
+    """A name in jaxrnn, or your `file.py:function` or `module:function`. Options stand beside the name."""
 
 
 class ValidationSettings(ExamplesSettings):
-    """Examples that are not trained on, and what they decide."""
+    """Examples for validation, and early stopping."""
 
     every: PositiveInt = 100
     """Updates between validations."""
@@ -60,46 +60,46 @@ class ScheduleSettings(Settings):
     model_config = ConfigDict(extra="allow")
 
     schedule: str
-    """The schedule's name, such as `cosine_decay_schedule`; its arguments stand beside it."""
+    """The name of the schedule, such as `cosine_decay_schedule`. Arguments stand beside the name."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """What stands beside the name."""
+        """Return the arguments beside the name."""
         return dict(self.model_extra or {})
 
 
 class OptimizerSettings(FunctionSettings):
-    """An optimizer of optax by name, with its arguments beside the name, and what it trains."""
+    """An optimizer of optax by name, with its arguments beside the name, and the parameters to train."""
 
     name: str = "adam"
-    """An optimizer of optax; its arguments stand beside it."""
+    """An optimizer of optax. Arguments stand beside the name."""
     learning_rate: PositiveFloat | ScheduleSettings = 1e-3
     """A number, or a schedule of optax."""
     clip_norm: PositiveFloat | None = None
     """The largest global norm of the gradients."""
     train: str | list[str] = "*"
-    """Name patterns, as of files, of the parameters that are trained."""
+    """Name patterns (with `*` and `?`) of the parameters to train."""
     freeze: str | list[str] = []
-    """Name patterns of those among them that are not."""
+    """Name patterns of parameters to leave out of `train`."""
 
 
 class SequencesSettings(Settings):
-    """How sequences go through the model."""
+    """The way in which the model runs over sequences."""
 
     mode: Literal["apply", "step", "scan"] | None = None
-    """`apply` runs whole sequences without state, `step` and `scan` carry it; by default what suits the model."""
+    """`apply` runs whole sequences without state; `step` and `scan` carry state. By default inferred."""
     time_axis: int | dict[str, int] | None = None
-    """The axis of the examples' arrays that is time: one for all, also of losses that take it, or one by name."""
+    """The time axis of the arrays: a number for all arrays and for losses with this option, or numbers by name."""
     chunk: PositiveInt | None = None
-    """Frames in each chunk of truncated back-propagation through time; by default whole sequences."""
+    """Frames per chunk of truncated back-propagation through time; by default whole sequences."""
     bucket: PositiveInt = 1
-    """Lengths are padded to multiples of it, so that fewer lengths are compiled."""
+    """Lengths are padded to multiples of this number, so that fewer lengths are compiled."""
     remat: Literal["sqrt"] | PositiveInt | None = None
-    """What the backward pass of recurrences computes again to need less memory: `sqrt`, or a number of frames."""
+    """Recomputation in the backward pass of recurrences to save memory: `sqrt`, or a number of frames."""
 
 
 class CheckpointsSettings(Settings):
-    """Where a training is kept, to go on from; or the folder alone."""
+    """The folder of checkpoints, or keys and values."""
 
     short = "folder"
 
@@ -108,48 +108,48 @@ class CheckpointsSettings(Settings):
     every: PositiveInt = 100
     """Updates between checkpoints."""
     keep: PositiveInt = 3
-    """How many of the newest stay, besides the best."""
+    """Number of newest checkpoints to keep, besides the best."""
     resume: bool = True
-    """Whether to go on from checkpoints that are there, rather than refuse to."""
+    """True to continue from existing checkpoints, false to refuse them."""
 
 
 class TrainingSettings(Settings):
-    """A training: the keys of a file for `jaxrnn finetune`."""
+    """The keys of a settings file for `jaxrnn finetune`."""
 
     model: ModelSettings
     """The network: its ONNX file, or the keys below."""
     data: ExamplesSettings
     """The examples to train on."""
     loss: LossSettings
-    """What an update makes smaller: a name, or the keys below."""
+    """The loss that updates minimize: a name, or the keys below."""
     steps: PositiveInt | None = None
-    """How many updates; or"""
+    """Number of updates. Give either `steps` or `epochs`."""
     epochs: PositiveInt | None = None
-    """how many passes over the examples."""
+    """Number of passes over the examples."""
     metrics: dict[str, LossSettings] = {}
-    """What else is measured, by the names for it: on the validation examples, or on the batches if there are none."""
+    """Further functions to measure, by name: on the validation examples, or else on the batches."""
     batch_size: PositiveInt = 16
-    """Examples in an update, on all devices together."""
+    """Examples per update, on all devices together."""
     optimizer: OptimizerSettings = OptimizerSettings()
-    """How the parameters are changed: an optimizer's name, or the keys below."""
+    """The optimizer: a name, or the keys below."""
     sequences: SequencesSettings = SequencesSettings()
-    """How sequences go through the model."""
+    """The way in which the model runs over sequences."""
     validation: ValidationSettings | None = None
-    """Examples that are not trained on; the parameters that do best on them are the result."""
+    """Examples for validation. The result has the parameters with the best validation loss."""
     checkpoints: CheckpointsSettings | None = None
-    """Where a run that was cut short goes on from: a folder, or the keys below."""
+    """Checkpoints, from which an interrupted run continues: a folder, or the keys below."""
     params: LocalPath | None = None
-    """A folder of checkpoints to begin with, in place of the file's own parameters."""
+    """A folder of checkpoints with initial parameters, in place of those of the file."""
     devices: PositiveInt | None = None
-    """How many to spread a batch over; by default all."""
+    """Number of devices to split a batch over; by default all."""
     dtype: Literal["bfloat16", "float16"] | None = None
-    """The type of the operands of products; by default that of the parameters."""
+    """The dtype of operands of products; by default the dtype of the parameters."""
     seed: int = Field(0, ge=0)
-    """The seed of everything that is drawn."""
+    """The random seed."""
     export: LocalPath | None = None
-    """The ONNX file to write the result to."""
+    """ONNX file for the result."""
     plot: LocalPath | None = None
-    """The PNG file to draw the loss to."""
+    """PNG file for the loss curve."""
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:

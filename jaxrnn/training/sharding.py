@@ -1,4 +1,4 @@
-"""Data parallelism: a mesh over all devices, a batch split over them, and what several processes must agree on."""
+"""Data parallelism: a mesh over all devices, a batch split over them, and agreement between processes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,13 @@ AXIS = "examples"
 
 
 class AgreedInterrupt(KeyboardInterrupt):
-    """One of several processes was asked to end (SIGTERM), and all of them do so after the same update."""
+    """An interrupt by SIGTERM to one process, which ends all processes after the same update."""
 
 
 class Placement:
-    """Where arrays go: parameters on every device, each batch split over them along its first axis.
+    """The devices of a training: parameters on every device, each batch split along its first axis.
 
-    Args:
-        devices: the devices; all devices of all processes by default.
-        batch_size: examples in a batch, in all processes together.
-
-    Raises:
-        InputError: no devices, or none of this process.
+    ``devices`` are all devices of all processes by default; ``batch_size`` counts examples of all processes.
     """
 
     def __init__(self, devices: Sequence[Any] | None, batch_size: int):
@@ -46,44 +41,43 @@ class Placement:
         if self.processes not in (1, jax.process_count()):
             raise InputError(f"devices: they belong to {self.processes} of {jax.process_count()} processes")
         self._batch_size = batch_size
-        #: Rows of a batch: its examples, and as many more as make it divide by the devices.
+        #: Rows of a batch: examples, and rows that fill up to a multiple of the devices.
         self.rows = -(-batch_size // len(chosen)) * len(chosen)
         self._local = [device for device in chosen if device.process_index == jax.process_index()]
         share = self.rows // len(chosen)
         first = chosen.index(self._local[0]) * share
-        #: The rows that this process makes.
+        #: The rows of this process.
         self.own_rows = range(first, first + share * len(self._local))
 
     def replicate(self, tree: Any) -> Any:
-        """Arrays on every device; all processes give the same ones."""
+        """Copy arrays to every device; all processes give the same arrays."""
         with exact_types():
-            # Through NumPy, so that no array is weakly typed: the second update would be compiled anew.
+            # Through NumPy: a weakly typed array would compile the second update again.
             return jax.tree.map(lambda x: as_key(jax.device_put(as_numpy(x), self.everywhere), x), tree)
 
     def spread(self, tree: Any) -> Any:
-        """Arrays of a whole batch, of which each process gives its own rows."""
+        """Return arrays of a whole batch, of which each process gives its rows."""
         with exact_types():
             return jax.tree.map(
                 lambda x: jax.make_array_from_process_local_data(self.split, x, (self.rows, *x.shape[1:])), tree
             )
 
     def gather(self, tree: Any) -> Any:
-        """Arrays that are spread over the devices as NumPy arrays in every process: the rows that are examples."""
+        """Return spread arrays as NumPy arrays in every process, without rows that fill up the batch."""
         with exact_types():
             if self.processes > 1:
                 tree = jax.tree.map(lambda x: multihost_utils.process_allgather(x, tiled=True), tree)
             return jax.tree.map(lambda x: np.asarray(x)[: self._batch_size], tree)
 
     def own(self, tree: Any) -> Any:
-        """This process's rows of what `gather` gave, on these devices or on others."""
+        """Return this process's rows of gathered arrays, on these or other devices."""
         rows = [row if row < self._batch_size else 0 for row in self.own_rows]
         return jax.tree.map(lambda x: x[rows], tree)
 
     def agree(self, numbers: Sequence[int], problem: BaseException | None = None) -> np.ndarray:
-        """The numbers of every process, ``int[processes, numbers]``.
+        """Return the numbers of all processes, ``int[processes, numbers]``.
 
-        Raises:
-            TrainingError: another process met a problem, so that none of them waits for it.
+        If a process gives a problem, all processes raise an error, so that nobody waits.
         """
         if self.processes == 1:
             if problem is not None:
@@ -99,22 +93,18 @@ class Placement:
         return table[:, 1:]
 
     def check_interrupt(self, step: int) -> None:
-        """Once for every update, in all processes: end here if one of them was asked to end.
-
-        Raises:
-            AgreedInterrupt: so it is; in all processes after the same update.
-        """
+        """Raise an AgreedInterrupt in all processes after the same update if one process received SIGTERM."""
         if self.processes > 1 and multihost_utils.reached_preemption_sync_point(step):
             raise AgreedInterrupt(f"asked to end, after update {step}")
 
     def single(self, arrays: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Replicated arrays as arrays on one device of this process, for the caller."""
+        """Return replicated arrays on one device of this process."""
         with exact_types():
             return {name: jax.device_put(np.asarray(x), self._local[0]) for name, x in arrays.items()}
 
 
 def gather_texts(text: str) -> list[str]:
-    """The texts of all processes, in every one of them."""
+    """Return the texts of all processes, in every process."""
     if jax.process_count() == 1:
         return [text]
     content = np.frombuffer(text.encode(), np.uint8)
@@ -126,22 +116,22 @@ def gather_texts(text: str) -> list[str]:
 
 
 def is_primary() -> bool:
-    """Whether this process is the one that writes and shows."""
+    """Return True in the process that writes results and shows progress."""
     return jax.process_index() == 0
 
 
 def host(tree: Any) -> Any:
-    """Replicated arrays as NumPy arrays."""
+    """Return replicated arrays as NumPy arrays."""
     return jax.tree.map(as_numpy, tree)
 
 
 def as_numpy(array: Any) -> np.ndarray:
-    """An array in host memory; of a random key, which an optimizer may have in its state, its numbers."""
+    """Return an array in host memory; for a random key, the key data."""
     return np.asarray(jax.random.key_data(array) if _is_key(array) else array)
 
 
 def as_key(numbers: Any, like: Any) -> Any:
-    """An array as it is, or a random key of its numbers where ``like`` is one."""
+    """Return an array, or a random key with this data if ``like`` is a random key."""
     return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(like)) if _is_key(like) else numbers
 
 

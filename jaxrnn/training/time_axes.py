@@ -1,7 +1,8 @@
-"""How the first example lies in time: its time axes and its frames, which all examples share."""
+"""The mode, the time axes and the frames of a training, from the options and the first example."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,13 @@ import jax
 import numpy as np
 
 from jaxrnn._files.arguments import NAME
-from jaxrnn._files.messages import describe, near_or_all
-from jaxrnn.errors import InputError
+from jaxrnn._files.messages import describe, first_line, near_or_all
+from jaxrnn._jax.context import exact_types
+from jaxrnn.errors import InputError, JaxrnnError
+from jaxrnn.model.inspection import time_symbols
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.layout import ExampleLayout, naming
-from jaxrnn.training.modes import Mode, check_rank, choose_mode
 from jaxrnn.training.options import OPEN, Sequences, TimeAxis, sequences_argument
 
 if TYPE_CHECKING:
@@ -22,17 +24,10 @@ if TYPE_CHECKING:
 
 
 def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> ExampleLayout:
-    """Find out how the first example lies in time.
+    """Return the layout of the first example.
 
-    Args:
-        model: the model.
-        sequences: how it runs over sequences.
-        label: what the first example is called.
-        value: the first example, as the caller gave it.
-
-    Raises:
-        InputError: it is no example, the time axis does not fit it, or a chunk is no whole number of elements.
-        StateError: what is state is ambiguous, or the model forgets it so that it has no steps.
+    Raises an InputError if the example, the time axis or the chunk does not fit, and a StateError if the model has no
+    steps.
     """
     chosen = choose_mode(model, sequences, value)
     mode, wide, time_axis = chosen.name, _computes_wide(model), sequences.time_axis
@@ -57,7 +52,7 @@ def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> E
                 f"{mode!r}; give the axis of each array: time_axis={axes | {info.name: declared}}"
             )
     sizes = {info.name: _frame_size(info, example, axes, mode) for info in infos if info.name in axes}
-    if mode == "apply":  # inputs of an encoder and a decoder may differ: the first one counts
+    if mode == "apply":  # inputs of an encoder and a decoder may differ: the first input counts
         sizes = dict(list(sizes.items())[:1])
     if not sizes:
         sizes = dict.fromkeys(list(axes)[:1], 1)
@@ -67,11 +62,6 @@ def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> E
 
 
 def _check_state(model: Model, value: Any) -> None:
-    """See that an example has the state too, where it goes in as any other input.
-
-    Raises:
-        InputError: it has not.
-    """
     names = [str(variable.input) for variable in model.state if variable.kind == "external"]
     missing = [name for name in names if isinstance(value, Mapping) and name not in value]
     if missing:
@@ -82,18 +72,15 @@ def _check_state(model: Model, value: Any) -> None:
 
 
 def _computes_wide(model: Model) -> bool:
-    """Whether 64-bit types stay so: as the caller has set JAX, and always for a model that computes in float64."""
     arrays = [*model.program.parameters.values(), *model.inputs]
     return jax.dtypes.canonicalize_dtype(np.float64) == np.float64 or any(array.dtype == np.float64 for array in arrays)
 
 
 def _inputs(model: Model, mode: str) -> tuple[ArraySpec, ...]:
-    """The arrays that an example has for the model: all inputs, or those that are not state."""
     return model.inputs if mode == "apply" else model.spec.inputs
 
 
 def _symbol(model: Model, mode: Mode, time_axis: TimeAxis, example: Example) -> str | None:
-    """The one open dimension that is time; None in a mode that needs none."""
     symbols = list(mode.times)
     if time_axis is not None and len(symbols) > 1:
         axes = _given_axes(time_axis, example, [info.name for info in model.outputs])
@@ -114,7 +101,6 @@ def _symbol(model: Model, mode: Mode, time_axis: TimeAxis, example: Example) -> 
 
 
 def _given_axes(time_axis: TimeAxis, example: Example, outputs: Sequence[str]) -> dict[str, int]:
-    """The time axis of every array that has one, as the caller says."""
     if time_axis is None:
         return {}
     if isinstance(time_axis, int):
@@ -135,11 +121,6 @@ def _given_axes(time_axis: TimeAxis, example: Example, outputs: Sequence[str]) -
 
 
 def _frame_axis(info: ArraySpec, infos: Sequence[ArraySpec], example: Example) -> int | None:
-    """Where a scan takes frames from, which the caller does not say; None for an input that is constant.
-
-    It is the axis in front of those of a step; or the one along which frames were joined, whose size is a multiple of
-    the file's. An input without either is constant if another one has frames.
-    """
     array, declared = example[info.name], info.shape
     if declared is None or array.ndim != len(declared):
         return 0 if array.ndim else None
@@ -151,7 +132,6 @@ def _frame_axis(info: ArraySpec, infos: Sequence[ArraySpec], example: Example) -
 
 
 def _frame_size(info: ArraySpec, example: Example, axes: Mapping[str, int], mode: str) -> int:
-    """Elements of an input along its time axis that make one frame: 1, or those of a step where frames are joined."""
     if mode != "scan" or info.shape is None or example[info.name].ndim != len(info.shape):
         return 1
     size = info.shape[axes[info.name]]
@@ -176,3 +156,152 @@ def _check_chunks(layout: ExampleLayout, model: Model) -> None:
                 f"{layout.rate(name, layout.example).denominator}, or leave {name!r} out of time_axis if that axis is "
                 "no time"
             )
+
+
+#: A dimension is time if a step accepts this many times as many frames. A window may be twice as long and one frame.
+_TIMES = 4
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """The mode of a training, the open dimensions that could be time, and the reason for the choice."""
+
+    name: str
+    times: tuple[str, ...]
+    reason: str = ""
+
+
+def choose_mode(model: Model, sequences: Sequences, value: Any) -> Mode:
+    """Return the given mode, or the mode that fits the model and the first example.
+
+    A model without state runs whole. If an input has one axis more than in a step, a scan takes frame by frame. A
+    sequence along an axis of the file is a sequence for a step if the step also accepts several times as many frames;
+    otherwise the axis is not time (a window of samples, for example), and the example is one step.
+    """
+    if sequences.mode == "apply":
+        return Mode("apply", time_symbols(model))
+    if sequences.mode is None and not any(variable.kind == "external" for variable in model.state):
+        return Mode("apply", time_symbols(model), "it carries no state from call to call")
+    named, shapes = _named_times(model), _shapes(model, value)
+    partial = len(shapes) < len(model.spec.inputs)  # reading the example raises the error
+    if sequences.mode is not None:
+        if sequences.mode == "scan" or sequences.time_axis is not None or partial or _framed(model, shapes):
+            return Mode(sequences.mode, named)
+        times = _times(model, shapes, named)
+        if not times:
+            _check_step(model, shapes)
+        return Mode(sequences.mode, times)
+    if framed := _framed(model, shapes):
+        return Mode("scan", named, f"{framed!r} has one axis more than in a step")
+    if not named:
+        return Mode("scan", named, "its step takes one frame")
+    times = named if partial else _times(model, shapes, named)
+    if times:
+        return Mode("step", times, f"its step takes any number of frames along {' or '.join(map(repr, times))}")
+    if any(_is_joined(info, shapes.get(info.name, ()), sequences.time_axis) for info in model.spec.inputs):
+        return Mode("scan", named, "the axis that is time has one size in a step")
+    _check_step(model, shapes)
+    return Mode("step", (), "each example has the shape of one step")
+
+
+def _named_times(model: Model) -> tuple[str, ...]:
+    symbols, batch = time_symbols(model), model.spec.batch_symbol
+    sizes = (size for info in model.spec.inputs for size in info.shape or () if size in symbols and size != batch)
+    return tuple(str(size) for size in dict.fromkeys(sizes))
+
+
+def _shapes(model: Model, value: Any) -> dict[str, tuple[int, ...]]:
+    if not isinstance(value, Mapping):
+        return {}
+    return {info.name: np.shape(value[info.name]) for info in model.spec.inputs if info.name in value}
+
+
+def _framed(model: Model, shapes: Shapes) -> str | None:
+    ranks = {info.name: len(info.shape) for info in model.spec.inputs if info.shape is not None}
+    return next((name for name, shape in shapes.items() if len(shape) - 1 == ranks.get(name)), None)
+
+
+def _is_joined(info: ArraySpec, shape: tuple[int, ...], time_axis: TimeAxis) -> bool:
+    axis = time_axis.get(info.name) if isinstance(time_axis, Mapping) else time_axis
+    if axis is None or info.shape is None or len(info.shape) != len(shape) or not -len(shape) <= axis < len(shape):
+        return False
+    return isinstance(info.shape[axis], int)
+
+
+def _times(model: Model, shapes: Shapes, symbols: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(symbol for symbol in symbols if _refusal(model, shapes, symbol) is None)
+
+
+def _refusal(model: Model, shapes: Shapes, longer: str | None = None) -> JaxrnnError | None:
+    """Return the error of a step for these shapes, several times as long along a dimension; None if it runs."""
+    inputs = {}
+    for info in model.spec.inputs:
+        if info.dtype is None:
+            return None  # not an array: reading the example raises the error
+        shape = shapes[info.name]
+        if info.shape is not None and len(info.shape) == len(shape):
+            shape = tuple(
+                size * _TIMES if declared == longer else size for size, declared in zip(shape, info.shape, strict=True)
+            )
+        inputs[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
+    try:
+        with exact_types():
+            jax.eval_shape(model.step, model.params, model.init(), inputs)
+    except JaxrnnError as error:
+        return error
+    return None
+
+
+def _as_scan() -> str:
+    return sequences_argument(mode="scan", time_axis=0)
+
+
+def _check_step(model: Model, shapes: Shapes) -> None:
+    for info in model.spec.inputs:
+        check_one_stream(model, info, shapes[info.name])
+    refusal = _refusal(model, shapes)
+    if refusal is not None:
+        listed = ", ".join(f"{name!r} {list(shape)}" for name, shape in shapes.items())
+        raise InputError(
+            f"the example is no step of {model.label}, with {listed}: {first_line(refusal).rstrip('.')}. A recording "
+            "has the frames that a step takes along an axis of their own in front, [frames, ...]: "
+            f"{_as_scan()}"
+        ) from refusal
+
+
+def check_one_stream(model: Model, info: ArraySpec, shape: Sequence[int]) -> None:
+    """Check that an input of a step has batch size 1."""
+    batch = model.spec.batch_symbol
+    if batch is None or info.shape is None or len(info.shape) != len(shape):
+        return
+    for declared, size in zip(info.shape, shape, strict=True):
+        if declared == batch and size != 1:
+            raise InputError(
+                f"{info.name!r} has the size {size} where its batch {batch!r} is, and an example is one stream: give "
+                "each stream as an example. Frames have an axis of their own in front, [frames, ...]: "
+                f"{_as_scan()}"
+            )
+
+
+def check_rank(model: Model, mode: str, info: ArraySpec, array: np.ndarray, axis: int | None) -> None:
+    """Check that an input has the rank of its mode and batch size 1; an InputError names the mode that fits."""
+    if info.shape is None:
+        return
+    more, got = array.ndim - len(info.shape), f"{info.name!r} is {describe(array)}"
+    if more == 1 and mode != "scan" and any(variable.kind == "external" for variable in model.state):
+        raise InputError(
+            f"{got}, one axis more than mode {mode!r} takes: mode 'scan' runs a step for each frame along an axis in "
+            f"front, {_as_scan()}"
+        )
+    if mode != "apply":
+        shape = array.shape if axis is None or not more else (*array.shape[:axis], *array.shape[axis + 1 :])
+        check_one_stream(model, info, shape)
+    # Frames may also be concatenated along an axis of fixed size.
+    if more == 0 and mode == "scan" and axis is not None and not isinstance(info.shape[axis], int):
+        raise InputError(
+            f"{got}: mode 'scan' takes a recording, which has one axis more, for its frames: [frames, "
+            f"{', '.join(map(str, array.shape))}]. Mode 'step' takes one step in each example, or a sequence along an "
+            f"axis of the file's own: {sequences_argument(mode='step')}"
+        )

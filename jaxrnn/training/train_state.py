@@ -1,33 +1,117 @@
-"""The state of a training: everything that an update or a validation changes, and that in a checkpoint."""
+"""The state of a training, as it runs and as a checkpoint."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import jax
+import ml_dtypes
+import numpy as np
 
 from jaxrnn.errors import TrainingError
-from jaxrnn.training.order import Position
+from jaxrnn.training.agreement import digest
+from jaxrnn.training.batches import Position
 from jaxrnn.training.sharding import Placement, as_key, host
-from jaxrnn.training.snapshots import Counters, Record, Snapshot
 from jaxrnn.training.updates import UpdateState
+
+#: Version of the format of checkpoints.
+FORMAT = 3
+
+Named = dict[str, np.ndarray]
+#: The record of an update: numbers by name.
+Record = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """The progress of a training."""
+
+    step: int = 0
+    position: Position = dataclasses.field(default_factory=Position)
+    best_step: int = 0
+    best_loss: float | None = None
+    patience_counter: int = 0
+    validated_step: int = 0
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass
+class Snapshot:
+    """A training after an update, with all that a continued training needs to reach the same result."""
+
+    settings: dict[str, Any]
+    counters: Counters
+    trained: Named
+    frozen: Named
+    optimizer: Named
+    carry: Named
+    best: Named
+    history: list[Record]
+
+    def best_or_last(self) -> Named:
+        """Return the trained parameters with the best validation loss, or else the last."""
+        return self.best or self.trained
+
+
+_GROUPS = ("trained", "frozen", "optimizer", "carry", "best")
+
+
+def encode(snapshot: Snapshot) -> tuple[Named, dict[str, Any]]:
+    """Return a snapshot as arrays under plain keys, and as sealed facts in JSON's types that describe the keys.
+
+    Names of parameters may contain any character and cannot be keys. Digests detect damaged arrays.
+    """
+    arrays: Named = {}
+    listed = []
+    for group in _GROUPS:
+        for name, array in getattr(snapshot, group).items():
+            key = f"{len(listed):05d}"
+            listed.append([group, name, array.dtype.name, list(array.shape), digest(array)])
+            if array.size:  # an empty array is known from its type and shape, and Orbax takes none
+                arrays[key] = array
+    facts = {
+        "format": FORMAT,
+        "counters": dataclasses.asdict(snapshot.counters),
+        "settings": snapshot.settings,
+        "history": snapshot.history,
+        "arrays": listed,
+    }
+    text = json.dumps(facts)
+    return arrays, {"facts": text, "digest": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def decode(arrays: Mapping[str, Any], sealed: Mapping[str, Any]) -> Snapshot:
+    """Return the snapshot that `encode` received; a ValueError names damaged or missing parts."""
+    text = str(sealed.get("facts"))
+    if hashlib.sha256(text.encode()).hexdigest() != sealed.get("digest"):
+        raise ValueError("its facts do not have the digest that they give")
+    facts = json.loads(text)
+    if facts["format"] != FORMAT:
+        raise ValueError(f"it has format {facts['format']}, and this version of jaxrnn reads {FORMAT}")
+    groups: dict[str, Named] = {name: {} for name in _GROUPS}
+    for index, (group, name, dtype, shape, expected) in enumerate(facts["arrays"]):
+        kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+        array = np.asarray(arrays[f"{index:05d}"]) if np.prod(shape, dtype=int) else np.zeros(shape, kind)
+        if array.dtype != kind or list(array.shape) != shape or digest(array) != expected:
+            raise ValueError(f"{group} {name!r} does not have the digest that it gives")
+        groups[group][name] = array
+    counters = facts["counters"]
+    return Snapshot(
+        settings=facts["settings"],
+        counters=Counters(**{**counters, "position": Position(**counters["position"])}),
+        history=facts["history"],
+        **groups,
+    )
 
 
 @dataclasses.dataclass
 class TrainState:
-    """A training after its last update that is known to be good.
-
-    Attributes:
-        arrays: what updates change.
-        settings: what decides its course, which a checkpoint must have in common with it.
-        frozen: the frozen parameters that are not the file's.
-        counters: how far it is.
-        history: one record for each update.
-        best: the trained parameters with the best validation loss; empty before the first validation.
-    """
+    """A training after its last good update."""
 
     arrays: UpdateState
     settings: dict[str, Any]
@@ -39,30 +123,30 @@ class TrainState:
 
     @property
     def step(self) -> int:
-        """Updates done."""
+        """Return the number of updates."""
         return self.counters.step
 
     def start_clock(self) -> None:
-        """Count the seconds of training from here on."""
+        """Count the seconds of training from now on."""
         self._began = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Of training, in all runs."""
+        """Return the seconds of training in all runs."""
         return self.counters.seconds + time.monotonic() - self._began
 
     def add(self, arrays: UpdateState, position: Position, record: Record) -> None:
-        """Count an update as done."""
+        """Count an update."""
         counters = dataclasses.replace(self.counters, step=record["step"], position=position)
         self.history.append(record)
         self.arrays, self.counters = arrays, counters
 
     def forget_uncounted(self) -> None:
-        """Drop the record of an update that was interrupted between being recorded and being counted."""
+        """Remove the record of an update that was interrupted between recording and counting."""
         del self.history[self.step :]
 
     def judge(self, measured: Mapping[str, float]) -> None:
-        """Take note of a validation after the last update."""
+        """Record a validation after the last update."""
         self.history[-1] |= {f"validation_{name}": value for name, value in measured.items()}
         counters, loss = dataclasses.replace(self.counters, validated_step=self.step), measured["loss"]
         if counters.best_loss is None or loss < counters.best_loss:
@@ -73,7 +157,7 @@ class TrainState:
             self.counters = dataclasses.replace(counters, patience_counter=counters.patience_counter + 1)
 
     def snapshot(self, placement: Placement) -> Snapshot:
-        """All of it in host memory, to be written to a checkpoint."""
+        """Return a snapshot in host memory."""
         optimizer, _ = _named(self.arrays.optimizer)
         return Snapshot(
             settings=self.settings,
@@ -87,11 +171,7 @@ class TrainState:
         )
 
     def restore(self, snapshot: Snapshot, placement: Placement) -> None:
-        """Go on from a checkpoint.
-
-        Raises:
-            TrainingError: the state of the optimizer is of another kind.
-        """
+        """Continue from a checkpoint; a TrainingError reports another kind of optimizer."""
         named, structure = _named(self.arrays.optimizer)
         here = {name: (array.dtype.name, array.shape) for name, array in host(named).items()}
         there = {name: (array.dtype.name, array.shape) for name, array in snapshot.optimizer.items()}
@@ -111,7 +191,7 @@ class TrainState:
 
 
 def _named(tree: Any) -> tuple[dict[str, Any], Any]:
-    """The arrays of a tree by their paths, and its structure."""
+    """Return the arrays of a tree by path, and the structure."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}, structure
 

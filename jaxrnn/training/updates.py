@@ -1,7 +1,8 @@
-"""One update, compiled: gradients with respect to the trained parameters, the optimizer, and whether all is finite."""
+"""The loss of a batch as a function of parameters, and the compiled update with gradients and optimizer."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,22 +11,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn._files.messages import describe
+from jaxrnn.errors import InputError
+from jaxrnn.model import Model
 from jaxrnn.training.batches import BatchChunk
-from jaxrnn.training.forward import Forward
+from jaxrnn.training.layout import ExampleLayout
 from jaxrnn.training.optimizers import Optimizer, learning_rate
+from jaxrnn.training.options import Function
 from jaxrnn.training.sharding import Placement
 
 Arrays = Mapping[str, Any]
 
 
 class UpdateState(NamedTuple):
-    """What an update changes.
+    """The arrays that an update changes.
 
-    Attributes:
-        trained: the trained parameters by name; those that the file has in 16 bits in float32, because most updates
-            are smaller than the rounding of such a type.
-        optimizer: the state of the optimizer.
-        carry: the model's state after the chunk before, ``[rows, ...]`` by name.
+    Trained parameters that the file has in 16 bits are kept in float32, because most updates are smaller than the
+    rounding of 16-bit types. ``carry`` is the model's state after the previous chunk, ``[rows, ...]`` by name.
     """
 
     trained: dict[str, jax.Array]
@@ -34,14 +36,7 @@ class UpdateState(NamedTuple):
 
 
 class Updates:
-    """The compiled functions of a training.
-
-    Args:
-        forward: what is computed of the examples.
-        optimizer: the optimizer.
-        placement: the devices.
-        frozen: the parameters that are constants.
-    """
+    """The compiled update of a training, with the frozen parameters as constants."""
 
     def __init__(self, forward: Forward, optimizer: Optimizer, placement: Placement, frozen: Arrays):
         self.forward, self.optimizer, self.placement = forward, optimizer, placement
@@ -55,7 +50,7 @@ class Updates:
         )
 
     def begin(self, trained: Arrays) -> UpdateState:
-        """The state before the first update, without a carry."""
+        """Return the state before the first update, without a carry."""
         wide = {
             name: np.asarray(value, np.float32) if value.dtype.itemsize < 4 else value
             for name, value in trained.items()
@@ -65,20 +60,19 @@ class Updates:
         return UpdateState(params, optimizer, {})
 
     def params(self, trained: Arrays) -> dict[str, Any]:
-        """All parameters, in the file's order and types."""
+        """Return all parameters, in the order and the types of the file."""
         values = {**self.frozen, **{name: value.astype(self._types[name]) for name, value in trained.items()}}
         return {name: values[name] for name in self._types}
 
     @functools.cached_property
     def fresh_carry(self) -> dict[str, jax.Array]:
-        """The model's state before the first frame, one for each row."""
+        """Return the initial state of the model for each row."""
         return fresh_carry(self.forward, self.placement)
 
     def __call__(self, state: UpdateState, chunk: BatchChunk) -> tuple[UpdateState, dict[str, jax.Array]]:
-        """One update: the new state, and a report of scalars.
+        """Run one update; returns the new state and a report of scalars.
 
-        The report has ``loss``, ``grad_norm`` (before clipping), ``finite``, ``learning_rate`` where it is known, and
-        the metrics under ``metrics``.
+        The report has ``loss``, ``grad_norm`` before clipping, ``finite``, ``learning_rate`` if known, and ``metrics``.
         """
         return self._update(
             state, self.frozen, chunk.arrays, chunk.mask, chunk.weights, ragged=self.forward.takes_lengths(chunk.ragged)
@@ -88,7 +82,7 @@ class Updates:
         self, state: UpdateState, frozen: Arrays, arrays: Arrays, mask: jax.Array, weights: jax.Array, *, ragged: bool
     ) -> tuple[UpdateState, dict[str, Any]]:
         def objective(trained: Arrays) -> Any:
-            # The state of the chunk before is an argument of its own, so no gradient goes back into that chunk.
+            # The state of the previous chunk is a separate argument: no gradient crosses chunks.
             params = {name: value.astype(self._types[name]) for name, value in trained.items()}
             return self.forward.mean({**frozen, **params}, state.carry, arrays, mask, weights, ragged)
 
@@ -107,7 +101,7 @@ class Updates:
 
 
 def fresh_carry(forward: Forward, placement: Placement) -> dict[str, jax.Array]:
-    """The model's state before the first frame, ``[rows, ...]`` by name; nothing in mode "apply"."""
+    """Return the initial state of the model, ``[rows, ...]`` by name; empty in mode "apply"."""
     if forward.layout.mode == "apply":
         return {}
     start = {name: np.asarray(value) for name, value in forward.model.init().items()}
@@ -116,5 +110,103 @@ def fresh_carry(forward: Forward, placement: Placement) -> dict[str, jax.Array]:
 
 
 def all_finite(arrays: list[jax.Array]) -> jax.Array:
-    """Whether every element of some arrays is finite: ``bool[]``."""
+    """Return ``bool[]``: True if all elements of the arrays are finite."""
     return jnp.stack([jnp.isfinite(array).all() for array in arrays]).all()
+
+
+@dataclasses.dataclass(frozen=True)
+class Forward:
+    """The functions of examples that a training computes: model, loss and metrics."""
+
+    model: Model
+    layout: ExampleLayout
+    loss: Function
+    metrics: Mapping[str, Function]
+    dtype: np.dtype | None = None
+
+    def takes_lengths(self, ragged: bool) -> bool:
+        """Return True if the model takes lengths of examples: only a scan does, and is then compiled a second time."""
+        return ragged and self.layout.mode == "scan"
+
+    def run(self, params: Arrays, state: Arrays, example: Arrays, mask: jax.Array, ragged: bool) -> tuple[Any, Any]:
+        """Run the model on one example or a chunk; returns outputs by name, and the last state."""
+        inputs = {info.name: example[info.name] for info in self.layout.inputs}
+        remat = self.layout.sequences.remat
+        if self.layout.mode == "apply":
+            return self.model.apply(params, inputs, remat=remat, dtype=self.dtype), state
+        if self.layout.mode == "step":
+            return self._step(params, state, inputs, mask)
+        axes = self._scan_axes(inputs)
+        for name in inputs.keys() - self.layout.axes.keys():
+            inputs[name] = jnp.broadcast_to(inputs[name], (mask.shape[0], *inputs[name].shape))
+        lengths = jnp.sum(mask, dtype=jnp.int32)[None] if ragged else None
+        return self.model.scan(params, state, inputs, time_axis=axes, lengths=lengths, remat=remat, dtype=self.dtype)
+
+    def _step(self, params: Arrays, state: Arrays, inputs: Arrays, mask: jax.Array) -> tuple[Any, Any]:
+        inputs = {**inputs, **self.state_inputs(state)}
+        results = self.model.apply(params, inputs, remat=self.layout.sequences.remat, dtype=self.dtype)
+        new = {variable.name: results.pop(str(variable.output)) for variable in self.model.state}
+        # A chunk after the end of its example must not change the state; earlier chunks have no padding.
+        any_exists = mask.any()
+        return results, {name: jnp.where(any_exists, new[name], state[name]) for name in new}
+
+    def state_inputs(self, state: Arrays) -> dict[str, Any]:
+        """Return a state by the names of model inputs; empty in mode "apply"."""
+        return {str(variable.input): state[variable.name] for variable in self.model.state if variable.name in state}
+
+    def _scan_axes(self, inputs: Arrays) -> dict[str, int]:
+        axis = self.layout.sequences.time_axis or {}
+        outputs = {name: axis if isinstance(axis, int) else axis.get(name, 0) for name in self.layout.outputs}
+        return outputs | {name: self.layout.axes.get(name, 0) for name in inputs}
+
+    def measure(
+        self, params: Arrays, state: Arrays, example: Arrays, mask: jax.Array, ragged: bool
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
+        """Return loss, metrics and new state of one example; without existing frames, a finite loss without meaning."""
+        outputs, state = self.run(params, state, example, mask, ragged)
+        loss, metrics = self.judge(outputs, example, mask)
+        return loss, (metrics, state)
+
+    def judge(self, outputs: Arrays, example: Arrays, mask: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Return loss and metrics of the outputs of one example."""
+        # A mean over no frames would be NaN, and its gradient too, even if the value is not used.
+        mask = mask | ~mask.any()
+        loss = _scalar("loss", self.loss(dict(outputs), dict(example), mask), differentiable=True)
+        metrics = {
+            name: _scalar(f"metric {name!r}", metric(dict(outputs), dict(example), mask))
+            for name, metric in self.metrics.items()
+        }
+        return loss, metrics
+
+    def sums(
+        self, params: Arrays, state: Arrays, arrays: Arrays, mask: jax.Array, weights: jax.Array, ragged: bool
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
+        """Return sums of loss and metrics over the rows that count, and the new states."""
+
+        def one(state: Any, example: Any, mask: jax.Array) -> Any:
+            return self.measure(params, state, example, mask, ragged)
+
+        losses, (metrics, states) = jax.vmap(one)(state, arrays, mask)
+
+        def total(values: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.where(weights, values, jnp.zeros((), values.dtype)))
+
+        return total(losses), ({name: total(values) for name, values in metrics.items()}, states)
+
+    def mean(
+        self, params: Arrays, state: Arrays, arrays: Arrays, mask: jax.Array, weights: jax.Array, ragged: bool
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
+        """Return means of loss and metrics over the rows that count: the objective of an update."""
+        loss, (metrics, states) = self.sums(params, state, arrays, mask, weights, ragged)
+        count = jnp.maximum(jnp.sum(weights, dtype=jnp.int32), 1)
+        means = {name: value / count.astype(value.dtype) for name, value in metrics.items()}
+        return loss / count.astype(loss.dtype), (means, states)
+
+
+def _scalar(what: str, value: Any, *, differentiable: bool = False) -> jax.Array:
+    scalar: Any = jnp.asarray(value, jnp.float32) if type(value) in (bool, int, float) else value
+    kinds = (jnp.floating,) if differentiable else (jnp.floating, jnp.integer, jnp.bool_)
+    if np.shape(scalar) != () or not any(jnp.issubdtype(getattr(scalar, "dtype", object), kind) for kind in kinds):
+        kind = "float" if differentiable else "real number"
+        raise InputError(f"the {what} of an example must be one {kind}, a scalar, not {describe(value)}; take a mean")
+    return scalar if jnp.issubdtype(scalar.dtype, jnp.floating) else scalar.astype(jnp.float32)

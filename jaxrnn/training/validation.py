@@ -1,4 +1,4 @@
-"""The loss and metrics of a model over examples, without training."""
+"""Loss and metrics of a model over examples, without training."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ import jax
 
 from jaxrnn._jax.precision import compute_type
 from jaxrnn.errors import check_count
-from jaxrnn.training.agreement import check_alike, digest_of_examples
-from jaxrnn.training.arguments import Function, check_functions
-from jaxrnn.training.batches import Batches
+from jaxrnn.training.agreement import check_alike, digest_of_all, digest_of_examples
+from jaxrnn.training.batches import Batches, sequence_order
 from jaxrnn.training.examples import make_source
-from jaxrnn.training.facts import digest_of_all
-from jaxrnn.training.forward import Forward
-from jaxrnn.training.options import SEQUENCES, Sequences, Validation
-from jaxrnn.training.order import sequence_order
+from jaxrnn.training.options import SEQUENCES, Function, Sequences, Validation, check_functions
 from jaxrnn.training.parameters import copied
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.time_axes import make_layout
-from jaxrnn.training.updates import fresh_carry
+from jaxrnn.training.updates import Forward, fresh_carry
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -40,25 +36,25 @@ def validate(
     devices: Sequence[Any] | None = None,
     dtype: Any = None,
 ) -> dict[str, float]:
-    """The mean loss and metrics over examples, as `fit` measures them: ``{"loss": ..., name: ...}``.
+    """Return the mean loss and metrics over examples, as `fit` measures them: ``{"loss": ..., name: ...}``.
 
-    Every example counts the same, whatever its length.
+    All examples have the same weight, whatever their length.
 
     Args:
-        model: the model.
-        params: all of its parameters.
-        data: a sequence of examples, as `fit` takes them.
-        loss: ``loss(outputs, example, mask) -> scalar``, as for `fit`.
-        metrics: more of the same, by name.
-        batch_size: examples that are run at once.
-        sequences: as for `fit`; they are run whole, so chunks and what is computed again do not count.
-        devices: as for `fit`.
-        dtype: as for `fit`.
+        model: The model.
+        params: All parameters of the model.
+        data: A sequence of examples, as in `fit`.
+        loss: ``loss(outputs, example, mask) -> scalar``, as in `fit`.
+        metrics: Further functions like the loss, by name.
+        batch_size: Examples per batch.
+        sequences: As in `fit`. Sequences run whole: chunks and recomputation have no effect.
+        devices: As in `fit`.
+        dtype: As in `fit`.
 
     Raises:
-        InputError: an argument or an example does not fit.
-        StateError: the model forgets its state, so that it has no steps.
-        MissingPackageError: Grain is not installed.
+        InputError: An argument or an example does not fit.
+        StateError: The model forgets its state, so it has no steps.
+        MissingPackageError: Grain is missing.
     """
     check_count("batch_size", batch_size)
     functions = check_functions(loss, metrics)
@@ -72,14 +68,7 @@ def validate(
 
 
 class Validator:
-    """Means over a sequence of examples, compiled once for each length.
-
-    Args:
-        forward: what is computed of each example.
-        options: the examples, and how often a training measures them.
-        batch_size: examples in a batch.
-        devices: the devices that a batch is split over; None for all.
-    """
+    """A function that measures means over a sequence of examples, compiled once per length."""
 
     def __init__(self, forward: Forward, options: Validation, batch_size: int, devices: Sequence[Any] | None):
         self.options, self._count = options, len(options.data)
@@ -100,7 +89,7 @@ class Validator:
         self._sums: Callable[..., Any] = jax.jit(sums, static_argnames="ragged", out_shardings=everywhere)
 
     def __call__(self, params: Mapping[str, Any]) -> dict[str, float]:
-        """The mean loss and metrics with these parameters, which are replicated."""
+        """Return the mean loss and metrics for replicated parameters."""
         parts: list[dict[str, Any]] = []
         with closing(self._batches.make(self._order)) as made:
             for batch in made:

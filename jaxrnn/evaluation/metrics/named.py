@@ -44,7 +44,7 @@ def build_metric(kind: str, options: Mapping[str, Any] | None = None, folder: Pa
         InputError: the metric, the function or an option does not exist; the message names the nearest.
         MissingPackageError: the package of the metric is not installed.
     """
-    from jaxrnn.settings.options import check_options
+    from jaxrnn.settings.functions import check_options
 
     options = dict(options or {})
     function = lookup("metric", kind, METRICS, folder)

@@ -1,7 +1,7 @@
 """Losses: functions that build ``loss(outputs, example, mask) -> scalar`` for one example.
 
-Each reads its arrays by name and leaves out frames that do not exist: padding changes neither the value nor the
-gradient. Where optax has the loss, optax computes it.
+Each loss reads arrays by name and ignores frames that do not exist: padding changes neither the value nor the gradient.
+Losses that optax has are computed by optax.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Losses of classes and labels: cross-entropy of one class in many, of yes or no, and of label sequences (CTC)."""
+"""Losses of classes and labels: cross-entropy, binary cross-entropy, and CTC."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from jaxrnn.training.losses.frames import (
 with optional_package("optax", "losses", "train"):
     import optax
 
-#: What an output holds: numbers before softmax or sigmoid (logarithms of probabilities too), or probabilities.
+#: Contents of an output: logits (also log-probabilities), or probabilities.
 Scale = Literal["logits", "probabilities"]
 
 
@@ -43,16 +43,16 @@ def cross_entropy(
     time_axis: TimeAxis = "auto",
     ignore_label: int | None = None,
 ) -> Loss:
-    """The cross-entropy of classes, in nats, as a mean over frames that exist; optax computes it.
+    """Build the cross-entropy of classes in nats, averaged over existing frames; computed by optax.
 
     Args:
-        output: an output of the model by name, or a function of outputs and example.
-        target: an array of the example: integer labels, of the output's shape without ``class_axis``; or the
-            probabilities of the classes as floats, of the output's shape. Axes of size 1 do not matter.
-        scale: whether the output holds logits or probabilities.
-        class_axis: which axis of the output has the classes.
-        time_axis: which other axis of it is time; None for none, "auto" for the only other one longer than 1.
-        ignore_label: frames with this label do not count. Any other label that is no class makes the loss NaN.
+        output: The name of a model output, or a function of outputs and example.
+        target: An array of the example: integer labels in the shape of the output without ``class_axis``, or float
+            probabilities of classes in the shape of the output. Axes of size 1 may differ.
+        scale: Contents of the output: ``"logits"`` or ``"probabilities"``.
+        class_axis: The axis of classes in the output.
+        time_axis: The time axis of the output; None for no time axis, "auto" for the only other axis longer than 1.
+        ignore_label: Frames with this label do not count. Other labels that are not a class make the loss NaN.
     """
     check_scale(scale)
 
@@ -75,17 +75,17 @@ def cross_entropy(
 def binary_cross_entropy(
     output: Output, target: str, *, scale: Scale = "probabilities", time_axis: TimeAxis = "auto"
 ) -> Loss:
-    """The cross-entropy of yes or no in every number of the output, in nats, as a mean over frames that exist.
+    """Build the binary cross-entropy of each element in nats, averaged over existing frames.
 
-    Of logits, optax computes it. Of probabilities, as networks with a sigmoid at their end give them, it is exact as
-    long as they are neither 0 nor 1; one that has saturated there costs at most 88 nats, and has no gradient left.
+    optax computes the loss of logits. For probabilities, as from a sigmoid output, the loss is exact between 0 and 1; a
+    saturated probability of 0 or 1 costs at most 88 nats and has no gradient.
 
     Args:
-        output: an output of the model by name, or a function of outputs and example.
-        target: an array of the example, of the output's shape but for axes of size 1: truth values, 0 and 1, or
+        output: The name of a model output, or a function of outputs and example.
+        target: An array of the example in the shape of the output, apart from axes of size 1: booleans, 0 and 1, or
             probabilities.
-        scale: whether the output holds probabilities or logits.
-        time_axis: which axis of the output is time; None for none, "auto" for the only one longer than 1.
+        scale: Contents of the output: ``"probabilities"`` or ``"logits"``.
+        time_axis: The time axis of the output; None for no time axis, "auto" for the only axis longer than 1.
     """
     check_scale(scale)
 
@@ -112,22 +112,22 @@ def ctc(
     time_axis: TimeAxis = "auto",
     skip_impossible: bool = False,
 ) -> Loss:
-    """Connectionist temporal classification: minus the log-likelihood of a label sequence, in nats; optax computes it.
+    """Build the CTC loss (connectionist temporal classification), the negative log-likelihood of labels, in nats.
 
     Source: Graves, Fernández, Gomez and Schmidhuber, "Connectionist temporal classification: labelling unsegmented
     sequence data with recurrent neural networks", ICML 2006.
 
     Args:
-        output: an output of the model by name, or a function of outputs and example; of its axes only those of time
-            and classes are longer than 1.
-        target: an array of the example: the labels as integers, ``[labels]`` but for axes of size 1. What follows
-            the first blank, negative number or number that is no class is padding.
-        scale: whether the output holds logits (logarithms of probabilities too) or probabilities.
-        blank: the number of the class that is no label; a negative one counts from the last.
-        labels_in: an array of the example with the number of labels, where padding cannot be told from labels.
-        class_axis: which axis of the output has the classes.
-        time_axis: which other axis of it is time; "auto" for the only other one longer than 1.
-        skip_impossible: give 0 where there are fewer frames than the labels need. Otherwise the loss is infinite.
+        output: The name of a model output, or a function of outputs and example. Only the axes of time and classes may
+            be longer than 1.
+        target: An array of the example: integer labels, ``[labels]`` apart from axes of size 1. Padding begins at the
+            first blank, negative number or number that is not a class.
+        scale: Contents of the output: ``"logits"`` (also log-probabilities) or ``"probabilities"``.
+        blank: The number of the blank class; negative numbers count from the last class.
+        labels_in: An array of the example with the number of labels, if labels and padding have the same values.
+        class_axis: The axis of classes in the output.
+        time_axis: The time axis of the output; "auto" for the only other axis longer than 1.
+        skip_impossible: Return 0 for examples with fewer frames than the labels need. The default loss is infinite.
     """
     check_scale(scale)
     if time_axis is None:
@@ -160,12 +160,12 @@ def ctc(
 def _ctc(
     logits: jax.Array, exists: jax.Array, labels: jax.Array, valid: jax.Array, blank: int, skip_impossible: bool
 ) -> jax.Array:
-    if not labels.size:  # optax needs room for one
+    if not labels.size:  # optax needs at least one label
         labels, valid = jnp.zeros(1, jnp.int32), jnp.zeros(1, bool)
     labels = jnp.where(valid, labels, blank)
     repeats = jnp.sum(valid[1:] & (labels[1:] == labels[:-1]), dtype=jnp.int32)
     possible = jnp.sum(valid, dtype=jnp.int32) + repeats <= jnp.sum(exists, dtype=jnp.int32)
-    # An alignment that does not exist has a loss of about 1e5 in optax, and a gradient that leads nowhere.
+    # optax gives an impossible alignment a loss of about 1e5, with a meaningless gradient.
     valid = valid & possible
     padding = (~exists).astype(logits.dtype), (~valid).astype(logits.dtype)
     # optax mixes float32 with the type of the logits, and makes arrays of JAX's standard float type.
@@ -175,17 +175,13 @@ def _ctc(
 
 
 def check_scale(scale: str) -> None:
-    """Refuse a scale that is not known."""
+    """Refuse an unknown scale."""
     if scale not in ("logits", "probabilities"):
         raise InputError(f"scale must be 'logits' or 'probabilities', not {scale!r}")
 
 
 def classes_last(array: jax.Array, class_axis: int, time_axis: TimeAxis) -> tuple[jax.Array, int | None]:
-    """The array with its classes on the last axis, and which of its other axes is time then.
-
-    Raises:
-        InputError: there are no such axes, or both are one.
-    """
+    """Return the array with classes on the last axis, and the number of the time axis in the result."""
     if not -array.ndim <= class_axis < array.ndim:
         raise InputError(f"class_axis={class_axis}: the output is {describe(array)}")
     classes = class_axis % array.ndim
@@ -201,22 +197,21 @@ def classes_last(array: jax.Array, class_axis: int, time_axis: TimeAxis) -> tupl
 def valid_labels(
     labels: jax.Array, exists: jax.Array, classes: int, ignore_label: int | None
 ) -> tuple[jax.Array, jax.Array]:
-    """Which labels ``[time, ...]`` count; and the labels, 0 where they do not, ``classes`` where they are no class."""
+    """Return a mask of labels ``[time, ...]`` that count, and the labels: 0 without a count, ``classes`` if unknown."""
     counts = jnp.broadcast_to(exists.reshape(-1, *(1,) * (labels.ndim - 1)), labels.shape)
     if ignore_label is not None:
         counts = counts & (labels != ignore_label)
-    # A negative index would count from the last class; one too large gives NaN.
+    # A negative index would count from the last class; an index that is too large gives NaN.
     return counts, jnp.where(counts, jnp.where(labels < 0, classes, labels), 0)
 
 
 def mean_where(values: jax.Array, counts: jax.Array) -> jax.Array:
-    """The mean of values that count, and 0 where none does."""
+    """Return the mean of values that count, or 0 without such values."""
     total = jnp.sum(jnp.where(counts, values, 0))
     return total / jnp.maximum(jnp.sum(counts, dtype=total.dtype), 1)
 
 
 def _logits(scores: jax.Array, axis: int | None, mask: jax.Array, scale: Scale) -> tuple[jax.Array, jax.Array]:
-    """Logits ``[time, ..., classes]`` of any scale, harmless where no frame is, and which frames exist."""
     scores, exists = frames_first(scores, axis, mask)
     if scale == "logits":
         return present(scores, exists), exists

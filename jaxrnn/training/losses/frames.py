@@ -1,4 +1,4 @@
-"""What every loss does first: find its arrays, put time in front, and leave out frames that do not exist."""
+"""Common parts of losses: find arrays, move time to the front, and ignore frames that do not exist."""
 
 from __future__ import annotations
 
@@ -15,21 +15,18 @@ from jaxrnn.errors import InputError
 
 Arrays = Mapping[str, Any]
 Loss = Callable[[Arrays, Arrays, Any], jax.Array]
-"""A loss or a metric of one example: outputs by name, the example's arrays by name, and which frames exist."""
+"""A loss or metric of one example: a function of outputs by name, arrays of the example by name, and the mask."""
 Output = str | Callable[[Arrays, Arrays], Any]
-"""An output by name, or a function of the outputs and the example that computes what to judge from them."""
+"""The name of an output, or a function of outputs and example that computes the array to judge."""
 TimeAxis = int | Literal["auto"] | None
-"""Which axis of an output is time: its number, None for none, "auto" for the only axis longer than 1."""
+"""The time axis of an output: a number, None for no time axis, "auto" for the only axis longer than 1."""
 
 
 Options = ParamSpec("Options")
 
 
 def named_by_call(make: Callable[Options, Loss]) -> Callable[Options, Loss]:
-    """Make a function name the losses that it makes: ``mse(output='mask', target='clean')``.
-
-    A checkpoint tells one loss from another by that.
-    """
+    """Name losses after the call that made them, ``mse(output='mask', target='clean')``: a fact of checkpoints."""
     signature = inspect.signature(make)
 
     @functools.wraps(make)
@@ -52,16 +49,11 @@ def comparison(
     time_axis: TimeAxis = "auto",
     parts_axis: int | None = None,
 ) -> Loss:
-    """A loss or metric that compares an output with an array of the example, number by number.
+    """Return a loss or metric that compares an output with an array of the example, element by element.
 
-    Args:
-        judge: ``(estimate, reference, exists) -> scalar``, of arrays ``[time, ...]`` of one type, which are zero in
-            frames that do not exist, and ``bool[time]``.
-        output: the estimate.
-        target: the reference, of the output's shape but for axes of size 1.
-        times: an array of the example that the output is a mask for: the product is judged.
-        time_axis: which axis of the output is time.
-        parts_axis: an axis of size 2 of real arrays that holds the real and the imaginary part.
+    ``judge(estimate, reference, exists)`` takes arrays ``[time, ...]`` of one dtype, zero in missing frames, and
+    ``bool[time]``. With ``times``, the output is a mask for that array of the example. With ``parts_axis``, an axis of
+    size 2 of real arrays holds real and imaginary parts.
     """
 
     def compared(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
@@ -81,7 +73,6 @@ def comparison(
 
 
 def _joined(array: jax.Array, axis: int) -> jax.Array:
-    """Real and imaginary parts along an axis as complex numbers, the axis kept with size 1."""
     if not -array.ndim <= axis < array.ndim or array.shape[axis] != 2 or jnp.iscomplexobj(array):
         raise InputError(f"parts_axis={axis}: {describe(array)} has no real parts of complex numbers there")
     real, imaginary = jnp.split(array, 2, axis)
@@ -89,14 +80,14 @@ def _joined(array: jax.Array, axis: int) -> jax.Array:
 
 
 def read_output(outputs: Arrays, example: Arrays, output: Output) -> jax.Array:
-    """What a loss judges: an output, or a function of outputs and example; in floats of at least 32 bits."""
+    """Return the output to judge, in floats of at least 32 bits."""
     if callable(output):
         return wide(jnp.asarray(output(outputs, example)))
     return wide(jnp.asarray(_named(outputs, output, "the model gives no output")))
 
 
 def read_target(example: Arrays, name: str) -> jax.Array:
-    """An array of the example."""
+    """Return an array of the example."""
     return jnp.asarray(_named(example, name, "the example has no array"))
 
 
@@ -107,14 +98,14 @@ def _named(arrays: Arrays, name: str, lacking: str) -> Any:
 
 
 def wide(array: jax.Array) -> jax.Array:
-    """Floats of at least 32 bits, in which a loss is summed; integers and truth values become float32."""
+    """Cast to a float type of at least 32 bits, in which losses are summed."""
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         return array.astype(jnp.float32)
     return array.astype(_common(array.dtype, jnp.float32))
 
 
 def of_one_type(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """The arrays in the type that holds all of their values."""
+    """Cast arrays to their common dtype."""
     dtype = functools.reduce(_common, (array.dtype for array in arrays))
     return tuple(array.astype(dtype) for array in arrays)
 
@@ -125,11 +116,7 @@ def _common(x: Any, y: Any) -> Any:
 
 
 def like(array: jax.Array, shape: tuple[int, ...], name: str) -> jax.Array:
-    """The array in a shape that differs from its own in axes of size 1 only.
-
-    Raises:
-        InputError: it differs in more.
-    """
+    """Reshape an array to a shape that differs only in axes of size 1, or raise an InputError."""
     if tuple(s for s in array.shape if s != 1) != tuple(s for s in shape if s != 1):
         raise InputError(
             f"{name!r} is {describe(array)}, but what it is compared with has the shape {list(shape)}: they may differ "
@@ -139,17 +126,11 @@ def like(array: jax.Array, shape: tuple[int, ...], name: str) -> jax.Array:
 
 
 def frames_first(array: jax.Array, time_axis: TimeAxis, mask: Any) -> tuple[jax.Array, jax.Array]:
-    """Time as the first axis, and which frames exist: ``[time, ...]`` and ``bool[time]``.
+    """Return the array as ``[time, ...]``, and ``bool[time]`` for frames that exist.
 
-    A mask of another rate is converted to that of the array: a frame of a lower rate exists if all of its parts do.
-
-    Args:
-        array: any array.
-        time_axis: which of its axes is time. Without one, the array is one frame, which exists.
-        mask: ``bool[frames]``.
-
-    Raises:
-        InputError: there is no such axis, it must be named, or its frames are no multiple or part of the mask's.
+    A mask of another rate is converted: a frame of a lower rate exists if all of its parts exist. Without a time axis,
+    the array is one existing frame. An InputError reports a missing or ambiguous axis, or rates without a common
+    multiple.
     """
     axis = find_time_axis(array, time_axis)
     if axis is None:
@@ -169,11 +150,7 @@ def frames_first(array: jax.Array, time_axis: TimeAxis, mask: Any) -> tuple[jax.
 
 
 def find_time_axis(array: jax.Array, time_axis: TimeAxis) -> int | None:
-    """The number of the time axis, counted from the front; None where there is none.
-
-    Raises:
-        InputError: there is no such axis, or several may be it.
-    """
+    """Return the time axis counted from the front, or None; an InputError reports a missing or ambiguous axis."""
     if time_axis is None:
         return None
     if time_axis == "auto":
@@ -190,12 +167,12 @@ def find_time_axis(array: jax.Array, time_axis: TimeAxis) -> int | None:
 
 
 def present(array: jax.Array, mask: jax.Array, value: Any = 0) -> jax.Array:
-    """``[time, ...]`` with a harmless value in frames that do not exist: whatever is there, no gradient comes back."""
+    """Replace missing frames of ``[time, ...]`` by a harmless value, which also stops their gradient."""
     return jnp.where(_columns(mask, array), array, jnp.asarray(value, array.dtype))
 
 
 def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """The mean of ``[time, ...]`` over frames that exist, and 0 where none does."""
+    """Return the mean of ``[time, ...]`` over existing frames, or 0 without existing frames."""
     total = jnp.sum(present(values, mask))
     count = jnp.sum(mask, dtype=jnp.finfo(total.dtype).dtype) * (values.size // max(1, len(values)))
     return total / jnp.maximum(count, 1).astype(total.dtype)

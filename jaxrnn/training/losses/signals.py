@@ -1,4 +1,4 @@
-"""Losses of signals and spectra: SI-SDR, mean errors of numbers, of magnitudes and of complex spectra."""
+"""Losses of signals and spectra: SI-SDR, and mean errors of real values, magnitudes and complex spectra."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from jaxrnn.training.losses.frames import Loss, Output, TimeAxis, comparison, ma
 
 @named_by_call
 def mse(output: Output, target: str, *, times: str | None = None, time_axis: TimeAxis = "auto") -> Loss:
-    """The mean squared error over all numbers of frames that exist; of complex numbers, the squared distance.
+    """Build the mean squared error over all elements of existing frames; squared distance for complex values.
 
     Args:
-        output: an output of the model by name, or a function of outputs and example.
-        target: an array of the example, of the output's shape but for axes of size 1.
-        times: an array of the example that the output is a mask for: the product is judged.
-        time_axis: which axis of the output is time; None for none, "auto" for the only one longer than 1.
+        output: The name of a model output, or a function of outputs and example.
+        target: An array of the example in the shape of the output, apart from axes of size 1.
+        times: An array of the example. The output is then a mask, and the product is judged.
+        time_axis: The time axis of the output; None for no time axis, "auto" for the only axis longer than 1.
     """
 
     def error(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
@@ -31,7 +31,7 @@ def mse(output: Output, target: str, *, times: str | None = None, time_axis: Tim
 
 @named_by_call
 def mean_absolute_error(output: Output, target: str, *, times: str | None = None, time_axis: TimeAxis = "auto") -> Loss:
-    """The mean distance over all numbers of frames that exist. Options as of `mse`."""
+    """Build the mean absolute error over all elements of existing frames. The options are those of `mse`."""
 
     def error(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
         return masked_mean(jnp.abs(estimate - reference), exists)
@@ -51,26 +51,26 @@ def spectral_mse(
     parts_axis: int | None = None,
     floor: float = 1e-4,
 ) -> Loss:
-    """The mean squared error of spectra: of magnitudes, of complex values, or of both, with the power compressed.
+    """Build the mean squared error of spectra: of magnitudes, of complex values, or of both, with compressed power.
 
-    Magnitudes go into it as ``|x| ** power``, complex values with that magnitude and their own phase. The loss is
-    ``(1 - complex_weight)`` times the error of magnitudes plus ``complex_weight`` times that of complex values.
+    Magnitudes enter as ``|x| ** power``, complex values with this magnitude and the original phase. The loss is ``(1 -
+    complex_weight)`` times the error of magnitudes plus ``complex_weight`` times the error of complex values.
 
     Source: Braun and Tashev, "A consolidated view of loss functions for supervised deep learning-based speech
-    enhancement", TSP 2021; they take ``power=0.3`` and ``complex_weight=0.3``.
+    enhancement", TSP 2021, with ``power=0.3`` and ``complex_weight=0.3``.
 
     Args:
-        output: an output of the model by name, or a function of outputs and example: magnitudes, or complex.
-        target: an array of the example, of the output's shape but for axes of size 1.
-        times: an array of the example that the output is a mask for: the product is judged.
-        time_axis: which axis of the output is time; None for none, "auto" for the only one longer than 1.
-        power: the exponent of magnitudes, above 0.
-        complex_weight: the share of the error of complex values, 0 to 1.
-        parts_axis: an axis of size 2 of real output and target that holds the real and the imaginary part.
-        floor: magnitudes far below this one count as equal; it keeps the gradient finite where a magnitude is 0.
+        output: The name of a model output, or a function of outputs and example: magnitudes, or complex values.
+        target: An array of the example in the shape of the output, apart from axes of size 1.
+        times: An array of the example. The output is then a mask, and the product is judged.
+        time_axis: The time axis of the output; None for no time axis, "auto" for the only axis longer than 1.
+        power: The exponent of magnitudes, above 0.
+        complex_weight: The weight of the error of complex values, 0 to 1.
+        parts_axis: An axis of size 2 of a real output and target with real and imaginary parts.
+        floor: Magnitudes far below this value count as equal, so that the gradient is finite at 0.
 
     Raises:
-        InputError: an option is out of its range; or, when called, complex values are asked for and there are none.
+        InputError: An option is out of range; or, when called, complex values are needed and the arrays are real.
     """
     if power <= 0 or not math.isfinite(power):
         raise InputError(f"power must be above 0, not {power}")
@@ -107,22 +107,22 @@ def si_sdr(
     zero_mean: bool = False,
     limit: float = 100.0,
 ) -> Loss:
-    """Minus the scale-invariant signal-to-distortion ratio (`jaxrnn.si_sdr`), in dB.
+    """Build the negative scale-invariant signal-to-distortion ratio (`jaxrnn.si_sdr`) in dB.
 
-    All of an array is one signal; of spectra, real and imaginary parts are its samples.
+    A whole array is one signal. Samples of spectra are the real and imaginary parts.
 
-    The ratio is held between ``-limit`` and ``limit`` dB, smoothly, so that a perfect estimate has a finite loss and
-    gradient. Of a silent target nothing can be said: loss and gradient are 0. A silent estimate of another target
-    has the ratio ``-limit`` and no gradient.
+    The ratio is smoothly limited to the range from ``-limit`` to ``limit`` dB, so that a perfect estimate has a finite
+    loss and gradient. For a silent target, loss and gradient are 0. A silent estimate of another target has the ratio
+    ``-limit`` and no gradient.
 
     Args:
-        output: an output of the model by name, or a function of outputs and example.
-        target: an array of the example, of the output's shape but for axes of size 1.
-        times: an array of the example that the output is a mask for: the product is judged.
-        time_axis: which axis of the output is time; None for none, "auto" for the only one longer than 1.
-        zero_mean: whether the mean over existing samples is taken off both signals first. The paper assumes signals
-            without one; audio has none, and with carried chunks each chunk would lose its own.
-        limit: the highest ratio in dB, above 0.
+        output: The name of a model output, or a function of outputs and example.
+        target: An array of the example in the shape of the output, apart from axes of size 1.
+        times: An array of the example. The output is then a mask, and the product is judged.
+        time_axis: The time axis of the output; None for no time axis, "auto" for the only axis longer than 1.
+        zero_mean: True to subtract the mean over existing samples first. The paper assumes zero-mean signals; audio has
+            no offset, and chunks would be centered separately.
+        limit: The highest ratio in dB, above 0.
     """
     if limit <= 0:
         raise InputError(f"limit must be above 0 dB, not {limit}")
@@ -136,25 +136,25 @@ def si_sdr(
 
 
 def _ratio(estimate: jax.Array, reference: jax.Array, limit: float) -> jax.Array:
-    """SI-SDR in dB of signals of any shape."""
-    # The ratio knows no scale, so that signals are brought to a size whose squares neither vanish nor overflow.
+    """Return the SI-SDR in dB of signals of any shape."""
+    # The ratio is invariant to scale: scale signals so that squares neither underflow nor overflow.
     estimate, estimate_sounds = _normalised(estimate)
     reference, reference_sounds = _normalised(reference)
     signal, distortion = energies(estimate, jnp.where(reference_sounds, reference, jnp.ones((), reference.dtype)))
     distortion = jnp.maximum(distortion, 0)  # rounding may make it less
     least = 10 ** (-limit / 10) * (signal + distortion)
     sounds = reference_sounds & estimate_sounds
-    # Where there is no ratio, none is computed: it would give the gradient NaN.
+    # An undefined ratio would make the gradient NaN.
     ratio = jnp.where(sounds, signal + least, 1) / jnp.where(sounds, distortion + least, 1)
     decibels = 10 * jnp.log10(ratio)
     return jnp.where(reference_sounds, jnp.where(estimate_sounds, decibels, -limit), 0)
 
 
 def _normalised(signal: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The signal over its largest magnitude, and whether it has one."""
+    """Return the signal divided by its largest magnitude, and False for a silent signal."""
     parts = (jnp.real(signal), jnp.imag(signal)) if jnp.iscomplexobj(signal) else (signal,)
     largest = jax.lax.stop_gradient(jnp.maximum(*(jnp.max(jnp.abs(part), initial=0) for part in (parts[0], parts[-1]))))
-    # Subnormal numbers have too few digits left to say what the signal is.
+    # Subnormal numbers have too few digits for a ratio.
     sounds = largest >= jnp.finfo(largest.dtype).tiny
     return signal / jnp.where(sounds, largest, 1).astype(signal.dtype), sounds
 

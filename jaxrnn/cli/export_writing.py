@@ -1,0 +1,289 @@
+"""The work of ``jaxrnn export``: write and verify a step, a stream, or a graph with other parameters, and report."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import onnx_ir as ir
+
+from jaxrnn._files.messages import bytes_of, plain
+from jaxrnn.cli.errors import MISMATCH, MismatchError
+from jaxrnn.cli.options import ModelFile, ParamsOptions, PulseOptions
+from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, show, text_of, verdict
+from jaxrnn.cli.verify import difference
+from jaxrnn.errors import InputError, ModelError, StateError
+from jaxrnn.export import Exported, ExportedGraph, export_onnx
+from jaxrnn.export.verification import ExportReport, verify_export
+from jaxrnn.model import Model
+from jaxrnn.model.inspection import time_symbols
+from jaxrnn.model.loading import load, stored_params, write_graph
+from jaxrnn.runtime.compiled import is_compiled
+from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import StepSpec
+from jaxrnn.verification import Report
+from jaxrnn.verification import verify as verify_model
+from jaxrnn.verification.sampling import index_limits
+
+
+def write_step(
+    file: ModelFile,
+    output: Path,
+    pulses: PulseOptions,
+    flush: Path | None,
+    params: ParamsOptions,
+    dims: Mapping[str, int],
+    seed: int | None,
+    **options: Any,
+) -> None:
+    """Write the step of a model, or with a symbol the stream, and print a report. ``seed`` None skips verification."""
+    if is_compiled(file.path):
+        raise ModelError(f"{file.path} is compiled: export the ONNX file")
+    if flush is not None and pulses.symbol is None:
+        raise click.UsageError("--flush is for a stream, as a step has no delay. Give --symbol NAME")
+    name = file.path.name
+    with busy(f"tracing {name}"):
+        model = file.load()
+        arrays = params.of(model)
+        stepper = _step_of(model, dims) if pulses.symbol is None else pulses.stream(model, dims)
+    if pulses.symbol is None:
+        options |= {"step": True, "dims": dims or None}
+
+    def write(path: Path, flush: Path | None) -> Exported:
+        exported = export_onnx(stepper, arrays, path, flush=flush, label=name, **options)
+        assert exported is not None  # only of a whole graph
+        return exported
+
+    checked = None
+    if seed is not None:
+        with tempfile.TemporaryDirectory(prefix=".jaxrnn.", dir=output.parent) as folder:
+            with busy(f"writing {output.name}"):
+                trial = write(Path(folder, output.name), flush and Path(folder, f"flush.{flush.name}"))
+            offline = None if pulses.symbol is None else functools.partial(model.apply, arrays)
+            limits = index_limits(model)
+            with busy(f"verifying {output.name}"):
+                checked = verify_export(
+                    stepper,
+                    arrays,
+                    trial.step.path,
+                    offline=offline,
+                    limits=limits,
+                    shortest=pulses.shortest,
+                    longest=pulses.longest,
+                    seed=seed,
+                )
+            if not checked.ok:
+                show(facts_of(file.path, trial, checked), report)
+                click.get_current_context().exit(MISMATCH)
+    with busy(f"writing {output.name}"):
+        written = write(output, flush)
+    show(facts_of(file.path, written, checked, written.files), report)
+
+
+def _step_of(model: Model, dims: Mapping[str, int]) -> Stepper:
+    """Return a model that has steps; errors for other models name the options for a stream."""
+    try:
+        _ = model.spec
+    except StateError as error:
+        symbols = time_symbols(model)
+        mend = f"--symbol {symbols[0]}" if symbols else "export FILE with a symbolic dimension for time, for --symbol"
+        raise StateError(f"{error}. Here, as a stream: {mend}") from error
+    opened = [symbol for symbol in time_symbols(model) if symbol not in dims]
+    if opened and not model.state:
+        raise InputError(
+            f"{model.label} has no state, and leaves {opened[0]} open: give --symbol {opened[0]} for a stream, or "
+            f"--dim {opened[0]}=SIZE for a graph of one size"
+        )
+    return model
+
+
+def facts_of(
+    model: Path, exported: Exported, checked: ExportReport | None, files: Sequence[Path] = ()
+) -> dict[str, Any]:
+    """Return the facts of exported files by name. ``files`` is empty if the verification failed."""
+    step = exported.step.facts
+    spec = step.spec
+    outputs = [each for each in spec.outputs if each.name in step.outputs]
+    graphs = [each for each in (exported.step, exported.flush) if each is not None]
+    return {
+        "model": str(model),
+        "files": [{"file": str(path), "bytes": path.stat().st_size} for path in reversed(files)],
+        "streams": spec.streams,
+        "pulse": spec.pulse,
+        "look_ahead": spec.look_ahead,
+        "look_ahead_ms": step.look_ahead_ms,
+        "batch": step.batch,
+        "inputs": [{**each.to_json(), "name": step.inputs[each.name]} for each in spec.inputs],
+        "outputs": [
+            {**each.to_json(), "name": step.outputs[each.name], "delay_ms": step.delay_ms(each)} for each in outputs
+        ],
+        "state": [
+            {
+                **{key: value for key, value in each.to_json().items() if key != "time_axis"},
+                "input": step.state[each.name].input,
+                "output": step.state[each.name].output,
+            }
+            for each in spec.state
+        ],
+        "state_bytes": sum(each.nbytes for each in spec.state),
+        "lost": _lost(spec) if exported.flush is None else [],
+        "graphs": [_graph(each) for each in graphs],
+        "verified": None if checked is None else checked.ok,
+        "engine": None if checked is None else checked.engine,
+        "notes": [] if checked is None else checked.notes,
+        "checks": [] if checked is None else [{"ok": check.ok, **plain(check)} for check in checked.checks],
+    }
+
+
+def _lost(spec: StepSpec) -> list[str]:
+    """Return the outputs that end before the recording without a flush."""
+    tail = spec.pulse > spec.multiple
+    return [each.name for each in spec.outputs if each.at_end or (each.time_axis is not None and (each.delay or tail))]
+
+
+def _graph(graph: ExportedGraph) -> dict[str, Any]:
+    model = ir.load(graph.path)
+    operators = Counter(node.op_type for node in model.graph.all_nodes())
+    return {
+        "kind": graph.facts.kind,
+        "opset": model.opset_imports[""],
+        "nodes": graph.nodes,
+        "operators": dict(operators.most_common()),
+    }
+
+
+def report(result: Mapping[str, Any]) -> Iterator[Block]:
+    """Return the report for people."""
+    yield from (f"{each['file']}: {bytes_of(each['bytes'])}" for each in result["files"])
+    for graph in result["graphs"]:
+        operators = ", ".join(f"{count} {name}" for name, count in graph["operators"].items())
+        yield f"{graph['kind']}: {graph['nodes']:,} nodes of opset {graph['opset']} ({operators})"
+    if result["batch"] is not None:
+        yield f"batch: {result['batch']} stream(s) a call"
+    if result["streams"]:
+        known = result["look_ahead_ms"] is not None
+        lasts = f" ({text_of(result['look_ahead_ms'])} ms)" if known else ""
+        yield f"pulse: {result['pulse']:,} input frame(s); look-ahead: {result['look_ahead']:,}{lasts}"
+        if result["lost"]:
+            yield TextLine(
+                f"the last frames of {', '.join(result['lost'])} stay inside: --flush FLUSH.onnx writes the graph that "
+                "returns them",
+                "yellow",
+            )
+    yield Table("Inputs", fields("name", "dtype", "shape"), result["inputs"])
+    timed = fields("rate", "delay") if result["streams"] else {}
+    if result["look_ahead_ms"] is not None:
+        timed["delay, ms"] = "delay_ms"
+    yield Table("Outputs", {**fields("name", "dtype", "shape"), **timed}, result["outputs"], right=tuple(timed))
+    title = f"State: {len(result['state'])} entries, {bytes_of(result['state_bytes'])}"
+    yield Table(title, {"in": "input", "out": "output", **fields("kind", "dtype", "shape")}, result["state"])
+    if result["verified"] is None:
+        return
+    yield from (TextLine(f"note: {note}", "yellow") for note in result["notes"])
+    yield from _checks(result)
+    yield ""
+    yield verdict(result["verified"])
+    if not result["verified"]:
+        yield "nothing was written"
+
+
+def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
+    """Return a table with the recording of the largest difference for each output."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for check in result["checks"]:
+        for each in check["outputs"]:
+            key, row = (
+                (each["name"], check["against"]),
+                {**each, "frames": check["frames"], "against": check["against"]},
+            )
+            rows[key] = max(rows.get(key, row), row, key=lambda row: (not row["ok"], row["max_abs"] or 0.0))
+    unit = "frames" if result["streams"] else "steps"
+    lengths = sorted({check["frames"] for check in result["checks"] if check["outputs"]})
+    columns = {
+        "output": "name",
+        "against": "against",
+        "largest difference": "max_abs",
+        "of the largest value": _of_largest,
+        f"with {unit}": "frames",
+        "result": difference,
+    }
+    title = f"Verified in {result['engine']}: recordings of {', '.join(map(str, lengths))} {unit}"
+    yield Table(title, columns, [rows[key] for key in sorted(rows)])
+    missing = sorted({check["frames"] for check in result["checks"] if check["problem"] is not None})
+    if missing:
+        yield f"the model does not run on recordings of {', '.join(map(str, missing))} {unit}"
+
+
+def _of_largest(comparison: Mapping[str, Any]) -> float | None:
+    largest, scale = comparison["max_abs"], comparison["scale"]
+    return largest / scale if largest and scale else None if scale is None else largest
+
+
+def write_graph_again(
+    file: ModelFile, output: Path, params: ParamsOptions, verify: bool, dims: dict[str, tuple[int, ...]], seed: int
+) -> None:
+    """Write a file with other parameters, and print the changes; with ``verify``, compare engines first."""
+    if dims and not verify:
+        raise click.UsageError("--dim sets the sizes of the inputs to verify with: it needs --verify")
+    model = file.load()
+    arrays = stored_params(model, params.of(model))
+    report = None
+    if verify:
+        with busy(f"verifying {output.name}"), tempfile.TemporaryDirectory(dir=output.parent) as folder:
+            trial = Path(folder, output.name)
+            write_graph(model, arrays, trial)
+            report = _verified(trial, model, arrays, static=file.static, dims=dims, seed=seed)
+    write_graph(model, arrays, output)
+    changes = _changes(model, arrays)
+    result = {
+        "model": str(file.path),
+        "output": str(output),
+        "bytes": output.stat().st_size,
+        "changed": sum(change["changed"] for change in changes),
+        "parameters": changes,
+        "verified": None if report is None else {"engine": report.engine, "cases": plain(report.cases)},
+    }
+    show(result, _report)
+
+
+def _verified(path: Path, model: Model, arrays: Mapping[str, np.ndarray], **options: Any) -> Report:
+    """Read a file back and compare it; a MismatchError lists the problems."""
+    reread = load(path, state=model.declared_state).program.parameters
+    lost = [name for name, array in arrays.items() if reread[name].tobytes() != array.tobytes()]
+    report = verify_model(path, **options)
+    different = [output for case in report.cases for output in case.outputs if not output.ok]
+    problems = [f"the parameter {name!r} reads back with other values" for name in lost]
+    problems += [f"the output {output.name!r} differs from {report.engine}'s: {output.reason}" for output in different]
+    if problems:
+        raise MismatchError(f"nothing was written: {'; '.join(problems)}")
+    return report
+
+
+def _changes(model: Model, arrays: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Return name, shape, dtype and the largest change of each parameter."""
+    changes = []
+    for name, old in model.program.parameters.items():
+        with np.errstate(all="ignore"):
+            distance = np.abs(arrays[name].astype(np.float64) - old.astype(np.float64))
+        largest = float(distance.max(initial=0.0, where=np.isfinite(distance)))
+        same = arrays[name].tobytes() == old.tobytes()
+        facts = {"name": name, "shape": list(old.shape), "dtype": old.dtype.name}
+        changes.append({**facts, "changed": not same, "largest_change": largest})
+    return changes
+
+
+def _report(result: Mapping[str, Any]) -> Iterator[Block]:
+    yield f"{result['output']}: {bytes_of(result['bytes'])}"
+    changed = [change for change in result["parameters"] if change["changed"]]
+    title = f"Parameters: {len(changed)} changed, {len(result['parameters']) - len(changed)} as they were"
+    yield Table(title, fields("name", "shape", "dtype", "largest change"), changed)
+    if (verified := result["verified"]) is not None:
+        rows = [{**each, "dims": case["dims"]} for case in verified["cases"] for each in case["outputs"]]
+        columns = {"output": "name", "inputs": "dims", **COMPARED}
+        yield Table(f"Verified against {verified['engine']}", columns, rows)

@@ -1,0 +1,299 @@
+"""The work of ``jaxrnn stream``: the stepper of a file, recordings of its inputs, and the report."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrnn._files.messages import bytes_of, plain
+from jaxrnn._jax.context import exact_types
+from jaxrnn.cli.options import Inputs, ModelFile, PulseOptions
+from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, fields, random_line, text_of, time_rows, verdict
+from jaxrnn.cli.verify import difference
+from jaxrnn.errors import InputError, StateError
+from jaxrnn.model import Model
+from jaxrnn.model.inspection import time_symbols
+from jaxrnn.onnx.limits import Limits
+from jaxrnn.runtime.compiled import is_compiled, load_compiled
+from jaxrnn.steps.recordings import recording_specs
+from jaxrnn.steps.specs import bind, check_names
+from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import StepSpec, milliseconds
+from jaxrnn.verification.running import Check, Ready, Run
+from jaxrnn.verification.sampling import (
+    Sample,
+    index_limits,
+    random_arrays,
+    random_inputs,
+    restore_types,
+    symbols_of,
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file: the model (None if compiled), the stepper (None for a model to stream), and the parameters."""
+
+    model: Model | None
+    stepper: Stepper | None
+    params: Any
+
+
+def recordings_for(
+    source: Source, given: Inputs, pulses: PulseOptions, limit: int | None, frames: int | None, steps: int
+) -> tuple[Stepper, Sample, int]:
+    """Return the stepper, recordings of all inputs, and the number of frames to run.
+
+    ``limit`` and ``frames`` are the values of ``--steps`` and ``--frames``; ``steps`` is the number of steps otherwise.
+    """
+    stepper, sizes = source.stepper, given.dims
+    if stepper is None:
+        assert source.model is not None
+        stepper, sizes = _streamed(source.model, given, pulses)
+    spec, symbol = stepper.spec, pulses.symbol or "frames"
+    whole = recording_specs(spec, symbol)
+    arrays = restore_types(spec.inputs, given.arrays)
+    for name in arrays:
+        if any(entry.name == name for entry in spec.state):
+            raise InputError(f"{name!r} is state, which is carried from step to step: it takes no recording")
+    check_names(spec.inputs, arrays)
+    recorded, asked = spec.count_frames(arrays), limit or frames
+    if recorded == 0:
+        raise InputError("the recordings have no frames")
+    declared = spec.inputs if source.model is None or source.stepper is not None else source.model.inputs
+    missing = ", ".join(str(each) for each in declared if each.name not in arrays)
+    if missing and not given.random:
+        raise InputError(f"{spec.label}: no recording of input(s) {missing}; give --input NAME=X.npy or --random")
+    if recorded is not None and asked is not None and asked > recorded:
+        option = "--steps" if limit else "--frames"
+        raise InputError(f"{option} {asked}: the recordings have {recorded} frames")
+    default = steps * spec.pulse
+    if pulses.longest is not None:
+        default = min(default, pulses.longest // spec.multiple * spec.multiple)
+    total = asked or recorded or default
+    if total % spec.multiple:
+        raise InputError(f"{total} frames are not a multiple of {spec.multiple}, the --multiple of each recording")
+    if total < pulses.shortest:
+        raise InputError(f"{total} frames are fewer than --shortest {pulses.shortest}")
+    if pulses.longest is not None and total > pulses.longest:
+        raise InputError(f"{total} frames are more than --longest {pulses.longest}")
+    with exact_types():
+        bind([each for each in whole if each.name in arrays], arrays)
+    if not arrays and spec.batch_symbol in symbols_of(spec.inputs):
+        sizes = {str(spec.batch_symbol): 1, **sizes}
+    limits = {} if source.model is None else index_limits(source.model)
+    # A streamed model has fixed sizes; given recordings fix the number of frames.
+    known = {**(sizes if source.stepper is not None else {}), **({} if recorded is not None else {symbol: total})}
+    sample = random_arrays(whole, arrays, dims=known, seed=given.seed, limits=limits)
+    kept = {name: size for name, size in {**sizes, **sample.dims}.items() if spec.streams or name != symbol}
+    _check_size(spec)
+    return stepper, dataclasses.replace(sample, dims=kept), total
+
+
+def _check_size(spec: StepSpec) -> None:
+    """Refuse a pulse that exceeds the memory limit."""
+    for each in spec.inputs:
+        if spec.streams and each.nbytes > Limits.value_bytes:
+            raise InputError(
+                f"a pulse of {spec.pulse:,} frames takes {bytes_of(each.nbytes)} for {each.name}, and no more than "
+                f"{bytes_of(Limits.value_bytes)} are allowed; give a smaller --pulse"
+            )
+
+
+def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Stepper, dict[str, int]]:
+    """Return the stream of a model, and the sizes of its other open dimensions from recordings or ``--dim``."""
+    symbol = pulses.symbol or ""
+    if symbol not in symbols_of(model.inputs):
+        names = ", ".join(symbols_of(model.inputs)) or "none"
+        raise InputError(f"{model.label}: no input has a dimension {symbol!r}; --symbol takes one of: {names}")
+    if symbol in given.dims:
+        raise InputError(f"--dim {symbol}: give the number of frames with --frames")
+    arrays = restore_types(model.inputs, given.arrays)
+    # Arrays of the right rank give sizes; others are refused later, when all sizes are known.
+    known = [info for info in model.inputs if info.name in arrays and len(info.shape or ()) == arrays[info.name].ndim]
+    dims = given.dims if symbol in symbols_of(known) else {**given.dims, symbol: pulses.multiple}
+    opened = [name for name in symbols_of(model.inputs) if name not in dims and name not in symbols_of(known)]
+    dims = {**dims, **dict.fromkeys(opened, 1)}  # one stream, as in Model.stream, whatever the name of the batch
+    first = random_inputs(model, {info.name: arrays[info.name] for info in known}, dims=dims, seed=given.seed)
+    sizes = {name: size for name, size in first.dims.items() if name != symbol}
+    return pulses.stream(model, sizes), sizes
+
+
+def open_source(file: ModelFile, symbol: str | None, native: bool = False) -> Source:
+    """Open an ONNX file or a compiled file; a StateError for a model without steps names the options for a stream."""
+    if is_compiled(file.path):
+        if file.static or file.state is not None:
+            raise click.UsageError(f"{file.path} is compiled: 'jaxrnn compile' has fixed --static and --state")
+        if symbol is not None:
+            raise click.UsageError(f"{file.path} is compiled: --symbol needs the ONNX file")
+        return Source(None, load_compiled(file.path, native=native), None)
+    if native:
+        raise click.UsageError(f"{file.path} is not compiled: --native runs machine code that 'jaxrnn compile' kept")
+    model = file.load()
+    if symbol is not None:
+        return Source(model, None, model.params)
+    try:
+        _ = model.spec
+    except StateError as error:
+        raise StateError(f"{error}. {_about_pulses(model)}") from error
+    return Source(model, model, model.params)
+
+
+def _about_pulses(model: Model) -> str:
+    """Return a sentence with the options that stream a model without steps."""
+    symbols = time_symbols(model)
+    if not symbols:
+        return "For pulses (--symbol NAME), export it with a symbolic dimension for time"
+    others = f" (or {', '.join(symbols[1:])}, whichever is time)" if symbols[1:] else ""
+    return f"Here, in pulses of the recording: --symbol {symbols[0]}{others}, with --pulse FRAMES for the pulse"
+
+
+#: Percentiles of step times in the report.
+PERCENTILES = (50, 95, 99)
+
+
+def facts_of(
+    file: Path,
+    symbol: str | None,
+    ready: Ready,
+    sample: Sample,
+    total: int,
+    run: Run,
+    checks: Sequence[Check] | None,
+    frame_seconds: float | None,
+    output: Path | None,
+) -> dict[str, Any]:
+    """Return the facts and figures of a run by name."""
+    spec, seconds = ready.spec, run.seconds
+    duration = None if frame_seconds is None else frame_seconds * spec.pulse
+    entries = [
+        {"name": each.name, "kind": each.kind, "dtype": each.dtype, "shape": each.shape, "bytes": each.nbytes}
+        for each in spec.state
+    ]
+    by_name = {each.name: each for each in spec.outputs}
+    outputs = [
+        {
+            "name": name,
+            "dtype": array.dtype,
+            "shape": array.shape,
+            "delay": each.delay,
+            "delay_ms": None
+            if frame_seconds is None or each.delay is None or each.rate is None
+            else milliseconds(each.delay, 1 / frame_seconds, each.rate),
+            "rate": None if each.rate is None else str(each.rate),
+            "frames_per_pulse": None if each.rate is None else int(each.rate * spec.pulse),
+        }
+        for name, array in run.outputs.items()
+        for each in [by_name[name]]
+    ]
+    # The state of a stream may begin with infinities, such as the maximum of no frames.
+    looked_at = run.outputs if spec.streams else {**run.outputs, **run.state}
+    return {
+        "model": str(file),
+        "symbol": symbol,
+        "pulse": spec.pulse,
+        "smallest_pulse": spec.smallest_pulse,
+        "multiple": spec.multiple,
+        "frames": total,
+        "steps": len(seconds),
+        "dims": sample.dims,
+        "random": sample.random,
+        "look_ahead": spec.look_ahead,
+        "receptive_field": spec.receptive_field,
+        "outputs": outputs,
+        "state": entries,
+        "state_bytes": sum(entry["bytes"] for entry in entries),
+        "compile_seconds": ready.seconds,
+        "microseconds": _times_of(seconds),
+        "flush_microseconds": None if run.flush_seconds is None else 1e6 * run.flush_seconds,
+        "frame_seconds": frame_seconds,
+        "step_seconds": duration,
+        "times_real_time": None if duration is None or not len(seconds) else duration * len(seconds) / seconds.sum(),
+        "not_finite": [name for name, array in looked_at.items() if _has_no_number(array)],
+        "verified": None if checks is None else all(check.ok for check in checks),
+        "checks": None if checks is None else [{"ok": check.ok, **plain(check)} for check in checks],
+        "output": None if output is None else str(output),
+    }
+
+
+def report(result: Mapping[str, Any], seed: int, *, streams: bool) -> Iterator[Block]:
+    """Return the report for people. ``streams`` is True if a step is a pulse of a stream."""
+    yield from random_line(result, seed)
+    if streams:
+        field = result["receptive_field"]
+        of_symbol = "" if result["symbol"] is None else f" of {result['symbol']}"
+        yield f"pulse: {_frames(result['pulse'])}{of_symbol}; the smallest that fits: {result['smallest_pulse']}"
+        yield f"look-ahead: {_frames(result['look_ahead'])}"
+        yield f"receptive field: {'all of the past' if field is None else _frames(field)}"
+        columns = {
+            "output": "name",
+            **fields("dtype", "shape"),
+            "frames a pulse": _per_pulse,
+            **fields("rate", "delay"),
+        }
+        if result["frame_seconds"] is not None:
+            columns["delay, ms"] = "delay_ms"
+        yield Table("Outputs", columns, result["outputs"], right=("frames a pulse", "rate", "delay"))
+    title = f"State: {len(result['state'])} entries, {bytes_of(result['state_bytes'])}"
+    yield Table(title, fields("name", "kind", "dtype", "shape", "bytes"), result["state"])
+    yield _times(result, "a pulse" if streams else "a step", streams=streams)
+    if result["checks"] is not None:
+        yield from _checks(result)
+    if result["not_finite"]:
+        yield TextLine(f"not finite: {', '.join(result['not_finite'])}", "yellow")
+    if result["output"] is not None:
+        yield f"written to {result['output']}"
+
+
+def _times_of(seconds: np.ndarray) -> dict[str, float] | None:
+    """Return percentiles and the maximum of step times in microseconds, or None without a step."""
+    if not len(seconds):
+        return None
+    figures = {f"p{level}": float(np.percentile(1e6 * seconds, level)) for level in PERCENTILES}
+    return {**figures, "max": float(1e6 * seconds.max())}
+
+
+def _has_no_number(array: np.ndarray) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jnp.inexact)) and not np.isfinite(array.astype(np.complex128)).all()
+
+
+def _frames(count: int) -> str:
+    return f"{count:,} input frame{'' if count == 1 else 's'}"
+
+
+def _per_pulse(output: Mapping[str, Any]) -> Any:
+    return "at the end" if output["delay"] is None else output["frames_per_pulse"]
+
+
+def _times(result: Mapping[str, Any], step: str, *, streams: bool) -> Table:
+    rows = [("frames", f"{result['frames']:,}"), (f"{step[2:]}s", f"{result['steps']:,}")]
+    rows.append(("packing and compiling", f"{result['compile_seconds']:.2f} s"))
+    rows += time_rows(step, result["microseconds"])
+    if streams:
+        rows.append(("the flush", f"{result['flush_microseconds']:.1f} µs"))
+    if result["step_seconds"] is not None:
+        rows.append((f"{step} lasts", f"{text_of(1e3 * result['step_seconds'])} ms"))
+        if streams:
+            rows.append(("look-ahead", f"{text_of(1e3 * result['frame_seconds'] * result['look_ahead'])} ms"))
+        rows.append(("speed", f"{text_of(result['times_real_time'])} times real time"))
+    return Table(f"{step[2:].capitalize()}s of {result['model']}", ("figure", "value"), rows, right=("value",))
+
+
+def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
+    missing = {"name": "", "max_abs": None, "max_rel": None, "ok": False, "worst": None, "first_frame": None}
+    rows = []
+    for check in result["checks"]:
+        if check["problem"] is not None:
+            rows.append({**missing, "frames": check["frames"], "reason": "the model does not run on so few frames"})
+        rows += ({**item, "frames": check["frames"]} for item in check["outputs"])
+    columns = {"frames": "frames", "output": "name", **COMPARED, "result": difference}
+    yield Table("Pulses against the whole recording", columns, rows)
+    yield ""
+    yield verdict(result["verified"])
