@@ -65,7 +65,6 @@ def _lines(values: Mapping[str, Any]) -> str:
 
 
 def _frames(facts: StepFile) -> list[OutputSpec]:
-    """Return the outputs that have a time axis."""
     return [each for each in facts.spec.outputs if each.time_axis is not None and each.name in facts.outputs]
 
 
@@ -114,7 +113,6 @@ def _in_time(milliseconds: float | None) -> str:
 
 
 def _texts(facts: StepFile) -> dict[str, str]:
-    """Return a description of every input and output by its name in the file."""
     spec = facts.spec
     texts = {facts.inputs[each.name]: _input_text(each) for each in spec.inputs}
     for each in spec.outputs:

@@ -120,7 +120,6 @@ def export_onnx(
 
 
 def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph]:
-    """Trace the step, and the flush if requested; or the function."""
     example, batch = options["example"], options["batch"]
     if is_stepper(stepper):
         if example is not None:
@@ -272,7 +271,6 @@ def _write_model(model: ir.Model, path: Path, folder: Path) -> list[Path]:
 
 
 def _check(written: Path, is_large: bool, inferred: Path) -> None:
-    """Run ONNX's checker in full mode, and its shape inference in strict mode."""
     options = {"check_type": True, "strict_mode": True, "data_prop": True}
     if is_large:
         onnx.checker.check_model(os.fspath(written), full_check=True)

@@ -105,7 +105,6 @@ def _of_variable(path: Sequence[Any]) -> Sequence[Any]:
 
 
 def _part(key: Any) -> str:
-    """Return the text of one key of a tree path."""
     if isinstance(key, (jax.tree_util.DictKey, jax.tree_util.FlattenedIndexKey)):
         return str(key.key)
     if isinstance(key, jax.tree_util.SequenceKey):
@@ -278,7 +277,7 @@ def _check_steady(spec: StepSpec, lead: tuple[int, ...], after: Arrays) -> None:
 
 
 def _by_name(value: Any, single: str, what: str) -> dict[str, Any]:
-    """Return arrays by name. A single array is called ``single``."""
+    """Return arrays by name; a single array is named ``single``."""
     arrays = dict(value) if isinstance(value, Mapping) else {single: value}
     for name, array in arrays.items():
         number = isinstance(array, (bool, int, float, complex))

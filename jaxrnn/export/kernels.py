@@ -66,8 +66,6 @@ _SIGNLESS = frozenset(("CumSum", "ReduceProd", "ReduceSum", "Where"))
 
 
 class _Signature(NamedTuple):
-    """The type variables of operands and results, and the allowed types of each variable."""
-
     operands: tuple[str, ...]
     results: tuple[str, ...]
     allowed: dict[str, frozenset[np.dtype]]

@@ -203,7 +203,6 @@ def _converted(x: np.ndarray, dtype: np.dtype) -> list[Operand] | None:
 
 
 def _is_quantized(x: Any) -> bool:
-    """Return True for large arrays of 8-bit integers."""
     return jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize == 1 and x.size >= _FEW
 
 

@@ -72,6 +72,13 @@ def cut(
     return writer.node("Slice", x, *(np.array(each, np.int64) for each in bounds), shape=result, dtype=dtype_of(x))
 
 
+def cut_along(writer: Writer, x: Operand, axis: int, start: int, end: int) -> Operand:
+    """Slice along one axis."""
+    starts, ends = [0] * len(shape_of(x)), list(shape_of(x))
+    starts[axis], ends[axis] = start, end
+    return cut(writer, x, starts, ends)
+
+
 def _inside_part(writer: Writer, x: ir.Value, axis: int, starts: Sequence[int], ends: Sequence[int]) -> Operand | None:
     """Slice one part of a concatenation, if the slice lies inside that part."""
     node = maker_of(x, "Concat")

@@ -7,6 +7,7 @@ either order.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,40 +39,38 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Value:
-    """Any value; the same value wherever the name occurs."""
+class Term:
+    """A named operand. ``read`` returns what the name is bound to, or None for values that do not match."""
 
     name: str
+    read: Callable[[ir.Value | None], Any]
 
     def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
         """Yield the matches of a value."""
-        if value is not None and (more := found.bound(self.name, value)) is not None:
+        bound = self.read(value)
+        if bound is not None and (more := found.bound(self.name, bound)) is not None:
             yield more
 
 
-@dataclass(frozen=True)
-class Known:
-    """A constant array."""
-
-    name: str
-
-    def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
-        """Yield the matches of a value."""
-        if constant_of(value) is not None and (more := found.bound(self.name, value)) is not None:
-            yield more
+def number_of(value: ir.Value | None) -> float | None:
+    """Return the number that all elements of a constant are, or None."""
+    array = constant_of(value)
+    if array is None or not array.size or array.dtype.kind not in "fiu":
+        return None
+    first = array.reshape(-1)[0]
+    return float(first) if np.all(array == first) and len(set(np.signbit(array).reshape(-1).tolist())) == 1 else None
 
 
-@dataclass(frozen=True)
-class Number:
-    """A constant array whose elements are all one number, bound as a float."""
+def _constant(value: ir.Value | None) -> ir.Value | None:
+    return None if constant_of(value) is None else value
 
-    name: str
 
-    def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
-        """Yield the matches of a value."""
-        number = number_of(value)
-        if number is not None and (more := found.bound(self.name, number)) is not None:
-            yield more
+#: Any value; the same value wherever the name occurs.
+Value = functools.partial(Term, read=lambda value: value)
+#: A constant array.
+Known = functools.partial(Term, read=_constant)
+#: A constant array whose elements are all one number, bound as a float.
+Number = functools.partial(Term, read=number_of)
 
 
 @dataclass(frozen=True)
@@ -141,15 +140,6 @@ def _is_number(number: float, expected: float, dtype: np.dtype) -> bool:
     return dtype.kind == "f" and 0 < abs(number - expected) <= float(np.finfo(dtype).eps) * abs(expected) < np.inf
 
 
-def number_of(value: ir.Value | None) -> float | None:
-    """Return the number that all elements of a constant are, or None."""
-    array = constant_of(value)
-    if array is None or not array.size or array.dtype.kind not in "fiu":
-        return None
-    first = array.reshape(-1)[0]
-    return float(first) if np.all(array == first) and len(set(np.signbit(array).reshape(-1).tolist())) == 1 else None
-
-
 def operator(name: str) -> Callable[..., Op]:
     """Return a function that makes terms of an operator."""
     return lambda *operands: Op(name, operands)
@@ -162,18 +152,9 @@ def either(*terms: Any) -> Either:
 
 #: Operators without float64 kernels in engines, though ONNX allows float64.
 _NOT_IN_DOUBLE = frozenset(
-    {
-        "AveragePool",
-        "Elu",
-        "Gelu",
-        "HardSigmoid",
-        "HardSwish",
-        "InstanceNormalization",
-        "Selu",
-        "Softplus",
-        "Softsign",
-        "ThresholdedRelu",
-    }
+    """
+    AveragePool Elu Gelu HardSigmoid HardSwish InstanceNormalization Selu Softplus Softsign ThresholdedRelu
+    """.split()  # noqa: SIM905
 )
 
 
@@ -297,7 +278,7 @@ def _is_in_one_graph(nodes: Sequence[ir.Node]) -> bool:
 
 
 def rewrite(graph: ir.Graph, writer: Writer, rewrites: Mapping[str, Sequence[Rewrite]]) -> None:
-    """Replace patterns in a graph and its subgraphs until none is left. ``rewrites`` go by their last operator."""
+    """Replace patterns in a graph and its subgraphs until none is left."""
     changed = True
     while changed:
         changed = False

@@ -160,7 +160,6 @@ class _Comparing:
         self._tolerances = max((tolerances(each, None, None) for each in floats), default=(None, None))
 
     def checks(self, frames: int, found: Results, step: Results, whole: Results | None) -> Iterator[Check]:
-        """Compare outputs, and the state of a step, with the stepper and the function."""
         yield Check(frames, tuple(self._comparisons(found, step)), against=STEPS)
         if whole is not None:
             yield Check(frames, tuple(self._comparisons(found, whole)), whole.problem)
@@ -229,7 +228,7 @@ def ready_in(open_peer: OpenPeer, step: ExportedFile, flush: ExportedFile | None
 
 
 def _first(step: ExportedFile) -> dict[str, np.ndarray]:
-    """Return the state before the first frame, from the file beside the step if it exists."""
+    """Return the state before the first frame, preferably from the file beside the step."""
     facts = step.facts
     beside = facts.files.get("first_state")
     if beside is None or not step.path.with_name(beside).is_file():
@@ -265,7 +264,6 @@ class _Opened:
         return outputs
 
     def _results(self, state: Arrays, inputs: Arrays, valid: int) -> dict[str, np.ndarray]:
-        """Return every output by its name in the file."""
         facts = self._facts
         feeds = {names.input: np.asarray(state[own]) for own, names in facts.state.items()}
         feeds |= {name: np.asarray(inputs[own]) for own, name in facts.inputs.items()}

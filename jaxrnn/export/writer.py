@@ -185,7 +185,6 @@ class Writer:
 
 
 def _content(array: np.ndarray) -> tuple[Any, ...]:
-    """Return a key that is equal for equal arrays."""
     return array.shape, array.dtype.str, array.dtype.name, array.tobytes()
 
 

@@ -29,7 +29,6 @@ _CUBE = either(Pow(X, 3.0), Mul(X, Mul(X, X)))
 
 
 def _as(name: str) -> Callable[[Match], Operand | None]:
-    """Return a builder of an operator without attributes."""
     return lambda match: match.node(name, match["x"])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.export.movement import concatenate, cut, reshape, source_of
+from jaxrnn.export.movement import concatenate, cut_along, reshape, source_of
 from jaxrnn.export.patterns import Known, Match, Rewrite, Value, either, operator
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, maker_of, shape_of
 
@@ -27,7 +27,6 @@ def _operand(match: Match) -> Operand | None:
 
 
 def _chosen(match: Match) -> Operand | None:
-    """Return the case that a constant condition selects everywhere."""
     which = constant_of(match["which"])
     assert which is not None
     return match["x"] if np.all(which) else match["y"] if not np.any(which) else None
@@ -77,11 +76,10 @@ def _flat(match: Match) -> Operand | None:
 
 
 def _joined(match: Match, left: ir.Value, right: ir.Value, axis: int) -> Operand | None:
-    """Merge two consecutive slices of one value."""
     first, second = span_of(left, axis), span_of(right, axis)
     if first is None or second is None or first[0] is not second[0] or first[2] != second[1]:
         return None
-    return _sliced(match, first[0], first[1], second[2], axis)
+    return cut_along(match.writer, first[0], axis, first[1], second[2])
 
 
 def span_of(value: ir.Value, axis: int) -> tuple[ir.Value, int, int] | None:
@@ -157,17 +155,10 @@ def _transposed(match: Match) -> Operand | None:
 
 def _only_part(match: Match) -> Operand | None:
     """Build a slice from a split of which one part is used."""
-    node = match.root
-    used = [value for value in node.outputs if value.uses() or value.is_graph_output()]
-    span = span_of(match.result, node.attributes["axis"].as_int())
-    return _sliced(match, *span, node.attributes["axis"].as_int()) if used == [match.result] and span else None
-
-
-def _sliced(match: Match, source: ir.Value, start: int, end: int, axis: int) -> Operand:
-    shape = shape_of(source)
-    starts, ends = [0] * len(shape), list(shape)
-    starts[axis], ends[axis] = start, end
-    return cut(match.writer, source, starts, ends)
+    axis = match.root.attributes["axis"].as_int()
+    used = [value for value in match.root.outputs if value.uses() or value.is_graph_output()]
+    span = span_of(match.result, axis)
+    return cut_along(match.writer, span[0], axis, *span[1:]) if used == [match.result] and span else None
 
 
 def _taken(match: Match) -> Operand | None:

@@ -49,7 +49,6 @@ def _kept_axes(node: ir.Node) -> list[int] | None:
 
 
 def _reduction(match: Match, operator: str, x: Operand, axes: list[int], *, keep: bool) -> Operand:
-    """Write a reduction to the shape of the match."""
     as_operand = match.writer.opset >= (13 if operator == "ReduceSum" else 18)
     operands = (x, np.array(axes, np.int64)) if as_operand else (x,)
     attributes = {"keepdims": int(keep)} | ({} if as_operand else {"axes": axes})
@@ -110,7 +109,7 @@ def _normalized(match: Match) -> Operand | None:
 
 
 def _divided(match: Match) -> Operand | None:
-    """Build a quotient from a product with the reciprocal of a root."""
+    """Replace a product with the reciprocal of a root."""
     return match.node("Div", match["x"], match["root"].outputs[0], shape=match.shape)
 
 
@@ -141,7 +140,6 @@ def _over_last(match: Match, name: str, axis: int) -> Operand | None:
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Return True if an instance normalisation scales by 1 and adds 0."""
     scale, bias = (constant_of(each) for each in node.inputs[1:3])
     return scale is not None and bias is not None and bool(np.all(scale == 1) and not np.any(bias))
 
@@ -268,8 +266,6 @@ def _gemm_biased(match: Match) -> Operand | None:
 
 
 def _transposing(side: str) -> Callable[[Match], Operand | None]:
-    """Return a builder of ``Gemm`` with one transposed operand."""
-
     def build(match: Match) -> Operand | None:
         if len(match.shape) != 2 or len(shape_of(match["x"])) != 2 or len(shape_of(match["y"])) != 2:
             return None

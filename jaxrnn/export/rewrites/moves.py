@@ -38,17 +38,65 @@ def is_passed_on(value: ir.Value) -> bool:
     return all(use.node.op_type in _PASSING for use in value.uses()) and not value.is_graph_output()
 
 
-def _reshaped(match: Match) -> Operand | None:
-    """Merge two reshapes."""
-    return reshape(match.writer, match["x"], match.shape)
+def _moved(match: Match, y: Operand) -> Operand:
+    """Apply the match's reshape or transpose to a value."""
+    if match["move"].op_type == "Reshape":
+        return reshape(match.writer, y, match.shape)
+    return transpose(match.writer, y, _order(match, "move"))
 
 
-def _reshape_after_elements(match: Match) -> Operand | None:
-    """Move a reshape behind an elementwise operator."""
-    if not is_passed_on(match["reshape"].outputs[0]):
+def _after_elements(match: Match) -> Operand | None:
+    """Move a reshape or transpose behind an elementwise operator."""
+    return _moved(match, match.of_elements(match["x"])) if is_passed_on(match["move"].outputs[0]) else None
+
+
+def _after_both(match: Match) -> Operand | None:
+    """Move two equal reshapes or transposes behind a binary operator."""
+    x, y, results = match["x"], match["y"], (match["move"].outputs[0], match["other"].outputs[0])
+    if shape_of(x) != shape_of(y) or {shape_of(each) for each in results} != {match.shape}:
         return None
-    y = match.of_elements(match["x"])
-    return reshape(match.writer, y, match.shape)
+    if match["move"].op_type == "Transpose" and _order(match, "move") != _order(match, "other"):
+        return None
+    if not all(map(is_passed_on, results)):
+        return None
+    return _moved(match, match.writer.node(match.root.op_type, x, y, shape=shape_of(x), dtype=match.dtype))
+
+
+def _sources(match: Match, operator: str) -> tuple[list[ir.Node], list[ir.Value]]:
+    """Return the makers of all parts of a concatenation and their operands, or nothing if others use a part."""
+    makers = [maker_of(value, operator) for value in match.root.inputs]
+    alone = [each for each in makers if each and {use.node for use in each.outputs[0].uses()} == {match.root}]
+    return (alone, [source_of(each) for each in alone]) if len(alone) == len(makers) > 1 else ([], [])
+
+
+def _after_reshaped_parts(match: Match) -> Operand | None:
+    """Move equal reshapes of all parts behind their concatenation."""
+    _, sources = _sources(match, "Reshape")
+    shapes = {shape_of(source) for source in sources}
+    if len(shapes) != 1 or 0 in match.shape:
+        return None
+    (shape,) = shapes
+    # The axis of the source with as many elements in front as the axis of the result.
+    front = math.prod(match.shape[: match.root.attributes["axis"].as_int()])
+    axes = [place for place in range(len(shape)) if math.prod(shape[:place]) == front]
+    if not axes:
+        return None
+    return reshape(match.writer, concatenate(match.writer, sources, axes[-1]), match.shape)
+
+
+def _after_transposed_parts(match: Match) -> Operand | None:
+    """Move equal transposes of all parts behind their concatenation."""
+    nodes, sources = _sources(match, "Transpose")
+    orders = {tuple(each.attributes["perm"].as_ints()) for each in nodes}
+    if len(orders) != 1:
+        return None
+    (order,) = orders
+    axis = order[match.root.attributes["axis"].as_int()]
+    return transpose(match.writer, concatenate(match.writer, sources, axis), order)
+
+
+def _reshaped(match: Match) -> Operand | None:
+    return reshape(match.writer, match["x"], match.shape)
 
 
 def _after_product(match: Match) -> Operand | None:
@@ -57,7 +105,7 @@ def _after_product(match: Match) -> Operand | None:
     shape, columns = shape_of(x), shape_of(weight)
     if len(columns) != 2 or len(match.shape) == 2 or len(shape) < 2 or shape[-1] != columns[0]:
         return None
-    if shape[-1] != shape_of(match["reshape"].outputs[0])[-1]:
+    if shape[-1] != shape_of(match["move"].outputs[0])[-1]:
         return None
     y = match.writer.node("MatMul", x, weight, shape=(*shape[:-1], columns[1]), dtype=match.dtype)
     return reshape(match.writer, y, match.shape)
@@ -67,9 +115,9 @@ def _reshape_after_known(match: Match) -> Operand | None:
     """Move a reshape behind an operator whose constant operand lies along axes that stay."""
     x, known = match["x"], constant_of(match["known"])
     before, after = shape_of(x), match.shape
-    if not is_passed_on(match["reshape"].outputs[0]):
+    if not is_passed_on(match["move"].outputs[0]):
         return None
-    if known is None or after != shape_of(match["reshape"].outputs[0]) or not before or 0 in after:
+    if known is None or after != shape_of(match["move"].outputs[0]) or not before or 0 in after:
         return None
     own = (1,) * (len(after) - known.ndim) + known.shape
     moved = _along(own, before, after)
@@ -77,17 +125,6 @@ def _reshape_after_known(match: Match) -> Operand | None:
         return None
     y = match.writer.node(match.root.op_type, x, known.reshape(moved), shape=before, dtype=match.dtype)
     return reshape(match.writer, y, after)
-
-
-def _reshape_after_both(match: Match) -> Operand | None:
-    """Move two equal reshapes behind a binary operator."""
-    x, y, results = match["x"], match["y"], (match["reshape"].outputs[0], match["other"].outputs[0])
-    if shape_of(x) != shape_of(y) or {shape_of(each) for each in results} != {match.shape}:
-        return None
-    if not all(map(is_passed_on, results)):
-        return None
-    result = match.writer.node(match.root.op_type, x, y, shape=shape_of(x), dtype=match.dtype)
-    return reshape(match.writer, result, match.shape)
 
 
 def _along(own: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -114,29 +151,7 @@ def _of_comparison(match: Match) -> Operand | None:
     return match.writer.node(node.op_type, *operands, shape=match.shape, dtype=bool)
 
 
-def _of_parts(match: Match) -> Operand | None:
-    """Move equal reshapes of all parts behind their concatenation."""
-    axis = match.root.attributes["axis"].as_int()
-    makers = [maker_of(value, "Reshape") for value in match.root.inputs]
-    alone = [
-        each for each in makers if each is not None and {use.node for use in each.outputs[0].uses()} == {match.root}
-    ]
-    if len(makers) < 2 or len(alone) < len(makers):
-        return None
-    sources = [source_of(maker) for maker in alone]
-    shapes = {shape_of(source) for source in sources}
-    if len(shapes) > 1 or 0 in match.shape:
-        return None
-    (shape,) = shapes
-    # The axis of the source with as many elements in front as the axis of the result.
-    front = math.prod(match.shape[:axis])
-    axes = [place for place in range(len(shape)) if math.prod(shape[:place]) == front]
-    if not axes:
-        return None
-    return reshape(match.writer, concatenate(match.writer, sources, axes[-1]), match.shape)
-
-
-_RESHAPED, _OTHER_RESHAPED = Reshape(X).named("reshape"), Reshape(Y).named("other")
+_RESHAPED, _OTHER_RESHAPED = Reshape(X).named("move"), Reshape(Y).named("other")
 
 
 def _order(match: Match, name: str) -> tuple[int, ...]:
@@ -144,24 +159,15 @@ def _order(match: Match, name: str) -> tuple[int, ...]:
 
 
 def _meeting(match: Match) -> Operand | None:
-    """Merge two transposes."""
-    before = _order(match, "transpose")
+    before = _order(match, "move")
     return transpose(match.writer, match["x"], [before[axis] for axis in match.root.attributes["perm"].as_ints()])
-
-
-def _transpose_after_elements(match: Match) -> Operand | None:
-    """Move a transpose behind an elementwise operator."""
-    if not is_passed_on(match["transpose"].outputs[0]):
-        return None
-    y = match.of_elements(match["x"])
-    return transpose(match.writer, y, _order(match, "transpose"))
 
 
 def _transpose_after_known(match: Match) -> Operand | None:
     """Move a transpose behind an operator with a constant operand."""
-    order, known = _order(match, "transpose"), constant_of(match["known"])
+    order, known = _order(match, "move"), constant_of(match["known"])
     shape = shape_of(match["x"])
-    if not is_passed_on(match["transpose"].outputs[0]):
+    if not is_passed_on(match["move"].outputs[0]):
         return None
     if known is None or known.ndim > len(order) or match.shape != tuple(shape[axis] for axis in order):
         return None
@@ -173,32 +179,9 @@ def _transpose_after_known(match: Match) -> Operand | None:
     return transpose(match.writer, y, order)
 
 
-def _transpose_after_both(match: Match) -> Operand | None:
-    """Move two equal transposes behind a binary operator."""
-    order, x, y = _order(match, "transpose"), match["x"], match["y"]
-    if order != _order(match, "other") or shape_of(x) != shape_of(y):
-        return None
-    if not (is_passed_on(match["transpose"].outputs[0]) and is_passed_on(match["other"].outputs[0])):
-        return None
-    result = match.writer.node(match.root.op_type, x, y, shape=shape_of(x), dtype=match.dtype)
-    return transpose(match.writer, result, order)
-
-
-def _after_concatenation(match: Match) -> Operand | None:
-    """Move equal transposes of all parts behind their concatenation."""
-    makers = [maker_of(value, "Transpose") for value in match.root.inputs]
-    alone = [each for each in makers if each and {use.node for use in each.outputs[0].uses()} == {match.root}]
-    orders = {tuple(each.attributes["perm"].as_ints()) for each in alone}
-    if len(alone) < max(len(makers), 2) or len(orders) > 1:
-        return None
-    (order,) = orders
-    axis = order[match.root.attributes["axis"].as_int()]
-    return transpose(match.writer, concatenate(match.writer, [source_of(each) for each in alone], axis), order)
-
-
 def _of_reduction(match: Match) -> Operand | None:
     """Remove a transpose before a reduction whose other axes keep their order."""
-    node, order = match.root, _order(match, "transpose")
+    node, order = match.root, _order(match, "move")
     axes = axes_of(node)
     if axes is None:
         return None
@@ -214,29 +197,26 @@ def _of_reduction(match: Match) -> Operand | None:
     return match.writer.node(node.op_type, *operands, shape=result, dtype=match.dtype, keepdims=0, **attributes)
 
 
-_TRANSPOSED, _OTHER_TRANSPOSED = Transpose(X).named("transpose"), Transpose(Y).named("other")
+_TRANSPOSED, _OTHER_TRANSPOSED = Transpose(X).named("move"), Transpose(Y).named("other")
 
 
 REWRITES = (
     Rewrite(Reshape(Reshape(X)), _reshaped, shares=True),
-    *(Rewrite(operator(name)(_RESHAPED), _reshape_after_elements, shares=True, named=0) for name in OF_ELEMENTS),
+    *(Rewrite(operator(name)(_RESHAPED), _after_elements, shares=True, named=0) for name in OF_ELEMENTS),
     Rewrite(MatMul(_RESHAPED, KNOWN), _after_product, named=0),
     *(Rewrite(operator(name)(_RESHAPED, KNOWN), _reshape_after_known, shares=True, named=0) for name in PAIRS),
-    *(Rewrite(operator(name)(_RESHAPED, _OTHER_RESHAPED), _reshape_after_both, shares=True, named=0) for name in PAIRS),
+    *(Rewrite(operator(name)(_RESHAPED, _OTHER_RESHAPED), _after_both, shares=True, named=0) for name in PAIRS),
     *(Rewrite(Reshape(each.named("comparison")), _of_comparison, shares=True) for each in _COMPARISONS),
-    Rewrite(Concat(), _of_parts),
+    Rewrite(Concat(), _after_reshaped_parts),
     Rewrite(Transpose(_TRANSPOSED), _meeting, shares=True),
-    *(Rewrite(operator(name)(_TRANSPOSED), _transpose_after_elements, shares=True, named=0) for name in OF_ELEMENTS),
+    *(Rewrite(operator(name)(_TRANSPOSED), _after_elements, shares=True, named=0) for name in OF_ELEMENTS),
     *(Rewrite(operator(name)(_TRANSPOSED, KNOWN), _transpose_after_known, shares=True, named=0) for name in PAIRS),
     *(
         Rewrite(operator(name)(KNOWN, _TRANSPOSED), _transpose_after_known, shares=True, named=0)
         for name in ("Div", "Sub")
     ),
-    *(
-        Rewrite(operator(name)(_TRANSPOSED, _OTHER_TRANSPOSED), _transpose_after_both, shares=True, named=0)
-        for name in PAIRS
-    ),
-    Rewrite(Concat(), _after_concatenation),
+    *(Rewrite(operator(name)(_TRANSPOSED, _OTHER_TRANSPOSED), _after_both, shares=True, named=0) for name in PAIRS),
+    Rewrite(Concat(), _after_transposed_parts),
     *(
         Rewrite(operator(f"Reduce{name}")(_TRANSPOSED), _of_reduction, named=0)
         for name in ("Max", "Mean", "Min", "Prod", "Sum")

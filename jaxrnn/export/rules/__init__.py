@@ -21,68 +21,25 @@ from jaxrnn.export.rules import (
 )
 from jaxrnn.export.rules.complexes import with_complex
 
-_RANDOM = (
-    "ONNX has no random numbers that are the same in every engine, and no type for keys; draw them outside, and hand "
-    "them in as an input"
-)
-_CALLBACK = "it calls Python, which no file can hold; take it out of the function that is exported"
-_DEVICES = "it is about several devices, and a file runs on one; export the function outside of shard_map"
-_LINEAR_ALGEBRA = "ONNX has no decompositions of matrices; compute it outside, and hand it in as an input"
-_SPECIAL = "ONNX has no such function; compute it outside, or write it in others"
-
-_REASONS: Mapping[str, tuple[str, ...]] = {
-    _RANDOM: (
-        "random_bits",
-        "random_clone",
-        "random_fold_in",
-        "random_gamma",
-        "random_seed",
-        "random_split",
-        "random_unwrap",
-        "random_wrap",
-        "rng_bit_generator",
-        "rng_uniform",
-        "threefry2x32",
-    ),
-    _CALLBACK: ("debug_callback", "debug_print", "io_callback", "pure_callback"),
-    _DEVICES: (
-        "all_gather",
-        "all_to_all",
-        "axis_index",
-        "pmax",
-        "pmin",
-        "ppermute",
-        "psum",
-        "psum_invariant",
-        "reduce_scatter",
-        "shard_map",
-    ),
-    _LINEAR_ALGEBRA: (
-        "cholesky",
-        "eig",
-        "eigh",
-        "householder_product",
-        "lu",
-        "qr",
-        "schur",
-        "svd",
-        "triangular_solve",
-        "tridiagonal",
-        "tridiagonal_solve",
-    ),
-    _SPECIAL: (
-        "bessel_i0e",
-        "bessel_i1e",
-        "digamma",
-        "erf_inv",
-        "igamma",
-        "igammac",
-        "lgamma",
-        "nextafter",
-        "polygamma",
-        "regularized_incomplete_beta",
-        "zeta",
-    ),
+#: Primitives that cannot be written, by the reason and the fix.
+_REASONS: Mapping[str, str] = {
+    "ONNX has no random numbers that are the same in every engine, and no type for keys; draw them outside, and pass "
+    "them as an input": """
+        random_bits random_clone random_fold_in random_gamma random_seed random_split random_unwrap random_wrap
+        rng_bit_generator rng_uniform threefry2x32
+    """,
+    "it calls Python, which a file cannot contain; move the call out of the exported function": """
+        debug_callback debug_print io_callback pure_callback
+    """,
+    "it needs several devices, and a file runs on one; export the function outside of shard_map": """
+        all_gather all_to_all axis_index pmax pmin ppermute psum psum_invariant reduce_scatter shard_map
+    """,
+    "ONNX has no matrix decompositions; compute it outside, and pass it as an input": """
+        cholesky eig eigh householder_product lu qr schur svd triangular_solve tridiagonal tridiagonal_solve
+    """,
+    "ONNX has no such function; compute it outside, or write it with other functions": """
+        bessel_i0e bessel_i1e digamma erf_inv igamma igammac lgamma nextafter polygamma regularized_incomplete_beta zeta
+    """,
 }
 
 
@@ -104,6 +61,6 @@ RULES: dict[str, Rule] = with_complex(
         **products.RULES,
         **reduction.RULES,
         **windows.RULES,
-        **{name: _refusal(reason) for reason, names in _REASONS.items() for name in names},
+        **{name: _refusal(reason) for reason, names in _REASONS.items() for name in names.split()},
     }
 )

@@ -18,7 +18,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from jaxrnn.export.lowering import Complex, Lowering, Rule
-from jaxrnn.export.movement import concatenate, cut, reshape, transpose
+from jaxrnn.export.movement import concatenate, cut, cut_along, reshape, transpose
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import bind, evaluate, type_of
@@ -120,7 +120,6 @@ def _part(value: Any, name: str) -> Any:
 
 
 def _real_var(atom: Any) -> Any:
-    """Return a variable for one part of a complex variable."""
     return Var(atom.aval.update(dtype=np.dtype(jnp.finfo(type_of(atom)).dtype))) if _is_complex(atom) else atom
 
 
@@ -142,12 +141,10 @@ def _is_complex(atom: Any) -> bool:
 
 
 def _as_parts(atoms: Sequence[Any]) -> list[Any]:
-    """Replace each complex variable by its two parts."""
     return [_real_var(atom) for atom in atoms for _ in range(2 if _is_complex(atom) else 1)]
 
 
 def _joined(atoms: Sequence[Any], parts: Sequence[Any], join: Callable[[Any, Any], Any]) -> list[Any]:
-    """Join the two parts of each complex variable."""
     rest = iter(parts)
     return [join(next(rest), next(rest)) if _is_complex(atom) else next(rest) for atom in atoms]
 
@@ -186,7 +183,6 @@ def _around_bodies(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands
 
 
 def _with_complex(name: str, rule: Rule | None, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
-    """Apply a rule that may have complex operands or results."""
     if name in _WITH_BODIES and any(map(_is_complex, (*equation.invars, *equation.outvars))):
         assert rule is not None
         return _around_bodies(rule, lowering, equation, *operands)
@@ -291,7 +287,8 @@ def _by_matrix(lowering: Lowering, parts: Sequence[Operand], length: int, invers
     x = concatenate(lowering.writer, parts, len(shape_of(parts[0])) - 1)
     shape = (*shape_of(x)[:-1], matrix.shape[1])
     product = lowering.writer.node("MatMul", x, matrix.astype(dtype), shape=shape, dtype=dtype)
-    return [_last(lowering, product, start, columns) for start in range(0, matrix.shape[1], columns)]
+    starts = range(0, matrix.shape[1], columns)
+    return [cut_along(lowering.writer, product, len(shape) - 1, start, start + columns) for start in starts]
 
 
 def _by_operator(lowering: Lowering, parts: Sequence[Operand], length: int, inverse: bool, half: bool) -> list[Operand]:
@@ -312,8 +309,7 @@ def _by_operator(lowering: Lowering, parts: Sequence[Operand], length: int, inve
     y = writer.node("DFT", *operands, shape=(rows, bins, 2), dtype=dtype_of(x), **flags)
     shape = (*shape_of(parts[0])[:-1], bins)
     return [
-        reshape(writer, cut(writer, y, [0, 0, part], [rows, bins, part + 1]), shape)
-        for part in range(1 if inverse and half else 2)
+        reshape(writer, cut_along(writer, y, 2, part, part + 1), shape) for part in range(1 if inverse and half else 2)
     ]
 
 
@@ -330,10 +326,3 @@ def _mirrored(lowering: Lowering, x: Operand, length: int, part: str) -> Operand
     if part == "imag":
         inner = elements(lowering, "Neg", inner)
     return concatenate(writer, [x, inner], last)
-
-
-def _last(lowering: Lowering, x: Operand, start: int, size: int) -> Operand:
-    """Slice the last axis."""
-    shape = shape_of(x)
-    begins = [0] * (len(shape) - 1) + [start]
-    return cut(lowering.writer, x, begins, [*shape[:-1], start + size])

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from jaxrnn.cells import plain_forms
 from jaxrnn.export.lowering import Lowering, Rule, subgraph
-from jaxrnn.export.movement import concatenate, cut, reshape, source_of
+from jaxrnn.export.movement import concatenate, cut_along, reshape, source_of
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, maker_of, shape_of
 from jaxrnn.jaxprs.equations import CALLS, evaluate, needed, type_of, walk
@@ -64,7 +64,6 @@ def branch(lowering: Lowering, equation: JaxprEqn, which: Operand, *operands: Op
 def _chosen(
     lowering: Lowering, equation: JaxprEqn, numbers: Sequence[int], which: Operand, operands: Sequence[Operand]
 ) -> list[Operand]:
-    """Return the results of one of these branches."""
     branches = equation.params["branches"]
     if len(numbers) == 1:
         return lowering.evaluate(branches[numbers[0]], operands)
@@ -158,9 +157,7 @@ def _unrolled(
 
 
 def _frame(lowering: Lowering, x: Operand, step: int) -> Operand:
-    shape = shape_of(x)
-    frame = cut(lowering.writer, x, [step] + [0] * (len(shape) - 1), [step + 1, *shape[1:]])
-    return reshape(lowering.writer, frame, shape[1:])
+    return reshape(lowering.writer, cut_along(lowering.writer, x, 0, step, step + 1), shape_of(x)[1:])
 
 
 def repeat(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:

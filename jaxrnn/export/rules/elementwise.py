@@ -21,59 +21,25 @@ from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.onnx.operators import traits_of
 
+_SAME_NAME = """
+    abs acos acosh add asin asinh atan atanh ceil cos cosh erf erfc exp expm1 floor log log1p max min mul neg pow sign
+    sin sinh sqrt sub tan tanh
+"""
 #: Primitives with an equal ONNX operator.
-OPERATORS = {
-    "abs": "Abs",
-    "acos": "Acos",
-    "acosh": "Acosh",
-    "add": "Add",
+OPERATORS = {name: name.capitalize() for name in _SAME_NAME.split()} | {
     "add_any": "Add",
-    "asin": "Asin",
-    "asinh": "Asinh",
-    "atan": "Atan",
-    "atanh": "Atanh",
-    "ceil": "Ceil",
-    "cos": "Cos",
-    "cosh": "Cosh",
     "eq": "Equal",
-    "erf": "Erf",
-    "erfc": "Erfc",
-    "exp": "Exp",
-    "expm1": "Expm1",
-    "floor": "Floor",
     "ge": "GreaterOrEqual",
     "gt": "Greater",
     "le": "LessOrEqual",
-    "log": "Log",
-    "log1p": "Log1p",
     "logistic": "Sigmoid",
     "lt": "Less",
-    "max": "Max",
-    "min": "Min",
-    "mul": "Mul",
-    "neg": "Neg",
-    "pow": "Pow",
-    "sign": "Sign",
-    "sin": "Sin",
-    "sinh": "Sinh",
-    "sqrt": "Sqrt",
-    "sub": "Sub",
-    "tan": "Tan",
-    "tanh": "Tanh",
 }
 
 #: Primitives that return their operands.
-IDENTITIES = (
-    "copy",
-    "copy_p",
-    "layout_constraint",
-    "mesh_cast",
-    "optimization_barrier",
-    "pvary",
-    "reshard",
-    "sharding_constraint",
-    "stop_gradient",
-)
+IDENTITIES = """
+    copy copy_p layout_constraint mesh_cast optimization_barrier pvary reshard sharding_constraint stop_gradient
+""".split()  # noqa: SIM905
 
 
 def elements(

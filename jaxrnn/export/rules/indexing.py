@@ -12,7 +12,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn._files.arguments import argument
 from jaxrnn.export.lowering import Lowering, Rule
-from jaxrnn.export.movement import broadcast, concatenate, cut, reshape, transpose
+from jaxrnn.export.movement import broadcast, concatenate, cut, cut_along, reshape, transpose
 from jaxrnn.export.rules.elementwise import cast, elements, range_of
 from jaxrnn.export.writer import Operand, Writer, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
@@ -75,7 +75,6 @@ def gather_along(writer: Writer, x: Operand, places: Operand, axis: int) -> Oper
 
 
 def _step_of(places: np.ndarray) -> int | None:
-    """Return the common difference of indices, or None."""
     flat = places.reshape(-1)
     if flat.size < 2:
         return 1 if flat.size else None
@@ -172,8 +171,8 @@ def column_of(
 ) -> Operand:
     """Return the indices of one axis, of shape batch and windows."""
     batch = shape_of(indices)[:-1]
-    starts, ends = [0] * len(batch) + [column], [*batch, column + 1]
-    start = reshape(lowering.writer, cut(lowering.writer, indices, starts, ends), (*batch, *(1 for _ in windows)))
+    start = cut_along(lowering.writer, indices, len(batch), column, column + 1)
+    start = reshape(lowering.writer, start, (*batch, *(1 for _ in windows)))
     if axis not in windows or sizes[axis] == 1:
         return start
     spread = [1] * len(shape_of(start))
@@ -206,8 +205,7 @@ def are_inside(lowering: Lowering, indices: Operand, last: np.ndarray) -> Operan
     if count == 1:
         return reshape(writer, holds, batch)
     columns = [
-        reshape(writer, cut(writer, holds, [0] * len(batch) + [column], [*batch, column + 1]), batch)
-        for column in range(count)
+        reshape(writer, cut_along(writer, holds, len(batch), column, column + 1), batch) for column in range(count)
     ]
     all_ = columns[0]
     for column in columns[1:]:
@@ -259,7 +257,7 @@ def _updated(
     start = starts[axis]
     if isinstance(start, np.ndarray):
         bounds = [0, int(start), int(start) + sizes[axis], shape[axis]]
-        before, part, after = (_along(lowering, x, axis, low, high) for low, high in itertools.pairwise(bounds))
+        before, part, after = (cut_along(writer, x, axis, low, high) for low, high in itertools.pairwise(bounds))
         return concatenate(writer, [before, _updated(lowering, part, starts, sizes, change), after], axis)
     places = places_of(lowering, start, shape[axis] - sizes[axis], sizes[axis])
     part = _updated(lowering, gather_along(writer, x, places, axis), starts, sizes, change)
@@ -273,12 +271,6 @@ def _updated(
         dtype=dtype_of(x),
     )
     return transpose(writer, moved, np.argsort(order).tolist())
-
-
-def _along(lowering: Lowering, x: Operand, axis: int, low: int, high: int) -> Operand:
-    starts, ends = [0] * len(shape_of(x)), list(shape_of(x))
-    starts[axis], ends[axis] = low, high
-    return cut(lowering.writer, x, starts, ends)
 
 
 def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand, updates: Operand) -> Operand:
@@ -349,7 +341,7 @@ def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand
     )
     inner: Operand = written
     if exists is not None:
-        inner = _along(lowering, written, 0, 0, shape_of(x)[order[0]])
+        inner = cut_along(writer, written, 0, 0, shape_of(x)[order[0]])
     return transpose(writer, inner, np.argsort([*order, *rest]).tolist())
 
 

@@ -84,7 +84,6 @@ def _node(
     weights: Any,
     lengths: Operand | None = None,
 ) -> list[Operand]:
-    """Write one node; return its outputs and final carries."""
     cells: Any = equation.params["cells"]
     operator, usual = _OPERATORS[type(cells[0])]
     w, r, bias, peephole = weights
@@ -109,7 +108,6 @@ def _node(
 
 
 def _written_out(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Operand]) -> list[Operand]:
-    """Write the equations of all steps."""
     params = equation.params
 
     def steps(*arrays: Any) -> list[Any]:

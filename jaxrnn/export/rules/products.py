@@ -78,7 +78,6 @@ def convolve(lowering: Lowering, equation: JaxprEqn, x: Operand, kernel: Operand
 
 
 def _groups_as_channels(writer: Writer, x: Operand, groups: int) -> Operand:
-    """Move groups of the batch into the channels."""
     rows, channels, *spatial = shape_of(x)
     x = reshape(writer, x, (groups, rows // groups, channels, *spatial))
     x = transpose(writer, x, (1, 0, *range(2, 3 + len(spatial))))
@@ -135,7 +134,7 @@ def _with_pad(x: Operand, windows: Sequence[Windows]) -> tuple[Operand, list[Win
 def _conv(
     writer: Writer, operator: str, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int, dtype: np.dtype
 ) -> Operand:
-    """Write ``Conv`` or ``ConvInteger``; negative padding becomes a ``Slice``."""
+    """Write a convolution; negative padding becomes a ``Slice``."""
     low, high = [each.low for each in windows], [each.high for each in windows]
     starts = [0, 0, *(max(-before, 0) for before in low)]
     ends = [*shape_of(x)[:2], *(size - max(-after, 0) for size, after in zip(shape_of(x)[2:], high, strict=True))]

@@ -13,7 +13,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.export.lowering import Lowering, Rule
-from jaxrnn.export.movement import concatenate, cut, reshape
+from jaxrnn.export.movement import concatenate, cut_along, reshape
 from jaxrnn.export.rules.elementwise import cast, elements
 from jaxrnn.export.writer import Operand, Writer, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
@@ -57,18 +57,13 @@ def parity(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 def folded(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Reduce by a bitwise operator, halves with halves."""
+    writer = lowering.writer
     for axis in sorted(equation.params["axes"], reverse=True):
         while (size := shape_of(x)[axis]) > 1:
-            cuts = [_along(lowering, x, axis, *ends) for ends in ((0, size // 2), (size // 2, size // 2 * 2))]
-            rest = _along(lowering, x, axis, size // 2 * 2, size)
-            x = concatenate(lowering.writer, [elements(lowering, operator, *cuts), rest], axis)
+            halves = [cut_along(writer, x, axis, *ends) for ends in ((0, size // 2), (size // 2, size // 2 * 2))]
+            rest = cut_along(writer, x, axis, size // 2 * 2, size)
+            x = concatenate(writer, [elements(lowering, operator, *halves), rest], axis)
     return reshape(lowering.writer, x, shape_of_atom(equation.outvars[0]))
-
-
-def _along(lowering: Lowering, x: Operand, axis: int, low: int, high: int) -> Operand:
-    starts, ends = [0] * len(shape_of(x)), list(shape_of(x))
-    starts[axis], ends[axis] = low, high
-    return cut(lowering.writer, x, starts, ends)
 
 
 def reduce_logical(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
@@ -121,7 +116,7 @@ def running(combine: Callable[[Any, Any], Any], lowering: Lowering, equation: Ja
 
 
 def _ranked(lowering: Lowering, x: Operand, count: int, axis: int, *, largest: bool) -> tuple[Operand, Operand]:
-    """Return the first ``count`` elements in order, and their indices. Equal elements keep their order."""
+    """Return the first elements in a stable order, and their indices."""
     shape = list(shape_of(x))
     shape[axis] = count
     values, places = lowering.writer.nodes_of(

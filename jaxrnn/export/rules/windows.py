@@ -92,7 +92,7 @@ def _combined(jaxpr: Any, consts: Any, results: list[Any], parts: list[Any]) -> 
 
 
 def _windows(equation: JaxprEqn) -> dict[int, Windows]:
-    """Return windows by axis, without the axes whose windows are single elements."""
+    """Return windows by axis, except windows of single elements."""
     params, shape = equation.params, shape_of_atom(equation.invars[0])
     windows = windows_of(
         shape,
@@ -148,7 +148,6 @@ def _pooled(
 
 
 def _gathered(lowering: Lowering, operator: str, x: Operand, windows: Mapping[int, Windows], absent: float) -> Operand:
-    """Write a reduction over gathered windows."""
     dtype, writer = dtype_of(x), lowering.writer
     shape = [windows[axis].count if axis in windows else size for axis, size in enumerate(shape_of(x))]
     if 0 in shape or 0 in shape_of(x):
@@ -159,7 +158,6 @@ def _gathered(lowering: Lowering, operator: str, x: Operand, windows: Mapping[in
 
 
 def _extremes(x: Operand) -> tuple[float, float]:
-    """Return the lowest and the highest number of a type."""
     dtype = dtype_of(x)
     if dtype.kind in "iu":
         return np.iinfo(dtype).min, np.iinfo(dtype).max
