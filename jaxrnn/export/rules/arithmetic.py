@@ -159,11 +159,6 @@ class _Formula:
         return self(operator, *operands, dtype=bool)
 
 
-def exp2(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write a power of 2."""
-    return elements(lowering, "Pow", np.array(2, dtype_of(x)), x, dtype=dtype_of(x))
-
-
 def cube_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write a power of 1/3 in float64, which is precise enough, with the sign of the operand."""
     magnitude = cast(lowering, elements(lowering, "Abs", x), np.float64)
@@ -181,11 +176,6 @@ def arctan2(lowering: Lowering, equation: JaxprEqn, y: Operand, x: Operand) -> O
     below = f("Or", f.holds("Less", y, 0), f.holds("Less", f("Reciprocal", y), 0), dtype=bool)
     turned = f("Sub", f("Where", below, -math.pi, math.pi), angle)
     return f.result(f("Where", f.holds("Less", x, 0), turned, angle))
-
-
-def is_finite(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Compare the absolute value with infinity, which is False for NaN."""
-    return elements(lowering, "Less", elements(lowering, "Abs", x), np.array(np.inf, dtype_of(x)), dtype=bool)
 
 
 def rounded(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
@@ -237,8 +227,10 @@ RULES: dict[str, Rule] = {
     "xor": functools.partial(bitwise, "Xor"),
     "atan2": arctan2,
     "cbrt": cube_root,
-    "exp2": exp2,
+    "exp2": lambda lowering, equation, x: elements(lowering, "Pow", np.array(2, dtype_of(x)), x, dtype=dtype_of(x)),
     "integer_pow": integer_power,
-    "is_finite": is_finite,
+    "is_finite": lambda lowering, equation, x: elements(  # False for NaN, too
+        lowering, "Less", elements(lowering, "Abs", x), np.array(np.inf, dtype_of(x)), dtype=bool
+    ),
     "round": rounded,
 }

@@ -108,9 +108,7 @@ def loop(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Ope
     direction = [int(params["reverse"])]
 
     def write(inside: Lowering, *values: Operand) -> list[Operand]:
-        carry = list(initial)
-        for index, value in zip(moving, values, strict=False):
-            carry[index] = value
+        carry = _with(initial, moving, values)
         frames = values[len(moving) :] if len(operands) > consts + carries else ()
         results = inside.evaluate(body, [*fixed, *carry, *frames])
         return [*(results[index] for index in moving), *results[carries:]]
@@ -128,10 +126,13 @@ def loop(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Ope
         scan_input_directions=direction * len(xs) if params["reverse"] else None,
         scan_output_directions=direction * len(stacked) if params["reverse"] and stacked else None,
     )
-    final = list(initial)
-    for index, value in zip(moving, results, strict=False):
-        final[index] = value
-    return [*final, *results[len(moving) :]]
+    return [*_with(initial, moving, results), *results[len(moving) :]]
+
+
+def _with(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
+    """Replace the values at some places."""
+    replaced = dict(zip(places, new, strict=False))
+    return [replaced.get(place, value) for place, value in enumerate(values)]
 
 
 def _unrolled(
@@ -178,20 +179,14 @@ def repeat(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[O
     moving = [index for index in range(len(initial)) if inner.outvars[index] is not own[index]]
 
     def write(inside: Lowering, count: Operand, condition: Operand, *values: Operand) -> list[Operand]:
-        carry = list(initial)
-        for index, value in zip(moving, values, strict=True):
-            carry[index] = value
-        carry = inside.evaluate(params["body_jaxpr"], [*of_body, *carry])
+        carry = inside.evaluate(params["body_jaxpr"], [*of_body, *_with(initial, moving, values)])
         return [holds(inside, carry), *(carry[index] for index in moving)]
 
     kinds = [(shape_of_atom(equation.outvars[index]), type_of(equation.outvars[index])) for index in moving]
     graph = subgraph(lowering, "body", [((), np.int64), ((), np.bool_), *kinds], write)
     inputs = [None, first, *(initial[index] for index in moving)]
     results = lowering.writer.nodes_of("Loop", inputs, kinds, body=graph)
-    final = list(initial)
-    for index, value in zip(moving, results, strict=True):
-        final[index] = value
-    return final
+    return _with(initial, moving, results)
 
 
 def scan(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:

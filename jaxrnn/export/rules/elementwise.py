@@ -93,26 +93,11 @@ def cast(lowering: Lowering, x: Operand, dtype: Any) -> Operand:
     return broadcast(lowering.writer, lowering.writer.cast(thin(x), dtype), shape_of(x))
 
 
-def square(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``Mul``."""
-    return elements(lowering, "Mul", x, x)
-
-
-def reciprocal_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``Reciprocal`` of ``Sqrt``."""
-    return elements(lowering, "Reciprocal", elements(lowering, "Sqrt", x))
-
-
 def clamp(lowering: Lowering, equation: JaxprEqn, low: Operand, x: Operand, high: Operand) -> Operand:
     """Write ``Clip`` for scalar bounds, else ``Min`` of ``Max``."""
     if not (shape_of(low) or shape_of(high)):
         return elements(lowering, "Clip", x, low, high)
     return elements(lowering, "Min", elements(lowering, "Max", x, low), high)
-
-
-def unequal(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
-    """Write ``Not`` of ``Equal``."""
-    return elements(lowering, "Not", elements(lowering, "Equal", x, y, dtype=bool))
 
 
 def identity(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Any:
@@ -262,10 +247,10 @@ RULES: dict[str, Rule] = {
     **{primitive: functools.partial(_operator, operator) for primitive, operator in OPERATORS.items()},
     **dict.fromkeys(IDENTITIES, identity),
     "clamp": clamp,
-    "ne": unequal,
-    "rsqrt": reciprocal_root,
+    "ne": lambda lowering, equation, x, y: elements(lowering, "Not", elements(lowering, "Equal", x, y, dtype=bool)),
+    "rsqrt": lambda lowering, equation, x: elements(lowering, "Reciprocal", elements(lowering, "Sqrt", x)),
     "select_n": select,
-    "square": square,
+    "square": lambda lowering, equation, x: elements(lowering, "Mul", x, x),
     "bitcast_convert_type": reinterpret,
     "convert_element_type": convert,
     "reduce_precision": reduce_precision,

@@ -113,9 +113,7 @@ def gather(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand)
             for column, axis in enumerate(numbers.start_index_map)
         }
         for axis, dim in pairs:
-            spread = [1] * (len(batch) + len(windows))
-            spread[dim] = batch[dim]
-            columns[axis] = np.arange(batch[dim]).reshape(spread)
+            columns[axis] = _counted(batch[dim], dim, len(batch) + len(windows))
         full = (*batch, *(sizes[axis] for axis in windows))
         if len(columns) == 1:
             ((axis, places),) = columns.items()
@@ -175,9 +173,13 @@ def column_of(
     start = reshape(lowering.writer, start, (*batch, *(1 for _ in windows)))
     if axis not in windows or sizes[axis] == 1:
         return start
-    spread = [1] * len(shape_of(start))
-    spread[len(batch) + windows.index(axis)] = sizes[axis]
-    return elements(lowering, "Add", start, np.arange(sizes[axis]).reshape(spread))
+    places = _counted(sizes[axis], len(batch) + windows.index(axis), len(shape_of(start)))
+    return elements(lowering, "Add", start, places)
+
+
+def _counted(size: int, axis: int, rank: int) -> np.ndarray:
+    """Count along one axis of an array with 1 as all other sizes."""
+    return np.arange(size).reshape([-1 if place == axis else 1 for place in range(rank)])
 
 
 def stacked_columns(writer: Writer, columns: Sequence[Operand], shape: Sequence[int]) -> Operand:
@@ -319,13 +321,9 @@ def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand
     of_places = [axis for axis in windows if axis in indexed or axis in partial]
     columns = {axis: column_of(lowering, indices, place, axis, of_places, sizes) for place, axis in enumerate(indexed)}
     for axis in partial:
-        spread = [1] * (len(batch) + len(of_places))
-        spread[len(batch) + of_places.index(axis)] = sizes[axis]
-        columns[axis] = np.arange(sizes[axis]).reshape(spread)
+        columns[axis] = _counted(sizes[axis], len(batch) + of_places.index(axis), len(batch) + len(of_places))
     for axis, dim in zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True):
-        spread = [1] * (len(batch) + len(of_places))
-        spread[dim] = batch[dim]
-        columns[axis] = np.arange(batch[dim]).reshape(spread)
+        columns[axis] = _counted(batch[dim], dim, len(batch) + len(of_places))
     order = sorted(columns)
     rest = [axis for axis in range(rank) if axis not in columns]
     full = (*batch, *(sizes[axis] for axis in of_places))

@@ -16,23 +16,6 @@ def reshaped(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     return reshape(lowering.writer, x, shape_of_atom(equation.outvars[0]))
 
 
-def transposed(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``Transpose``."""
-    return transpose(lowering.writer, x, equation.params["permutation"])
-
-
-def broadcasted(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``Expand``, unless the users broadcast by themselves."""
-    axes = equation.params["broadcast_dimensions"]
-    return broadcast(lowering.writer, x, shape_of_atom(equation.outvars[0]), axes)
-
-
-def sliced(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``Slice``."""
-    params = equation.params
-    return cut(lowering.writer, x, params["start_indices"], params["limit_indices"], params["strides"])
-
-
 def split(lowering: Lowering, equation: JaxprEqn, x: Operand) -> list[Operand]:
     """Write ``Split``."""
     axis, sizes = equation.params["axis"], [int(size) for size in equation.params["sizes"]]
@@ -40,11 +23,6 @@ def split(lowering: Lowering, equation: JaxprEqn, x: Operand) -> list[Operand]:
         return [x]
     results = [(shape_of_atom(each), dtype_of(x)) for each in equation.outvars]
     return [*lowering.writer.nodes_of("Split", [x, np.array(sizes, np.int64)], results, axis=axis)]
-
-
-def joined(lowering: Lowering, equation: JaxprEqn, *parts: Operand) -> Operand:
-    """Write ``Concat``."""
-    return concatenate(lowering.writer, parts, equation.params["dimension"])
 
 
 def stacked(lowering: Lowering, equation: JaxprEqn, *parts: Operand) -> Operand:
@@ -93,16 +71,20 @@ def padded(lowering: Lowering, equation: JaxprEqn, x: Operand, value: Operand) -
 
 
 RULES: dict[str, Rule] = {
-    "broadcast_in_dim": broadcasted,
-    "concatenate": joined,
+    "broadcast_in_dim": lambda lowering, equation, x: broadcast(
+        lowering.writer, x, shape_of_atom(equation.outvars[0]), equation.params["broadcast_dimensions"]
+    ),
+    "concatenate": lambda lowering, equation, *parts: concatenate(lowering.writer, parts, equation.params["dimension"]),
     "expand_dims": reshaped,
     "pad": padded,
     "reshape": reshaped,
     "rev": reversed_,
-    "slice": sliced,
+    "slice": lambda lowering, equation, x: cut(
+        lowering.writer, x, *(equation.params[name] for name in ("start_indices", "limit_indices", "strides"))
+    ),
     "split": split,
     "squeeze": reshaped,
     "stack": stacked,
     "tile": tiled,
-    "transpose": transposed,
+    "transpose": lambda lowering, equation, x: transpose(lowering.writer, x, equation.params["permutation"]),
 }
