@@ -1,4 +1,4 @@
-"""A pure step as an ONNX file: its state in and out by name, its flush, its first state, and what they are."""
+"""Export of models, streams, steps and functions as ONNX files, and verification of these files."""
 
 from __future__ import annotations
 

@@ -73,38 +73,36 @@ def _sentences(facts: StepFile) -> list[str]:
     if facts.kind == FUNCTION:
         return [f"{spec.label}, written by jaxrnn {__version__}."]
     if facts.kind == FLUSH:
-        rest = "The rest of a recording, which is run once, after the last step. "
-        tail = (
-            f"The inputs take the frames that did not fill a pulse, padded with anything; {facts.valid} says how many "
-            "of them exist, from 0 on. "
-            if facts.valid
-            else ""
-        )
-        counts = "Of every output, the first frames exist, as many as its count says." if facts.counts else ""
-        return [f"{spec.label}, flush, written by jaxrnn {__version__}.", (rest + tail + counts).strip()]
+        result = [f"{spec.label}, flush, written by jaxrnn {__version__}.", "Run it once, after the last step."]
+        if facts.valid:
+            result.append("The inputs are the frames that did not fill a pulse, padded with any values.")
+            result.append(f"{facts.valid} is the number of these frames, which may be 0.")
+        if facts.counts:
+            result.append("Every output starts with its existing frames; its count output is their number.")
+        return result
     result = [f"{spec.label}, one step, written by jaxrnn {__version__}."]
     if spec.streams:
         result.append(f"A step takes {_count(spec.pulse, 'input frame')}.")
     if facts.state:
         after = ", ".join(f"{each.output} as {each.input}" for each in list(facts.state.values())[:3])
         more = ", and so on" if len(facts.state) > 3 else ""
-        where = f"; {files['first_state']} holds it" if "first_state" in files else ""
-        result.append(f"Before the first step, the state has the values that the metadata {METADATA!r} says{where}.")
-        result.append(f"After every step, give the state back: {after}{more}.")
+        where = f" and in {files['first_state']}" if "first_state" in files else ""
+        result.append(f"The state before the first step is in the metadata {METADATA!r}{where}.")
+        result.append(f"After every step, pass the state back: {after}{more}.")
     delays = [
         f"{each.delay} of {facts.outputs[each.name]}{_in_time(facts.delay_ms(each))}"
         for each in _frames(facts)
         if each.delay
     ]
     if delays:
-        result.append(f"Drop the first frames of all that come out: {', '.join(delays)}.")
+        result.append(f"Drop the first output frames of a stream: {', '.join(delays)}.")
     if "flush" in files:
-        result.append(f"After the last step, {files['flush']} gives the rest.")
+        result.append(f"After the last step, {files['flush']} returns the remaining frames.")
     elif any(each.delay or each.at_end for each in spec.outputs) or spec.pulse > spec.multiple:
-        result.append("What comes out after the last step is not in this file: export the flush, too.")
+        result.append("The frames after the last step need the flush, which was not exported.")
     if spec.look_ahead:
         after = f"{_count(spec.look_ahead, 'input frame')}{_in_time(facts.look_ahead_ms)}"
-        result.append(f"An output frame depends on {after} after its own place.")
+        result.append(f"An output frame depends on {after} after it.")
     return result
 
 
@@ -122,12 +120,12 @@ def _texts(facts: StepFile) -> dict[str, str]:
         names = facts.state[each.name]
         texts[names.input] = f"State ({each.kind})"
         if names.output is not None:
-            texts[names.input] += f": {names.output} of the step before"
+            texts[names.input] += f": {names.output} of the previous step"
             texts[names.output] = f"State ({each.kind}): {names.input} of the next step"
     for name, count in facts.counts.items():
-        texts[count] = f"How many frames of {facts.outputs[name]} exist"
+        texts[count] = f"Number of existing frames of {facts.outputs[name]}"
     if facts.valid is not None:
-        texts[facts.valid] = "How many frames of the tail exist"
+        texts[facts.valid] = "Number of existing frames of the tail"
     return texts
 
 
@@ -142,7 +140,7 @@ def _output_text(each: OutputSpec, facts: StepFile) -> str:
         return "Known at the end" if each.at_end else ""
     text = f"{_count(each.sizes[each.time_axis], 'frame')} along axis {each.time_axis}"
     if facts.kind == STEP and each.delay:
-        text += f"; the first {each.delay} of the stream come before its frame 0: drop them"
+        text += f"; drop the first {each.delay} of a stream, which precede frame 0"
     if each.name in facts.counts:
         text += f", of which the first {facts.counts[each.name]} exist"
     return text
