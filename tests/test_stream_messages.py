@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
+from jax import lax
 from onnx import TensorProto, helper, numpy_helper
 from plain_graphs import model, node
 from test_cli import call, call_json
@@ -193,11 +194,11 @@ EXPORTS = {
         {},
         r"'digamma' \(test_stream_messages\.py:\d+ .*ONNX has no such function; compute it outside",
     ),
-    "a decomposition": (lambda x: jnp.linalg.qr(x)[0], {}, r"\(test_stream_messages.*no decompositions of matrices"),
+    "a decomposition": (lambda x: jnp.linalg.qr(x)[0], {}, r"\(test_stream_messages.*no matrix decompositions"),
     "a callback": (
         lambda x: jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct((3, 4), np.float32), x),
         {},
-        r"calls Python, which no file can hold",
+        r"calls Python, which a file cannot contain",
     ),
     "an operator of a later opset": (
         lambda x: x.at[x[0].astype(int) % 3].max(2.0),
@@ -250,3 +251,65 @@ def test_a_node_that_cannot_be_exported(tmp_path):
     words = r"^node 'write' \(ScatterElements-18\): ScatterND has reduction='max' from opset 18 on: give opset=18$"
     with pytest.raises(jaxrnn.UnsupportedError, match=words):
         jaxrnn.export_onnx(jaxrnn.load(proto), None, tmp_path / "step.onnx", step=True)
+
+
+def merged(x):
+    """Frames behind another axis, as one axis."""
+    return x.T.reshape(-1)
+
+
+#: Functions that are refused, and what the message says of each: why, and what to do.
+FUNCTIONS = {
+    "a cut of merged axes": (lambda x: merged(x)[3:], "slices an axis that merges.*slice before the axes are merged"),
+    "a pad of merged axes": (
+        lambda x: jnp.pad(merged(x), (3, 0)),
+        "pads an axis that merges.*; pad before the axes are merged",
+    ),
+    "a sum of merged axes": (lambda x: jnp.cumsum(merged(x)), "merges time with another axis; split the axes first"),
+    "a scan of merged axes": (
+        lambda x: lax.scan(lambda c, frame: (c + frame, c), jnp.float32(0), merged(x))[1],
+        "an axis that merges another axis with time; split the axes first",
+    ),
+    "axes merged in two ways": (
+        lambda x: merged(x) + x.reshape(-1),
+        "in different orders; merge the axes of both in the same order",
+    ),
+    "merged axes that leave": (
+        merged,
+        "^the function cannot be streamed: an output merges time.*; split the axes before the function returns",
+    ),
+    "a branch that ends late": (
+        lambda x: x * lax.cond(jnp.float32(1) > 0, lambda: x.mean(), lambda: x.sum()),
+        "a branch returns a value that is known only at the end; compute it outside of the branch",
+    ),
+    "a fixed number of parts": (
+        lambda x: x.reshape(2, -1, 3),
+        "a fixed number of parts.*; divide the recording into parts of a fixed length",
+    ),
+    "a pad that grows": (
+        lambda x: jnp.pad(x, ((x.shape[0] // 2, 0), (0, 0))),
+        r"padding \(floordiv\(S, 2\) in front.*; pad by a fixed number of frames",
+    ),
+    "a beginning that moves": (lambda x: x[x.shape[0] // 2 :], "it starts at frame .*; start at a fixed frame"),
+    "a second copy": (
+        lambda x: jnp.tile(x, (2, 1)),
+        "its second copy of the recording starts only when the first has ended; repeat along another axis",
+    ),
+    "time as channels": (
+        lambda x: lax.conv_general_dilated(x[None], jnp.ones((2, 20, 1)), (1,), "VALID"),
+        r"the function works on 20 frames only: take sizes from x\.shape",
+    ),
+    "pairs of frames": (
+        lambda x: x[:, None] - x[None],
+        "every frame depends on all frames, also on later ones; let each frame depend on a fixed number of past frames",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_messages_about_functions(name):
+    """Why, and what to do, at the line of the user's code."""
+    function, words = FUNCTIONS[name]
+    with pytest.raises(jaxrnn.StreamError, match=words) as caught:
+        jaxrnn.stream(function, X, axes=0)
+    assert name == "merged axes that leave" or "test_stream_messages.py:" in str(caught.value)

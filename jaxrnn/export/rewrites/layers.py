@@ -144,27 +144,18 @@ def _is_plain(node: ir.Node) -> bool:
     return scale is not None and bias is not None and bool(np.all(scale == 1) and not np.any(bias))
 
 
-def _layer_of_instance(match: Match) -> Operand | None:
-    """Build a layer normalisation from an instance normalisation with a scale for each element."""
-    node = match["instance"]
-    scale = _over_last(match, "scale", 2)
-    if scale is None or not _is_plain(node) or shape_of(scale) == (1,):
-        return None
-    return match.node("LayerNormalization", source_of(node), scale, axis=2, epsilon=_epsilon(node))
+def _layer_of_instance(name: str) -> Callable[[Match], Operand | None]:
+    """Return a builder of a layer normalisation from an instance normalisation and a value for each element."""
 
+    def build(match: Match) -> Operand | None:
+        node, value = match["instance"], _over_last(match, name, 2)
+        if value is None or not _is_plain(node) or shape_of(value) == (1,):
+            return None
+        operands = [value] if name == "scale" else [np.ones(shape_of(value), match.dtype), value]
+        epsilon = node.attributes["epsilon"].as_float()
+        return match.node("LayerNormalization", source_of(node), *operands, axis=2, epsilon=epsilon)
 
-def _biased_layer_of_instance(match: Match) -> Operand | None:
-    """Build a layer normalisation from an instance normalisation with a bias for each element."""
-    node = match["instance"]
-    bias = _over_last(match, "bias", 2)
-    if bias is None or not _is_plain(node) or shape_of(bias) == (1,):
-        return None
-    ones = np.ones(shape_of(bias), match.dtype)
-    return match.node("LayerNormalization", source_of(node), ones, bias, axis=2, epsilon=_epsilon(node))
-
-
-def _epsilon(node: ir.Node) -> float:
-    return node.attributes["epsilon"].as_float()
+    return build
 
 
 def _instance_scaled(match: Match) -> Operand | None:
@@ -293,8 +284,8 @@ REWRITES = (
     Rewrite(Mul(_CENTRED, Reciprocal(_DEVIATION)), _normalized),
     Rewrite(Div(_CENTRED, _DEVIATION), _normalized),
     Rewrite(Mul(X, Reciprocal(Sqrt(Value("square")).named("root"))), _divided),
-    Rewrite(Mul(_INSTANCE, SCALE), _layer_of_instance),
-    Rewrite(Add(_INSTANCE, BIAS), _biased_layer_of_instance),
+    Rewrite(Mul(_INSTANCE, SCALE), _layer_of_instance("scale")),
+    Rewrite(Add(_INSTANCE, BIAS), _layer_of_instance("bias")),
     Rewrite(Mul(_LAYER, SCALE), _layer_scaled),
     Rewrite(Add(_LAYER, BIAS), _layer_biased),
     Rewrite(Add(Mul(_INSTANCE, SCALE), BIAS), _instance_scaled),
