@@ -63,7 +63,7 @@ def export_onnx(
     Parameters are stored as numbers. The metadata entry ``jaxrnn`` describes the file as JSON for programs
     (`jaxrnn.onnx.stepfile.StepFile`); the doc strings of graph, inputs and outputs describe the file in sentences. The
     state before the first frame is written beside a step ``NAME.onnx`` as ``NAME.first_state.npz``, by input names.
-    `jaxrnn.load` reads such a file with its state and first state.
+    `jaxrnn.load` reads such a file with state and first state.
 
     All files appear together, after ONNX's checks have passed, or no file appears. Tensors of a model above 2 GB go to
     ``NAME.onnx.data``. Complex arrays become pairs along a last axis, the real part first.
@@ -174,7 +174,7 @@ class ExportedGraph:
 
     Attributes:
         path: the path of the file.
-        facts: the facts in its metadata; `jaxrnn.load` reads the same.
+        facts: the facts in the metadata; `jaxrnn.load` reads the same.
         nodes: the number of nodes, with those of subgraphs.
     """
 
@@ -233,9 +233,6 @@ def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[s
     """Write models and arrays by path. All files appear, the models last, or no file appears.
 
     The last model refers to the files before it. Returns every path in the order of appearance.
-
-    Raises:
-        ModelError: ONNX rejects a model.
     """
     with contextlib.ExitStack() as stack:
         scratch = {
@@ -253,7 +250,7 @@ def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[s
 
 
 def _write_model(model: ir.Model, path: Path, folder: Path) -> list[Path]:
-    """Write a model into a folder, check it with ONNX, and return the files of its external data."""
+    """Write a model into a folder, check it with ONNX, and return the files of external data."""
     tensors = [value.const_value for value in model.graph.initializers.values()]
     is_large = sum(0 if tensor is None else tensor.nbytes for tensor in tensors) > LARGEST
     data, written = data_path(path), folder / path.name

@@ -45,7 +45,7 @@ class Names:
 
     Inputs are named first, then outputs, state and the rest. A name that is taken gets a suffix. Equal steppers
     therefore get equal names. ``own`` holds the names of the state in the file that a model was loaded from. By
-    default an entry goes in under its own name and comes out with the suffix ``_next``.
+    default an entry goes in under the name of the state and comes out with the suffix ``_next``.
     """
 
     def __init__(self, spec: StepSpec, own: Mapping[str, StateNames] | None = None):
@@ -131,22 +131,13 @@ class Graph:
     operators: Mapping[str, str] | None = None
 
     def lowered(self, opset: int) -> ir.Model:
-        """Lower the function to an ONNX model.
-
-        Raises:
-            UnsupportedError: part of the function has no counterpart in this opset.
-        """
+        """Lower the function to an ONNX model."""
         with contextlib.nullcontext() if self.operators is None else of_file(self.operators):
             return lower(self.closed, self.arguments, self.results, opset=opset, label=self.facts.spec.label)
 
 
 def step_graph(source: Source, names: Names) -> Graph:
-    """Trace the step of a source, and compute the state before the first frame.
-
-    Raises:
-        StateError: a step changes the shape or dtype of the state.
-        InputError: parameters do not fit, or the step does not return a dict of arrays.
-    """
+    """Trace the step of a source, and compute the state before the first frame."""
     spec, first = source.spec, source.first()
 
     def step(params: Any, arrays: Keyed) -> dict[Key, Any]:
@@ -163,11 +154,7 @@ def step_graph(source: Source, names: Names) -> Graph:
 
 
 def flush_graph(source: Source, names: Names) -> Graph:
-    """Trace the flush of a source.
-
-    Raises:
-        InputError: the source has no outputs left when a recording ends.
-    """
+    """Trace the flush of a source."""
     spec, streams = source.spec, source.spec.streams
 
     def flush(params: Any, arrays: Keyed) -> dict[Key, Any]:
@@ -188,11 +175,7 @@ def flush_graph(source: Source, names: Names) -> Graph:
 
 
 def function_graph(function: Callable[..., Any], params: Any, example: Any, label: str | None) -> Graph:
-    """Trace ``function(params, x)``, or ``function(x)`` if params is None, on an array or a dict of arrays.
-
-    Raises:
-        InputError: the example or the result is neither an array nor a dict of arrays.
-    """
+    """Trace ``function(params, x)``, or ``function(x)`` if params is None, on an array or a dict of arrays."""
     check_params(params)
     callee = as_function(function)
     label = str(label or getattr(function, "__name__", type(function).__name__))
@@ -219,7 +202,7 @@ def _graph(
     lead: tuple[int, ...],
     operators: Mapping[str, str] | None = None,
 ) -> Graph:
-    """Give a traced function the names of its file."""
+    """Apply the names of the file to a traced function."""
     known = map(Argument, names.of_params(traced.paths), traced.params)
     facts = dataclasses.replace(
         facts,
@@ -292,7 +275,7 @@ def _by_name(value: Any, single: str, what: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Traced:
-    """A function as a jaxpr of the leaves of its parameters, then of its inputs.
+    """A function as a jaxpr of the leaves of the parameters, then of the inputs.
 
     ``params`` are the values of these leaves, ``paths`` their paths in the tree.
     """
@@ -309,9 +292,6 @@ def trace(function: Callable[[Any, Keyed], Keyed], params: Any, inputs: Structs)
 
     Complex arrays become pairs of real numbers along a last axis, the real part first, because ONNX engines have no
     complex type.
-
-    Raises:
-        InputError: the function closes over values that are being traced.
     """
     with_paths, structure = jax.tree_util.tree_flatten_with_path(params)
     leaves = [leaf for _, leaf in with_paths]
@@ -363,5 +343,5 @@ def _paired(struct: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 
 def _without_values(leaf: Any) -> Any:
-    """Return the shape of a leaf. A Python number stays a number, because its type is weak."""
+    """Return the shape of a leaf. A Python number stays a number with a weak type."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf

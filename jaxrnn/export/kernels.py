@@ -87,11 +87,7 @@ def _tensors(kinds: Sequence[str]) -> frozenset[np.dtype]:
 def substitutes(
     operator: str, opset: int, operands: Sequence[np.dtype | None], results: Sequence[np.dtype]
 ) -> dict[str, np.dtype]:
-    """Map each type variable that needs another type than its operands to the type that is computed in.
-
-    Raises:
-        UnsupportedError: no type serves.
-    """
+    """Map each type variable to the type that it is computed in, if that differs from the operands' type."""
     signature = _signature(operator, opset)
     changed: dict[str, np.dtype] = {}
     for variable, dtype in zip(signature.operands, operands, strict=False):  # the last operand may be variadic

@@ -39,10 +39,8 @@ def lower(
     """Write a jaxpr with fixed sizes as an ONNX model.
 
     Arguments are in the order of the jaxpr's inputs. Results that depend on arguments with a value alone are computed
-    now. ONNX's checker has not seen the returned model.
-
-    Raises:
-        UnsupportedError: ONNX has no counterpart, or only in a newer opset; the message names nodes or lines.
+    now. ONNX's checker has not seen the returned model. An `UnsupportedError` lists every node or line without a
+    counterpart in ONNX.
     """
     _refuse_complex(closed, arguments, results)
     writer = Writer(opset)

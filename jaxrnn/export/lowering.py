@@ -50,7 +50,7 @@ class Lowering:
         return Lowering(self.writer.inside(), self.rules, self.path, self.problems)
 
     def evaluate(self, jaxpr: Any, operands: Sequence[Operand]) -> list[Operand]:
-        """Write a jaxpr and return its results."""
+        """Write a jaxpr and return the results."""
         inner = getattr(jaxpr, "jaxpr", jaxpr)
         live = inner.replace(eqns=needed(inner.eqns, inner.outvars, effects=True))
         closed = ClosedJaxpr(live, list(map(np.asarray, getattr(jaxpr, "consts", ()))))
@@ -58,16 +58,12 @@ class Lowering:
         return [array_of(atom, value) for atom, value in zip(inner.outvars, results, strict=True)]
 
     def trace(self, function: Callable[..., Any], *operands: Operand) -> list[Operand]:
-        """Trace a JAX function, write its jaxpr, and return the results."""
+        """Trace a JAX function, write the jaxpr, and return the results."""
         structs = [jax.ShapeDtypeStruct(shape_of(each), dtype_of(each)) for each in operands]
         return self.evaluate(jax.make_jaxpr(lambda *arrays: jax.tree.leaves(function(*arrays)))(*structs), operands)
 
     def check(self) -> None:
-        """Report all equations that could not be written.
-
-        Raises:
-            UnsupportedError: there are such equations; the message lists all of them.
-        """
+        """Raise an error that lists all equations that could not be written."""
         if len(self.problems) > 1:
             lines = "".join(f"\n  {problem}" for problem in self.problems)
             raise UnsupportedError(f"{len(self.problems)} operations cannot be written as ONNX:{lines}")
@@ -113,11 +109,7 @@ class Lowering:
             self.path, self.writer.scope = outer, scope
 
     def refuse(self, reason: str) -> NoReturn:
-        """Refuse the current equation.
-
-        Raises:
-            UnsupportedError: always.
-        """
+        """Refuse the current equation."""
         raise UnsupportedError(reason)
 
 
@@ -135,7 +127,7 @@ Kind = tuple[Sequence[int], Any]
 def subgraph(
     lowering: Lowering, name: str, inputs: Sequence[Kind], write: Callable[..., Sequence[Operand]]
 ) -> ir.Graph:
-    """Write the body of a branch or loop, and return its graph.
+    """Write the body of a branch or loop, and return the graph.
 
     ``inputs`` are shapes and types. ``write(lowering, *values)`` returns the results.
     """
@@ -152,7 +144,7 @@ _FEW = 64
 
 
 def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
-    """Compute the results of an equation if its operands are known, or if the results are empty."""
+    """Compute the results of an equation if the operands are known or the results are empty."""
     if equation.effects:
         return None
     variables, name = equation.outvars, equation.primitive.name

@@ -12,7 +12,7 @@ from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, maker_o
 
 
 def reshape(writer: Writer, x: Operand, shape: Sequence[int]) -> Operand:
-    """Return the elements in another shape."""
+    """Reshape an operand."""
     shape = tuple(map(int, shape))
     if shape_of(x) == shape:
         return x
@@ -26,7 +26,7 @@ def reshape(writer: Writer, x: Operand, shape: Sequence[int]) -> Operand:
 
 
 def transpose(writer: Writer, x: Operand, order: Sequence[int]) -> Operand:
-    """Return the operand with its axes in another order."""
+    """Reorder the axes."""
     order, shape = tuple(map(int, order)), shape_of(x)
     if order == tuple(range(len(shape))):
         return x
@@ -163,7 +163,7 @@ def spread(writer: Writer, x: Operand, gaps: Sequence[int], value: Operand) -> O
 
 
 def broadcast(writer: Writer, x: Operand, shape: Sequence[int], axes: Sequence[int] | None = None) -> Operand:
-    """Broadcast an array to a shape. ``axes`` are the places of its axes in the result, by default the last."""
+    """Broadcast an array to a shape. ``axes`` are the places of the axes in the result, by default the last."""
     shape, own = tuple(shape), shape_of(x)
     axes = range(len(shape) - len(own), len(shape)) if axes is None else axes
     spread = [1] * len(shape)

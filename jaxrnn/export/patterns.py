@@ -112,7 +112,7 @@ class Op:
             yield from _find_all(self.operands, inputs, here)
 
     def named(self, name: str) -> Op:
-        """Return the term with its node bound to a name."""
+        """Bind the node of the term to a name."""
         return replace(self, name=name)
 
 
@@ -194,7 +194,7 @@ class Match:
         shape: Sequence[int] | None = None,
         **attributes: Any,
     ) -> ir.Value | None:
-        """Write a node of the result's dtype, by default of the shape of its first operand.
+        """Write a node of the result's dtype, by default of the shape of the first operand.
 
         Returns None if the opset lacks the operator, if engines lack it for the dtype, or if a float attribute, which
         is float32, would lose precision.
@@ -278,7 +278,7 @@ def _is_in_one_graph(nodes: Sequence[ir.Node]) -> bool:
 
 
 def rewrite(graph: ir.Graph, writer: Writer, rewrites: Mapping[str, Sequence[Rewrite]]) -> None:
-    """Replace patterns in a graph and its subgraphs until none is left."""
+    """Replace patterns in a graph and all subgraphs until none is left."""
     changed = True
     while changed:
         changed = False

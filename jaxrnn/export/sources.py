@@ -44,11 +44,6 @@ class Source:
 
     ``spec`` describes one stream without open dimensions. ``batch`` is the number of streams that the file states, or
     None without a batch axis.
-
-    Raises:
-        StateError: the model forgets its state, so it has no steps.
-        InputError: the parameters do not fit, or an open dimension has no size.
-        UnsupportedError: the stepper has no jaxpr, or an array is not numeric.
     """
 
     def __init__(
@@ -111,12 +106,7 @@ class Source:
         return exact(isinstance(self._stepper, (Model, Streamed)) or any(each.is_wide for each in specs))
 
     def first(self) -> dict[str, np.ndarray]:
-        """Return the state before the first frame, by entry.
-
-        Raises:
-            InputError: the parameters do not fit.
-            StateError: the state differs from the spec.
-        """
+        """Return the state before the first frame, by entry."""
         dims: dict[str, Any] = {"dims": self._dims} if self._dims else {}
         with self.types():
             state = self._stepper.init(self._streams, params=self.params, **dims)
@@ -127,7 +117,7 @@ class Source:
             return {each.name: np.asarray(entries[each.name]) for each in self.spec.state}
 
     def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Run one step of one stream or of the batch; return its outputs and the new state."""
+        """Run one step of one stream or of the batch; return the outputs and the new state."""
 
         def one(state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
             def step(state: Any, inputs: Any) -> tuple[Any, Any]:
@@ -173,11 +163,7 @@ def exact(wide: bool) -> Iterator[None]:
 
 
 def check_params(params: Any) -> None:
-    """Check that parameters are plain arrays with values.
-
-    Raises:
-        InputError: the parameters are packed or traced, or a leaf is not an array of numbers.
-    """
+    """Check that parameters are plain arrays of numbers with values."""
     if isinstance(params, Packed):
         raise InputError("params are packed: pass the plain parameters, packed.params")
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:

@@ -46,7 +46,7 @@ class ExportReport:
 
     Attributes:
         label: the name of the exported stepper.
-        engine: the engine that ran the files, and its version.
+        engine: the name and version of the engine that ran the files.
         notes: the reasons why preferred engines were skipped.
         flushed: True if recordings were flushed. Otherwise they end with their last whole pulse.
         checks: the comparisons of each recording, with the stepper and, if given, with the function over whole
@@ -87,7 +87,7 @@ def verify_export(
 
     Args:
         stepper: the exported stepper.
-        params: its parameters, as exported; None for its own.
+        params: the exported parameters; None for the parameters of the stepper.
         path: the file of the step.
         flush: the file of the flush; by default the file that the step names, in the same folder.
         offline: the function over whole recordings, from arrays by name to arrays by name.
@@ -95,7 +95,7 @@ def verify_export(
         shortest: the fewest frames of a recording.
         longest: the most frames of a recording; None for as many as the comparison needs.
         seed: the seed of the recordings.
-        engine: the engine, as in `jaxrnn.verification.verify`; by default ONNX Runtime with its optimisations.
+        engine: the engine, as in `jaxrnn.verification.verify`; by default ONNX Runtime with optimisations.
 
     Raises:
         InputError: a file was not written by `jaxrnn.export_onnx`, the function does not run on the longest recording,
@@ -195,12 +195,7 @@ class ExportedFile:
 
 
 def read_exported(path: Path, kind: str) -> ExportedFile:
-    """Read a file of this kind.
-
-    Raises:
-        InputError: `export_onnx` did not write the file, or the file is of another kind.
-        ModelError: the facts in the file are damaged.
-    """
+    """Read a file of this kind, and refuse other files."""
     proto, graph = onnx.load(path, load_external_data=False), ir.load(path).graph
     facts = read_facts(proto, graph)
     if facts is None or facts.kind != kind:
@@ -209,7 +204,7 @@ def read_exported(path: Path, kind: str) -> ExportedFile:
 
 
 def read_files(path: Path, flush: Path | None) -> tuple[ExportedFile, ExportedFile | None]:
-    """Read a step and its flush, by default the flush that the step names."""
+    """Read a step and a flush, by default the flush that the step names."""
     step = read_exported(path, STEP)
     named = step.facts.files.get(FLUSH)
     beside = path.parent / named if flush is None and named is not None else flush
@@ -217,11 +212,7 @@ def read_files(path: Path, flush: Path | None) -> tuple[ExportedFile, ExportedFi
 
 
 def ready_in(open_peer: OpenPeer, step: ExportedFile, flush: ExportedFile | None) -> tuple[Ready, str]:
-    """Return files as an engine runs them, and the name of the engine.
-
-    Raises:
-        PeerError: the engine rejects a file.
-    """
+    """Return files as an engine runs them, and the name of the engine."""
     opened = _Opened(open_peer, step)
     rest = None if flush is None else _Opened(open_peer, flush).flush
     return Ready(step.facts.spec, _first(step), opened.step, rest), opened.engine
@@ -281,7 +272,7 @@ def _padded(each: ArraySpec, tail: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Results:
-    """The outputs of a recording by name, from frame 0 on; an output is None before its first frame.
+    """The outputs of a recording by name, from frame 0 on; an output is None before the first frame.
 
     ``state`` is the state after the last step, and empty for streams. ``problem`` says why there are no outputs.
     """
@@ -357,14 +348,14 @@ def _is_complex(dtype: Any) -> bool:
 
 
 def _lead(stepper: StepSpec, file: StepSpec) -> int:
-    """Return the number of batch axes that a file adds in front of its stepper's arrays."""
+    """Return the number of batch axes that a file adds in front of the stepper's arrays."""
     pairs = zip((*stepper.inputs, *stepper.state), (*file.inputs, *file.state), strict=True)
     leads = (len(there.sizes) - len(here.shape or ()) - _is_complex(here.dtype) for here, there in pairs)
     return next(leads, 0)
 
 
 def _in_time(stepper: StepSpec, file: StepSpec, lead: int) -> StepSpec:
-    """Return the stepper's spec with the time axes of its file. The step of a stream may be a model itself."""
+    """Return the stepper's spec with the time axes of the file. The step of a stream may be a model itself."""
     if stepper.streams == file.streams:
         return stepper
 
@@ -382,7 +373,7 @@ def _in_time(stepper: StepSpec, file: StepSpec, lead: int) -> StepSpec:
 
 
 def _sizes(stepper: StepSpec, file: StepSpec, lead: int) -> dict[str, int]:
-    """Return the sizes of a stepper's open dimensions in its file, after the batch axes."""
+    """Return the sizes of a stepper's open dimensions in the file, after the batch axes."""
     sizes = {}
     for named, sized in zip((*stepper.inputs, *stepper.state), (*file.inputs, *file.state), strict=True):
         # The file has a further last axis for pairs of complex numbers.

@@ -104,13 +104,10 @@ class Writer:
         results: Sequence[tuple[Sequence[int], Any]],
         **attributes: Any,
     ) -> list[ir.Value]:
-        """Write a node and return its results.
+        """Write a node and return the results.
 
         Operands are cast to a wider type, and results back, if engines lack a kernel for their type (`kernels`).
         ``inputs`` and ``attributes`` that are None are left out. ``results`` are shapes and dtypes.
-
-        Raises:
-            UnsupportedError: the opset lacks the operator, or lacks it for these types.
         """
         own, inputs = operator in OWN, list(inputs)
         if not own:
@@ -189,11 +186,7 @@ def _content(array: np.ndarray) -> tuple[Any, ...]:
 
 
 def check_operator(operator: str, opset: int) -> None:
-    """Refuse an operator that an opset does not have.
-
-    Raises:
-        UnsupportedError: the message names the opset that added the operator.
-    """
+    """Refuse an operator that an opset does not have, and name the opset that added it."""
     if onnx.defs.has(operator, max_inclusive_version=opset):
         return
     first = min(schema.since_version for schema in onnx.defs.get_all_schemas_with_history() if schema.name == operator)
@@ -203,7 +196,7 @@ def check_operator(operator: str, opset: int) -> None:
 
 
 def maker_of(operand: Operand | None, *operators: str) -> ir.Node | None:
-    """Return the node that computes an operand if its operator is one of ``operators``."""
+    """Return the node that computes an operand if the operator is in ``operators``."""
     node = operand.producer() if isinstance(operand, ir.Value) else None
     return node if node is not None and node.op_type in operators else None
 

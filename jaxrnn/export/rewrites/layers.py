@@ -65,7 +65,7 @@ def _keeping(match: Match) -> Operand | None:
 
 
 def _mean(match: Match) -> Operand | None:
-    """Build ``ReduceMean`` from a sum divided by its number of terms."""
+    """Build ``ReduceMean`` from a sum divided by the number of terms."""
     node, x = match["sum"], match["x"]
     axes = axes_of(node)
     if axes is None or match.dtype.kind != "f" or match.shape != shape_of(node.outputs[0]):

@@ -100,7 +100,7 @@ def negation(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 
 def bitwise(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
-    """An operator on booleans, or that on bits of integers; the low bits of a number are also its remainder."""
+    """Write a logical or bitwise operator. Below opset 18, a mask of low bits becomes a remainder."""
     dtype = dtype_of(x)
     if dtype == np.bool_:
         return elements(lowering, operator, x, y)
@@ -116,12 +116,12 @@ def _are_low_bits(mask: np.ndarray) -> bool:
 
 
 def count_bits(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """The number of bits that are 1."""
+    """Count the bits that are 1."""
     return _sum_of_bits(lowering, x, lambda shifted: elements(lowering, "Mod", shifted, np.array(2, np.uint64)))
 
 
 def count_leading_zeros(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """All bits but those from the highest 1 on."""
+    """Count the bits above the highest bit that is 1."""
     one = np.array(1, np.uint64)
     used = _sum_of_bits(lowering, x, lambda shifted: elements(lowering, "Min", shifted, one))
     return elements(lowering, "Sub", np.array(8 * dtype_of(x).itemsize, dtype_of(x)), used)

@@ -314,7 +314,7 @@ def _by_operator(lowering: Lowering, parts: Sequence[Operand], length: int, inve
 
 
 def _mirrored(lowering: Lowering, x: Operand, length: int, part: str) -> Operand:
-    """Return a whole spectrum from its half, conjugated in the second half. The ends of the half are real."""
+    """Return a whole spectrum from a half, conjugated in the second half. The ends of the half are real."""
     writer, last = lowering.writer, len(shape_of(x)) - 1
     starts, ends, steps = [0] * (last + 1), [*shape_of(x)], [1] * (last + 1)
     if part == "imag":

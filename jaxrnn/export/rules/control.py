@@ -190,13 +190,13 @@ def repeat(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[O
 
 
 def scan(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """Write the recurrent layers that a scan contains, and the rest of its body; another scan as a loop."""
+    """Write the recurrent layers that a scan contains, and the rest of the body; or the scan as a loop."""
     layers = _as_layers(equation)
     return loop(lowering, equation, *operands) if layers is None else lowering.evaluate(layers, operands)
 
 
 def _as_layers(equation: JaxprEqn) -> ClosedJaxpr | None:
-    """Return a scan with its cells as layers, or None if the scan has no cells."""
+    """Return a scan with the cells as layers, or None if the scan has no cells."""
     consts, carries = scan_parts(equation)
     body, reverse = equation.params["jaxpr"], equation.params["reverse"]
     found = False

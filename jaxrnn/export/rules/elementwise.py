@@ -62,7 +62,7 @@ def elements(
 
 
 def _without_front(x: np.ndarray) -> np.ndarray:
-    """Remove leading axes of size 1 from a constant, so that a parameter keeps its name."""
+    """Remove leading axes of size 1 from a constant, so that parameters keep their names."""
     sizes = [axis for axis, size in enumerate(x.shape) if size != 1]
     return x.reshape(x.shape[sizes[0] :]) if sizes and sizes[0] else x
 

@@ -184,7 +184,7 @@ def _sorting(lowering: Lowering, numbers: Operand) -> Operand:
 
 
 def operator(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """Write the operator, or its computation if the opset lacks it for these types and attributes."""
+    """Write the operator, or the equations that compute it if the opset lacks it for these types and attributes."""
     params, opset = equation.params, lowering.writer.opset
     defaults = inspect.signature(params["function"]).parameters
     attributes: dict[str, Any] = {

@@ -36,7 +36,7 @@ def reduce(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) ->
 
 
 def reduced(writer: Writer, operator: str, x: Operand, axes: Sequence[int]) -> Operand:
-    """Write a reduction that removes its axes."""
+    """Write a reduction that removes the axes."""
     axes = sorted(int(axis) for axis in axes)
     shape = [size for axis, size in enumerate(shape_of(x)) if axis not in axes]
     if not axes or all(shape_of(x)[axis] == 1 for axis in axes):
