@@ -1,4 +1,4 @@
-"""A file as pure functions: loading, parameters, state, steps, scans, streams, and the file written again."""
+"""Models as pure functions: loading, parameters, state, steps, scans, streams, and writing."""
 
 from __future__ import annotations
 

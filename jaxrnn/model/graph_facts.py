@@ -1,4 +1,4 @@
-"""The graph of a file as facts: nodes, values, graphs inside of nodes, and where the state enters, stays and leaves."""
+"""Facts about the graph of a file: nodes, values, inner graphs, and the places of the state."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ValueInfo:
     """A value of a graph.
 
     Attributes:
-        name: its name.
-        dtype: its element type, or its type where it is no tensor; None where the file leaves it open.
-        shape: sizes and names of open dimensions; None where not known.
+        name: the name.
+        dtype: the element type, or the ONNX type of a value that is not a tensor; None if the file leaves it open.
+        shape: sizes and names of open dimensions; None if unknown.
         kind: ``"value"``, ``"parameter"`` or ``"constant"``.
         parameter: the name of the parameter.
         content: the elements of a small constant.
@@ -44,14 +44,14 @@ class NodeInfo:
     """A node.
 
     Attributes:
-        name: its label in messages.
-        operator, domain, version: what it applies; the version is None where it cannot be run.
-        graph: the number of the graph that holds it.
-        scope: the names of the modules that it comes from, the outermost first.
-        inputs: for each, the name of the operator's parameter and the number of the value, None where it is absent.
-        outputs: the numbers of its values.
+        name: the label in messages.
+        operator, domain, version: the operator; the version is None if the operator cannot run.
+        graph: the number of the graph that holds the node.
+        scope: the names of the modules around the node, the outermost first.
+        inputs: for each input the name of the operator's parameter and the number of the value, None if absent.
+        outputs: the numbers of the output values.
         attributes: as text.
-        problem: why it cannot be run, or None.
+        problem: the reason why the node cannot run, or None.
     """
 
     name: str
@@ -68,15 +68,15 @@ class NodeInfo:
 
 @dataclass(frozen=True)
 class Subgraph:
-    """A graph: the outer one, or one inside of a node.
+    """A graph: the outer graph, or a graph inside of a node.
 
     Attributes:
-        name: of the attribute that holds it; empty for the outer one.
-        node: the number of the node that it is inside of; None for the outer one.
-        inputs, outputs: the numbers of its values.
-        entries: places of the node's inputs and of those inputs of this graph that they become.
-        exits: places of this graph's outputs and of the node's outputs that they become.
-        carries: places of outputs, and of the inputs that they become in the next step.
+        name: the attribute that holds the graph; empty for the outer graph.
+        node: the number of the node around the graph; None for the outer graph.
+        inputs, outputs: the numbers of the values.
+        entries: pairs of a place among the node's inputs and a place among the graph's inputs.
+        exits: pairs of a place among the graph's outputs and a place among the node's outputs.
+        carries: pairs of a place among outputs and the place among inputs in the next step.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Subgraph:
 
 @dataclass(frozen=True)
 class StatePlace:
-    """Where a state variable is: the values that it enters and leaves by, or the nodes that keep it."""
+    """The values by which a state variable enters and leaves, or the nodes that keep it."""
 
     input: int | None
     output: int | None
@@ -99,7 +99,7 @@ class StatePlace:
 
 @dataclass(frozen=True)
 class Statistics:
-    """The elements of a parameter: how they are spread, which share is zero, and how many are not finite."""
+    """The distribution of a parameter's elements, the share of zeros, and the number of non-finite elements."""
 
     mean: float
     deviation: float
@@ -112,7 +112,7 @@ class Statistics:
 @brief
 @dataclass(frozen=True)
 class GraphInfo:
-    """All graphs of a file; the first one is the outer one. ``state`` is in the order of the model's."""
+    """All graphs of a file, the outer graph first. ``state`` is in the order of the model's state."""
 
     nodes: tuple[NodeInfo, ...]
     values: tuple[ValueInfo, ...]
@@ -122,7 +122,7 @@ class GraphInfo:
 
 
 def paths_of(graph: GraphInfo) -> dict[str, int]:
-    """The number of each node by the names of the nodes that it is inside of and its own, as scopes are written."""
+    """Return the number of each node by the path of node names, as in scopes."""
     paths: list[str] = []
     for node in graph.nodes:
         outer = graph.graphs[node.graph].node
@@ -150,14 +150,14 @@ class _Reading:
     numbers: dict[ir.Value, int] = field(default_factory=dict)
 
     def number(self, value: ir.Value) -> int:
-        """The number of a value."""
+        """Return the number of a value."""
         if value not in self.numbers:
             self.numbers[value] = len(self.values)
             self.values.append(_value(value, self.parameters.get(value)))
         return self.numbers[value]
 
     def graph(self, graph: ir.Graph, name: str = "", node: ir.Node | None = None, number: int | None = None) -> None:
-        """Read a graph with all that is inside of it."""
+        """Read a graph and all inner graphs."""
         initialized = set(graph.initializers.values())
         inputs = [value for value in graph.inputs if value not in initialized]
         here = len(self.graphs)
@@ -199,7 +199,7 @@ def graph_facts(
     parameters: Mapping[ir.Value, str],
     state: Sequence[StateVar],
 ) -> GraphInfo:
-    """The facts about a graph."""
+    """Return the facts about a graph."""
     reading = _Reading(operators, problems, parameters)
     reading.graph(graph)
     arrays = {name: read_constant(value) for value, name in parameters.items()}
@@ -213,7 +213,7 @@ def graph_facts(
 
 
 def statistics(array: np.ndarray) -> Statistics:
-    """How the elements of an array of floats are spread."""
+    """Return the distribution of an array of floats."""
     elements = np.asarray(array, np.float64).ravel()
     finite = elements[np.isfinite(elements)]
     if not finite.size:
@@ -249,7 +249,7 @@ def _slot(operator: Operator | None, place: int) -> str:
 
 
 def _scope(node: ir.Node) -> tuple[str, ...]:
-    """The modules that a node comes from: as PyTorch's exporter says, or as the parts of its name."""
+    """Return the modules around a node, from PyTorch's metadata or from the parts of the node's name."""
     stated = node.metadata_props.get(_SCOPES)
     if stated is not None:
         names = [part.strip().strip("'\"") for part in stated.strip("[]").split(",")]
@@ -277,7 +277,7 @@ def _short(text: str) -> str:
 
 
 def _links(node: ir.Node, body: ir.Graph, inputs: Sequence[ir.Value]) -> dict[str, Any]:
-    """How a graph inside of a node is connected to the node's inputs and outputs, and to itself."""
+    """Return the connections of an inner graph to the node's inputs and outputs, and to itself."""
     outputs, carries = body.outputs, []
     if node.op_type == "Loop":
         entries = [(place, place) for place in range(1, len(node.inputs))]  # the number of trips stays outside
@@ -298,7 +298,7 @@ def _links(node: ir.Node, body: ir.Graph, inputs: Sequence[ir.Value]) -> dict[st
 
 
 def _places(reading: _Reading, state: Sequence[StateVar]) -> Iterator[StatePlace]:
-    """Where each state variable is."""
+    """Yield the place of each state variable."""
     outer = reading.graphs[0]
     ends = [{reading.values[number].name: number for number in numbers} for numbers in (outer.inputs, outer.outputs)]
     labels: dict[str, list[int]] = {}

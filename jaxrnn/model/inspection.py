@@ -1,4 +1,4 @@
-"""What is in an ONNX file, also in one that cannot be loaded: for looking before running."""
+"""Inspection of ONNX files, also of files that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FORMULA = re.compile(r".*[*+/()].*")
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """One parameter: name, element type, shape, number of elements and of bytes."""
+    """A parameter: name, element type, shape, number of elements and of bytes."""
 
     name: str
     dtype: str
@@ -48,7 +48,7 @@ class ParameterInfo:
 
 @dataclass(frozen=True)
 class OperatorCount:
-    """How many nodes use an operator, subgraphs included; ``version`` is None where it cannot be run."""
+    """The number of nodes with an operator, in subgraphs too; ``version`` is None if it cannot run."""
 
     name: str
     domain: str
@@ -58,7 +58,7 @@ class OperatorCount:
 
 @dataclass(frozen=True)
 class UnsupportedNode:
-    """A node without an operator here; ``reason`` names the nearest alternative."""
+    """A node without an implemented operator; ``reason`` names the nearest alternative."""
 
     name: str
     operator: str
@@ -74,26 +74,26 @@ class Inspection:
     """The facts about a file that `inspect_model` gathers.
 
     Attributes:
-        label: the path, or what else to call the model.
+        label: the path, or another name of the model.
         producer: the exporter and its version, as the file says.
         ir_version: version of the file format.
-        opsets: opset version by domain (``""`` is ONNX's own).
-        inputs: name, dtype and shape of every input; initializers are none.
-        outputs: the same of every output.
+        opsets: opset version by domain (``""`` is ONNX's default domain).
+        inputs: name, dtype and shape of every input, without initializers.
+        outputs: name, dtype and shape of every output.
         parameters: every parameter, in the file's order.
-        operators: how often each operator is used, the most frequent first.
+        operators: the number of uses of each operator, the most frequent first.
         recurrent: every node that carries a state over steps.
-        state: every state variable; none where the file cannot be loaded, or where `state_problem` says why.
+        state: every state variable; empty if the file cannot be loaded, or for a `state_problem`.
         growing: the open dimensions along which a state variable becomes longer with every step.
-        frame_recurrences: recurrences that start anew in every step, and that no state carries on.
-        state_problem: what is ambiguous about the state, and how to resolve it, or None.
-        unsupported: every node that has no operator here.
-        problem: why the file cannot be loaded, or None.
-        streams: for each open dimension of its inputs that could be time, whether it can be streamed over it; none
-            where that was not asked for, where the file cannot be loaded, and for a model that is a step already.
-        graph: its nodes and values, where they were asked for.
-        graph_stream: what is known of its values in pulses, over the first dimension that it can be streamed over, or
-            else over the first that was tried.
+        frame_recurrences: recurrences that restart in every step, and that no state continues.
+        state_problem: the ambiguity of the state, and how to resolve it, or None.
+        unsupported: every node without an implemented operator.
+        problem: the reason why the file cannot be loaded, or None.
+        streams: for each open dimension that could be time, whether the model can be streamed over it; empty if not
+            requested, if the file cannot be loaded, and for a model that already runs in steps.
+        graph: the nodes and values, if requested.
+        graph_stream: facts about values in pulses, over the first dimension that can be streamed, or else over the
+            first dimension that was tried.
     """
 
     label: str
@@ -117,12 +117,12 @@ class Inspection:
 
     @property
     def parameter_count(self) -> int:
-        """Number of elements of all parameters."""
+        """Return the number of elements of all parameters."""
         return sum(parameter.size for parameter in self.parameters)
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of all parameters."""
+        """Return the bytes of all parameters."""
         return sum(parameter.nbytes for parameter in self.parameters)
 
 
@@ -190,7 +190,7 @@ def inspect_model(
 
 
 def _operators_of(graph: ir.Graph, own: OwnOperators) -> tuple[dict[ir.Node, Operator], dict[ir.Node, UnsupportedNode]]:
-    """The operators of the nodes that have one, and all other nodes."""
+    """Return the operators of supported nodes, and the unsupported nodes."""
     supported, unsupported = {}, {}
     for where, node in walk(graph):
         try:
@@ -205,7 +205,7 @@ def _operators_of(graph: ir.Graph, own: OwnOperators) -> tuple[dict[ir.Node, Ope
 def _model(
     file: SourceFile, graph: ir.Model, label: str, options: Mapping[str, Any], state: Mapping[str, str] | None
 ) -> tuple[Model | None, str | None]:
-    """The model, or why it cannot be loaded."""
+    """Return the model, or the reason why it cannot be loaded."""
     try:
         return model_of(file, graph, label, options, state=state), None
     except JaxrnnError as error:
@@ -213,7 +213,7 @@ def _model(
 
 
 def _state(model: Model | None) -> tuple[tuple[StateVar, ...], str | None]:
-    """The state, or why it cannot be known."""
+    """Return the state, or the reason why it is unknown."""
     try:
         return (() if model is None else model.state), None
     except (StateError, LimitError) as error:
@@ -221,7 +221,7 @@ def _state(model: Model | None) -> tuple[tuple[StateVar, ...], str | None]:
 
 
 def _names(graph: ir.Graph, supported: Mapping[ir.Node, Operator]) -> dict[ir.Value, str]:
-    """The names of the parameters; what has no operator is taken for one that takes any inputs."""
+    """Return the names of the parameters; an unsupported operator is assumed to take any inputs."""
     anything = InputSlot("input", static=False, foldable=False, required=False)
 
     def operator(node: ir.Node) -> Operator:
@@ -250,7 +250,7 @@ def _counts(graph: ir.Graph, supported: Mapping[ir.Node, Operator]) -> Iterator[
 def _streams(
     model: Model, streams: bool | str, graph: GraphInfo | None
 ) -> tuple[tuple[StreamInfo, ...], GraphStream | None]:
-    """How a model can be streamed, by open dimension; none for a step, whose state is passed in and handed back."""
+    """Return for each open dimension how the model can be streamed; empty for a model that runs in steps."""
     symbols: tuple[str, ...]
     if isinstance(streams, str):
         check_symbol(model, streams)
@@ -265,6 +265,6 @@ def _streams(
 
 
 def time_symbols(model: Model) -> tuple[str, ...]:
-    """The open dimensions of a model's inputs that could be time: those whose names are not like a batch's."""
+    """Return the open dimensions of a model's inputs that could be time: names unlike a batch."""
     sizes = (size for info in model.inputs for size in info.shape or () if isinstance(size, str))
     return tuple(dict.fromkeys(size for size in sizes if not is_batch_name(size) and not _FORMULA.match(size)))

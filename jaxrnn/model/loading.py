@@ -1,4 +1,4 @@
-"""`load`: a file, checked, as a model."""
+"""Reading of a file as a model, pickling of models, and writing of a file with new parameters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def load(
     limits: Limits | None = None,
     operators: OwnOperators | None = None,
 ) -> Model:
-    """Read an ONNX model and make it ready to run as a JAX function.
+    """Read an ONNX file as a model of pure JAX functions.
 
     Example::
 
@@ -57,37 +57,36 @@ def load(
         outputs, state = step(model.params, model.init(), {"magnitude": frame})
 
     Args:
-        source: path, bytes or ``onnx.ModelProto``. External data is read only from beside the file.
-        static: values for inputs that are fixed from here on, such as ``{"sr": 16000}``. They are known while tracing,
-            so that branches on them fold; the model no longer has these inputs.
-        state: pairs of a state input and the output that carries its updated value, where neither the flow of data nor
-            names tell. What a recurrence or a buffer carries is found besides; ``{}`` says that there is no state.
-            An input that the file also gives a value (an initializer of the same name) is state only if it is named
-            here; the value is then where it starts.
-        dims: names and sizes of dimensions that the file leaves open, by the names that ``model.inputs`` shows. A name
-            renames a dimension, one name for several ties them, a number fixes a dimension, and a multiple relates it:
-            ``{"unk__351": "time", "unk__353": "time", "unk__350": 1, "T": "4*U"}``.
-        max_trip_count: how many trips an ONNX ``Loop`` makes at most where that depends on data: one number, or one
-            for each node by name. Such a loop then has reverse-mode derivatives, and takes the time of so many trips.
-            A loop that goes on beyond it raises a `NodeError` where it can. Under a transformation, in compiled code
-            and inside another loop it cannot: what it carries then comes out as NaN, derivatives too, integers as
-            their type's extreme and booleans as True.
-        limits: how much the file may ask for, beyond what it holds: memory for values, nodes out of functions, trips
-            of loops. The defaults stand in the way of no real network that we know of, and of hostile files.
+        source: path, bytes or ``onnx.ModelProto``. External data is read only from the folder of the file.
+        static: fixed values of inputs, such as ``{"sr": 16000}``. These values are known while tracing, so that
+            branches on them fold; the model no longer has these inputs.
+        state: pairs of a state input and the output with its updated value, if neither the flow of data nor names
+            decide. The declaration is complete; ``{}`` says that there is no state. An input with a value in the file
+            (an initializer of the same name) is state only if it is named here; the value is then the initial state.
+        dims: names and sizes of open dimensions, by the names in ``model.inputs``. A name renames a dimension, a shared
+            name ties dimensions, a number fixes a dimension, and a multiple relates dimensions: ``{"unk__351": "time",
+            "unk__353": "time", "unk__350": 1, "T": "4*U"}``.
+        max_trip_count: the most trips of an ONNX ``Loop`` whose number of trips depends on data: one number, or a
+            number for each node by name. Such a loop has reverse-mode derivatives, and takes the time of all these
+            trips. A loop with more trips raises a `NodeError` if possible. Under a transformation, in compiled code and
+            inside another loop, carried values become NaN instead (derivatives too), the extreme of an integer type, or
+            True.
+        limits: limits on memory for values, on nodes after inlining, and on trips of loops. The defaults stop hostile
+            files, and no real network that we know.
         operators: additional operators, ``{(domain, name): function}``. They take precedence over the operators of
-            jaxrnn in every opset. The signature is the schema: positional parameters are the inputs (None stands for
-            an absent optional input, ``*name`` for any number of inputs). Keyword-only parameters are the attributes;
-            an attribute without a default is required. Inputs are JAX arrays, or NumPy arrays if they are known while
+            jaxrnn in every opset. The signature is the schema: positional parameters are the inputs (None stands for an
+            absent optional input, ``*name`` for any number of inputs). Keyword-only parameters are the attributes; an
+            attribute without a default is required. Inputs are JAX arrays, or NumPy arrays if they are known while
             tracing; an input annotated with `jaxrnn.onnx.registry.Static` is always known. The function is pure and
-            returns its output, or a list of several outputs. To state facts too, such as what the operator carries
-            from step to step, give `jaxrnn.onnx.registry.since` of the function in place of the function.
+            returns its output, or a list of several outputs. To state facts too, such as the state that an operator
+            carries, give `jaxrnn.onnx.registry.since` of the function in place of the function.
 
     Raises:
-        ModelError: the file is malformed, inconsistent or unsafe, or its metadata say of another graph what is state.
-        LimitError: it asks for more than its limits; so may every call of the model.
-        UnsupportedError: the file uses operators that neither jaxrnn has nor ``operators``; lists all of them.
-        InputError: ``static``, ``state``, ``dims`` or ``max_trip_count`` does not fit the file, or one of ``operators``
-            is none.
+        ModelError: the file is malformed, inconsistent or unsafe, or its metadata describe the state of another graph.
+        LimitError: the file exceeds the limits; calls of the model may raise this error too.
+        UnsupportedError: the file uses operators that neither jaxrnn nor ``operators`` provide; lists all of them.
+        InputError: ``static``, ``state``, ``dims`` or ``max_trip_count`` does not fit the file, or an entry of
+            ``operators`` cannot be used.
     """
     label, own = label_of(source), own_operators(operators)
     options = {"dims": dims, "max_trip_count": max_trip_count, "limits": limits, "operators": own or None}
@@ -96,7 +95,7 @@ def load(
 
 
 def read_model(source: Source, limits: Limits | None) -> tuple[SourceFile, ir.Model]:
-    """A file and its graph, checked as far as that needs no operator."""
+    """Read a file and its graph, with all checks that need no operator."""
     file = read_source(source, limits)
     check_proto(file.proto, file.folder)
     graph = read_graph(file.proto, limits)
@@ -114,7 +113,7 @@ def model_of(
     static: Mapping[str, Any] | None = None,
     state: Mapping[str, str] | None = None,
 ) -> Model:
-    """The model of a file and its graph; ``options`` is what else `load` takes, whose errors it raises."""
+    """Return the model of a file and its graph; ``options`` are the other arguments of `load`."""
     name_dimensions(graph.graph, options.get("dims") or {})
     initial = _take_initial_values(graph.graph, state or {})
     facts = read_facts(file.proto, graph.graph)
@@ -131,7 +130,7 @@ def model_of(
 
 
 def _take_initial_values(graph: ir.Graph, state: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Inputs that are state and have a value in the file become inputs without one; the values, by name."""
+    """Turn state inputs with a value in the file into inputs without one, and return the values by name."""
     initial = {}
     for value in graph.inputs:
         name = str(value.name)
@@ -143,7 +142,7 @@ def _take_initial_values(graph: ir.Graph, state: Mapping[str, str]) -> dict[str,
 
 
 def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
-    """What `reloaded` makes the model of again: its file, with all of its tensors inside, and arguments."""
+    """Return the arguments from which `reloaded` restores a model: its file with all tensors, and options."""
     arguments = {**model._load_options, "static": model.static, "state": model.declared_state}
     try:
         pickle.dumps(arguments.get("operators"))
@@ -169,7 +168,7 @@ def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
 
 
 def reloaded(data: bytes, arguments: Mapping[str, Any], label: str) -> Model:
-    """The model of `contents_of`."""
+    """Restore the model of `contents_of`."""
     model = load(data, **arguments)
     model.label = label
     return model
@@ -191,28 +190,26 @@ def _refused(model: Model, reason: str) -> ModelError:
 
 
 def write_graph(model: Model, params: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write the ONNX file that a model was loaded from, with these parameters in it.
+    """Write the ONNX file of a model with these parameters.
 
-    Each parameter goes where the file has it and is stored as it is there: as raw bytes, in a typed field, in a file of
-    external data, in an initializer or a ``Constant`` node, in subgraphs and local functions. Every other byte of the
-    file stays as it was, so that unchanged parameters give an identical file. A model loaded from a ``ModelProto`` is
-    written as that was when it was loaded.
+    Each parameter keeps its place and its form in the file: raw bytes, a typed field, external data, an initializer or
+    a ``Constant`` node, subgraphs and local functions. All other bytes stay unchanged, so that unchanged parameters
+    give an identical file. A model loaded from a ``ModelProto`` is written as the proto was when it was loaded.
 
-    External data is written beside the new file under its old name, or under ``<name>.data`` where the folder has
-    another file of that name; then the file says so. What was there before is not touched, and everything in the data
-    but the parameters is copied. The file appears whole or not at all, and may take the place of the one that the model
-    was loaded from.
+    External data is written next to the new file under its old name, or as ``<name>.data`` if another file has this
+    name. Existing files are not changed, and all other external data is copied. The file appears completely or not at
+    all, and may replace the file from which the model was loaded.
 
     Args:
-        model: as `jaxrnn.load` gives it, also with ``static`` and ``state``.
-        params: arrays of JAX or NumPy by name, as in `Model.params`. Another float type than the file's is cast.
+        model: a model from `jaxrnn.load`, also with ``static`` and ``state``.
+        params: JAX or NumPy arrays by name, as in `Model.params`. Other float types are cast to the file's type.
         path: the file to write.
 
     Raises:
-        InputError: a name is missing or unknown, a shape or type does not fit, a value is beyond what the file's type
-            can hold or not a number where the file has one, or parameters that share bytes differ in them.
-        UnsupportedError: not a model but something made of one, or a tensor that cannot be told in the file.
-        ModelError: the file of external data is not there any more, or has become too short.
+        InputError: a name is missing or unknown, a shape or type does not fit, a value exceeds the file's type or is
+            NaN unlike the file's value, or parameters that share bytes differ.
+        UnsupportedError: the argument is not a model, or a tensor cannot be found in the file.
+        ModelError: the file of external data is missing, or became too short.
     """
     _check_model(model)
     path = Path(path)
@@ -233,7 +230,7 @@ def write_graph(model: Model, params: Mapping[str, Any], path: str | os.PathLike
 
 
 def stored_params(model: Model, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Parameters in the element types of the file, by name, in its order."""
+    """Return parameters in the element types of the file, by name, in the file's order."""
     if isinstance(params, Packed):
         raise InputError("params are packed: pass the plain ones that were given to pack, packed.params")
     expected = model.program.parameters
@@ -267,7 +264,7 @@ def _refuse(name: str, given: np.ndarray, wrong: np.ndarray, reason: str) -> Non
 
 
 def _has_same_bits(array: np.ndarray, old: np.ndarray) -> bool:
-    """Whether all bits are the same: -0 is not 0, and NaNs may differ."""
+    """Return True if all bits are equal: -0 differs from 0, and NaNs may differ."""
     return array.tobytes() == old.tobytes()
 
 

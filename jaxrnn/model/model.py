@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
-from jaxrnn._jax.context import exact_types
+from jaxrnn._files.messages import COLUMNS, LINES, describe, part_of, shortened, without_folders
+from jaxrnn._jax.context import exact_types, is_staged
+from jaxrnn._jax.precision import cast_params, check_params
+from jaxrnn._jax.varying import alike
 from jaxrnn.cells.chunks import Remat, recomputing
-from jaxrnn.cells.products import product_type
-from jaxrnn.errors import InputError
+from jaxrnn.cells.products import matrix_products_in, product_type
+from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.jaxprs.eager import compiled
-from jaxrnn.jaxprs.packing import Packed, Purpose, plain
-from jaxrnn.model.scanning import scan
-from jaxrnn.model.showing import shown
-from jaxrnn.model.steps import Steps
+from jaxrnn.jaxprs.packing import Packed, Purpose, computing_type, plain
+from jaxrnn.model.steps import Steps, scan
 from jaxrnn.model.streaming import stream_model
-from jaxrnn.model.whole_graph import WholeGraph
-from jaxrnn.onnx.state import Findings, StateVar, find_state, stated_state
-from jaxrnn.steps.specs import Dimension
+from jaxrnn.onnx.evaluate import BoundNode, Scope, all_hold, collecting, evaluate
+from jaxrnn.onnx.graph import normal_domain
+from jaxrnn.onnx.interface import bind_inputs, bind_static, spec_of
+from jaxrnn.onnx.program import Program, fingerprint_of
+from jaxrnn.onnx.reading import SourceFile
+from jaxrnn.onnx.state import Findings, StateVar, check_pairs, find_state, stated_state
+from jaxrnn.onnx.stepfile import StepFile
+from jaxrnn.onnx.text import holds_text
+from jaxrnn.onnx.values import is_text, traced, unstacked
+from jaxrnn.steps.specs import ArraySpec, Dimension
 from jaxrnn.steps.stepper import Flushed, nothing_left
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.streaming import Streamed
@@ -29,46 +41,83 @@ from jaxrnn.streaming import Streamed
 Arrays = Mapping[str, Any]
 
 
-class Model(WholeGraph):
-    """An imported model. Its functions are pure; parameters and state are passed in and handed back.
+class Model:
+    """An imported model. Its functions are pure: parameters and state are arguments and results.
 
-    Where its state is among its inputs and outputs, it is a `Stepper`: `spec`, `init`, `step`, `flush`.
-
-    A copy of a model is the model itself; a pickle holds its file, external data included.
+    A model with its state among inputs and outputs is a `Stepper`: `spec`, `init`, `step`, `flush`. A copy of a model
+    is the model itself; a pickle holds the file with external data.
 
     Example::
 
         outputs, state = jax.jit(model.step)(model.params, model.init(), {"magnitude": frame})
         outputs, state = model.scan(model.params, model.init(), {"magnitude": frames})
-        outputs = model.apply(model.params, {"magnitude": frame, "h": h})  # the whole graph, state among its arrays
+        outputs = model.apply(model.params, {"magnitude": frame, "h": h})  # the whole graph, state among arrays
 
     Attributes:
-        inputs: name, dtype and shape of every input that is not bound by ``static``.
-        outputs: the same of every output.
-        static: the values that ``static`` bound, by input.
-        declared_state: the pairs of input and output given to ``load(..., state=...)``; None where none were asked for.
-        initial_values: the file's own values of state inputs before the first step; zeros where there is none.
-        step_file: what a file that ``jaxrnn.export_onnx`` wrote of a step says of itself: pulse, delay and rate, the
-            names of its state, its first state; None of other files.
-        opsets: opset version by domain (``""`` is ONNX's own).
-        proto: the file's content, as it was read.
+        inputs: name, dtype and shape of every input that ``static`` does not fix.
+        outputs: name, dtype and shape of every output.
+        static: the values fixed by ``static``, by input.
+        declared_state: the pairs of input and output given to ``load(..., state=...)``, or None.
+        initial_values: values in the file of state inputs before the first step; other state starts from zeros.
+        step_file: facts in a file that ``jaxrnn.export_onnx`` wrote for a step: pulse, delay and rate, names of the
+            state, first state; None for other files.
+        opsets: opset version by domain (``""`` is ONNX's default domain).
+        proto: the content of the file.
     """
+
+    def __init__(
+        self,
+        file: SourceFile,
+        program: Program,
+        *,
+        static: Arrays,
+        state: Mapping[str, str] | None,
+        label: str,
+        initial: Mapping[str, np.ndarray] | None = None,
+        step_file: StepFile | None = None,
+    ):
+        self._file, self.proto = file, file.proto
+        self.program, self.label = program, label
+        self.initial_values, self.step_file = dict(initial or {}), step_file
+        self.opsets = {normal_domain(entry.domain): entry.version for entry in file.proto.opset_import}
+        declared = tuple(map(spec_of, program.block.inputs))
+        self.outputs: tuple[ArraySpec, ...] = tuple(map(spec_of, program.block.outputs))
+        self.static = bind_static(declared, static)
+        self.inputs: tuple[ArraySpec, ...] = tuple(info for info in declared if info.name not in self.static)
+        self.declared_state = None if state is None else check_pairs(self.inputs, self.outputs, state)
+        #: Why the graph cannot be compiled as a whole, once that is known.
+        self._uncompilable: str | None = None
+        #: The other options of `load`, without ``static`` and ``state``: they make the model of a pickle again.
+        self._load_options: dict[str, Any] = {}
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A fingerprint of the graph and of the options of `load`; values of parameters do not count."""
+        return fingerprint_of(self.program, (self.static, self.declared_state, self.initial_values))
+
+    @functools.cached_property
+    def params(self) -> dict[str, jax.Array]:
+        """The parameters by name, in the file's layout and element types."""
+        # Also when they are first asked for while something is being traced.
+        with exact_types(), jax.ensure_compile_time_eval():
+            # `jnp.asarray` would compile a program for every shape.
+            return {name: jax.device_put(array) for name, array in self.program.parameters.items()}
 
     @property
     def state(self) -> tuple[StateVar, ...]:
-        """Every state variable: what a caller carries from call to call, and what each call starts anew and forgets.
+        """Every state variable: external variables that callers carry, and internal variables that calls forget.
 
         Raises:
-            StateError: it is ambiguous; lists the candidates and shows how to name the right one.
+            StateError: the state is ambiguous; the message lists candidates and the declaration to write.
         """
         return self._findings.variables
 
     @property
     def dimensions(self) -> Mapping[str, Dimension]:
-        """For every open dimension of the inputs, the first name of those that the nodes need to be equal to it.
+        """For every open dimension of the inputs, the first name of the dimensions that must equal it.
 
-        Some exporters give the batch another name in every input; `state` and `spec` show one. If the nodes need a
-        dimension to be a constant, it is that number.
+        Some exporters name the batch differently in every input; `state` and `spec` show a single name. A dimension
+        that nodes need to be a constant maps to that number.
         """
         return self._findings.dimensions
 
@@ -79,31 +128,98 @@ class Model(WholeGraph):
 
     @property
     def frame_recurrences(self) -> tuple[str, ...]:
-        """Recurrences that start anew in every step and that no state carries on, such as a GRU over frequency.
+        """Recurrences that restart in every step and that no state continues, such as a GRU over frequency.
 
-        If the caller declared the state (``load(..., state={...})``), every recurrence beside it is listed here.
+        For a declared state (``load(..., state={...})``), the list has every recurrence that the declaration leaves
+        out.
         """
         return self._findings.of_frame
 
-    @functools.cached_property
-    def _findings(self) -> Findings:
-        stated = None if self.step_file is None else stated_state(self.step_file, self.proto, self.static)
-        if stated is not None and self.declared_state is None:
-            return stated
-        return find_state(self.program, self.declared_state, self.static)
-
-    @functools.cached_property
-    def _steps(self) -> Steps:
-        return Steps(self)
-
     @property
     def spec(self) -> StepSpec:
-        """One step as a `Stepper`: its inputs and outputs without the state, the state, and where the batch is.
+        """One step as a `Stepper`: inputs and outputs without state, the state, and the batch.
 
         Raises:
-            StateError: the model forgets its state after every call, so it has no steps; `stream` makes one that has.
+            StateError: the model forgets its state after every call, so it has no steps; `stream` makes steps.
         """
         return self._steps.spec
+
+    def apply(self, params: Arrays, inputs: Arrays, *, remat: Remat = None, dtype: Any = None) -> dict[str, Any]:
+        """Evaluate the whole graph, as a pure function that can be jitted, differentiated, mapped and exported.
+
+        Args:
+            params: arrays by name, as in `params`.
+            inputs: arrays by name, as in `inputs`.
+            remat: for less memory in the backward pass, which then computes recurrences again in chunks of so many
+                frames: a number, or ``"sqrt"`` for the square root of the sequence's length. Results are equal.
+            dtype: ``"bfloat16"`` or ``"float16"``: the operands of matrix products and convolutions are rounded to that
+                type, sums are float32, and so is everything else. Parameters may then have that type. None computes in
+                the file's own types.
+
+        Returns:
+            Arrays by name, as in `outputs`, each in the file's element type: an int64 output is int64 whatever
+            ``jax_enable_x64`` says.
+
+        Raises:
+            InputError: a name, dtype, rank or dimension of an input or a parameter does not fit.
+            NodeError: a node cannot be evaluated on these values.
+            StaticValueError: under a transformation, a shape depends on data.
+        """
+        with recomputing(remat), exact_types(), self._computing(params, dtype):
+            self._check_params(params)
+            plain_params, arguments = alike(plain(params, self), self._bind(inputs))
+            return (self._evaluate if is_staged() else self._eagerly)(plain_params, arguments)
+
+    def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
+        """Apply the model with the file's own parameters, compiled; inputs by keyword, or as a dict.
+
+        A model whose shapes depend on data cannot be compiled. It is evaluated node by node, with one `UserWarning`.
+        Models of strings are evaluated node by node too.
+        """
+        if inputs is not None and not isinstance(inputs, Mapping):
+            raise InputError(f"pass inputs by name or as one dict, not {describe(inputs)}")
+        before = self._uncompilable
+        results = self.apply(self.params, {**(inputs or {}), **named})
+        strings = not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results))  # which leave no choice
+        if before is None and self._uncompilable is not None and not strings:
+            warnings.warn(
+                f"{self.label} cannot be compiled and is evaluated node by node, which is slower: {self._uncompilable}",
+                stacklevel=2,
+            )
+        return results
+
+    def intermediates(self, params: Arrays, inputs: Arrays) -> dict[str, tuple[BoundNode, Any]]:
+        """Return every value of the outer graph by name, with its node, to find where results differ."""
+        seen: dict[str, tuple[BoundNode, Any]] = {}
+
+        def watch(node: BoundNode, outputs: Sequence[Any]) -> None:
+            for key, value in zip(node.outputs, outputs, strict=False):
+                if key.name:
+                    seen[key.name] = (node, value)
+
+        with exact_types():
+            self._check_params(params)
+            self._evaluate(plain(params, self), self._bind(inputs), watch)
+        return seen
+
+    def symbolic_inputs(
+        self, dims: Mapping[str, str] | None = None, *, constraints: Sequence[str] = ()
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return input shapes with symbolic dimensions, for ``jax.make_jaxpr``, ``jax.eval_shape`` or export.
+
+        Args:
+            dims: another expression for a dimension of the file: ``{"S": "64*S"}`` where lengths must divide.
+            constraints: what JAX may assume, such as ``"S >= 2"``; an inconclusive comparison asks for one.
+        """
+        scope = jax.export.SymbolicScope(constraints)
+        result = {}
+        for info in self.inputs:
+            if info.dtype is None or info.shape is None or info.is_text:
+                raise InputError(f"{info.as_input} has no declared rank or holds strings, so it has no symbolic shape")
+            spelled = ", ".join((dims or {}).get(str(size), str(size)) for size in info.shape)
+            shape = jax.export.symbolic_shape(spelled, scope=scope) if info.shape else ()
+            result[info.name] = jax.ShapeDtypeStruct(shape, _traceable(info.dtype))
+        return result
 
     def init(
         self,
@@ -113,16 +229,15 @@ class Model(WholeGraph):
         constants: Any = None,
         dims: Mapping[str, int] | None = None,
     ) -> dict[str, jax.Array]:
-        """The state before the first step, by the names that `state` shows: zeros, or the file's `initial_values`.
+        """Return the state before the first step, by name: zeros, or the file's `initial_values`.
 
         Args:
-            batch: None for one stream, where a batch dimension that the file leaves open is 1; a number of streams
-                fills it. Where the file fixed its batch, a number, 1 too, gives every array a leading axis, and `step`
-                and `scan` then take inputs with such an axis and map over it.
-            params: held against the model's where they are given; the state does not depend on them.
-            constants: as in every `Stepper`; a step holds no input constant, so there is none.
-            dims: sizes of other open dimensions of the state, such as the length of the memory that a decoder attends
-                to.
+            batch: the number of streams. None is one stream, with size 1 for an open batch dimension. If the file fixed
+                its batch, a number (1 too) adds a leading axis to every array, and `step` and `scan` map over that
+                axis.
+            params: checked against the model's if given; the state does not depend on parameters.
+            constants: as in every `Stepper`; a step of a model has no constant inputs.
+            dims: sizes of other open dimensions of the state, such as the length of a decoder's memory.
 
         Raises:
             StateError: the model forgets its state after every call, so it has no steps; or a size is missing.
@@ -139,11 +254,11 @@ class Model(WholeGraph):
     def step(
         self, params: Any, state: Arrays, inputs: Arrays, *, dtype: Any = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """One step, pure: outputs and the new state. State is neither among the inputs nor among the outputs.
+        """Run one step: return outputs and the new state. State is neither an input nor an output.
 
         Args:
             params: as in `params`, or packed by `pack`.
-            state: as `init` gives it, or as the step before did.
+            state: from `init`, or from the step before.
             inputs: the other inputs, by name.
             dtype: as in `apply`. The state keeps its types.
 
@@ -153,42 +268,6 @@ class Model(WholeGraph):
         """
         with self._computing(params, dtype):
             return self._steps.step(params, state, inputs)
-
-    def flush(self, params: Any, state: Arrays, tail: Any = None, valid: Any = 0) -> Flushed:
-        """What is left when a recording has ended: nothing, because a step keeps nothing back.
-
-        Raises:
-            InputError: there is a tail; a step takes whole frames.
-        """
-        return nothing_left(self.spec, tail, valid)
-
-    def run(
-        self,
-        params: Any,
-        inputs: Arrays,
-        *,
-        batch: int | None = None,
-        time_axis: int | Mapping[str, int] = 0,
-        lengths: Any = None,
-        dims: Mapping[str, int] | None = None,
-        dtype: Any = None,
-    ) -> dict[str, Any]:
-        """A whole recording: `init`, and `scan` over all of its frames.
-
-        Args:
-            params: as in `scan`.
-            inputs: as in `scan`.
-            batch: as in `init`.
-            time_axis: as in `scan`.
-            lengths: as in `scan`.
-            dims: as in `init`.
-            dtype: as in `apply`.
-
-        Returns:
-            Outputs with their frames where the inputs have them.
-        """
-        state = self.init(batch, dims=dims)
-        return self.scan(params, state, inputs, time_axis=time_axis, lengths=lengths, dtype=dtype)[0]
 
     def scan(
         self,
@@ -201,24 +280,23 @@ class Model(WholeGraph):
         remat: Remat = None,
         dtype: Any = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """`step` over a whole recording in one call: outputs of all frames, and the state after the last.
+        """Run `step` over a whole recording in one call: return all outputs, and the state after the last frame.
 
-        Work that needs no state, such as input projections and convolutions, runs for all frames at once before the
-        loop, and what no state needs after it. The result equals the loop of steps up to rounding, and a recording in
-        chunks with the state carried on equals one call.
+        Work without state, such as input projections and convolutions, runs for all frames at once before or after the
+        loop. The result equals the loop of steps up to rounding, and chunks with carried state equal one call.
 
         Args:
             params: as in `params`, or packed by `pack`.
-            state: as `init` gives it.
-            inputs: the other inputs, with frames along ``time_axis``: either stacked on an axis of their own, or joined
-                along an axis that the step has, such as ``[1, frames * 160]`` for steps of ``[1, 160]``.
-            time_axis: where the frames are, counted in the array; or one for each input and output by name.
-            lengths: ``int[batch]``, frames of each stream. Beyond them the state does not change and outputs are zero.
-            remat: as in `apply`; here a backward pass keeps nothing of the inside of a chunk.
+            state: from `init`.
+            inputs: the other inputs, with frames along ``time_axis``: either stacked on a new axis, or joined along an
+                axis of the step, such as ``[1, frames * 160]`` for steps of ``[1, 160]``.
+            time_axis: the axis of the frames; or an axis for each input and output by name.
+            lengths: ``int[batch]``, frames of each stream. Later frames keep the state, and their outputs are zero.
+            remat: as in `apply`; here a backward pass keeps no values from inside of a chunk.
             dtype: as in `apply`.
 
         Returns:
-            Outputs with their frames where the inputs have them, and the new state.
+            Outputs with frames on the same axes as the inputs, and the new state.
         """
         places = time_axis if isinstance(time_axis, int) else tuple(time_axis.items())
         with recomputing(remat), exact_types(), self._computing(params, dtype):
@@ -227,10 +305,41 @@ class Model(WholeGraph):
             counts = None if lengths is None else jnp.asarray(lengths)
             return self._scan(params, dict(state), arrays, counts, time_axis=places)
 
-    @compiled
-    def _scan(self, params: Any, state: Arrays, inputs: Arrays, lengths: jax.Array | None, *, time_axis: Any) -> Any:
-        axes = time_axis if isinstance(time_axis, int) else dict(time_axis)
-        return scan(self._steps, params, state, inputs, axes, lengths)
+    def run(
+        self,
+        params: Any,
+        inputs: Arrays,
+        *,
+        batch: int | None = None,
+        time_axis: int | Mapping[str, int] = 0,
+        lengths: Any = None,
+        dims: Mapping[str, int] | None = None,
+        dtype: Any = None,
+    ) -> dict[str, Any]:
+        """Run a whole recording: `init`, and `scan` over all frames.
+
+        Args:
+            params: as in `scan`.
+            inputs: as in `scan`.
+            batch: as in `init`.
+            time_axis: as in `scan`.
+            lengths: as in `scan`.
+            dims: as in `init`.
+            dtype: as in `apply`.
+
+        Returns:
+            Outputs with frames on the same axes as the inputs.
+        """
+        state = self.init(batch, dims=dims)
+        return self.scan(params, state, inputs, time_axis=time_axis, lengths=lengths, dtype=dtype)[0]
+
+    def flush(self, params: Any, state: Arrays, tail: Any = None, valid: Any = 0) -> Flushed:
+        """Return the rest after the end of a recording: nothing, because a step keeps nothing back.
+
+        Raises:
+            InputError: there is a tail; a step takes whole frames.
+        """
+        return nothing_left(self.spec, tail, valid)
 
     def stream(
         self,
@@ -242,46 +351,45 @@ class Model(WholeGraph):
         constraints: Sequence[str] = (),
         dtype: Any = None,
     ) -> Streamed:
-        """Turn the model over a whole recording into one that runs on pulses of it, so many frames a step, exactly.
+        """Turn a model of whole recordings into an exact streaming model that runs on pulses of frames.
 
-        `Streamed.step` takes and gives dicts by the names of the file, and equals `apply` from the first frame to the
-        last. The batch of the file is 1; `Streamed.init` makes states of more streams.
+        `Streamed.step` takes and returns dicts by the names of the file, and equals `apply` from the first to the last
+        frame. The batch of the file is 1; `Streamed.init` makes states for several streams.
 
         Args:
-            symbol: the name of the dimension that is time. Inputs without it are constant in time.
-            pulse: frames in each step; by default the fewest that fit.
-            dims: sizes of other dimensions that the file leaves open; 1 by default. A multiple of the symbol, such as
-                ``{"samples": "160*frames"}``, is time at another rate.
-            multiple: what every number of frames is a multiple of, where the model works on such lengths only.
-            constraints: what may be taken for granted of the number of frames, such as ``"S >= 3"``.
-            dtype: as in `apply`, of every function of the result.
+            symbol: the name of the dimension that is time. Inputs without this dimension are constant in time.
+            pulse: frames in each step; by default the smallest possible number.
+            dims: sizes of other open dimensions, 1 by default. A multiple of the symbol, such as ``{"samples":
+                "160*frames"}``, is time at another rate.
+            multiple: a factor of every number of frames, for models that need such lengths.
+            constraints: assumptions about the number of frames, such as ``"S >= 3"``.
+            dtype: as in `apply`, for every function of the result.
 
         Raises:
-            InputError: no input has such a dimension, or there is no such compute dtype.
-            StreamError: part of the model needs all of the future, or has no rule; names the node, and what to do. Or
-                the pulse does not fit the strides; names the smallest pulses that do.
+            InputError: no input has this dimension, or the compute dtype does not exist.
+            StreamError: part of the model needs the whole future, or has no rule; the message names the node and a
+                remedy. Or the pulse does not fit the strides; the message names the smallest pulses.
         """
         with self._computing(None, dtype):
             return stream_model(self, symbol, pulse, dims=dims or {}, multiple=multiple, constraints=constraints)
 
     def pack(self, params: Arrays, *, dims: Mapping[str, int] | None = None, dtype: Any = None) -> Packed:
-        """Do once what depends on the parameters alone; `apply`, `step` and `scan` take the result in their place.
+        """Precompute the work that depends on parameters alone; `apply`, `step` and `scan` accept the result.
 
-        Gradients with respect to the plain parameters need the plain ones.
+        Gradients with respect to the plain parameters need the plain parameters.
 
         Args:
             params: as in `params`.
-            dims: sizes of dimensions of the inputs that the file leaves open, other than the batch. Without them, or
-                for frames of other sizes, a step does all of its work as with plain parameters.
-            dtype: as in `apply`; what takes the result computes in it, if it is not asked for another. The weights of
-                products are rounded once, and take half the bytes. It makes batches of streams faster, `step` and
-                `scan`. A single stream on a CPU gets slower: there a product of a vector is as fast as its weights are
-                read, and those in low precision are widened first. What it costs the outputs shows ``jaxrnn profile
-                --dtype bfloat16``.
+            dims: sizes of open dimensions of the inputs, except the batch. Without sizes, or for frames of other sizes,
+                a step does all work as with plain parameters.
+            dtype: as in `apply`; calls compute in this type unless they ask for another type. The weights of products
+                are rounded once, and take half the bytes. Batches of streams, `step` and `scan` become faster. A single
+                stream on a CPU becomes slower: a product with a vector is bound by reading weights, and low-precision
+                weights must be widened. ``jaxrnn profile --dtype bfloat16`` shows the effect on outputs.
 
         Raises:
-            InputError: a parameter does not fit, or there is no such compute dtype. What takes the result raises it
-                where that was packed for another graph.
+            InputError: a parameter does not fit, or the compute dtype does not exist. Calls raise this error for
+                parameters that were packed for another graph.
         """
         with exact_types(), self._computing(params, dtype):
             self._check_params(params)
@@ -290,8 +398,24 @@ class Model(WholeGraph):
                 return self._packed(params)
             return self._steps.pack(params, dims or {})
 
+    @functools.cached_property
+    def _findings(self) -> Findings:
+        stated = None if self.step_file is None else stated_state(self.step_file, self.proto, self.static)
+        if stated is not None and self.declared_state is None:
+            return stated
+        return find_state(self.program, self.declared_state, self.static)
+
+    @functools.cached_property
+    def _steps(self) -> Steps:
+        return Steps(self)
+
+    @compiled
+    def _scan(self, params: Any, state: Arrays, inputs: Arrays, lengths: jax.Array | None, *, time_axis: Any) -> Any:
+        axes = time_axis if isinstance(time_axis, int) else dict(time_axis)
+        return scan(self._steps, params, state, inputs, axes, lengths)
+
     def _packed(self, params: Arrays, folded: tuple[jax.Array, ...] = (), folding: str = "") -> Packed:
-        """Parameters packed for this model; without folded arrays where nothing can be done beforehand."""
+        """Return parameters packed for this model, with folded arrays if some work can be done beforehand."""
         dtype = product_type()
         name = None if dtype is None else dtype.name
         return Packed(dict(params), folded, Purpose(self.fingerprint, folding, dtype=name, label=self.label))
@@ -308,4 +432,102 @@ class Model(WholeGraph):
         return reloaded, contents_of(self)
 
     def __repr__(self) -> str:
-        return shown(self)
+        return _shown(self)
+
+    @contextlib.contextmanager
+    def _computing(self, params: Any, dtype: Any) -> Iterator[None]:
+        """Set the compute dtype of a call or of packed parameters, if there is one."""
+        chosen = computing_type(params, dtype)
+        if chosen is None:
+            yield
+            return
+        types = {array.dtype.name for array in self.program.parameters.values()}
+        if types and "float32" not in types:
+            raise InputError(
+                f"dtype={chosen.name!r} is for products of float32, but the parameters of {self.label} are "
+                f"{', '.join(sorted(types))}"
+            )
+        with matrix_products_in(chosen):
+            yield
+
+    def _eagerly(self, params: Arrays, arguments: Arrays) -> dict[str, Any]:
+        """Evaluate a call outside of programs: compiled as a whole if possible, else node by node."""
+        if self._uncompilable is not None or any(map(is_text, jax.tree.leaves(arguments))):
+            return self._evaluate(params, arguments)
+        why = None
+        try:
+            results, sound = self._compiled(params, arguments)
+            if sound is None or isinstance(sound, Tracer) or sound:
+                return {info.name: results[info.name] for info in self.outputs}  # jit sorts the names
+        except NodeError as error:
+            why = str(error)  # the error itself holds all that was traced
+        # An operator that sees its values knows which branch to take, how long a loop is, and what is wrong with them.
+        results = self._evaluate(params, arguments)
+        self._uncompilable = why
+        return results
+
+    @compiled
+    def _compiled(self, params: Arrays, arguments: Arrays) -> tuple[dict[str, Any], jax.Array | None]:
+        """Return the outputs, and whether all values were valid; None if values cannot be invalid."""
+        with exact_types(), collecting() as conditions:
+            return self._evaluate(params, arguments), all_hold(conditions)
+
+    def _bind(self, inputs: Arrays) -> dict[str, Any]:
+        """Check all inputs that are not static against their declarations."""
+        return bind_inputs(self.inputs, {**self.initial_values, **inputs} if self.initial_values else inputs)
+
+    def _evaluate(self, params: Arrays, arguments: Arrays, watch: Any = None) -> dict[str, Any]:
+        """Evaluate the graph node by node, with exact types."""
+        params = cast_params(params, self.program.parameters)
+        bound = {**self.static, **arguments}
+        values = [bound[str(key.name)] for key in self.program.block.inputs]
+        outputs = evaluate(self.program.block, values, Scope(params, watch=watch))
+        self._check_strings(outputs, (params, values))
+        named = zip((info.name for info in self.outputs), outputs, strict=True)
+        return {name: jax.tree.map(_as_array, unstacked(value)) for name, value in named}
+
+    def _check_strings(self, outputs: Sequence[Any], arguments: Any) -> None:
+        """Refuse strings as outputs of transformed functions."""
+        with_text = [info for info, value in zip(self.outputs, outputs, strict=True) if holds_text(value)]
+        if with_text and (is_staged() or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments))):
+            raise StaticValueError(
+                f"output {with_text[0].name!r} holds strings, which no function under jit, grad or vmap can give, as "
+                "JAX has none; call apply outside them"
+            )
+
+    def _check_params(self, params: Any) -> None:
+        """Check parameters, plain or packed, against the model's and the compute dtype.
+
+        Raises:
+            InputError: one is missing, unknown, of another shape or type, or they were packed for another model.
+        """
+        check_params(plain(params, self), self.program.parameters, product_type())
+
+
+def _traceable(dtype: np.dtype) -> np.dtype:
+    """Return the element type of JAX arguments: without ``jax_enable_x64``, integers have 32 bits."""
+    return np.dtype(jax.dtypes.canonicalize_dtype(dtype)) if dtype.kind in "iu" else dtype
+
+
+def _as_array(value: Any) -> Any:
+    return value.astype(object) if is_text(value) else traced(value)
+
+
+def _shown(model: Any) -> str:
+    """Format the name of a model, and its arrays by name."""
+    parameters = model.program.parameters
+    count = sum(array.size for array in parameters.values())
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opsets.items())
+    lines = [
+        f"Model {shortened(without_folders(model.label))} ({opsets}; {count:,} parameters in {len(parameters)} arrays)"
+    ]
+    lines += [f"  input   {info}" for info in model.inputs]
+    lines += [
+        f"  static  {name} = {value.tolist() if value.size <= 8 else part_of(value)}"
+        for name, value in model.static.items()
+    ]
+    lines += [f"  output  {info}" for info in model.outputs]
+    lines += [f"  state   {source} <- {updated}" for source, updated in (model.declared_state or {}).items()]
+    if len(lines) > LINES:
+        lines[LINES:] = [f"  ... and {len(lines) - LINES} more of inputs, outputs and state"]
+    return "\n".join(shortened(line, COLUMNS) for line in lines)

@@ -1,12 +1,14 @@
-"""Running a model a step at a time: its state as an explicit dict, and one pure step, of plain or packed parameters."""
+"""A model in steps: its state as an explicit dict, one pure step, and scans over whole recordings."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._files.arguments import SIZE, argument, either
@@ -15,10 +17,11 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import Packed, fits, fold, folding_of, plain, run_folded
+from jaxrnn.jaxprs.scanning import scan as hoisted_scan
 from jaxrnn.jaxprs.schedule import Step
 from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.state import StateVar, open_sizes
-from jaxrnn.steps.specs import check_names, converted
+from jaxrnn.steps.specs import ArraySpec, check_names, converted
 from jaxrnn.steps.stepper import check_batch, in_batch
 from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, zeros
 
@@ -29,10 +32,10 @@ Arrays = Mapping[str, Any]
 
 
 class Steps:
-    """What `Model` knows of its own steps: which inputs and outputs are state, and where the batch is.
+    """The steps of a `Model`: the inputs and outputs that are state, and the batch.
 
-    Where the file froze its batch at 1, a state in a batch has a leading axis on every array, inputs and outputs too,
-    and the step is mapped over it.
+    If the file fixed its batch at 1, a state in a batch has a leading axis on every array, as do inputs and outputs,
+    and the step is mapped over this axis.
     """
 
     def __init__(self, model: Model):
@@ -61,7 +64,7 @@ class Steps:
         )
 
     def init(self, batch: int | None, dims: Mapping[str, int] | None = None) -> dict[str, jax.Array]:
-        """Zeros or the file's values for every state variable."""
+        """Return zeros, or the file's values, for every state variable."""
         check_batch(batch)
         symbol = self.spec.batch_symbol
         self._check_dims(dims or {})
@@ -86,7 +89,7 @@ class Steps:
             return in_batch(self.spec, state, batch)
 
     def _check_dims(self, dims: Mapping[str, int]) -> None:
-        """Refuse sizes that nothing reads: of unknown dimensions, and of those that equations fix or tie to others."""
+        """Refuse sizes that nothing reads: of unknown dimensions, and of dimensions that equations fix or tie."""
         tied = self.model.dimensions
         known = {size for info in (*self.spec.inputs, *self.spec.state) for size in info.shape or ()}
         for name in dims:
@@ -97,7 +100,7 @@ class Steps:
                 raise InputError(f"{argument('dims', {name: SIZE}, 'init()')}: {why}; open dimensions: {listed}")
 
     def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
-        """One step, mapped over a leading axis where the state has one."""
+        """Run one step, mapped over the leading axis of the state if there is one."""
         with exact_types():
             lead = self.lead(state, inputs)
             self._refuse_state(inputs)
@@ -107,13 +110,13 @@ class Steps:
             return jax.vmap(self.one_step, in_axes=(None, 0, 0))(params, dict(state), arrays)
 
     def bind_recording(self, state: Arrays, inputs: Arrays) -> dict[str, Any]:
-        """The inputs of many steps as arrays of the declared types; their shapes are not looked at."""
+        """Return the inputs of many steps as arrays of the declared types, without a check of shapes."""
         self.check_names(inputs)
         self.lead(state, inputs, frames=1)
         return {each.name: converted(each, inputs[each.name]) for each in self.spec.inputs if each.name in inputs}
 
     def lead(self, state: Arrays, inputs: Arrays, frames: int = 0) -> tuple[Any, ...]:
-        """The batch in front of a state; without any state, of the inputs, which have ``frames`` axes before it."""
+        """Return the leading batch of a state; without state, of the inputs, which have ``frames`` axes before."""
         lead = self.spec.lead(state)
         if self.state or not isinstance(inputs, Mapping):
             return lead
@@ -122,13 +125,13 @@ class Steps:
         return tuple(itertools.islice(sizes, 1))
 
     def check_names(self, inputs: Arrays) -> None:
-        """Refuse inputs that a step does not have, state among them."""
+        """Refuse inputs that a step does not have, and state among the inputs."""
         if isinstance(inputs, Mapping):
             self._refuse_state(inputs)
             check_names(self.spec.inputs, inputs)
 
     def pack(self, params: Arrays, dims: Mapping[str, int]) -> Packed:
-        """Do once what a step does with the parameters alone; to be called where types are exact."""
+        """Precompute the work of a step that depends on parameters alone; types must be exact."""
         symbol = self.spec.batch_symbol
         sizes = {**dims, **({} if symbol is None else {symbol: 1})}
         try:
@@ -144,7 +147,7 @@ class Steps:
             return self.model._packed(params, fold(stages, params), folding_of(stages))
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
-        """One step of arrays without a leading axis, not checked."""
+        """Run one step of arrays without a leading axis, without checks."""
         if not isinstance(params, Packed):
             return self._plain_step(params, inputs, state)
         plain(params, self.model)  # packed for this model
@@ -174,3 +177,153 @@ class Steps:
         stray = [name for name in inputs if name in self._input_of] if isinstance(inputs, Mapping) else []
         if stray:
             raise InputError(f"{stray[0]!r} is state: pass it in the state, not among the inputs")
+
+
+def scan(
+    steps: Steps,
+    params: Any,
+    state: Arrays,
+    inputs: Arrays,
+    time_axis: int | Mapping[str, int],
+    lengths: jax.Array | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run steps over a time axis, with carry-independent work at once."""
+    with exact_types():
+        lead = steps.lead(state, inputs, frames=1)
+        batched = bool(lead)
+        axes = {info.name: _axis_of(time_axis, info.name) for info in steps.spec.inputs}
+        frames = {info.name: _frames(info, inputs, axes[info.name], batched) for info in steps.spec.inputs}
+        counts = {name: array.shape[0] for name, (array, _) in frames.items()}
+        if not counts:
+            raise InputError("a model without inputs besides its state has no time axis to scan")
+        if len(set(counts.values())) > 1:
+            raise InputError(f"the inputs must have one number of frames, not {counts}")
+        stacked = all(is_stacked for _, is_stacked in frames.values())
+        arrays = {name: array for name, (array, _) in frames.items()}
+        batch = lead[0] if lead else steps.spec.batch(state) or 1
+        exists = None if lengths is None else _existing(lengths, next(iter(counts.values())), batch)
+        example = {name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for name, array in arrays.items()}
+        update = None if exists is None else _masked_update(steps, batched)
+        results, final = hoisted_scan(
+            lambda p, frame, carry: steps.step(p, carry, frame),
+            params,
+            arrays,
+            dict(state),
+            exists=exists,
+            masked_update=update,
+        )
+        if exists is not None:
+            results = _blank(steps, results, exists, params, state, example, batched)
+        return {name: _unstack(value, _axis_of(time_axis, name), stacked) for name, value in results.items()}, final
+
+
+def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[jax.Array, bool]:
+    """Return an input as ``[frames, ...]``, and whether its frames were stacked on a separate axis."""
+    if info.name not in inputs:
+        raise InputError(f"missing input: {info}")
+    if info.shape is None:
+        raise InputError(f"{info.as_input} has no declared rank, so its frames cannot be told apart")
+    value = converted(info, inputs[info.name])
+    rank = len(info.shape) + batched
+    if value.ndim == rank + 1:
+        return jnp.moveaxis(value, axis, 0), True
+    if value.ndim != rank or not -rank <= axis < rank:
+        raise InputError(
+            f"{info.as_input} got {describe(value)}: a recording has one axis more, for the frames, or the frames "
+            f"joined along axis {axis}"
+        )
+    axis %= rank
+    size = None if batched and axis == 0 else info.shape[axis - batched]
+    if isinstance(size, int) and size and not value.shape[axis] % size:
+        return _cut(value, axis, size), False
+    why = {
+        int: f"axis {axis} cannot be cut into frames of {size}",
+        str: f"the file leaves axis {axis} open, so that one step takes all of these frames",
+    }.get(type(size), f"axis {axis} is that of the streams")
+    raise InputError(
+        f"{info.as_input} got {describe(value)}: {why}; to scan, stack the frames along an axis of their own"
+    )
+
+
+def _cut(value: jax.Array, axis: int, size: int) -> jax.Array:
+    """Cut frames that are joined along an axis into ``[frames, ...]``."""
+    cut = value.reshape((*value.shape[:axis], value.shape[axis] // size, size, *value.shape[axis + 1 :]))
+    return jnp.moveaxis(cut, axis, 0)
+
+
+def _existing(lengths: jax.Array, frames: int, batch: int) -> jax.Array:
+    """Return the mask of existing frames, ``bool[frames, batch]``."""
+    if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
+        raise InputError(f"lengths must be {batch} integers, one for each stream, not {describe(lengths)}")
+    return jnp.arange(frames, dtype=lengths.dtype)[:, None] < lengths[None, :]
+
+
+def _masked_update(steps: Steps, batched: bool) -> Any:
+    """Return the function that keeps the carry of a stream in frames that do not exist."""
+    axes = {
+        name: 0 if batched else next((a for a, size in enumerate(v.shape) if size == steps.spec.batch_symbol), None)
+        for name, v in steps.state.items()
+    }
+
+    def update(exists: jax.Array, new: Arrays, old: Arrays) -> dict[str, Any]:
+        return {name: jnp.where(_along(exists, axes[name], new[name].ndim), new[name], old[name]) for name in new}
+
+    return update
+
+
+def _blank(
+    steps: Steps, results: Arrays, exists: jax.Array, params: Any, state: Arrays, example: Arrays, batched: bool
+) -> dict[str, Any]:
+    """Return outputs ``[frames, ...]`` with zeros in frames that do not exist."""
+    axes = dict.fromkeys(results, 0) if batched else _batch_axes_of_outputs(steps, params, state, example)
+    blanked = {}
+    for name, value in results.items():
+        mask = jax.vmap(lambda here, axis=axes[name], rank=value.ndim - 1: _along(here, axis, rank))(exists)
+        blanked[name] = jnp.where(mask, value, jnp.zeros((), value.dtype))
+    return blanked
+
+
+def _batch_axes_of_outputs(steps: Steps, params: Any, state: Arrays, example: Arrays) -> dict[str, int | None]:
+    """Return the axis of every output that grows with the batch, by tracing with one more stream."""
+    if steps.spec.batch_symbol is None:
+        return {info.name: None for info in steps.spec.outputs}
+
+    def shapes(extra: int) -> dict[str, tuple[int, ...]]:
+        def grown(shape: Sequence[Any], declared: Sequence[Any] | None) -> tuple[int, ...]:
+            names = declared or shape
+            return tuple(s + extra if n == steps.spec.batch_symbol else s for s, n in zip(shape, names, strict=True))
+
+        carry = {n: jax.ShapeDtypeStruct(grown(state[n].shape, v.shape), v.dtype) for n, v in steps.state.items()}
+        declared = {info.name: info.shape for info in steps.spec.inputs}
+        frame = {n: jax.ShapeDtypeStruct(grown(e.shape, declared[n]), e.dtype) for n, e in example.items()}
+        outputs, _ = jax.eval_shape(steps.one_step, params, carry, frame)
+        return {name: value.shape for name, value in outputs.items()}
+
+    one, more = shapes(0), shapes(1)
+    return {
+        name: next((a for a, (x, y) in enumerate(zip(one[name], more[name], strict=True)) if x != y), None)
+        for name in one
+    }
+
+
+def _axis_of(time_axis: int | Mapping[str, int], name: str) -> int:
+    return time_axis if isinstance(time_axis, int) else time_axis.get(name, 0)
+
+
+def _along(mask: jax.Array, axis: int | None, rank: int) -> jax.Array:
+    """Reshape a mask over streams to the batch axis of an array; a single stream has no batch axis."""
+    if axis is None:
+        return mask.reshape((1,) * rank)
+    return mask.reshape(tuple(mask.shape[0] if d == axis else 1 for d in range(rank)))
+
+
+def _unstack(value: jax.Array, axis: int, stacked: bool) -> jax.Array:
+    """Return outputs with frames as in the caller's inputs: on a separate axis, or joined."""
+    if stacked:
+        return jnp.moveaxis(value, 0, axis)
+    rank = value.ndim - 1
+    if not -rank <= axis < rank:
+        return value  # the output has no such axis: its frames stay in front
+    axis %= rank
+    moved = jnp.moveaxis(value, 0, axis)
+    return moved.reshape((*moved.shape[:axis], math.prod(moved.shape[axis : axis + 2]), *moved.shape[axis + 2 :]))

@@ -1,4 +1,4 @@
-"""A model as a streaming function: which of its inputs move in time, and what their shapes are while it is traced."""
+"""Streaming of models: inputs that move in time, their shapes in the trace, and facts about the result."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Graph:
         return self.model.label
 
     def __call__(self, params: Any, inputs: Any) -> dict[str, Any]:
-        """As `Model.apply`."""
+        """Apply the model."""
         return self.model.apply(params, inputs)
 
 
 def open_dimensions(model: Model) -> list[str]:
-    """The names of the dimensions that the inputs leave open."""
+    """Return the names of the open dimensions of the inputs."""
     sizes = (size for info in model.inputs for size in info.shape or ())
     return list(dict.fromkeys(size for size in sizes if isinstance(size, str)))
 
 
 def check_symbol(model: Model, symbol: str) -> list[str]:
-    """The names of all open dimensions, of which the symbol is one."""
+    """Return the names of all open dimensions; raise InputError if the symbol is not among them."""
     names = open_dimensions(model)
     if not isinstance(symbol, str) or not any(_times(name, symbol) for name in names):
         listed = ", ".join(names) or "none"
@@ -60,7 +60,7 @@ def check_symbol(model: Model, symbol: str) -> list[str]:
 
 
 def tied_dimensions(model: Model) -> Mapping[str, Dimension]:
-    """Return the class of each open dimension by the equations; nothing if they cannot be solved."""
+    """Return the class of each open dimension by the equations; empty if they cannot be solved."""
     try:
         return model.dimensions
     except (StateError, LimitError):
@@ -76,7 +76,7 @@ def stream_model(
     multiple: int,
     constraints: Sequence[str],
 ) -> Streamed:
-    """`Model.stream`."""
+    """Implement `Model.stream`."""
     with labelled(model.label):
         names = check_symbol(model, symbol)
     for name, size in dims.items():
@@ -172,7 +172,7 @@ def operators_by_scope(model: Model) -> dict[str, str]:
 
 
 def _operators(block: Block, outer: str = "") -> dict[str, str]:
-    """Return operators by the scope of their node: the names of the nodes around it, and its own."""
+    """Return operators by the scope of their node: the names of the enclosing nodes, and of the node."""
     found: dict[str, str] = {}
     for node in block.nodes:
         path = f"{outer}{'/' if outer and not node.name.startswith('/') else ''}{node.name}"
@@ -191,7 +191,7 @@ def _in_terms_of(symbol: str, message: str) -> str:
 
 
 def _times(size: Any, symbol: str) -> int:
-    """How many frames of an axis go with one of the symbol's: k for ``k*S``, 0 where it is not a time axis."""
+    """Return the frames of an axis for each frame of the symbol: k for ``k*S``, 0 for other axes."""
     if not isinstance(size, str):
         return 0
     match = re.fullmatch(rf"(?:(\d+)\s*\*\s*)?{re.escape(symbol)}(?:\s*\*\s*(\d+))?", size.strip())
@@ -200,16 +200,16 @@ def _times(size: Any, symbol: str) -> int:
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """Whether a model can be streamed with one of its open dimensions as time.
+    """The facts about a model that is streamed with an open dimension as time.
 
     Attributes:
         symbol: the dimension.
-        smallest_pulse: in input frames; its multiples fit too. None where the model cannot be streamed.
-        delay: by output, the frames that come before its frame 0; None for an output known only at the end.
-        look_ahead: input frames after its own place that an output frame depends on.
-        receptive_field: input frames that an output frame depends on; None for all of the past.
+        smallest_pulse: in input frames; multiples fit too. None if the model cannot be streamed.
+        delay: by output, the frames before its frame 0; None for an output known only at the end.
+        look_ahead: later input frames that an output frame depends on.
+        receptive_field: input frames that an output frame depends on; None for the whole past.
         state_bytes: size of the state of one stream.
-        problem: why the model cannot be streamed, and what to do, or None.
+        problem: the reason why the model cannot be streamed, and a remedy, or None.
     """
 
     symbol: str
@@ -223,7 +223,7 @@ class StreamInfo:
 
 @dataclass(frozen=True)
 class KeptState:
-    """An entry of the state of a stream: its name, what it is for, its shape and its bytes."""
+    """An entry of the state of a stream: name, kind, shape and bytes."""
 
     name: str
     kind: str
@@ -238,9 +238,9 @@ class GraphStream:
 
     Attributes:
         symbol: the dimension that is time.
-        values: what is known of values, by their numbers in the graph.
-        kept: the state that is kept at nodes, by their numbers.
-        refused: the number of the node that cannot be streamed; None where all can, or where no single one is to blame.
+        values: the facts about values, by their numbers in the graph.
+        kept: the state of nodes, by their numbers.
+        refused: the number of the node that cannot be streamed; None if all nodes can, or for other reasons.
     """
 
     symbol: str
@@ -250,12 +250,12 @@ class GraphStream:
 
 
 def stream_facts(model: Model, symbol: str) -> StreamInfo:
-    """Whether the model can be streamed over a dimension."""
+    """Return the facts about streaming the model over a dimension."""
     return _tried(model, symbol)[0]
 
 
 def graph_stream(model: Model, symbol: str, graph: GraphInfo) -> tuple[StreamInfo, GraphStream]:
-    """The same, and what is known of the values of its graph, until the first that cannot be streamed."""
+    """Return these facts, and the facts about values of the graph up to the first refused node."""
     with watched() as values:
         info, state = _tried(model, symbol)
     paths = paths_of(graph)
@@ -287,14 +287,14 @@ def _tried(model: Model, symbol: str) -> tuple[StreamInfo, list[KeptState]]:
 
 
 def _node_at(scope: str, paths: Mapping[str, int]) -> int | None:
-    """The innermost node of a scope."""
+    """Return the innermost node of a scope."""
     while scope and scope not in paths:
         scope = scope.rpartition("/")[0]
     return paths.get(scope)
 
 
 def _refused(problem: str, paths: Mapping[str, int]) -> int | None:
-    """The node that an error is about."""
+    """Return the node in an error message."""
     named = (_node_at(scope, paths) for scope in re.findall(r"node '([^']*)'", problem))
     return next((node for node in named if node is not None), None)
 
@@ -312,7 +312,7 @@ def _kept(state: Sequence[KeptState], paths: Mapping[str, int]) -> dict[int, lis
 def _values(
     graph: GraphInfo, paths: Mapping[str, int], found: Watched, symbol: str
 ) -> Iterator[tuple[int, StreamedValue]]:
-    """What is known of the outputs of nodes: of each the last value with its shape that its node computed."""
+    """Yield the facts about outputs of nodes: of each, the last value with its shape that the node computed."""
     opened = {size for value in graph.graphs[0].inputs for size in graph.values[value].shape or ()}
     by_node: dict[int, list[StreamedValue]] = {}
     for scope, values in found.items():
@@ -335,7 +335,7 @@ def _values(
 
 
 def _handed_on(graph: GraphInfo, known: dict[int, StreamedValue]) -> None:
-    """What leaves a node as it came, such as that of an Identity, is known too: no equation is traced for it."""
+    """Add outputs that nodes pass on unchanged, such as an Identity: no equation is traced for them."""
     for node in graph.nodes:
         taken = [known[value] for _, value in node.inputs[:1] if value in known]
         if taken and not _is_of_shape(node) and not any(output in known for output in node.outputs):
@@ -350,7 +350,7 @@ def _is_of_shape(node: NodeInfo) -> bool:
 
 
 def _named_after(symbol: str, value: StreamedValue) -> StreamedValue:
-    """With the length by the name that the file has for it."""
+    """Rename the length in a shape to the file's name."""
     shape = tuple(
         size if isinstance(size, int) else re.sub(rf"\b{SYMBOL}\b", lambda _: symbol, size) for size in value.shape
     )
