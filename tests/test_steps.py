@@ -12,7 +12,8 @@ from tiers import of_tiers
 from verifier import assert_same, peer_outputs
 
 import jaxrnn
-from jaxrnn.steps import ArraySpec, bind
+from jaxrnn.steps import ArraySpec
+from jaxrnn.steps.specs import bind
 
 #: Name: sizes of open dimensions besides the batch, and inputs to bind.
 CASES = {
