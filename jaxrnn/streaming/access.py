@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jax.extend.core import JaxprEqn
@@ -84,8 +84,8 @@ def front_pads(jaxpr: Any) -> Iterator[int]:
                     yield int(low)
 
 
-def clock_of(jaxpr: Any) -> Clock:
-    """The clock of a jaxpr.
+def clock_of(jaxpr: Any, multiple: int, allow: Callable[[Any], Any], most: int | None) -> Clock:
+    """Return the clock of a jaxpr, for recordings as `Clock` has them.
 
     Raises:
         StreamError: a length does not grow evenly; names the equation that has it.
@@ -96,4 +96,4 @@ def clock_of(jaxpr: Any) -> Clock:
             seen.add(str(size))
             with located(functools.partial(describe_equation, path)):
                 unit = math.lcm(unit, smallest_period(size))
-    return Clock(unit)
+    return Clock(unit, multiple, allow, most)

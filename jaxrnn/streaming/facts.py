@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -23,6 +22,7 @@ def flat_spec(plan: Plan, units: int, multiple: int, *, needs_params: bool) -> S
     """The facts about pulses of so many units, with the arrays in the order of their trees, by their paths."""
     pulse = units * plan.clock.unit * multiple
     kinds = plan.facts.kinds
+    fields = [extent.field for extent in plan.extents]
     return StepSpec(
         plan.label,
         inputs=tuple(
@@ -36,8 +36,8 @@ def flat_spec(plan: Plan, units: int, multiple: int, *, needs_params: bool) -> S
         pulse=pulse,
         multiple=multiple,
         smallest_pulse=plan.clock.unit * multiple,
-        look_ahead=_look_ahead(plan, multiple),
-        receptive_field=_receptive_field(plan, multiple),
+        look_ahead=max([0, *(extent.last for extent in plan.extents)]),
+        receptive_field=None if None in fields else max(fields, default=0),
         joined=plan.layout.joined,
         needs_params=needs_params,
     )
@@ -90,33 +90,6 @@ def _by_name(structure: Any, specs: Sequence[Any], verb: str) -> Mapping[str, An
         f"the streamed function {verb} {jax.tree.structure(tree)}; arrays have names here: stream a function that "
         f"{verb} one dict of arrays with strings for keys"
     )
-
-
-def _streams(plan: Plan) -> list[Chunk]:
-    return [output for output in plan.outputs if isinstance(output, Chunk) and output.reach is not None]
-
-
-def _look_ahead(plan: Plan, multiple: int) -> int:
-    """Input frames after its own place that an output frame depends on, at most."""
-    return max((_latest(output, multiple) for output in _streams(plan)), default=0)
-
-
-def _latest(output: Chunk, multiple: int) -> int:
-    assert output.reach is not None
-    rate, last = output.timeline.rate / multiple, output.reach.last * multiple
-    places = [Fraction(frame) / rate for frame in range(rate.numerator)]
-    return max(0, *(math.floor(place + last) - math.floor(place) for place in places))
-
-
-def _receptive_field(plan: Plan, multiple: int) -> int | None:
-    """Input frames that an output frame depends on, at most; None if all of the past."""
-    spans = []
-    for output in _streams(plan):
-        assert output.reach is not None
-        if output.reach.first is None:
-            return None
-        spans.append(math.floor((output.reach.last - output.reach.first) * multiple) + 1)
-    return max(spans, default=0)
 
 
 def table_of(spec: StepSpec) -> str:

@@ -117,14 +117,17 @@ class Pass(Memory):
         assert chunk.delay is not None
         exists = self.exists(chunk.timeline, chunk.delay)
         if exists is True:
-            return chunk.holding(chunk.array)
+            return self._filled(chunk, chunk.array)
         value = jnp.asarray(value, chunk.array.dtype)
         if exists is False:
-            return chunk.holding(jnp.broadcast_to(value, chunk.array.shape))
+            return self._filled(chunk, jnp.broadcast_to(value, chunk.array.shape))
         exists = jnp.asarray(exists)
         repeated = jnp.tile(exists, chunk.outer) if chunk.outer > 1 else exists
         mask = along(repeated, chunk.axis, chunk.array.ndim)
-        return chunk.holding(jnp.where(mask, chunk.array, value))
+        return self._filled(chunk, jnp.where(mask, chunk.array, value))
+
+    def _filled(self, chunk: Chunk, array: Any) -> Chunk:
+        return dataclasses.replace(chunk.holding(array), late=chunk.late)
 
     def harmless(self, value: Any, replacement: float | None = None) -> Any:
         """A value that an operation with a singular derivative may read, in frames that do not exist too."""
@@ -152,7 +155,7 @@ class Pass(Memory):
         """
         lineage = object() if lineage is None else lineage
         if delay is None:
-            return Chunk(array, axis, timeline, None, reach, affine, lineage)
+            return Chunk(array, axis, timeline, None, reach, affine, lineage=lineage)
         delay = int(delay)
         if array.shape[axis] != timeline.outer * self.frames_of(timeline):
             self.refuse(
@@ -163,7 +166,7 @@ class Pass(Memory):
         self.facts.wait_for(timeline, delay)
         if self.is_empty(timeline, delay):
             array = lax.full(array.shape, self.absent.of(array.dtype), array.dtype)  # nobody reads what it was
-        chunk = Chunk(array, axis, timeline, delay, reach, affine, lineage)
+        chunk = Chunk(array, axis, timeline, delay, reach, affine, lineage=lineage)
         return self.delayed(chunk, max(delay, timeline.certain))
 
     def spread(self, chunk: Chunk, delay: int | None = None) -> Chunk:
@@ -197,12 +200,34 @@ class Pass(Memory):
         self.facts.wait_for(chunk.timeline, delay)
         key = (chunk.lineage, chunk.delay, delay)
         if key not in self._delayed:
-            frames, place = self.windowed(chunk, wait, "delay")
+            frames, place = self._joined(chunk, wait, "delay", None)
             first = lax.slice_in_dim(frames, 0, chunk.frames, axis=place)
             first = jnp.moveaxis(first, place, chunk.axis + (chunk.outer > 1))
             self._delayed[key] = first.reshape(chunk.array.shape), object()
         array, lineage = self._delayed[key]
         return dataclasses.replace(chunk, array=array, delay=delay, lineage=lineage)
+
+    def on_time(self, value: Any) -> Any:
+        """Return a chunk without late frames: its delay is large enough for all frames to be known."""
+        if not isinstance(value, Chunk) or value.late is None:
+            return value
+        assert value.delay is not None
+        delay = max(value.delay, value.late.first_pass * value.timeline.per_unit)
+        chunk = self.delayed(dataclasses.replace(value, late=None), delay)
+        array = self.with_late(chunk.array, chunk.axis, value, delay)
+        return self.make(array, chunk.axis, chunk.timeline, delay, chunk.reach)
+
+    def with_late(self, frames: Any, place: int, chunk: Chunk, lead: int) -> Any:
+        """Return frames with the late ones of a chunk in their places; the first frame is ``lead`` before frame 0."""
+        assert chunk.late is not None
+        front = jnp.moveaxis(chunk.late.array, chunk.axis, place)
+        count = front.shape[place]
+        self.facts.wait_for(chunk.timeline, lead + count)
+        where = self.start(chunk.timeline, lead) + np.arange(frames.shape[place], dtype=np.int32)
+        if isinstance(where, np.ndarray) and not np.any((where >= 0) & (where < count)):
+            return frames
+        here = along(jnp.asarray((where >= 0) & (where < count)), place, frames.ndim)
+        return jnp.where(here, jnp.take(front, jnp.clip(jnp.asarray(where), 0, count - 1), place), frames)
 
     def together(self, *values: Any) -> list[Any]:
         """Values, of which chunks with frames of their own all have the largest of their delays."""
@@ -224,6 +249,13 @@ class Pass(Memory):
 
         Otherwise it is the first: past frames then lie side by side in memory, and shifting them is one copy.
         """
+        joined, place = self._joined(chunk, history, kind, initial)
+        if chunk.late is not None:
+            assert chunk.delay is not None
+            joined = self.with_late(joined, place, chunk, chunk.delay + history)
+        return joined, place
+
+    def _joined(self, chunk: Chunk, history: int, kind: str, initial: Any) -> tuple[Any, int]:
         frames, axis = split_outer(chunk.array, chunk), chunk.axis + (chunk.outer > 1)
         place = axis if is_plain() else 0
         frames = jnp.moveaxis(frames, axis, place)

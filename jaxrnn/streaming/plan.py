@@ -27,7 +27,8 @@ from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.known import LARGEST
 from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.passes import Absent, Facts, Pass
-from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Reach, is_length
+from jaxrnn.streaming.reach import Extent, Reach
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, is_length
 
 #: Entries of the state that every stream may have besides those of its equations.
 COUNT, UNITS = "count", "units"
@@ -94,6 +95,7 @@ class Plan:
         absent: Absent,
         label: str,
         lengths: Lengths,
+        multiple: int,
     ):
         self.leaves = tuple(leaves)
         self.label, self.lengths = label, lengths
@@ -101,7 +103,7 @@ class Plan:
         self.output_structure = output_structure
         jaxpr = without_dead_code(closed.jaxpr)
         self.closed = Closed(jaxpr, [_known(value) for value in closed.consts])
-        self.clock = clock_of(jaxpr)
+        self.clock = clock_of(jaxpr, multiple, lengths.allow, lengths.most)
         # A recording that the constraints do not allow is told from others by the number of its frames.
         told = lengths.settled(self.clock.unit)
         self.facts = Facts(horizon=told or 0, counts=told is None)
@@ -129,7 +131,7 @@ class Plan:
                 values.append(array)
                 continue
             timeline = run.clock.timeline(leaf.shape[leaf.axis])
-            chunk = run.make(array, leaf.axis, timeline, 0, Reach(timeline.rate * 0, timeline.rate * 0))
+            chunk = run.make(array, leaf.axis, timeline, 0, Reach.of_input(timeline, leaf.times, self.clock.multiple))
             values.append(chunk if run.existing is None else run.fill(chunk, self.absent.of(leaf.dtype)))
         return values
 
@@ -157,7 +159,7 @@ class Plan:
         self.outputs = [
             dataclasses.replace(value, array=None)
             if isinstance(value, Chunk)
-            else (FinalValue(None) if isinstance(value, FinalValue) else None)
+            else (FinalValue(None, reach=value.reach) if isinstance(value, FinalValue) else None)
             for value in outputs
         ]
         return [value.array if isinstance(value, (Chunk, FinalValue)) else jnp.asarray(value) for value in outputs]
@@ -212,6 +214,15 @@ class Plan:
         return lax.stop_gradient(entries[COUNT]).astype(jnp.int32)
 
     # -- facts
+
+    @functools.cached_property
+    def extents(self) -> list[Extent]:
+        """What every output that depends on the input depends on."""
+        return [
+            output.reach.extent(getattr(output, "timeline", None), self.clock)
+            for output in self.outputs
+            if output is not None and output.reach is not None
+        ]
 
     def rest(self, tail: int) -> int:
         """Units that a flush must run for all frames to come out, when up to ``tail`` more input frames exist."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -65,10 +66,24 @@ class Clock:
 
     Args:
         unit: what they share, which fits every stride: a common multiple of the periods of all sizes.
+        multiple: input frames in a frame of the trace.
+        allow: ``lengths -> bool``: the numbers of frames of the trace that recordings may have.
+        most: the largest of these; None if there is no largest.
     """
 
-    def __init__(self, unit: int):
-        self.unit = unit
+    def __init__(self, unit: int, multiple: int, allow: Callable[[np.ndarray], np.ndarray], most: int | None):
+        self.unit, self.multiple = unit, multiple
+        self._allow, self._most = allow, most
+
+    def lengths(self, least: int) -> list[int]:
+        """Return up to four lengths that recordings may have, from ``least`` on if possible, which end differently."""
+        span = 4 * self.unit + 1024
+        begin = least if self._most is None else max(0, min(least, self._most - 4 * self.unit))
+        lengths = np.arange(begin, begin + span)
+        allowed = lengths[self._allow(lengths)]
+        allowed = allowed if len(allowed) else lengths
+        places = np.linspace(0, min(len(allowed) - 1, self.unit), 4).astype(int)
+        return sorted({int(length) for length in allowed[places]})
 
     @functools.cache  # noqa: B019 - a clock lives as long as the function that was traced with it
     def _timeline(self, spelling: str, outer: int, size: Any) -> Timeline:

@@ -99,6 +99,8 @@ def stream(
     # 64-bit types and products are what they are here and now, whatever they are where the result is called.
     types = Types.here()
 
+    label = f"the stream of {_name_of(function)}"
+
     def plan(times: int = 1, more: tuple[str, ...] = ()) -> Plan:
         """The plan for lengths that are ``times`` as large multiples, under more constraints."""
         try:
@@ -120,7 +122,7 @@ def stream(
                 sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
                 facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
                 if not facts:
-                    return Plan(closed, outputs, params, leaves, ABSENT, f"the stream of {_name_of(function)}", lengths)
+                    return Plan(closed, outputs, params, leaves, ABSENT, label, lengths, multiple)
             except StreamError as error:
                 facts = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
                 if not facts:

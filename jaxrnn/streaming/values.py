@@ -5,6 +5,7 @@ Everything else, a parameter or what is computed from parameters alone, is a pla
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -16,36 +17,28 @@ import numpy as np
 from jaxrnn._files.messages import brief
 from jaxrnn.errors import StreamError
 from jaxrnn.streaming.dimensions import is_symbolic
+from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.timeline import Timeline
+
+Affine = tuple[int, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Reach:
-    """Which input frames one frame of a value depends on, counted from its own place in the input.
+class Late:
+    """The first frames of a value that come before they are known, such as a copy of frame 0 in front of a stream.
 
     Attributes:
-        first: the earliest, negative for the past; None for all of the past.
-        last: the latest, positive for the future.
+        array: these frames, with time on the axis of the chunk.
+        since: units of input after which the frames are known.
     """
 
-    first: Fraction | None
-    last: Fraction
-
-    def __or__(self, other: Reach) -> Reach:
-        first = None if self.first is None or other.first is None else min(self.first, other.first)
-        return Reach(first, max(self.last, other.last))
-
-    def shifted(self, earliest: Fraction | int, latest: Fraction | int) -> Reach:
-        """The reach of frames that depend on these, from ``earliest`` to ``latest`` input frames off."""
-        return Reach(None if self.first is None else self.first + earliest, self.last + latest)
+    array: Any
+    since: Fraction
 
     @property
-    def unbounded(self) -> Reach:
-        """The same with all of the past."""
-        return Reach(None, self.last)
-
-
-Affine = tuple[int, np.ndarray]
+    def first_pass(self) -> int:
+        """The pass of one unit, counted from 0, at the end of which the frames are known."""
+        return math.ceil(self.since) - 1
 
 
 @brief
@@ -63,6 +56,8 @@ class Chunk:
         reach: what a frame depends on; None where it depends on no input at all.
         affine: for integers that count frames, scale and offsets: frame i holds ``scale * i + offsets``. The offsets
             are known, of the array's rank, with one frame.
+        late: frames that `array` does not have yet, from frame 0 on. Rules that do not know of late frames get chunks
+            without them (`Pass.on_time`).
         lineage: stands for what the array holds. New content has one of its own, which slices of it along time share,
             at other delays and with facts of their own. The function alone decides that, so it is the same in every
             pass; whether two arrays are one object is not.
@@ -74,6 +69,7 @@ class Chunk:
     delay: int | None
     reach: Reach | None
     affine: Affine | None = None
+    late: Late | None = None
     lineage: object = field(default_factory=object, compare=False, repr=False)
 
     @property
@@ -101,14 +97,16 @@ class FinalValue:
     Attributes:
         array: the value.
         since: units of input after which it stays as it is, as the first frame does; None where the end settles it.
+        reach: the input frames that the value depends on; None where it depends on no input.
     """
 
     array: Any
     since: Fraction | None = None
+    reach: Reach | None = None
 
     def holding(self, array: Any) -> FinalValue:
         """Another value that is known when this one is."""
-        return FinalValue(array, self.since)
+        return FinalValue(array, self.since, self.reach)
 
 
 def settled_since(values: Iterable[Any]) -> Fraction | None:
@@ -118,6 +116,11 @@ def settled_since(values: Iterable[Any]) -> Fraction | None:
     ]
     known = [units for units in since if units is not None]
     return max(known, default=Fraction(0)) if len(known) == len(since) else None
+
+
+def reach_of(values: Iterable[Any]) -> Reach | None:
+    """Return the reach of what is computed from values that are not streams."""
+    return union(value.reach for value in values if isinstance(value, FinalValue))
 
 
 @dataclass(frozen=True)
@@ -151,15 +154,6 @@ def known_integer(value: Any) -> Any:
     if is_symbolic(item):
         return item if is_length(value) else None
     return int(item)
-
-
-def union(*reaches: Reach | None) -> Reach | None:
-    """The reach of a value that depends on several; None stands for none at all."""
-    present = [reach for reach in reaches if reach is not None]
-    result = present[0] if present else None
-    for reach in present[1:]:
-        result = reach | result if result else reach
-    return result
 
 
 def along(vector: Any, axis: int, rank: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,7 +12,9 @@ from fractions import Fraction
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of
+from jaxrnn.streaming.reach import Spans
 from jaxrnn.streaming.sources import Path, node_scope_of
+from jaxrnn.streaming.timeline import Clock
 from jaxrnn.streaming.values import Chunk, FinalValue
 
 
@@ -33,30 +36,36 @@ class StreamedValue:
     axis: int | None = None
     delay: int | None = None
     rate: Fraction | None = None
-    first: Fraction | None = None
-    last: Fraction = Fraction(0)
+    first: int | None = None
+    last: int = 0
     varies: bool = True
 
 
-#: Values by the scope that they were traced in, in the order in which they were computed.
-Watched = dict[str, list[StreamedValue]]
+class Watched(dict[str, list[StreamedValue]]):
+    """Values by the scope that they were traced in, in the order in which they were computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spans: Spans = {}
+
 
 _WATCHED: contextvars.ContextVar[Watched | None] = contextvars.ContextVar("watched", default=None)
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[Watched]:
-    """Whatever is streamed here tells its values; what was found until then is there after an error too."""
-    values: Watched = {}
+    """Collect the values of whatever is streamed inside; after an error, those until then."""
+    values = Watched()
     token = _WATCHED.set(values)
     try:
         yield values
     finally:
         _WATCHED.reset(token)
+        values.spans.clear()
 
 
-def tell(path: Path, equation: JaxprEqn, results: Sequence[object]) -> None:
-    """Note the results of an equation, where somebody watches."""
+def tell(path: Path, equation: JaxprEqn, results: Sequence[object], clock: Clock) -> None:
+    """Note the results of an equation inside `watched`."""
     values = _WATCHED.get()
     if values is None:
         return
@@ -64,16 +73,11 @@ def tell(path: Path, equation: JaxprEqn, results: Sequence[object]) -> None:
     for variable, result in zip(equation.outvars, results, strict=True):
         shape = tuple(size if isinstance(size, int) else str(size) for size in shape_of(variable))
         if isinstance(result, Chunk):
-            reach = result.reach
-            known = StreamedValue(
-                shape,
-                result.axis,
-                result.delay,
-                result.timeline.rate,
-                None if reach is None else reach.first,
-                Fraction(0) if reach is None else reach.last,
-                reach is not None,
-            )
+            timeline, reach = result.timeline, result.reach
+            known = StreamedValue(shape, result.axis, result.delay, timeline.rate, varies=reach is not None)
+            if reach is not None:
+                extent = reach.extent(timeline, clock, values.spans)
+                known = dataclasses.replace(known, first=extent.first, last=extent.last)
             values.setdefault(scope, []).append(known)
         elif isinstance(result, FinalValue):
             values.setdefault(scope, []).append(StreamedValue(shape))

@@ -47,7 +47,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
         return reduced(frames, axes)
     shape = [size for axis, size in enumerate(frames.shape) if axis not in axes]
     total = Total(run, kind, shape, frames.dtype, x.timeline, x.delay)
-    return FinalValue(total.after_all(frames, axes, x.axis, reduced))
+    return FinalValue(total.after_all(frames, axes, x.axis, reduced), reach=x.reach and x.reach.of_all)
 
 
 RULES: dict[str, Any] = {

@@ -12,9 +12,10 @@ from jaxrnn._jax import varying
 from jaxrnn.jaxprs.primitives import choose, platforms_of
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.templates import Template, around, array_of, arrays_of, made, templates_of
-from jaxrnn.streaming.values import Chunk, union
+from jaxrnn.streaming.values import Chunk
 
 
 def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
@@ -29,7 +30,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     operands = tuple(run.together(*spread))
     test_consts, body_consts = operands[:heads], operands[heads : heads + bodies]
     start = operands[heads + bodies :]
-    reach = union(*(value.reach for value in operands if isinstance(value, Chunk)))
+    reach = union(value.reach for value in operands if isinstance(value, Chunk))
     kinds = [Template.of(value) for value in start]
 
     def inner(part: Any, values: list[Any]) -> tuple[Pass, list[Any]]:
@@ -125,7 +126,7 @@ def _reaching(results: list[Template], kinds: list[list[Template]]) -> list[Temp
     merged = []
     for result, *choices in zip(results, *kinds, strict=True):
         if result.chunk is not None:
-            reach = union(*(choice.chunk.reach for choice in choices if choice.chunk is not None))
+            reach = union(choice.chunk.reach for choice in choices if choice.chunk is not None)
             result = Template(dataclasses.replace(result.chunk, reach=reach))
         merged.append(result)
     return merged

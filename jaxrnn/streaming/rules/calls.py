@@ -28,7 +28,7 @@ INLINED = {**CALLS, "remat2": "jaxpr", "checkpoint": "jaxpr"}
 
 def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """A call of an inner function, inlined."""
-    return interpret(run, equation.params[INLINED[equation.primitive.name]], operands)
+    return interpret(run, equation.params[INLINED[equation.primitive.name]], operands, late=True)
 
 
 def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:

@@ -11,9 +11,10 @@ from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.dimensions import symbolic_axes
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import align, known_by, reach_of
+from jaxrnn.streaming.reach import union
+from jaxrnn.streaming.rules.elementwise import align, known_by, reach_everywhere
 from jaxrnn.streaming.totals import Total, carried_as
-from jaxrnn.streaming.values import Chunk, FinalValue, is_length, union
+from jaxrnn.streaming.values import Chunk, FinalValue, is_length
 
 
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
@@ -28,14 +29,14 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
         left, right = run.together(run.spread(left), run.spread(right))
         if left.outer != right.outer:
             run.refuse("its operands merge time with another axis in different orders", "merge both in the same order")
-        like, reach = left, union(left.reach, right.reach)
+        like, reach = left, union([left.reach, right.reach])
     else:
         like = left if isinstance(left, Chunk) else right
         if any(isinstance(value, FinalValue) or is_length(value) for value in (left, right)):
             like = run.spread(like)
             assert like.delay is not None
             like = run.delayed(like, max(like.delay, known_by(run, [left, right], like.timeline)))
-        reach = union(like.reach, reach_of(run, [left, right]))
+        reach = union([like.reach, reach_everywhere([left, right], like.timeline)])
         left, right = (like if isinstance(value, Chunk) else run.plain(value) for value in (left, right))
     arrays = [value.array if isinstance(value, Chunk) else value for value in (left, right)]
     (array,) = run.bind(equation, arrays)
@@ -54,10 +55,11 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     arrays = [run.fill(left, 0).array, run.fill(right, 0).array]
     if run.local:
         return run.bind(equation, arrays)
+    reach = union([left.reach, right.reach])
     dtype = type_of(equation.outvars[0])
     (part,) = run.bind(equation, arrays, preferred_element_type=carried_as("sum", dtype))
     total = Total(run, "sum", part.shape, dtype, left.timeline, left.delay)
-    return FinalValue(total.after(part))
+    return FinalValue(total.after(part), reach=reach and reach.of_all)
 
 
 def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:

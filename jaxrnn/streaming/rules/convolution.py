@@ -22,6 +22,7 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
     parameters = equation.params
     numbers = parameters["dimension_numbers"]
     if x.axis == numbers.lhs_spec[0] and parameters["batch_group_count"] == 1:
+        x = run.on_time(x)
         return run.same(x, convolved(run, equation, x.array, kernel, {}), numbers.out_spec[0])
     if x.axis not in numbers.lhs_spec[2:]:
         run.refuse("time is its channel axis, so every output depends on all frames", "convolve along time instead")
@@ -36,7 +37,7 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
         low=low,
     )
     size = out_shape(equation)[axis]
-    if overlaps(equation, x, window, place):
+    if x.late is None and overlaps(equation, x, window, place):  # a sum cannot take a late frame
         return overlap_add(run, equation, x, kernel, window, high, place)
     part = framed(run, x, window, high, 0, size, "history")
     layout = [d for d in range(x.array.ndim) if d != x.axis]

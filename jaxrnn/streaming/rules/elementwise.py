@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from fractions import Fraction
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,9 +16,10 @@ from jaxrnn.jaxprs.moves import ELEMENTWISE
 from jaxrnn.streaming.access import out_shape
 from jaxrnn.streaming.dimensions import is_symbolic, settled
 from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.counting import affine_of, against_the_length, chosen
 from jaxrnn.streaming.timeline import LARGEST, Timeline
-from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Reach, is_length, union
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, is_length, reach_of
 
 #: What each operation with a singular derivative reads where no frame exists: inside its domain, and not at its edge.
 # fmt: off
@@ -95,7 +95,7 @@ def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
             "its operands merge time with another axis in different orders",
             "merge the axes of both in the same order",
         )
-    reach = union(*(chunk.reach for chunk in chunks), reach_of(run, operands))
+    reach = union([*(chunk.reach for chunk in chunks), reach_everywhere(operands, like.timeline)])
     earliest = known_by(run, operands, like.timeline)
     moving = [chunk for chunk in chunks if chunk.delay is not None]
     if not moving and earliest == -LARGEST:
@@ -146,7 +146,7 @@ def everywhere(run: Pass, value: Any, axis: int, timeline: Timeline) -> Chunk:
         StreamError: it is known only when the stream has ended.
     """
     delay = known_by(run, [value], timeline)
-    return run.spread(Chunk(run.plain(value), axis, timeline, None, reach_of(run, [value])), delay)
+    return run.spread(Chunk(run.plain(value), axis, timeline, None, reach_everywhere([value], timeline)), delay)
 
 
 def _whole(run: Pass, operands: Sequence[Any]) -> tuple[Any, ...]:
@@ -163,10 +163,10 @@ def _whole(run: Pass, operands: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
-def reach_of(run: Pass, values: Sequence[Any]) -> Reach | None:
-    """What a frame depends on that uses values which are no streams, such as the first frame."""
-    since = [value.since for value in values if isinstance(value, FinalValue) and value.since is not None]
-    return union(*(Reach(None, max(Fraction(0), units * run.clock.unit - 1)) for units in since))
+def reach_everywhere(values: Iterable[Any], timeline: Timeline) -> Reach | None:
+    """Return the reach of frames that all use values which are not streams, such as the first frame."""
+    reach = reach_of(values)
+    return None if reach is None else reach.everywhere(timeline)
 
 
 def backwards(run: Pass) -> StreamError:

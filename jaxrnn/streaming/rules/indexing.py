@@ -12,10 +12,11 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.streaming.access import in_shape, out_shape
 from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, symbolic_axes, value_of
 from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.time import Table, as_table, pick, take
 from jaxrnn.streaming.rules.windows import Window, framed
-from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, along, is_known, is_length, known_integer, union
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, along, is_known, is_length, known_integer
 
 _ORDER = "it reads frames in an order that is not a fixed step forward"
 _MEND = "read frames at fixed positions, at a fixed step, or up to a fixed distance from the end"
@@ -50,6 +51,9 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
             raise indices.error
         run.refuse(_ORDER, _MEND)
     refuse_final_values(run, [x] if is_known(indices) else [x, indices])
+    indices = run.on_time(indices)
+    if not (isinstance(x, Chunk) and isinstance(indices, Chunk) and indices.affine is not None):
+        x = run.on_time(x)
     numbers = equation.params["dimension_numbers"]
     sizes = list(equation.params["slice_sizes"])
     if not isinstance(x, Chunk):
@@ -58,6 +62,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
         x = as_table(run, x, sizes)
     axis = x.axis
     if isinstance(x, Chunk) and isinstance(indices, Chunk) and _is_frame_by_frame(numbers, x, indices):
+        x = run.on_time(x)
         return _in_each_frame(run, equation, x, indices)
     if axis in numbers.operand_batching_dims or (
         isinstance(indices, Chunk) and not (indices.affine and axis in numbers.collapsed_slice_dims)
@@ -100,7 +105,7 @@ def _in_each_frame(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> C
     x, indices = run.together(run.spread(x), run.fill(run.spread(indices), 0))
     (array,) = run.bind(equation, [x.array, indices.array])
     batch = [d for d in range(array.ndim) if d not in equation.params["dimension_numbers"].offset_dims]
-    return run.make(array, batch[indices.axis], x.timeline, x.delay, union(x.reach, indices.reach))
+    return run.make(array, batch[indices.axis], x.timeline, x.delay, union([x.reach, indices.reach]))
 
 
 def _known_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
@@ -129,7 +134,7 @@ def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Final
     # A recording too short for all of them gives its first ones: what lies before those is out of bounds.
     short = 0 if end is None else jnp.clip(most - end, 0)
     (array,) = run.bind(equation, [last.array, jnp.asarray(places, jnp.int32) - jnp.asarray(short, jnp.int32)])
-    return FinalValue(array)
+    return last.holding(array)
 
 
 def _is_fixed(indices: Any) -> bool:

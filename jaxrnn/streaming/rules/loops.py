@@ -13,10 +13,11 @@ from jaxrnn.streaming.access import scan_parts
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import scan_over_time
 from jaxrnn.streaming.rules.templates import Template, around, array_of, arrays_of, made, slice_kind
-from jaxrnn.streaming.values import Chunk, union
+from jaxrnn.streaming.values import Chunk
 
 #: A loop whose iterations differ in delay is written out up to so many of them.
 LONGEST = 128
@@ -97,11 +98,11 @@ def _join(run: Pass, value: Any, kind: Template) -> Any:
     if not isinstance(value, Chunk):
         run.refuse("a carry gets a time axis only inside the loop", "start with an array that has this time axis")
     if kind.delay is None:
-        return Chunk(value.array, value.axis, value.timeline, value.delay, union(value.reach, kind.chunk.reach))
+        return Chunk(value.array, value.axis, value.timeline, value.delay, union([value.reach, kind.chunk.reach]))
     spread = run.spread(value, kind.delay)
     assert spread.delay is not None
     late = run.delayed(spread, max(kind.delay, spread.delay))
-    return Chunk(late.array, late.axis, late.timeline, late.delay, union(late.reach, kind.chunk.reach))
+    return Chunk(late.array, late.axis, late.timeline, late.delay, union([late.reach, kind.chunk.reach]))
 
 
 def _written_out(

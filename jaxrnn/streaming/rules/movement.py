@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from jaxrnn.streaming.dimensions import is_symbolic, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere, refuse_final_values
 from jaxrnn.streaming.rules.time import concatenate_time, split_time
-from jaxrnn.streaming.values import Chunk, FinalValue, is_known, is_length, settled_since
+from jaxrnn.streaming.values import Chunk, FinalValue, is_known, is_length, reach_of, settled_since
 
 
 def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
@@ -41,7 +40,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
     timeline = run.clock.timeline(out_shape(equation)[axis])
     if isinstance(x, FinalValue) or is_length(x):
         array = lax.broadcast_in_dim(run.plain(x), shape, dimensions)
-        return everywhere(run, FinalValue(array, settled_since([x])), axis, timeline)
+        return everywhere(run, FinalValue(array, settled_since([x]), reach_of([x])), axis, timeline)
     known = is_known(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
     affine = (0, _stretched(np.asarray(x), len(shape), dimensions)) if known else None
     return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None, affine)
@@ -87,7 +86,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
             "divide the recording into parts of a fixed length",
         )
     timeline = run.clock.timeline(new[axis], before // before_new)
-    per_frame, affine = x.timeline.rate, None
+    affine = None
     if after_new == after:
         array, delay, reach = x.array, x.delay, x.reach
         if x.affine is not None and x.affine[1].size == 1:
@@ -96,14 +95,14 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
         x = run.spread(x)
         times = after // after_new
         array, delay = x.array, (x.delay or 0) * times
-        reach = x.reach and x.reach.shifted(-Fraction(times - 1, times) / per_frame, 0)
+        reach = x.reach and x.reach.merged(timeline, times)
     elif after_new % after == 0:  # time splits into frames of frames: fewer frames
         x = run.spread(x)
         times = after_new // after
         assert x.delay is not None
         delay = -(-x.delay // times)
         array = run.delayed(x, delay * times).array
-        reach = x.reach and x.reach.shifted(0, (times - 1) / per_frame)
+        reach = x.reach and x.reach.split(timeline, times)
     else:
         run.refuse("its output frames do not contain whole input frames", "group whole frames")
     # Where all frames are equal, the array holds one for each stream, or one for all of them.
@@ -116,6 +115,7 @@ def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
     dimension = equation.params["dimension"]
     if is_symbolic(out_shape(equation)[dimension]):
         return concatenate_time(run, equation, *operands)
+    operands = tuple(map(run.on_time, operands))
     arrays, like = align(run, operands)
     arrays = _along_time(arrays, like)
     return run.same(like, lax.concatenate(arrays, dimension))

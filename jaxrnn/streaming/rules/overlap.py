@@ -112,8 +112,7 @@ def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Wi
             parts = _sum_in_front(parts, old, time)
             later = lax.slice_in_dim(parts, ready, None, axis=time)
         run.store(name, later, x.timeline, x.delay)
-    rate = x.timeline.rate * spacing
-    reach = x.reach and x.reach.shifted(-low / rate, (extent - low) / rate)
+    reach = x.reach and x.reach.under(timeline, window.length, window.stride, window.dilation, spacing, low)
     done = jnp.moveaxis(lax.slice_in_dim(parts, 0, ready, axis=time), time, axis)
     return run.make(done, axis, timeline, x.delay * spacing - low + extent, reach)
 

@@ -13,7 +13,7 @@ from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.totals import identity_of
-from jaxrnn.streaming.values import Chunk, union
+from jaxrnn.streaming.values import Chunk
 
 
 def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
@@ -38,14 +38,14 @@ def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     kind = equation.primitive.name.removeprefix("reduce_window_")
     value = starts[0] if starts else identity_of(kind, x.array.dtype)
     if (window.length, window.stride, window.spacing, low) == (1, 1, 1, 0) and not is_symbolic(high) and high == 0:
-        return run.frame_by_frame(equation, x, *starts)
+        return run.frame_by_frame(equation, run.on_time(x), *starts)
     part = framed(run, x, window, high, value, size, "history")
     padding = tuple(
         part.pads if index == axis else (int(entry[0]), int(entry[1]))
         for index, entry in enumerate(parameters["padding"])
     )
     (array,) = run.bind(equation, [jnp.moveaxis(part.frames, part.axis, axis), *starts], padding=padding)
-    return [run.make(array, axis, run.clock.timeline(size), part.delay, union(part.reach))]
+    return [run.make(array, axis, run.clock.timeline(size), part.delay, part.reach)]
 
 
 RULES = dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), pooling)

@@ -17,10 +17,11 @@ from jaxrnn.jaxprs.scanning import scan_recognised
 from jaxrnn.streaming.access import scan_parts
 from jaxrnn.streaming.associative import parts_of_carry, without_mark
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import known_by, reach_of, refuse_final_values
+from jaxrnn.streaming.reach import union
+from jaxrnn.streaming.rules.elementwise import known_by, reach_everywhere, refuse_final_values
 from jaxrnn.streaming.rules.prefixes import associative
 from jaxrnn.streaming.timeline import Timeline
-from jaxrnn.streaming.values import Chunk, FinalValue, Reach, union
+from jaxrnn.streaming.values import Chunk, FinalValue
 
 #: ``(carry, mask, constants, frames) -> (carry, outputs)``: a recurrence over the frames of a chunk. The mask is
 #: ``bool[frames]``, which of them exist, or None if all do; arrays of frames and outputs have time in front.
@@ -123,12 +124,10 @@ def over_time(
         after, outs = sweep(before, None if exists is True else jnp.asarray(exists), constant, aligned)
     for name, index in names.items():
         run.store(name, _numbers(after[index], type_of(final[index])))
-    reach = union(*(x.reach for x in moving), reach_of(run, [*fixed, *start])) or Reach(
-        timeline.rate * 0, timeline.rate * 0
-    )
-    reach = reach.unbounded if carries else reach
+    reach = union([*(x.reach for x in moving), reach_everywhere([*fixed, *start], timeline)])
+    reach = reach.unbounded if carries and reach is not None else reach
     chunks = [run.make(out, 0, timeline, delay, reach) for out in outs]
-    return [*map(FinalValue, after), *chunks]
+    return [*(FinalValue(value, reach=reach and reach.of_all) for value in after), *chunks]
 
 
 def _is_key(array: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -16,8 +16,9 @@ from jaxrnn.jaxprs.equations import shape_of
 from jaxrnn.streaming.access import in_shape, out_shape
 from jaxrnn.streaming.dimensions import UndecidedError, is_symbolic, settled, symbolic_axes
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import known_by, reach_of, refuse_final_values
-from jaxrnn.streaming.values import Chunk, FinalValue, Reach, along, is_length, union
+from jaxrnn.streaming.reach import Reach, union
+from jaxrnn.streaming.rules.elementwise import known_by, refuse_final_values
+from jaxrnn.streaming.values import Chunk, FinalValue, Late, along, reach_of
 
 
 def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Chunk | FinalValue:
@@ -27,6 +28,8 @@ def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Chunk | FinalValue:
     x = as_table(run, x, out_shape(equation))
     start, limit, stride = starts[x.axis], limits[x.axis], strides[x.axis]
     size = out_shape(equation)[x.axis]
+    if is_symbolic(size) or not is_symbolic(start):
+        x = run.on_time(x)
     taken = take(run, x, start, stride, size, None if is_symbolic(size) else limit)
     others = [d for d in range(len(starts)) if d != x.axis]
     if isinstance(taken, Chunk) and all(in_shape(equation)[d] == out_shape(equation)[d] for d in others):
@@ -89,10 +92,10 @@ def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any, limit:
         run.refuse("it slices an axis that merges another axis with time", "slice before the axes are merged")
     timeline = run.clock.timeline(size)
     if x.delay is None:
-        return run.make(x.array, x.axis, timeline, None, x.reach)
+        return run.make(x.array, x.axis, timeline, None, x.reach and x.reach.taken(timeline, start, stride))
     delay, first = divmod(x.delay + start, stride)
     array = x.array if stride == 1 else lax.slice_in_dim(x.array, first, None, stride, x.axis)
-    reach = x.reach and x.reach.shifted(*(2 * (start / x.timeline.rate,)))
+    reach = x.reach and x.reach.taken(timeline, start, stride)
     affine = x.affine and (x.affine[0] * stride, x.affine[1] + x.affine[0] * start)
     return run.make(array, x.axis, timeline, delay, reach, affine, x.lineage if stride == 1 else None)
 
@@ -104,7 +107,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
     if x.outer != 1:
         run.refuse("it slices an axis that merges another axis with time", "slice before the axes are merged")
     run.facts.sinks.append((x.timeline, x.delay))
-    size, since = (count - 1) * stride + 1, None
+    size, since, back = (count - 1) * stride + 1, None, None
     if is_symbolic(start):
         back = x.timeline.size - start
         if is_symbolic(back):
@@ -115,7 +118,9 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
         back = int(back)
         run.facts.wait_for(x.timeline, x.delay + back)
         name, old = run.carry("last", lambda: _empty(run, x, back))
-        frames = jnp.concatenate([old, x.array], x.axis)
+        frames = joined = jnp.concatenate([old, x.array], x.axis)
+        if x.late is not None:
+            joined = run.with_late(frames, x.axis, x, x.delay + back)
         run.store(name, lax.slice_in_dim(frames, x.frames, None, axis=x.axis), x.timeline, x.delay)
         end = run.end(x.timeline)
         here = run.start(x.timeline, x.delay)
@@ -123,7 +128,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
         # A recording too short for them gives its first ones, as JAX's indexing does.
         offset = jnp.clip(last - here, 0, x.frames) + jnp.clip(back - last, 0, back)
         places = jnp.clip(offset + np.arange(size, dtype=np.int32), 0, frames.shape[x.axis] - 1)
-        chosen = jnp.take(frames, places, x.axis)
+        chosen = jnp.take(joined, places, x.axis)
     else:
         run.facts.wait_for(x.timeline, x.delay + int(start) + size)
         since = Fraction(x.delay + int(start) + size, x.timeline.per_unit)
@@ -138,7 +143,8 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
         # A recording too short for them gives its last ones, as JAX's indexing does.
         begin = int(start) if end is None else jnp.clip(jnp.minimum(int(start), end - size), 0)
         chosen = lax.dynamic_slice_in_dim(kept, begin, size, x.axis)
-    return FinalValue(lax.slice_in_dim(chosen, 0, size, stride, x.axis), since)
+    reach = x.reach and x.reach.picked(0 if back is not None else int(start), stride, count, back=back)
+    return FinalValue(lax.slice_in_dim(chosen, 0, size, stride, x.axis), since, reach)
 
 
 def _empty(run: Pass, x: Chunk, frames: int) -> Any:
@@ -191,9 +197,9 @@ def pad_time(run: Pass, x: Chunk, low: Any, high: Any, interior: int, value: Any
         config = [(0, 0, 0)] * array.ndim
         config[x.axis] = (0, interior, interior)
         array = lax.pad(array, jnp.asarray(value, array.dtype), config)
-    rate = x.timeline.rate * spacing
-    reach = x.reach and x.reach.shifted(-low / rate, -low / rate)
-    return run.make(array, x.axis, run.clock.timeline(size), x.delay * spacing - int(low), reach)
+    timeline = run.clock.timeline(size)
+    reach = x.reach and x.reach.under(timeline, 1, 1, 1, spacing, int(low))
+    return run.make(array, x.axis, timeline, x.delay * spacing - int(low), reach)
 
 
 def check_pads(run: Pass, low: Any, high: Any) -> None:
@@ -219,6 +225,8 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     if stream.outer != 1:
         run.refuse("it joins along an axis that merges another axis with time", "join before the axes are merged")
     low = sum(int(size) for size in sizes[:place])
+    if low:
+        stream = run.on_time(stream)
     timeline = run.clock.timeline(out_shape(equation)[axis])
     first, last = (
         [value for value, size in zip(operands[part], sizes[part], strict=True) if size]
@@ -227,14 +235,14 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     # What comes after the end may be known as late as that.
     x = run.spread(stream)
     assert x.delay is not None
-    x = run.delayed(x, max(x.delay, known_by(run, first, timeline) + low))
-    assert x.delay is not None
     front = [jnp.asarray(run.plain(value), x.array.dtype) for value in first]
     after = [jnp.asarray(run.plain(value), x.array.dtype) for value in last]
-    array = x.array
+    fixed = jnp.concatenate(front, axis) if len(front) > 1 else front[0] if front else None
+    array, late = x.array, x.late
     where = jnp.asarray(run.indices(x.timeline, x.delay))
-    if low and (isinstance(run.count, int) or x.delay > 0):
-        fixed = jnp.concatenate(front, axis) if len(front) > 1 else front[0]
+    if known_by(run, first, timeline) > x.delay - low:
+        late = Late(fixed, max(value.since for value in first if isinstance(value, FinalValue) and value.since))
+    elif fixed is not None and (isinstance(run.count, int) or x.delay > 0):
         taken = jnp.take(fixed, jnp.clip(where + low, 0, low - 1), axis)
         array = jnp.where(along(where < 0, axis, array.ndim), taken, array)
     end = run.end(x.timeline)
@@ -242,19 +250,10 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
         fixed = jnp.concatenate(after, axis) if len(after) > 1 else after[0]
         taken = jnp.take(fixed, jnp.clip(where - end, 0, fixed.shape[axis] - 1), axis)
         array = jnp.where(along(where >= end, axis, array.ndim), taken, array)
-    shift = low / x.timeline.rate
-    reach = union(x.reach and x.reach.shifted(-shift, -shift), reach_of(run, first), _of_the_end(x, low, last))
-    return run.make(array, axis, timeline, x.delay - low, reach)
-
-
-def _of_the_end(x: Chunk, low: int, after: Sequence[Any]) -> Reach | None:
-    """What frames after the end, and ``low`` in front, depend on: what is known at the end depends on everything."""
-    if not any(isinstance(value, FinalValue) or is_length(value) for value in after):
-        return None
-    rate, unit = x.timeline.rate, x.timeline.unit
-    totals = np.arange(1, (x.timeline.settled + 2) * unit)
-    lag = (totals - 1) * rate.numerator - (x.timeline.length(totals) + low) * rate.denominator
-    return Reach(None, Fraction(max(0, int(lag.max())), rate.numerator))
+    reach = union([x.reach, reach_of(first), reach_of(last)])
+    if reach is not None:
+        reach = (x.reach or Reach.of_nothing(x.timeline)).joined(timeline, reach_of(first), low, reach_of(last))
+    return dataclasses.replace(run.make(array, axis, timeline, x.delay - low, reach), late=late)
 
 
 RULES = {"slice": slice_, "pad": pad}

@@ -61,10 +61,15 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     assert x.delay is not None
     spacing, low = window.spacing, int(window.low)
     delay = (x.delay * spacing - low + window.extent) // window.stride
-    delay = max(delay, run.clock.timeline(size).certain)
+    timeline = run.clock.timeline(size)
+    delay = max(delay, timeline.certain)
+    if x.late is not None and (wait := x.late.first_pass * timeline.per_unit - delay) > 0:
+        x = run.delayed(x, x.delay + -(-wait * window.stride // spacing))
+        assert x.delay is not None
+        delay = (x.delay * spacing - low + window.extent) // window.stride
     # All below in frames of the padded operand, from its frame n * q * spacing on, n being the pass.
     first = -delay * window.stride
-    frames = run.frames_of(run.clock.timeline(size))
+    frames = run.frames_of(timeline)
     end = first + (frames - 1) * window.stride + window.extent + 1
     latest, earliest = (end - 1 - low) // spacing, -((low - first) // spacing)
     # The history is one of the function, whatever the pulse: that of a short one may have no frame under its windows.
@@ -74,8 +79,7 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     else:
         under = lax.slice_in_dim(under, 0, latest - earliest + 1, axis=axis)
     pads = (earliest * spacing + low - first, end - 1 - low - latest * spacing)
-    rate = x.timeline.rate * spacing
-    reach = x.reach and x.reach.shifted(-low / rate, (window.extent - low) / rate)
+    reach = x.reach and x.reach.under(timeline, window.length, window.stride, window.dilation, spacing, low)
     return Framed(under, axis, pads, delay, reach)
 
 

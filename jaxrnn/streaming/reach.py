@@ -1,0 +1,328 @@
+"""Reach: which input frames each frame of a value depends on.
+
+A `Reach` is a small expression that the rules build while they run: the input, taken, windowed, joined. Nothing is
+computed until somebody asks. Then the expression is evaluated on recordings of a few lengths, with one interval of
+input frames for every frame of the value, so look-ahead and receptive field are exact at the beginning, in the middle
+and at the end of a recording.
+
+An interval is all that is kept: a frame that reads input frames 0 and 7 counts as one that reads 0 to 7.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrnn.streaming.timeline import LARGEST, Clock, Timeline
+
+#: The first input frame of a value that depends on all of the past, and bounds of a frame that depends on no input.
+_ALL, _EMPTY = -(1 << 40), 1 << 40
+
+
+class Span(NamedTuple):
+    """The earliest and the latest input frame that each frame of a value depends on, ``int64[frames]``."""
+
+    first: np.ndarray
+    last: np.ndarray
+
+    @classmethod
+    def empty(cls, frames: int) -> Span:
+        """Return the span of frames that depend on no input."""
+        return cls(np.full(frames, _EMPTY), np.full(frames, -_EMPTY))
+
+    def at(self, places: np.ndarray) -> Span:
+        """Return the frames at some places; a place outside depends on no input."""
+        inside = (places >= 0) & (places < len(self.first))
+        if not len(self.first):
+            return Span.empty(len(places))
+        places = np.clip(places, 0, len(self.first) - 1)
+        return Span(np.where(inside, self.first[places], _EMPTY), np.where(inside, self.last[places], -_EMPTY))
+
+    def together(self) -> Span:
+        """Return one frame that depends on whatever any of the frames does."""
+        return Span(
+            np.min(self.first, keepdims=True, initial=_EMPTY), np.max(self.last, keepdims=True, initial=-_EMPTY)
+        )
+
+    def __or__(self, other: Span) -> Span:
+        return Span(np.minimum(self.first, other.first), np.maximum(self.last, other.last))
+
+
+class Reach:
+    """The input frames that the frames of a value depend on. Equal expressions are one object.
+
+    A value that is known at the end, or after the first frames, has one interval.
+
+    Args:
+        frames: the number of frames for a number of input frames, in units of the trace.
+        compute: ``(total, *spans of the parents) -> span``.
+        parents: reaches that this one is computed from.
+    """
+
+    def __init__(self, frames: Callable[[int], int], compute: Callable[..., Span], parents: tuple[Reach, ...]):
+        self._frames, self._compute, self._parents = frames, compute, parents
+        self._extents: dict[Any, Extent] = {}
+
+    # -- expressions
+
+    @staticmethod
+    def of_input(timeline: Timeline, times: int, multiple: int) -> Reach:
+        """Return the reach of an input that has ``times`` frames for every ``multiple`` input frames."""
+
+        def compute(total: int) -> Span:
+            own = np.arange(_count(timeline, total)) * multiple // times
+            return Span(own, own)
+
+        return _interned(timeline, compute, ("input", timeline, times, multiple), ())
+
+    @staticmethod
+    def of_nothing(timeline: Timeline) -> Reach:
+        """Return the reach of frames that depend on no input."""
+        return _interned(timeline, lambda total: Span.empty(_count(timeline, total)), ("nothing", timeline), ())
+
+    def __or__(self, other: Reach) -> Reach:
+        if self is other:
+            return self
+        parts = {*self._parts, *other._parts}
+        covered = {part._parents[0] for part in parts if part._compute is _accumulated}
+        parts = sorted(parts - covered, key=id)
+        return parts[0] if len(parts) == 1 else _interned(self._frames, _union, ("union",), tuple(parts))
+
+    @property
+    def _parts(self) -> tuple[Reach, ...]:
+        return self._parents if self._compute is _union else (self,)
+
+    @property
+    def unbounded(self) -> Reach:
+        """The reach of frames that depend on these and on all before them."""
+        parts = (
+            part if part._compute is _accumulated else _interned(part._frames, _accumulated, ("past",), (part,))
+            for part in self._parts
+        )
+        return functools.reduce(operator.or_, parts)
+
+    def taken(self, timeline: Timeline, start: int, stride: int) -> Reach:
+        """Return the reach of frames ``start``, ``start + stride``, ..."""
+
+        def compute(total: int, span: Span) -> Span:
+            return span.at(start + stride * np.arange(_count(timeline, total)))
+
+        return _interned(timeline, compute, ("take", timeline, start, stride), (self,))
+
+    def under(self, timeline: Timeline, length: int, stride: int, dilation: int, spacing: int, low: int) -> Reach:
+        """Return the reach of windows, in the terms of ``lax.conv_general_dilated``.
+
+        Frames are spread by `spacing` and padded by `low` in front; window j sees `length` of these, `dilation` apart,
+        from ``j * stride`` on.
+        """
+
+        def compute(total: int, span: Span) -> Span:
+            count = _count(timeline, total)
+            seen = np.arange((count - 1) * stride + (length - 1) * dilation + 1 if count else 0) - low
+            spread = span.at(np.where(seen % spacing, -1, seen // spacing))
+            first = _sliding(np.minimum, spread.first, length, dilation)[::stride]
+            return Span(first[:count], _sliding(np.maximum, spread.last, length, dilation)[::stride][:count])
+
+        key = ("window", timeline, length, stride, dilation, spacing, low)
+        return _interned(timeline, compute, key, (self,))
+
+    def merged(self, timeline: Timeline, times: int) -> Reach:
+        """Return the reach of frames of which every frame gives ``times``."""
+
+        def compute(total: int, span: Span) -> Span:
+            return span.at(np.arange(_count(timeline, total)) // times)
+
+        return _interned(timeline, compute, ("merge", timeline, times), (self,))
+
+    def split(self, timeline: Timeline, times: int) -> Reach:
+        """Return the reach of frames that hold ``times`` of these."""
+        return self.under(timeline, times, times, 1, 1, 0)
+
+    def joined(self, timeline: Timeline, front: Reach | None, low: int, after: Reach | None) -> Reach:
+        """Return the reach of these frames behind ``low`` others, and of what follows; None depends on no input."""
+        parents = [each for each in (front, after) if each is not None]
+
+        def compute(total: int, span: Span, *others: Span) -> Span:
+            places, end = np.arange(_count(timeline, total)) - low, len(span.first)
+            result, values = span.at(places), iter(others)
+            for known, here in ((front, places < 0), (after, places >= end)):
+                if known is not None:
+                    value = next(values)
+                    result = Span(np.where(here, value.first, result.first), np.where(here, value.last, result.last))
+            return result
+
+        key = ("join", timeline, low, front is None, after is None)
+        return _interned(timeline, compute, key, (self, *parents))
+
+    def picked(self, start: int, stride: int, count: int, *, back: int | None = None) -> Reach:
+        """Return the reach of a few frames, from a frame on or from ``back`` frames before the end."""
+
+        def compute(total: int, span: Span) -> Span:
+            begin = start if back is None else max(len(span.first) - back, 0)
+            return span.at(begin + stride * np.arange(count)).together()
+
+        return _interned(_one, compute, ("pick", start, stride, count, back), (self,))
+
+    @property
+    def of_all(self) -> Reach:
+        """The reach of a value that depends on all frames."""
+        return _interned(_one, _over_all, ("all",), (self,))
+
+    def everywhere(self, timeline: Timeline) -> Reach:
+        """Return the reach of frames that all depend on this one value."""
+
+        def compute(total: int, span: Span) -> Span:
+            return span.at(np.zeros(_count(timeline, total), np.int64))
+
+        return _interned(timeline, compute, ("everywhere", timeline), (self,))
+
+    # -- evaluation
+
+    def span(self, total: int, kept: Spans | None = None) -> Span:
+        """Return the intervals in a recording of so many input frames, in units of the trace."""
+        order: list[Reach] = []
+        seen, stack = set(), [(self, False)]
+        while stack:
+            node, done = stack.pop()
+            if done:
+                order.append(node)
+            elif node not in seen and (kept is None or (node, total) not in kept):
+                seen.add(node)
+                stack += [(node, True), *((parent, False) for parent in node._parents)]
+        readers = collections.Counter(parent for node in order for parent in node._parents)
+        spans = {} if kept is None else kept
+        for node in order:
+            spans[node, total] = node._compute(total, *(spans[parent, total] for parent in node._parents))
+            readers.subtract(node._parents)
+            for parent in set(node._parents) if kept is None else ():
+                if not readers[parent]:
+                    del spans[parent, total]  # long recordings have large spans
+        return spans[self, total]
+
+    def extent(self, timeline: Timeline | None, clock: Clock, kept: Spans | None = None) -> Extent:
+        """Return the most that any frame depends on.
+
+        Args:
+            timeline: of the frames; None for a value that is known at the end.
+            clock: of the function.
+            kept: spans that were computed for other values, and those that are computed here.
+        """
+        key = timeline, clock
+        if key not in self._extents:
+            self._extents[key] = self._measured(timeline, clock, kept)
+        return self._extents[key]
+
+    def _measured(self, timeline: Timeline | None, clock: Clock, kept: Spans | None) -> Extent:
+        least, longest = 16, -1
+        while True:
+            lengths = clock.lengths(least)
+            found = [_extent_of(self.span(total, kept), timeline, clock, total) for total in lengths]
+            extent = functools.reduce(operator.or_, found)
+            # The middle of the recording must be free of both ends.
+            far = max(abs(extent.first or 0), abs(extent.last), extent.field or 0)
+            frames = 1 if timeline is None else timeline.per_unit // timeline.unit + 1
+            most = LARGEST if kept is None else LARGEST >> 6
+            if 2 * far // clock.multiple + 8 <= lengths[0] or lengths[-1] <= longest or lengths[-1] * frames > most:
+                return extent
+            longest, least = lengths[-1], 2 * max(least, lengths[0])
+
+
+#: Spans by reach and length of the recording.
+Spans = dict[tuple[Reach, int], Span]
+
+
+class Extent(NamedTuple):
+    """The most that any frame of a value depends on, in input frames.
+
+    Attributes:
+        first: the earliest input frame, counted from the place of the frame; None for all of the past.
+        last: the latest one.
+        field: input frames from the first to the last; None for all of the past.
+    """
+
+    first: int | None
+    last: int
+    field: int | None
+
+    def __or__(self, other: Extent) -> Extent:
+        first = None if self.first is None or other.first is None else min(self.first, other.first)
+        field = None if self.field is None or other.field is None else max(self.field, other.field)
+        return Extent(first, max(self.last, other.last), field)
+
+
+def _extent_of(span: Span, timeline: Timeline | None, clock: Clock, total: int) -> Extent:
+    depends = span.last > -_EMPTY
+    first, last = span.first[depends], span.last[depends]
+    if not len(first):
+        return Extent(0, 0, 0)
+    if timeline is None:
+        places: Any = total * clock.multiple - 1
+    else:
+        places = (np.arange(len(span.first)) * timeline.unit * clock.multiple // timeline.per_unit)[depends]
+    latest = int(np.max(last - places))
+    if np.any(first == _ALL):
+        return Extent(None, latest, None)
+    return Extent(int(np.min(first - places)), latest, int(np.max(last - first)) + 1)
+
+
+#: Every expression by what it is made of: equal ones are one object, so loops can tell that nothing changes any more.
+_EXPRESSIONS: weakref.WeakValueDictionary[Any, Reach] = weakref.WeakValueDictionary()
+
+
+def _interned(
+    frames: Timeline | Callable[[int], int], compute: Callable[..., Span], detail: tuple[Any, ...], parents: Any
+) -> Reach:
+    key = (*detail, *parents)
+    known = _EXPRESSIONS.get(key)
+    if known is None:
+        count = functools.partial(_count, frames) if isinstance(frames, Timeline) else frames
+        known = _EXPRESSIONS.setdefault(key, Reach(count, compute, parents))
+    return known
+
+
+def _count(timeline: Timeline, total: int) -> int:
+    return int(timeline.length(total))
+
+
+def _one(total: int) -> int:
+    return 1
+
+
+def _union(total: int, *spans: Span) -> Span:
+    result = spans[0]
+    for span in spans[1:]:
+        result = result | span
+    return result
+
+
+def _accumulated(total: int, span: Span) -> Span:
+    last = np.maximum.accumulate(span.last)
+    return Span(np.where(last > -_EMPTY, _ALL, _EMPTY), last)
+
+
+def _over_all(total: int, span: Span) -> Span:
+    return _accumulated(total, span.together())
+
+
+def _sliding(extreme: np.ufunc, values: np.ndarray, length: int, dilation: int) -> np.ndarray:
+    """Return the extreme of every window of ``length`` values, ``dilation`` apart, by windows of doubling length."""
+    width = 1
+    while 2 * width <= length:
+        values = extreme(values[: max(len(values) - width * dilation, 0)], values[width * dilation :])
+        width *= 2
+    rest = (length - width) * dilation
+    return extreme(values[: len(values) - rest], values[rest:]) if rest else values
+
+
+def union(reaches: Iterable[Reach | None]) -> Reach | None:
+    """Return the reach of a value that depends on several; None stands for no input."""
+    result = None
+    for reach in reaches:
+        result = reach if result is None else result if reach is None else result | reach
+    return result
