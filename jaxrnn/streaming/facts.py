@@ -23,6 +23,7 @@ def flat_spec(plan: Plan, units: int, multiple: int, *, needs_params: bool) -> S
     pulse = units * plan.clock.unit * multiple
     kinds = plan.facts.kinds
     fields = [extent.field for extent in plan.extents]
+    field = None if None in fields else max((each for each in fields if each is not None), default=0)
     return StepSpec(
         plan.label,
         inputs=tuple(
@@ -37,7 +38,7 @@ def flat_spec(plan: Plan, units: int, multiple: int, *, needs_params: bool) -> S
         multiple=multiple,
         smallest_pulse=plan.clock.unit * multiple,
         look_ahead=max([0, *(extent.last for extent in plan.extents)]),
-        receptive_field=None if None in fields else max(fields, default=0),
+        receptive_field=field,
         joined=plan.layout.joined,
         needs_params=needs_params,
     )

@@ -123,11 +123,13 @@ def _fronts(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]
     }
     sizes = {str(size) for variable in equation.outvars for size in shape_of(variable) if is_symbolic(size)}
     possible = (
-        name in FRAME_BY_FRAME
+        (name in FRAME_BY_FRAME or (name == "gather" and _is_inside_frames(equation, *operands)))
         and len(alike) == 1
         and sizes == {str(late[0].timeline.size)}
         and all(chunk.late is not None or chunk.delay is None for chunk in chunks)
-        and not any(isinstance(value, FinalValue) or is_length(value) for value in operands)
+        and not any(isinstance(value, FinalValue) for value in operands)
+        # The lengths that a shape needs are operands, too.
+        and (name in ("broadcast_in_dim", "reshape") or not any(map(is_length, operands)))
     )
     if not possible:
         return None
@@ -137,6 +139,13 @@ def _fronts(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]
         else value
         for value in operands
     ]
+
+
+def _is_inside_frames(equation: JaxprEqn, x: Any, indices: Any) -> bool:
+    """Return True for a gather that takes the same part of every frame."""
+    numbers = equation.params["dimension_numbers"]
+    touched = {*numbers.start_index_map, *numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    return isinstance(x, Chunk) and x.axis not in touched and not isinstance(indices, Chunk)
 
 
 def _with_fronts(run: Pass, equation: JaxprEqn, operands: Sequence[Any], fronts: Sequence[Any]) -> list[Any]:

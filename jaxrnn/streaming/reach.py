@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrnn.streaming.timeline import LARGEST, Clock, Timeline
+from jaxrnn.streaming.timeline import Clock, Timeline
 
 #: The first input frame of a value that depends on all of the past, and bounds of a frame that depends on no input.
 _ALL, _EMPTY = -(1 << 40), 1 << 40
@@ -60,13 +60,14 @@ class Reach:
     A value that is known at the end, or after the first frames, has one interval.
 
     Args:
-        frames: the number of frames for a number of input frames, in units of the trace.
+        timeline: of the frames; None for one value.
         compute: ``(total, *spans of the parents) -> span``.
         parents: reaches that this one is computed from.
+        wide: a bound of the input frames, in units of the trace, between what this one reads of a parent.
     """
 
-    def __init__(self, frames: Callable[[int], int], compute: Callable[..., Span], parents: tuple[Reach, ...]):
-        self._frames, self._compute, self._parents = frames, compute, parents
+    def __init__(self, timeline: Timeline | None, compute: Callable[..., Span], parents: tuple[Reach, ...], wide: int):
+        self._timeline, self._compute, self._parents, self._wide = timeline, compute, parents, wide
         self._extents: dict[Any, Extent] = {}
 
     # -- expressions
@@ -92,7 +93,7 @@ class Reach:
         parts = {*self._parts, *other._parts}
         covered = {part._parents[0] for part in parts if part._compute is _accumulated}
         parts = sorted(parts - covered, key=id)
-        return parts[0] if len(parts) == 1 else _interned(self._frames, _union, ("union",), tuple(parts))
+        return parts[0] if len(parts) == 1 else _interned(self._timeline, _union, ("union",), tuple(parts))
 
     @property
     def _parts(self) -> tuple[Reach, ...]:
@@ -102,7 +103,7 @@ class Reach:
     def unbounded(self) -> Reach:
         """The reach of frames that depend on these and on all before them."""
         parts = (
-            part if part._compute is _accumulated else _interned(part._frames, _accumulated, ("past",), (part,))
+            part if part._compute is _accumulated else _interned(part._timeline, _accumulated, ("past",), (part,))
             for part in self._parts
         )
         return functools.reduce(operator.or_, parts)
@@ -113,7 +114,7 @@ class Reach:
         def compute(total: int, span: Span) -> Span:
             return span.at(start + stride * np.arange(_count(timeline, total)))
 
-        return _interned(timeline, compute, ("take", timeline, start, stride), (self,))
+        return _interned(timeline, compute, ("take", timeline, start, stride), (self,), abs(start) + stride)
 
     def under(self, timeline: Timeline, length: int, stride: int, dilation: int, spacing: int, low: int) -> Reach:
         """Return the reach of windows, in the terms of ``lax.conv_general_dilated``.
@@ -130,7 +131,7 @@ class Reach:
             return Span(first[:count], _sliding(np.maximum, spread.last, length, dilation)[::stride][:count])
 
         key = ("window", timeline, length, stride, dilation, spacing, low)
-        return _interned(timeline, compute, key, (self,))
+        return _interned(timeline, compute, key, (self,), ((length - 1) * dilation + abs(low)) // spacing + stride)
 
     def merged(self, timeline: Timeline, times: int) -> Reach:
         """Return the reach of frames of which every frame gives ``times``."""
@@ -158,7 +159,7 @@ class Reach:
             return result
 
         key = ("join", timeline, low, front is None, after is None)
-        return _interned(timeline, compute, key, (self, *parents))
+        return _interned(timeline, compute, key, (self, *parents), low)
 
     def picked(self, start: int, stride: int, count: int, *, back: int | None = None) -> Reach:
         """Return the reach of a few frames, from a frame on or from ``back`` frames before the end."""
@@ -167,12 +168,14 @@ class Reach:
             begin = start if back is None else max(len(span.first) - back, 0)
             return span.at(begin + stride * np.arange(count)).together()
 
-        return _interned(_one, compute, ("pick", start, stride, count, back), (self,))
+        return _interned(
+            None, compute, ("pick", start, stride, count, back), (self,), start + stride * count + (back or 0)
+        )
 
     @property
     def of_all(self) -> Reach:
         """The reach of a value that depends on all frames."""
-        return _interned(_one, _over_all, ("all",), (self,))
+        return _interned(None, _over_all, ("all",), (self,))
 
     def everywhere(self, timeline: Timeline) -> Reach:
         """Return the reach of frames that all depend on this one value."""
@@ -186,15 +189,7 @@ class Reach:
 
     def span(self, total: int, kept: Spans | None = None) -> Span:
         """Return the intervals in a recording of so many input frames, in units of the trace."""
-        order: list[Reach] = []
-        seen, stack = set(), [(self, False)]
-        while stack:
-            node, done = stack.pop()
-            if done:
-                order.append(node)
-            elif node not in seen and (kept is None or (node, total) not in kept):
-                seen.add(node)
-                stack += [(node, True), *((parent, False) for parent in node._parents)]
+        order = [node for node in self._ancestors() if kept is None or (node, total) not in kept]
         readers = collections.Counter(parent for node in order for parent in node._parents)
         spans = {} if kept is None else kept
         for node in order:
@@ -219,18 +214,35 @@ class Reach:
         return self._extents[key]
 
     def _measured(self, timeline: Timeline | None, clock: Clock, kept: Spans | None) -> Extent:
-        least, longest = 16, -1
+        least, longest, bound = 16, -1, self._bound(clock)
         while True:
             lengths = clock.lengths(least)
             found = [_extent_of(self.span(total, kept), timeline, clock, total) for total in lengths]
             extent = functools.reduce(operator.or_, found)
             # The middle of the recording must be free of both ends.
             far = max(abs(extent.first or 0), abs(extent.last), extent.field or 0)
-            frames = 1 if timeline is None else timeline.per_unit // timeline.unit + 1
-            most = LARGEST if kept is None else LARGEST >> 6
-            if 2 * far // clock.multiple + 8 <= lengths[0] or lengths[-1] <= longest or lengths[-1] * frames > most:
+            if 2 * far // clock.multiple + 8 <= lengths[0] or lengths[-1] <= longest:
                 return extent
-            longest, least = lengths[-1], 2 * max(least, lengths[0])
+            if lengths[0] > 2 * bound + 8:  # it grows with the recording, such as from the first frame to the last
+                return extent._replace(first=None, field=None)
+            longest, least = lengths[-1], min(2 * max(least, lengths[0]), 2 * bound + 9)
+
+    def _bound(self, clock: Clock) -> int:
+        """Return a number of input frames, in units of the trace, from which all windows together see fewer."""
+        return sum(node._wide for node in self._ancestors()) + 4 * clock.unit
+
+    def _ancestors(self) -> list[Reach]:
+        """Return what this one is computed from and itself, parents first."""
+        order: list[Reach] = []
+        seen, stack = set(), [(self, False)]
+        while stack:
+            node, done = stack.pop()
+            if done:
+                order.append(node)
+            elif node not in seen:
+                seen.add(node)
+                stack += [(node, True), *((parent, False) for parent in node._parents)]
+        return order
 
 
 #: Spans by reach and length of the recording.
@@ -261,9 +273,8 @@ def _extent_of(span: Span, timeline: Timeline | None, clock: Clock, total: int) 
     first, last = span.first[depends], span.last[depends]
     if not len(first):
         return Extent(0, 0, 0)
-    if timeline is None:
-        places: Any = total * clock.multiple - 1
-    else:
+    places: Any = first  # a value that is known at the end has no place
+    if timeline is not None:
         places = (np.arange(len(span.first)) * timeline.unit * clock.multiple // timeline.per_unit)[depends]
     latest = int(np.max(last - places))
     if np.any(first == _ALL):
@@ -276,22 +287,20 @@ _EXPRESSIONS: weakref.WeakValueDictionary[Any, Reach] = weakref.WeakValueDiction
 
 
 def _interned(
-    frames: Timeline | Callable[[int], int], compute: Callable[..., Span], detail: tuple[Any, ...], parents: Any
+    timeline: Timeline | None, compute: Callable[..., Span], detail: Any, parents: tuple[Reach, ...], frames: int = 0
 ) -> Reach:
+    """Return the one expression of its kind, which reads up to so many frames of a parent."""
     key = (*detail, *parents)
     known = _EXPRESSIONS.get(key)
     if known is None:
-        count = functools.partial(_count, frames) if isinstance(frames, Timeline) else frames
-        known = _EXPRESSIONS.setdefault(key, Reach(count, compute, parents))
+        times = [parent._timeline for parent in parents if parent._timeline is not None]
+        wide = max((-(-frames * each.unit // each.per_unit) for each in times), default=0)
+        known = _EXPRESSIONS.setdefault(key, Reach(timeline, compute, parents, wide))
     return known
 
 
 def _count(timeline: Timeline, total: int) -> int:
     return int(timeline.length(total))
-
-
-def _one(total: int) -> int:
-    return 1
 
 
 def _union(total: int, *spans: Span) -> Span:

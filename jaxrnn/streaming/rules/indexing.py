@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -116,6 +117,8 @@ def _known_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Fina
         equation, [first.array, places if end is None else jnp.minimum(places, (end - 1).astype(places.dtype))]
     )
     fills = equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP and jnp.issubdtype(array.dtype, jnp.inexact)
+    low = int(np.min(indices))
+    first = dataclasses.replace(first, reach=x.reach and x.reach.picked(low, 1, int(np.max(indices)) + 1 - low))
     if end is None or not fills:
         return first.holding(array)
     batch = [d for d in range(array.ndim) if d not in equation.params["dimension_numbers"].offset_dims]
