@@ -273,7 +273,7 @@ def _extent_of(span: Span, timeline: Timeline | None, clock: Clock, total: int) 
     first, last = span.first[depends], span.last[depends]
     if not len(first):
         return Extent(0, 0, 0)
-    places: Any = first  # a value that is known at the end has no place
+    places: Any = last  # a value that is known at the end has no place of its own
     if timeline is not None:
         places = (np.arange(len(span.first)) * timeline.unit * clock.multiple // timeline.per_unit)[depends]
     latest = int(np.max(last - places))
