@@ -31,10 +31,13 @@ class Measured:
 
 
 def changes(function: Callable[..., Any], x: np.ndarray, axis: int) -> list[np.ndarray]:
-    """Return ``bool[frames, ...]`` for each output: which elements change when one input frame does."""
+    """Return ``bool[input frames, ...]`` for each output: which elements change when one input frame does.
+
+    A frame becomes another one, and NaN: NaN shows what is too small to see, and another one what NaN is hidden from.
+    """
     rng = np.random.default_rng(5)
     changed: list[Any] | None = None
-    for scale in (1.0, -3.0):
+    for scale in (1.0, np.nan):
         # The recording as it is goes along: a batch may be computed in another order than one recording.
         copies = np.stack([x] * (x.shape[axis] + 1))
         for frame in range(x.shape[axis]):
@@ -81,9 +84,11 @@ def least_delays(function: Callable[..., Any], streamed: Streamed, x: np.ndarray
     compiled = jax.jit(function)
     for pulses in (*range(1, 7), total // unit // 2):
         given, ends = pulses * unit, [int(length) for length in allowed if length >= pulses * unit]
-        other = recording(x.shape, x.dtype, 77)
-        other = np.concatenate([np.take(x, range(given), axis), np.take(other, range(given, total), axis)], axis)
+        begin, end = np.take(x, range(given), axis), np.take(recording(x.shape, x.dtype, 77), range(given, total), axis)
+        other = np.concatenate([begin, end], axis)
         recordings = [x, other, *(np.take(other, range(end), axis) for end in ends[: unit + 1])]
+        if np.issubdtype(x.dtype, np.floating):
+            recordings.append(np.concatenate([begin, np.full_like(end, np.nan)], axis))
         found = [list(map(np.asarray, jax.tree.leaves(compiled(each)))) for each in recordings]
         for index, (kind, *outputs) in enumerate(zip(plan.outputs, *found, strict=True)):
             if isinstance(kind, Chunk):

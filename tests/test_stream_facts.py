@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from architectures import ARCHITECTURES, WIDTH
 from facts_verifier import check_facts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stream_functions import CASES, VARIANTS
+from streaming_verifier import check_values
 from test_stream_random import CHANNELS, chain, convolution, other_length, same_length, undecided_by_jax
 
 import jaxrnn
@@ -20,23 +22,57 @@ import jaxrnn
 LARGER = {
     "bits of all frames": "one changed frame changes no bit of all",
     "branch": "it looks ahead in the branch that is not taken",
-    "frames by a table of numbers": "the window is zero at both ends",
-    "running product": "later products are too small to differ",
+    # Mirrored frames make frame 0 late. A step gives as many frames as the one before, so all later frames wait too.
+    "EnCodec encoder": "latent frame 0 waits for a mirrored frame of the next pulse",
+    "masked spectrum": "spectrum 0 waits for a mirrored frame two hops later",
+    # The first frames of a transposed convolution wait for repeated frames, and a slice cuts them off.
+    "BigVGAN": "frames that are cut off wait for repeated frames",
 }
+
+
+def check_case(name, case, width):
+    """Hold the facts of a function against what is measured."""
+    options = {key: case.options[key] for key in ("multiple", "constraints") if key in case.options}
+    multiple = options.get("multiple", 1)
+    example = jax.ShapeDtypeStruct((12 * multiple, width), case.options.get("dtype", np.float32))
+    streamed = jaxrnn.stream(case.function, example, axes=0, **options)
+    lengths = range(0, max(36, 4 * streamed.smallest_pulse) + 1, streamed.smallest_pulse)
+    total = max(length for length in lengths if streamed._plan.lengths.allow(length // multiple))
+    check_facts(case.function, streamed, (total, width), total=total, larger=name in LARGER)
+    return streamed
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.thorough if name in VARIANTS else ()) for name in CASES]
 )
 def test_facts_are_what_is_measured(name):
-    case = CASES[name]
-    options = {key: case.options[key] for key in ("multiple", "constraints") if key in case.options}
-    multiple = options.get("multiple", 1)
-    example = jax.ShapeDtypeStruct((12 * multiple, 3), case.options.get("dtype", np.float32))
-    streamed = jaxrnn.stream(case.function, example, axes=0, **options)
-    lengths = range(0, max(36, 4 * streamed.smallest_pulse) + 1, streamed.smallest_pulse)
-    total = max(length for length in lengths if streamed._plan.lengths.allow(length // multiple))
-    check_facts(case.function, streamed, (total, 3), total=total, larger=name in LARGER)
+    check_case(name, CASES[name], 3)
+
+
+#: Delay, look-ahead and receptive field of `ARCHITECTURES`.
+KNOWN = {
+    "BigVGAN": (51, 11, 23),
+    "EnCodec encoder": (7, 55, None),
+    "EnCodec decoder": (48, 6, None),
+    "Mimi encoder": (0, 7, None),
+    "masked spectrum": (8, 7, None),
+}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_facts_of_architectures(name):
+    case = ARCHITECTURES[name]
+    streamed = check_case(name, case, WIDTH)
+    assert (streamed.delay, streamed.look_ahead, streamed.receptive_field) == KNOWN[name]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architectures_are_exact(name):
+    case = ARCHITECTURES[name]
+    least = 7 if "constraints" in case.options else 1
+    lengths = (least, least + 1, least + 6, 25)
+    check_values(case.function, (20, WIDTH), lengths=lengths, chunkings=((1,), (3, 1)), **case.options)
 
 
 @st.composite
