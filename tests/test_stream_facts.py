@@ -36,7 +36,7 @@ def check_case(name, case, width):
     multiple = options.get("multiple", 1)
     example = jax.ShapeDtypeStruct((12 * multiple, width), case.options.get("dtype", np.float32))
     streamed = jaxrnn.stream(case.function, example, axes=0, **options)
-    lengths = range(0, max(36, 4 * streamed.smallest_pulse) + 1, streamed.smallest_pulse)
+    lengths = range(0, max(36, 10 * streamed.smallest_pulse) + 1, streamed.smallest_pulse)
     total = max(length for length in lengths if streamed._plan.lengths.allow(length // multiple))
     check_facts(case.function, streamed, (total, width), total=total, larger=name in LARGER)
     return streamed
@@ -108,6 +108,6 @@ def check_network(layers):
     """Hold the facts of layers, one after the other, against what is measured."""
     function = functools.partial(chain, layers)
     streamed = jaxrnn.stream(function, jax.ShapeDtypeStruct((20, CHANNELS), np.float32), axes=0)
-    total = max(30, 4 * streamed.smallest_pulse)
+    total = max(30, 10 * streamed.smallest_pulse)
     total -= total % streamed.smallest_pulse
     check_facts(function, streamed, (total, CHANNELS), total=total, larger=False)
