@@ -63,10 +63,6 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     delay = (x.delay * spacing - low + window.extent) // window.stride
     timeline = run.clock.timeline(size)
     delay = max(delay, timeline.certain)
-    if x.late is not None and (wait := x.late.first_pass * timeline.per_unit - delay) > 0:
-        x = run.delayed(x, x.delay + -(-wait * window.stride // spacing))
-        assert x.delay is not None
-        delay = (x.delay * spacing - low + window.extent) // window.stride
     # All below in frames of the padded operand, from its frame n * q * spacing on, n being the pass.
     first = -delay * window.stride
     frames = run.frames_of(timeline)
@@ -101,5 +97,10 @@ def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, siz
     if x.outer != 1:
         run.refuse("its windows run over an axis that merges time with another axis", "split the axes first")
     x = run.spread(x)
+    if x.late is not None:
+        # Window 0 may see late frames, so it must not leave before these are known.
+        assert x.delay is not None
+        least = x.late.first_pass * run.clock.timeline(size).per_unit * window.stride - window.extent + int(window.low)
+        x = run.delayed(x, max(x.delay, -(-least // window.spacing)))
     padded = window.low != 0 or high != 0 or window.spacing > 1
     return (run.fill(x, value) if padded else x), padded
