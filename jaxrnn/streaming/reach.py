@@ -213,8 +213,13 @@ class Reach:
             self._extents[key] = self._measured(timeline, clock, kept)
         return self._extents[key]
 
+    def content(self, timeline: Timeline) -> tuple[bytes, bytes]:
+        """Return the intervals in a long recording. Reaches of equal content are equal, however they are made."""
+        first, last = self.span(timeline.unit * (2 * self._bound(timeline.unit) // timeline.unit + 1))
+        return first.tobytes(), last.tobytes()
+
     def _measured(self, timeline: Timeline | None, clock: Clock, kept: Spans | None) -> Extent:
-        least, longest, bound = 16, -1, self._bound(clock)
+        least, longest, bound = 16, -1, self._bound(clock.unit)
         while True:
             lengths = clock.lengths(least)
             found = [_extent_of(self.span(total, kept), timeline, clock, total) for total in lengths]
@@ -227,9 +232,9 @@ class Reach:
                 return extent._replace(first=None, field=None)
             longest, least = lengths[-1], min(2 * max(least, lengths[0]), 2 * bound + 9)
 
-    def _bound(self, clock: Clock) -> int:
+    def _bound(self, unit: int) -> int:
         """Return a number of input frames, in units of the trace, from which all windows together see fewer."""
-        return sum(node._wide for node in self._ancestors()) + 4 * clock.unit
+        return sum(node._wide for node in self._ancestors()) + 4 * unit
 
     def _ancestors(self) -> list[Reach]:
         """Return what this one is computed from and itself, parents first."""

@@ -42,7 +42,9 @@ class Template:
         """What must be equal for one to stand for the other."""
         if self.chunk is None:
             return (self.final,)
-        return (self.chunk.axis, self.chunk.delay, self.chunk.outer, str(self.chunk.timeline.size), self.chunk.reach)
+        timeline, reach = self.chunk.timeline, self.chunk.reach
+        reads = None if reach is None else reach.content(timeline)
+        return (self.chunk.axis, self.chunk.delay, self.chunk.outer, str(timeline.size), reads)
 
 
 def around(kinds: Sequence[Template], arrays: Sequence[Any]) -> list[Any]:
