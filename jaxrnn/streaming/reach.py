@@ -213,11 +213,6 @@ class Reach:
             self._extents[key] = self._measured(timeline, clock, kept)
         return self._extents[key]
 
-    def content(self, timeline: Timeline) -> tuple[bytes, bytes]:
-        """Return the intervals in a long recording. Reaches of equal content are equal, however they are made."""
-        first, last = self.span(timeline.unit * (2 * self._bound(timeline.unit) // timeline.unit + 1))
-        return first.tobytes(), last.tobytes()
-
     def _measured(self, timeline: Timeline | None, clock: Clock, kept: Spans | None) -> Extent:
         least, longest, bound = 16, -1, self._bound(clock.unit)
         while True:
@@ -248,6 +243,26 @@ class Reach:
                 seen.add(node)
                 stack += [(node, True), *((parent, False) for parent in node._parents)]
         return order
+
+
+class Content:
+    """A reach that equals others with the same intervals in a long recording, however they are made."""
+
+    def __init__(self, reach: Reach, timeline: Timeline):
+        self._reach, self._unit = reach, timeline.unit
+
+    def __hash__(self) -> int:
+        return hash(Content)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Content):
+            return NotImplemented
+        if self._reach is other._reach:
+            return True
+        reaches = self._reach, other._reach
+        total = self._unit * (2 * max(reach._bound(self._unit) for reach in reaches) // self._unit + 1)
+        one, two = (reach.span(total) for reach in reaches)
+        return np.array_equal(one.first, two.first) and np.array_equal(one.last, two.last)
 
 
 #: Spans by reach and length of the recording.

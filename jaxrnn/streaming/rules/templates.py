@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.reach import Content
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue
 
 
@@ -43,7 +44,7 @@ class Template:
         if self.chunk is None:
             return (self.final,)
         timeline, reach = self.chunk.timeline, self.chunk.reach
-        reads = None if reach is None else reach.content(timeline)
+        reads = None if reach is None else Content(reach, timeline)
         return (self.chunk.axis, self.chunk.delay, self.chunk.outer, str(timeline.size), reads)
 
 
