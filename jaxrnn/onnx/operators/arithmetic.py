@@ -48,7 +48,7 @@ Shapes = Sequence[tuple[int, ...] | None]
 
 
 def shapes_of(operands: Sequence[Any]) -> list[tuple[int, ...] | None]:
-    """Return the shapes of known arrays, and shapes as they are."""
+    """Return the shapes of arrays; shapes are returned unchanged."""
     return [getattr(each, "shape", each) for each in operands]
 
 

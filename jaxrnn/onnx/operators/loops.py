@@ -32,9 +32,9 @@ def types_of(values: Sequence[Value]) -> str:
 def loop(max_trip_count: Value = None, cond: Value = None, *carried: Value, body: Subgraph) -> list[Value]:
     """Loop.
 
-    A loop with a known number of trips becomes a scan, and a loop of one trip its body. A loop whose number of trips
-    depends on data becomes a while loop if it has no scan outputs. Scan outputs whose length depends on data exist only
-    outside of ``jit``, where the loop runs in Python.
+    A loop with a known number of trips becomes a scan; a loop with a single trip becomes its body. If the number of
+    trips depends on data, a loop without scan outputs becomes a while loop. Scan outputs whose length depends on data
+    exist only outside of ``jit``, where the loop runs in Python.
     """
     return _Loop("", None, max_trip_count, cond, *carried, body=body).run()
 

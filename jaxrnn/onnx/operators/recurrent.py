@@ -30,7 +30,7 @@ def make_cells(
     alpha: Sequence[float] | None,
     beta: Sequence[float] | None,
 ) -> list[Cell]:
-    """Return a cell for each direction, with its own activations; a ``clip`` of 0 means no clipping."""
+    """Return a cell for each direction, with the activations of the direction; a ``clip`` of 0 means no clipping."""
     if direction not in DIRECTIONS:
         raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, not {direction!r}")
     count = len(DIRECTIONS[direction])

@@ -45,7 +45,7 @@ def resample(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
 
 
 def _enlarged(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
-    """Enlarge by an integer factor: each element becomes several mixtures of itself and its neighbours."""
+    """Enlarge by an integer factor: an element becomes several mixtures of itself and its neighbours."""
     factor = change.scale.numerator
     if change.scale.denominator != 1:
         return None
@@ -65,7 +65,7 @@ def _enlarged(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
 
 
 def _reduced(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
-    """Shrink by an integer factor: each group of elements becomes the same mixture."""
+    """Shrink by an integer factor: all groups of elements become the same mixture."""
     count = change.scale.denominator
     if change.scale.numerator != 1:
         return None

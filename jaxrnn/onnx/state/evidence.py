@@ -68,7 +68,7 @@ class Edge:
 
     @property
     def is_proved(self) -> bool:
-        """Return True if the flow of elements proves the pair, alone or together with its names."""
+        """Return True if the flow of elements, perhaps with names, proves the pair."""
         return self.rank >= CELL or (self.rank == KEPT and self.affinity == 2)
 
 
@@ -145,8 +145,8 @@ def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Ed
     """Classify a pair by the arithmetic between input and output, which a model may also apply to data.
 
     Arithmetic proves a pair only if it is a written-out LSTM: the cell is partly kept and added to, and the hidden
-    state comes from the next cell. Other arithmetic is stronger evidence if another output depends on the result, or if
-    it counts.
+    state comes from the next cell. Other arithmetic is stronger evidence if a second output depends on the result, or
+    for counters.
     """
     target = flow.outputs[output]
     place, grade = positions(codes), grades(codes)
@@ -306,7 +306,7 @@ def affinity(first: str, second: str) -> int:
 
 
 def says_data(name: str) -> bool:
-    """Return True if a name has a word for data and none for state, or is a word for an input or output alone."""
+    """Return True if a name has a word for data and no word for state, or only words for inputs and outputs."""
     return bool(_DATA.intersection(words(name)) or {*_parts(name)} <= _SIDES) and not says_state(name)
 
 
@@ -316,6 +316,6 @@ def says_state(name: str) -> bool:
 
 
 def says_nothing(name: str) -> bool:
-    """Return True if a name has only numbers, letters without a meaning, and exporters' names of operators."""
+    """Return True if a name has only numbers, letters without a meaning, and exporters' operator names."""
     wordy = any(len(word) > 1 and not word.isdigit() and word not in _OPERATORS for word in words(name))
     return not wordy and not says_data(name)

@@ -330,11 +330,7 @@ def read_facts(proto: onnx.ModelProto, graph: ir.Graph) -> StepFile | None:
 
 
 def stated_state(facts: StepFile, proto: onnx.ModelProto, static: Collection[str]) -> Findings | None:
-    """Return the state that a file declares, or None for a function, which declares no state.
-
-    Returns:
-        None for a function, which says nothing of what its recurrences forget.
-    """
+    """Return the state that a file declares, or None for a function, which declares no state."""
     if facts.kind == FUNCTION:
         return None
     makers = {output: node.name for node in proto.graph.node for output in node.output}

@@ -109,7 +109,7 @@ class Pairing:
         self._take(certain)
 
     def _check_agreement(self, said: Sequence[Edge]) -> None:
-        """Ask about pairs by name if the flow proves another pair with the same input or output."""
+        """Ask about pairs by name if the flow proves a different pair with the same input or output."""
         for edge in said:
             proved = [other for other in self.pairs.values() if other != edge and _uses([other], edge)]
             proved = [other for other in proved if other.is_proved and other.affinity < 2]
@@ -126,10 +126,10 @@ class Pairing:
                 self._take(alone)
 
     def _unnamed(self, arithmetic: bool = False) -> list[Edge]:
-        """Return other possible pairs: their names say nothing, or say state and pair with no other name.
+        """Return other possible pairs: the names have no meaning, or suggest state and pair with no other name.
 
-        A file that names one pair by convention names all pairs. In other files, arithmetic as in cells is asked about,
-        whatever the names are.
+        A file that names a pair by convention names all pairs. In other files, jaxrnn asks about arithmetic as in
+        cells, whatever the names are.
         """
         named = any(edge.affinity == 2 for edge in self.pairs.values())
 
@@ -190,7 +190,7 @@ def _groups(edges: Sequence[Edge]) -> Iterator[list[Edge]]:
 
 
 def _best(edges: list[Edge]) -> tuple[Edge, ...]:
-    """Return the best choice of edges that share nothing: by number, then closeness, then names."""
+    """Return the best choice of disjoint edges: by number, then closeness, then names."""
     sources = list(dict.fromkeys(edge.source for edge in edges))
     if len(sources) > _MAX_ALTERNATIVES:
         return _by_name(edges)

@@ -26,7 +26,7 @@ from jaxrnn.onnx.values import Value
 
 
 def _rows(x: Value, coefficients: tuple[float, ...], intercepts: tuple[float, ...]) -> jax.Array:
-    """Return ``x A' + b``; a vector becomes a matrix of one row."""
+    """Return ``x A' + b``, with a vector as a matrix of a single row."""
     x = jnp.atleast_2d(as_float(x))
     if x.ndim != 2 or not coefficients or len(coefficients) % x.shape[1]:
         raise ValueError(f"{len(coefficients)} coefficients do not fit features of shape {x.shape}")

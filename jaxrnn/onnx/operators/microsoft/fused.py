@@ -45,7 +45,7 @@ def coefficients_of(activation: str) -> tuple[str, ...]:
 
 
 def activate(x: Value, activation: str, coefficients: Sequence[float | None]) -> Value:
-    """Apply an activation to a product; an empty name changes nothing."""
+    """Apply an activation to a product; an empty name returns the product."""
     if not activation:
         if any(value is not None for value in coefficients):
             raise ValueError("coefficients of an activation are given, but no activation is")
