@@ -1,11 +1,11 @@
-"""Data-parallel training of the packaged denoiser over the devices of a machine, in the two ways that JAX has.
+"""Train the packaged denoiser on several devices, in JAX's two styles of data parallelism.
 
     python examples/data_parallel.py --devices 4
 
-Parameters are the same on all devices, and each device has a part of every batch. With `jax.shard_map` one writes what
-one device does, and names the sums over devices; with `jax.sharding.NamedSharding` one says where arrays lie, and the
-compiler finds the sums. Gradients of both are compared with those of one device. Without accelerators, the devices are
-made of the CPU's cores. The signals are drawn from a seed.
+All devices have the same parameters, and each device has a part of the batch. With `jax.shard_map`, you write the
+program of one device and the sums over devices. With `jax.sharding.NamedSharding`, you place the arrays and the
+compiler adds the sums. The script compares the gradients with those of a single device. Without accelerators, CPU cores
+act as devices. The signals are drawn from a seed.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ SECONDS, SNR = 0.5, 0.0
 TOLERANCE = 1e-5
 
 Params = dict[str, jax.Array]
-#: Parameters and a batch to the loss and its gradients.
+#: A function of parameters and a batch that returns the loss and the gradients.
 Gradient = Callable[[Params, tuple[jax.Array, jax.Array]], tuple[jax.Array, Params]]
 
 
 def draw(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Magnitudes of noisy and of clean signals, ``float32[count, time, bins]`` each."""
+    """Return magnitudes of noisy and clean signals, each ``float32[count, time, bins]``."""
     pairs = [mixture(rng, SECONDS, SNR) for _ in range(count)]
     noisy, clean = (np.stack([np.abs(analyse(getattr(pair, name))) for pair in pairs]) for name in ("noisy", "clean"))
     return noisy, clean
 
 
 def loss_of(model: jaxrnn.Model) -> Callable[[Params, tuple[jax.Array, jax.Array]], jax.Array]:
-    """The mean squared error of the denoised magnitudes."""
+    """Return the mean squared error of the denoised magnitudes."""
 
     def loss(params: Params, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
         noisy, clean = batch
@@ -53,7 +53,7 @@ def loss_of(model: jaxrnn.Model) -> Callable[[Params, tuple[jax.Array, jax.Array
 
 
 def by_shard_map(loss: Any, mesh: Mesh) -> Gradient:
-    """Each device runs the function on its part of the batch."""
+    """Return a function that each device runs on a part of the batch."""
     whole, part = PartitionSpec(), PartitionSpec("data")
 
     @jax.jit
@@ -65,19 +65,19 @@ def by_shard_map(loss: Any, mesh: Mesh) -> Gradient:
 
 
 def by_named_sharding(loss: Any, mesh: Mesh) -> Gradient:
-    """One function of whole arrays, which lie on many devices."""
+    """Return a function of whole arrays, which are distributed over devices."""
     whole, part = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     return jax.jit(jax.value_and_grad(loss), in_shardings=(whole, part), out_shardings=whole)
 
 
 def difference(found: Params, expected: Params) -> float:
-    """The largest difference of two gradients, relative to the largest gradient."""
+    """Return the largest difference of two gradients, relative to the largest gradient."""
     largest = max(float(jnp.max(jnp.abs(value))) for value in expected.values())
     return max(float(np.max(np.abs(np.asarray(found[name]) - expected[name]))) for name in expected) / largest
 
 
 def train(gradient: Gradient, params: Params, batch: Any, steps: int) -> list[float]:
-    """The losses of some steps."""
+    """Return the losses of a few steps."""
     optimizer = optax.adam(3e-3)
     state, losses = optimizer.init(params), []
     for _ in range(steps):
@@ -94,10 +94,10 @@ def train(gradient: Gradient, params: Params, batch: Any, steps: int) -> list[fl
 @click.option("--steps", default=5, show_default=True, type=click.IntRange(min=2), help="updates")
 def main(devices: int, batch: int, steps: int) -> None:
     """As above."""
-    jax.config.update("jax_num_cpu_devices", devices)  # of no effect where there are accelerators
+    jax.config.update("jax_num_cpu_devices", devices)  # has no effect if there are accelerators
     if len(jax.devices()) < devices:
         raise click.ClickException(f"there are {len(jax.devices())} device(s); --devices asks for {devices}")
-    # Axes of type Auto leave it to the compiler where what is computed lies.
+    # With axes of type Auto, the compiler places intermediate results.
     mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
     model = jaxrnn.load(PACKAGED)
     loss, data = loss_of(model), draw(np.random.default_rng(0), devices * batch)

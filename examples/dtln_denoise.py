@@ -2,10 +2,10 @@
 
     python examples/dtln_denoise.py noisy.wav denoised.wav --models ../shared/models
 
-The folder holds ``dtln_1.onnx`` and ``dtln_2.onnx`` of https://github.com/breizhn/DTLN (Westhausen and Meyer,
+The folder contains ``dtln_1.onnx`` and ``dtln_2.onnx`` of https://github.com/breizhn/DTLN (Westhausen and Meyer,
 "Dual-signal transformation LSTM network for real-time noise suppression", Interspeech 2020). The first network masks
-a block's magnitude spectrum, the second filters its samples; each carries the state of its two LSTM layers from block
-to block. The first does not wait for the second, so that ``model.scan`` takes each over all blocks at once.
+a block's magnitude spectrum, the second filters its samples; each carries the state of two LSTM layers from block to
+block. The first network does not depend on the second, so ``model.scan`` runs each over all blocks in one call.
 The output lags the input by 384 samples.
 """
 
@@ -38,32 +38,32 @@ def denoise(samples: Samples, model_1: jaxrnn.Model, model_2: jaxrnn.Model) -> S
     """Denoise a recording of 16 kHz.
 
     Args:
-        samples: ``float32[samples]``, at least 512 of them, full scale 1.
-        model_1: the network of magnitudes, ``dtln_1.onnx``.
-        model_2: the network of samples, ``dtln_2.onnx``.
+        samples: ``float32[samples]``, at least 512, full scale 1.
+        model_1: the network for magnitudes, ``dtln_1.onnx``.
+        model_2: the network for samples, ``dtln_2.onnx``.
 
     Returns:
-        ``float32[samples]``, 384 samples late; what is left after the last whole block is zero.
+        ``float32[samples]``, delayed by 384 samples; zero after the last whole block.
     """
     if samples.ndim != 1 or len(samples) < BLOCK:
         raise jaxrnn.InputError(f"expected at least {BLOCK} samples of one channel, not an array {samples.shape}")
     spectra = spectra_of(samples)
     mask = over_blocks(model_1, np.abs(spectra))
     filtered = over_blocks(model_2, np.fft.irfft(spectra * mask))
-    # A block ends where its last new samples do, which is where its first samples are added up and can leave.
+    # When the last samples of a block arrive, its first samples are complete and can leave.
     result = overlap_add(filtered.astype(np.float64), HOP, len(samples))
     result[len(spectra) * HOP :] = 0
     return result.astype(np.float32)
 
 
 def spectra_of(samples: Samples) -> np.ndarray:
-    """``complex128[blocks, 257]``; the first block has 128 samples and silence before them."""
+    """Return spectra ``complex128[blocks, 257]``; the first block is silence and the first 128 samples."""
     padded = np.concatenate([np.zeros(BLOCK - HOP), samples])
     return np.fft.rfft(blocks_of(padded, BLOCK, HOP)[: (len(samples) - (BLOCK - HOP)) // HOP])
 
 
 def over_blocks(model: jaxrnn.Model, features: np.ndarray) -> np.ndarray:
-    """One network over ``[blocks, features]``, from a fresh state: ``float32[blocks, features]``."""
+    """Run a network over ``[blocks, features]`` from a new state, and return ``float32[blocks, features]``."""
     (block,), (result,) = model.spec.inputs, model.spec.outputs
     outputs = scanner(model)({block.name: features.astype(np.float32)[:, None, None]})
     return outputs[result.name][:, 0, 0]

@@ -3,7 +3,7 @@
     python examples/make_corpus.py runs/corpus
     python examples/evaluate_corpus.py runs/corpus/denoising.csv --out runs/evaluation
 
-It is what ``jaxrnn evaluate configs/evaluate_denoiser.yaml`` does, by API; ``pip install -e '.[evaluate]'``.
+The Python version of ``jaxrnn evaluate configs/evaluate_denoiser.yaml``. Requires ``pip install -e '.[evaluate]'``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxrnn.evaluation import Chain, Stage, evaluate, from_manifest
 @click.argument("manifest", type=click.Path(path_type=Path))
 @click.option("--out", default="runs/evaluation", show_default=True, type=click.Path(path_type=Path), help="Results.")
 def main(manifest: Path, out: Path) -> None:
-    """Evaluate the packaged denoiser on the recordings that MANIFEST lists."""
+    """Evaluate the packaged denoiser on the recordings in MANIFEST."""
     try:
         stage = Stage(jaxrnn.load(PACKAGED), takes="magnitude", gives="mask")
         denoiser = Chain((stage,), size=256, hop=128, window="sqrt_hann")

@@ -1,13 +1,13 @@
-"""Export a denoiser as a streaming ONNX file, samples in and samples out, and run it in ONNX Runtime alone.
+"""Export a denoiser from samples to samples as a streaming ONNX file, and run it in ONNX Runtime.
 
     python examples/export_streaming_onnx.py noisy.wav --out runs/streaming
 
-The denoiser that comes with jaxrnn takes spectra. `enhance` puts it into a function of samples, with analysis and
-synthesis as convolutions, for whole recordings. ``jaxrnn.stream`` turns that function into steps of 8 ms, and
-``jaxrnn.export_onnx`` writes a step as ``streaming.onnx``, and what is left when a recording ends as ``flush.onnx``.
-`run_in_onnx_runtime` is all that a program needs to run them: see docs/deploying.md for C++ and the Web.
+The denoiser of the package takes spectra. `enhance` is a function of samples, with analysis and synthesis as
+convolutions, for whole recordings. ``jaxrnn.stream`` turns this function into steps of 8 ms. ``jaxrnn.export_onnx``
+writes a step as ``streaming.onnx`` and the end of a recording as ``flush.onnx``. `run_in_onnx_runtime` runs these files
+without jaxrnn; see docs/deploying.md for C++ and the Web.
 
-Without a recording, the script makes a noisy synthetic voice. It needs ``pip install -e '.[verify,audio]'``.
+Without a recording, the script makes a noisy synthetic voice. Requires ``pip install -e '.[verify,audio]'``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from rich.console import Console
 import jaxrnn
 from jaxrnn.demo import PACKAGED, mixture, si_sdr
 
-#: Samples in a frame and between the starts of two frames: those that the network was trained on.
+#: Samples per frame and per hop, as in the training of the network.
 FRAME, HOP = 256, 128
 BINS = FRAME // 2 + 1
-#: The most by which a sample may differ, of full scale 1.
+#: The largest allowed difference of a sample, full scale 1.
 TOLERANCE = 1e-5
 
 WINDOW = np.sqrt(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(FRAME) / FRAME))
 _FORWARD, _BACK = np.fft.rfft(np.eye(FRAME)).T, np.fft.irfft([np.eye(BINS), 1j * np.eye(BINS)], FRAME)
-#: The real and imaginary parts of a frame's spectrum as a convolution over samples, float32[2 * BINS, 1, FRAME].
+#: Kernel of the convolution from samples to real and imaginary parts of spectra, float32[2 * BINS, 1, FRAME].
 ANALYSIS = (np.concatenate([_FORWARD.real, _FORWARD.imag]) * WINDOW).astype(np.float32)[:, None]
-#: From there back to samples, for a convolution over spectra with gaps between them, float32[1, 2 * BINS, FRAME].
+#: Kernel of the dilated convolution from spectra to samples, float32[1, 2 * BINS, FRAME].
 SYNTHESIS = (_BACK.reshape(2 * BINS, FRAME) * WINDOW)[None, :, ::-1].astype(np.float32)
 
 
@@ -67,7 +67,7 @@ def enhance(model: jaxrnn.Model, params: Any, x: dict[str, Any]) -> dict[str, An
 
 
 def export(folder: Path) -> tuple[jaxrnn.Model, Path]:
-    """Write the denoiser's stream and its flush to a folder, verified: the model, and the file of the stream."""
+    """Write and verify the stream and the flush in a folder; return the model and the path of the stream."""
     model, example = jaxrnn.load(PACKAGED), {"samples": jax.ShapeDtypeStruct((10 * HOP,), jnp.float32)}
     offline = functools.partial(enhance, model)
     streamed = jaxrnn.stream(offline, example, axes={"samples": 0}, params=model.params, pulse=HOP, multiple=HOP)
@@ -81,9 +81,9 @@ def export(folder: Path) -> tuple[jaxrnn.Model, Path]:
 
 
 def run_in_onnx_runtime(path: Path, samples: Samples) -> tuple[Samples, list[float]]:
-    """A recording through a streaming file, 8 ms a step: the enhanced samples, and the seconds of each step.
+    """Run a recording through a streaming file; return the enhanced samples and the seconds of each step of 8 ms.
 
-    Nothing of it needs jaxrnn.
+    This function does not use jaxrnn.
     """
     step, flush = (onnxruntime.InferenceSession(each) for each in (path, path.with_name("flush.onnx")))
     facts = step.get_modelmeta().custom_metadata_map
@@ -96,7 +96,7 @@ def run_in_onnx_runtime(path: Path, samples: Samples) -> tuple[Samples, list[flo
         state = {before: results[after] for before, after in pairs}
         seconds.append(time.perf_counter() - began)
         output.append(results["enhanced"])
-    # The recording is whole pulses: no frame is left over, and what is here belongs to the last one.
+    # The recording consists of whole pulses, so the flush takes no further frames.
     rest = flush.run(
         ["enhanced", "enhanced_count"], {"samples": np.zeros(HOP, np.float32), "valid": np.array(0, np.int32), **state}
     )

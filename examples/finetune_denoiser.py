@@ -1,11 +1,11 @@
-"""Fine-tune the packaged denoiser to a noise that it does badly on, and write it as an ONNX file again.
+"""Fine-tune the packaged denoiser for a new kind of noise, and write the ONNX file.
 
     python examples/finetune_denoiser.py --out runs/denoiser
 
-The denoiser that comes with jaxrnn knows hiss, hum and babble, but no sirens. ``configs/finetune_denoiser.yaml`` says
-how it is trained; ``jaxrnn finetune configs/finetune_denoiser.yaml`` does the training alone. This script shows what it
-gained on signals that were not trained on, and that ONNX Runtime computes from the new file what jaxrnn does. It needs
-``pip install -e '.[train,verify,plot]'`` and less than a minute of one core.
+The denoiser of the package was trained on hiss, hum and babble, but not on sirens. ``configs/finetune_denoiser.yaml``
+describes the training, which ``jaxrnn finetune configs/finetune_denoiser.yaml`` also runs. This script measures the
+gain on new signals, and compares the new file in ONNX Runtime with jaxrnn. Requires ``pip install -e
+'.[train,verify,plot]'``, and takes less than a minute on one core.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from jaxrnn.demo.audio import analyse
 from jaxrnn.training.prepared import prepare_training
 
 CONFIG = Path(__file__).parents[1] / "configs" / "finetune_denoiser.yaml"
-#: What makes the training a matter of seconds: it shows that all works, and gains next to nothing.
+#: Settings for a training of seconds, which only tests the script and gains almost nothing.
 QUICK = {"data.arguments.count": 16, "validation": None, "batch_size": 8, "epochs": 2}
 
 
 def siren(rng: np.random.Generator, samples: int) -> np.ndarray:
-    """A siren of unit power: a tone with harmonics whose pitch goes up and down between 600 and 1500 Hz."""
+    """Return a siren of unit power: harmonics of a pitch between 600 and 1500 Hz that rises and falls."""
     times = np.arange(samples) / RATE
     sweep = abs(2 * ((rng.uniform(0.2, 3) * times + rng.random()) % 1) - 1)
     phase = np.cumsum(2 * np.pi / RATE * rng.uniform(500, 700) * 2.5**sweep)
@@ -40,17 +40,17 @@ def siren(rng: np.random.Generator, samples: int) -> np.ndarray:
 
 
 def draw(rng: np.random.Generator, seconds: float, snr: float, noise: str = "siren") -> Mixture:
-    """A synthetic voice, clean and with a siren, or with one of the noises that the denoiser knows."""
+    """Return a clean synthetic voice, and the voice with a siren or with a familiar noise."""
     samples = round(seconds * RATE)
     make = siren if noise == "siren" else signals.NOISES[noise]
     return signals.mix(signals.voiced(rng, samples), make(rng, samples), snr)
 
 
 def make_examples(count: int, seconds: float, seed: int, snr: tuple[float, float] = (-5, 10)) -> list[dict]:
-    """Examples for training: of a siren and of the noises it knows in turn, so that it forgets nothing.
+    """Return examples with sirens and familiar noises in turn, so that the model does not forget the familiar noises.
 
-    Each has the model's input, ``magnitude[1, time, bins]``, and two complex spectra of its shape: that of the mixture,
-    which the model's mask is multiplied with, and that of the voice, which the product is to be like.
+    An example has the input of the model, ``magnitude[1, time, bins]``, and two complex spectra of the same shape: the
+    mixture, which the mask multiplies, and the voice, which is the target of the product.
     """
     examples = []
     for index in range(count):
@@ -63,13 +63,13 @@ def make_examples(count: int, seconds: float, seed: int, snr: tuple[float, float
 
 
 def mean_si_sdr(model: jaxrnn.Model | None, noise: str, snr: float, count: int) -> float:
-    """The mean SI-SDR in dB of what a model makes of mixtures, or of the mixtures themselves."""
+    """Return the mean SI-SDR in dB of denoised mixtures, or of the mixtures without a model."""
     pairs = [draw(np.random.default_rng([2**20, index]), 4, snr, noise) for index in range(count)]
     return float(np.mean([si_sdr(denoise_at_once(noisy, model) if model else noisy, clean) for clean, noisy in pairs]))
 
 
 def check(file: Path, model: jaxrnn.Model, params: dict[str, jax.Array]) -> float:
-    """The largest difference between ONNX Runtime with the file and `Model.apply` with the parameters."""
+    """Return the largest difference between ONNX Runtime on the file and `Model.apply` with the parameters."""
     spectrum = analyse(draw(np.random.default_rng(7), 2, 0).noisy)[None]
     inputs = {"magnitude": np.abs(spectrum), "h": np.asarray(model.init()["h"])}
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
@@ -87,7 +87,7 @@ def check(file: Path, model: jaxrnn.Model, params: dict[str, jax.Array]) -> floa
 @click.option("--config", default=CONFIG, show_default=True, type=click.Path(path_type=Path), help="Settings.")
 @click.option("--quick", is_flag=True, help="A few seconds' work, to see that all of it runs.")
 def main(out: Path, config: Path, quick: bool) -> None:
-    """Fine-tune the packaged denoiser to sirens; write denoiser.onnx and loss.png to a folder."""
+    """Fine-tune the packaged denoiser on sirens, and write denoiser.onnx and loss.png to a folder."""
     console, began = Console(), time.perf_counter()
     exported = out.absolute() / "denoiser.onnx"
     chosen = {"export": exported, "plot": exported.with_name("loss.png")}

@@ -1,12 +1,12 @@
-"""Fine-tune Silero VAD to speech in loud noise, and write it as an ONNX file again.
+"""Fine-tune Silero VAD for speech in loud noise, and write the ONNX file.
 
     python examples/finetune_vad.py --out runs/vad
 
-Speech that is clean tells by its energy where it is; with noise added, a detector can be taught to find it there. Only
-the decoder of Silero VAD is trained, an LSTM and one layer behind it, in chunks of 1.6 s with the state carried from
-one to the next. ``configs/finetune_vad.yaml`` says how; ``jaxrnn finetune configs/finetune_vad.yaml`` does the training
-alone. It looks for ``silero_vad.onnx`` in JAXRNN_MODELS and for recordings in JAXRNN_AUDIO, and needs
-``pip install -e '.[train,verify,plot,audio]'``.
+In clean speech, the energy shows the active blocks. These labels train the detector on the same speech with added
+noise. Only the decoder of Silero VAD is trained, an LSTM and one layer, in chunks of 1.6 s with the state carried
+between chunks. ``configs/finetune_vad.yaml`` describes the training, which ``jaxrnn finetune
+configs/finetune_vad.yaml`` also runs. The script reads ``silero_vad.onnx`` from JAXRNN_MODELS and recordings from
+JAXRNN_AUDIO. Requires ``pip install -e '.[train,verify,plot,audio]'``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from jaxrnn.demo import signals
 from jaxrnn.training.prepared import prepare_training
 
 CONFIG = Path(__file__).parents[1] / "configs" / "finetune_vad.yaml"
-#: Seconds of the recording from which on nothing is trained or chosen by.
+#: The recording is held out from this second on.
 HELD_OUT = 46
-#: What makes the training a matter of seconds: it shows that all works, and gains nothing.
+#: Settings for a training of seconds, which only tests the script and gains nothing.
 QUICK = {
     "data.arguments.count": 4,
     "data.arguments.seconds": 32 * BLOCK / RATE,
@@ -43,14 +43,14 @@ QUICK = {
 
 
 def speech_blocks(clean: Samples, threshold: float = 30) -> np.ndarray:
-    """Which blocks of a clean recording are speech: those at most so many dB below its loud ones, ``bool[blocks]``."""
+    """Return the speech blocks of a clean recording by their level below the loud blocks, ``bool[blocks]``."""
     blocks = clean[: len(clean) // BLOCK * BLOCK].reshape(-1, BLOCK)
     level = 10 * np.log10(np.mean(blocks**2, axis=1) + 1e-10)
     return level > np.percentile(level, 95) - threshold
 
 
 def add_noise(rng: np.random.Generator, clean: Samples, snr: float) -> Samples:
-    """The recording with synthetic noise of a random kind."""
+    """Return the recording with synthetic noise of a random kind."""
     noise = signals.NOISES[rng.choice(list(signals.NOISES))]
     return signals.mix(clean, noise(rng, len(clean)), snr).noisy
 
@@ -65,16 +65,16 @@ def make_examples(
     snr: tuple[float, float] = (-10, 10),
     seed: int = 0,
 ) -> list[dict]:
-    """Parts of a clean recording of speech with noise added, and which of their blocks are speech.
+    """Return parts of a clean speech recording with added noise, and labels of the speech blocks.
 
     Args:
         recording: WAV, mono, 16 kHz.
-        count: how many.
-        seconds: length of each.
-        start: where in the recording the parts may begin, in seconds.
-        end: where they must end; None for its end.
-        snr: of the noise, in dB, drawn evenly.
-        seed: of all that is drawn.
+        count: number of parts.
+        seconds: length of a part.
+        start: earliest start of a part in the recording, in seconds.
+        end: latest end of a part in seconds; None for the end of the recording.
+        snr: range of the SNR in dB, drawn uniformly.
+        seed: seed of the random generator.
     """
     clean = read_recording(recording)
     speech, size = speech_blocks(clean), round(seconds * RATE / BLOCK)
@@ -91,9 +91,9 @@ def make_examples(
 
 
 def judge(model: jaxrnn.Model, clean: Samples, snr: float) -> tuple[float, float]:
-    """The area under the ROC curve, and the share of blocks that are right with a threshold of 1/2.
+    """Return the area under the ROC curve, and the share of correct blocks at a threshold of 1/2.
 
-    The area is the chance that a block of speech has a higher probability than one without.
+    The area is the chance that a speech block has a higher probability than a block without speech.
     """
     speech = speech_blocks(clean)
     noisy = [add_noise(np.random.default_rng([2**20, index]), clean, snr) for index in range(4)]
@@ -105,9 +105,9 @@ def judge(model: jaxrnn.Model, clean: Samples, snr: float) -> tuple[float, float
 
 
 def check(file: Path, model: jaxrnn.Model, params: dict[str, jax.Array], samples: Samples) -> float:
-    """The largest difference between ONNX Runtime with the file and `Model.apply`, over blocks with their state.
+    """Return the largest difference between ONNX Runtime on the file and `Model.apply`, over blocks with state.
 
-    It is told as a share of the largest number of the array: those of the state grow to 7.
+    The difference is relative to the largest number of the array, because state values grow to 7.
     """
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     run, largest, state = jax.jit(model.apply), 0.0, np.zeros((2, 1, 128), np.float32)
@@ -138,7 +138,7 @@ def check(file: Path, model: jaxrnn.Model, params: dict[str, jax.Array], samples
 )
 @click.option("--quick", is_flag=True, help="A few seconds' work, to see that all of it runs.")
 def main(out: Path, config: Path, models: Path, speech: Path, quick: bool) -> None:
-    """Fine-tune Silero VAD to noise; write silero_vad.onnx and loss.png to a folder."""
+    """Fine-tune Silero VAD on noisy speech, and write silero_vad.onnx and loss.png to a folder."""
     console, began = Console(), time.perf_counter()
     exported = out.absolute() / "silero_vad.onnx"
     chosen = {

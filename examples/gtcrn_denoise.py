@@ -1,10 +1,11 @@
-"""Denoise a recording with GTCRN, a small network with three caches as its state, in one call.
+"""Denoise a recording with GTCRN, a small network with three caches as state, in one call.
 
     python examples/gtcrn_denoise.py noisy.wav denoised.wav --models ../shared/models
 
-The folder holds ``gtcrn.onnx`` of https://github.com/Xiaobin-Rong/gtcrn (Rong et al., "GTCRN: a speech enhancement
-model requiring ultralow computational resources", ICASSP 2024). The network takes one frame's complex spectrum and
-gives the enhanced one; ``model.scan`` takes it over all frames and computes what needs no cache for all at once.
+The folder contains ``gtcrn.onnx`` of https://github.com/Xiaobin-Rong/gtcrn (Rong et al., "GTCRN: a speech enhancement
+model requiring ultralow computational resources", ICASSP 2024). The network maps the
+complex spectrum of a frame to the enhanced spectrum. ``model.scan`` runs it over all frames in one call, and computes
+layers without a cache for all frames at once.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ def denoise(samples: Samples, model: jaxrnn.Model) -> Samples:
     """Denoise a recording of 16 kHz.
 
     Args:
-        samples: ``float32[samples]``, at least 512 of them, full scale 1.
+        samples: ``float32[samples]``, at least 512, full scale 1.
         model: ``gtcrn.onnx``.
 
     Returns:
-        ``float32[samples]``, in time with the input. The first and the last 256 samples fade, for only one frame
-        covers them, and what is left after the last whole frame is zero.
+        ``float32[samples]``, aligned with the input. The first and last 256 samples fade, because only one frame
+        covers them. Samples after the last whole frame are zero.
     """
     if samples.ndim != 1 or len(samples) < FRAME:
         raise jaxrnn.InputError(f"expected at least {FRAME} samples of one channel, not an array {samples.shape}")
@@ -52,7 +53,7 @@ def denoise(samples: Samples, model: jaxrnn.Model) -> Samples:
 
 
 def spectra_of(samples: Samples) -> np.ndarray:
-    """``float32[frames, 1, 257, 1, 2]``: real and imaginary parts of whole frames, the first from sample 0 on."""
+    """Return real and imaginary parts of whole frames, ``float32[frames, 1, 257, 1, 2]``."""
     spectra = np.fft.rfft(blocks_of(samples, FRAME, HOP) * WINDOW)
     return np.stack([spectra.real, spectra.imag], -1).astype(np.float32)[:, None, :, None]
 

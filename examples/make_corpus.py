@@ -1,14 +1,14 @@
-"""Make a corpus to evaluate on: noisy recordings of known SI-SDR, and recordings with labels of where speech is.
+"""Make a corpus for evaluation: noisy recordings with known SI-SDR, and recordings with labels of speech.
 
     python examples/make_corpus.py runs/corpus
     python examples/make_corpus.py runs/corpus --speech recordings --noisy 500
 
-The speech is synthetic, or taken from a folder of clean recordings. ``configs/evaluate_*.yaml`` take what it writes::
+The speech is synthetic, or taken from a folder of clean recordings. The files serve ``configs/evaluate_*.yaml``::
 
     denoising.csv    path, reference, snr, noise: noisy/NNNN.wav and clean/NNNN.wav
     detection.csv    path, reference, snr, noise: detection/NNNN.wav and labels/NNNN.csv, a table of segments
 
-Every file is drawn from its number and the seed alone, so that a larger corpus begins with the smaller one. It needs
+A file depends on its number and the seed only, so a larger corpus begins with the files of a smaller corpus. Requires
 ``pip install -e '.[audio]'``.
 """
 
@@ -30,26 +30,26 @@ from jaxrnn.evaluation.recordings import SAMPLES, open_recording
 
 #: SI-SDR of the recordings in dB, and power of their speech in dB of full scale.
 SNRS, LEVEL = (-5, 0, 5, 10), -26
-#: Blocks of speech are at most so many dB below the loudest one.
+#: Speech blocks are at most this many dB below the loudest block.
 RANGE = 35
 #: A recording with a smaller range of samples, full scale 1, is silent.
 AUDIBLE = 1e-3
-#: How often a part of a recording is drawn until there is speech in it.
+#: Number of attempts to draw a part with speech.
 TRIES = 100
 
-#: Draws ``float32[samples]`` of clean speech.
+#: A function that draws ``float32[samples]`` of clean speech.
 Voice = Callable[[np.random.Generator, int], Samples]
 
 
 def mix(clean: np.ndarray, noise: np.ndarray, si_sdr: float, level: float = LEVEL) -> signals.Mixture:
-    """Add noise so that the mixture's SI-SDR is as asked, and not only on average.
+    """Return clean speech plus noise with an exact SI-SDR.
 
-    Noise that happens to be like the speech would count as speech: that part of it is taken out before it is scaled.
+    The part of the noise along the speech would count as speech, so it is removed before scaling.
 
     Args:
         clean: ``float[samples]``, not constant.
-        noise: the same, not a multiple of it.
-        si_sdr: of the mixture against the clean signal, in dB.
+        noise: ``float[samples]``, not a multiple of ``clean``.
+        si_sdr: SI-SDR of the mixture against the clean signal, in dB.
         level: power of the clean signal in the result, in dB of full scale.
     """
     speech = clean - np.mean(clean, dtype=np.float64)
@@ -61,10 +61,10 @@ def mix(clean: np.ndarray, noise: np.ndarray, si_sdr: float, level: float = LEVE
 
 
 def voice_of(folder: Path) -> Voice:
-    """A voice that says parts of the recordings of a folder.
+    """Return a function that draws parts of the recordings in a folder.
 
     Raises:
-        jaxrnn.InputError: there are none, or they cannot be read.
+        jaxrnn.InputError: the folder has no readable recordings.
     """
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".wav", ".flac"))
     if not paths:
@@ -87,7 +87,7 @@ def voice_of(folder: Path) -> Voice:
 
 
 def with_silence(rng: np.random.Generator, voice: Voice, samples: int) -> Samples:
-    """Speech and silence by turns: of five parts of random length, the second and the fourth are speech."""
+    """Return five parts of random length; the second and the fourth are speech, the others silence."""
     for _ in range(TRIES):
         shares = rng.uniform(0.5, 1.5, 5)
         part = np.searchsorted(np.cumsum(shares / shares.sum()), np.arange(samples) / samples, side="right")
@@ -98,7 +98,7 @@ def with_silence(rng: np.random.Generator, voice: Voice, samples: int) -> Sample
 
 
 def speech_segments(clean: Samples) -> list[tuple[float, float]]:
-    """Where a clean recording is loud, in seconds; short pauses are part of the speech."""
+    """Return the loud segments of a clean recording in seconds; short pauses count as speech."""
     blocks = clean[: len(clean) // BLOCK * BLOCK].reshape(-1, BLOCK)
     level = 10 * np.log10(np.mean(blocks.astype(np.float64) ** 2, axis=1) + 1e-12)
     loud = (level > level.max() - RANGE).astype(np.float32)
@@ -106,7 +106,7 @@ def speech_segments(clean: Samples) -> list[tuple[float, float]]:
 
 
 def drawn(count: int, seconds: tuple[float, float], seed: Sequence[int]) -> Iterator[tuple]:
-    """Of each file its name, its generator, its length in samples, its SI-SDR, and its noise: all by turns."""
+    """Yield the name, generator, length in samples, SI-SDR and noise of each file."""
     names = list(signals.NOISES)
     for index in range(count):
         rng = np.random.default_rng([*seed, index])
@@ -115,7 +115,7 @@ def drawn(count: int, seconds: tuple[float, float], seed: Sequence[int]) -> Iter
 
 
 def make_denoising(out: Path, count: int, seconds: tuple[float, float], seed: int, voice: Voice) -> float:
-    """Noisy recordings, clean ones and their table; the seconds that were made."""
+    """Write noisy and clean recordings and their table; return the seconds of audio."""
     rows, made = [], 0
     for name, rng, samples, snr, noise in drawn(count, seconds, (seed, 0)):
         pair = mix(voice(rng, samples), signals.NOISES[noise](rng, samples), snr)
@@ -128,7 +128,7 @@ def make_denoising(out: Path, count: int, seconds: tuple[float, float], seed: in
 
 
 def make_detection(out: Path, count: int, seconds: tuple[float, float], seed: int, voice: Voice) -> float:
-    """Recordings with speech in places, tables of these places, and their table; the seconds that were made."""
+    """Write recordings with speech segments, and tables of segments and of recordings; return the seconds of audio."""
     rows, made = [], 0
     for name, rng, samples, snr, noise in drawn(count, seconds, (seed, 1)):
         clean = with_silence(rng, voice, samples)
@@ -142,7 +142,7 @@ def make_detection(out: Path, count: int, seconds: tuple[float, float], seed: in
 
 def _write(path: Path, sound: Samples) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A few peaks above full scale would be clipped; scaling changes no SI-SDR.
+    # Peaks above full scale would be clipped; scaling does not change the SI-SDR.
     write_recording(path, sound / max(1.0, float(np.abs(sound).max())))
 
 

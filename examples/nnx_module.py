@@ -1,10 +1,10 @@
-"""An ONNX network inside a Flax NNX module: a voice detector on top of the packaged denoiser, trained as one.
+"""Train a voice detector on top of the packaged denoiser, as one Flax NNX module.
 
     python examples/nnx_module.py --out denoiser_tuned.onnx
 
-The denoiser's mask says in which bins of a frame there is voice; one linear layer makes a decision of it. Both are
-trained together while the denoiser's GRU is frozen by name. Then the detector runs live, a frame at a time, with the
-state in the module, and the denoiser goes back into an ONNX file. The signals are drawn from a seed.
+The mask of the denoiser shows the bins with voice, and a linear layer turns the mask into a decision. Both are trained
+together, with the GRU of the denoiser frozen by name. The detector then runs live, one frame at a time, with the state
+in the module, and the denoiser is written back to an ONNX file. The signals are drawn from a seed.
 """
 
 from __future__ import annotations
@@ -26,26 +26,25 @@ from jaxrnn.demo.audio import BINS, analyse
 SECONDS, SNR = 2.0, 0.0
 #: A frame is voice if it has more than this part of the clean signal's mean energy.
 THRESHOLD = 0.1
-#: The largest difference between the run by frames and the run at once, in logits of some tens at most: they sum the
-#: same terms in another order.
+#: Largest difference between frames and the whole recording, for logits up to a few tens: the order of sums differs.
 TOLERANCE = 1e-3
 
 
 class Detector(nnx.Module):
-    """Magnitudes ``float32[batch, time, BINS]`` to logits ``float32[batch, time]``: voice where they are positive."""
+    """A detector: magnitudes ``float32[batch, time, BINS]`` to logits ``float32[batch, time]``, positive for voice."""
 
     def __init__(self, denoiser: jaxrnn.Model, *, rngs: nnx.Rngs):
         self.denoiser = jaxrnn.nnx.Module(denoiser)
         self.output = nnx.Linear(BINS, 1, rngs=rngs)
 
     def __call__(self, magnitude: jax.Array) -> jax.Array:
-        """The next frames of every stream; the state in the module advances."""
+        """Run the next frames of all streams and advance the state in the module."""
         mask = self.denoiser.step(magnitude=magnitude)["mask"]
         return self.output(mask)[..., 0]
 
 
 def draw(rng: np.random.Generator, count: int) -> tuple[jax.Array, jax.Array]:
-    """Noisy magnitudes ``float32[count, time, BINS]``, and where there is voice, ``bool[count, time]``."""
+    """Return noisy magnitudes ``float32[count, time, BINS]`` and voice labels ``bool[count, time]``."""
     pairs = [mixture(rng, SECONDS, SNR) for _ in range(count)]
     energy = np.stack([np.sum(np.abs(analyse(pair.clean)) ** 2, -1) for pair in pairs])
     magnitude = np.stack([np.abs(analyse(pair.noisy)) for pair in pairs])
@@ -53,13 +52,13 @@ def draw(rng: np.random.Generator, count: int) -> tuple[jax.Array, jax.Array]:
 
 
 def loss_of(detector: Detector, magnitude: jax.Array, voice: jax.Array) -> jax.Array:
-    """Mean binary cross-entropy over all frames, from a fresh state."""
+    """Return the mean binary cross-entropy over all frames, from a new state."""
     detector.denoiser.reset(len(magnitude))
     return jnp.mean(optax.sigmoid_binary_cross_entropy(detector(magnitude), voice.astype(jnp.float32)))
 
 
 def train(detector: Detector, rng: np.random.Generator, frozen: str, steps: int, batch: int) -> list[float]:
-    """Train what is not frozen; the loss at every step."""
+    """Train the parameters that are not frozen; return the loss of each step."""
     trained = nnx.All(nnx.Param, nnx.Not(jaxrnn.nnx.named(frozen, of=detector)))
     optimizer = nnx.Optimizer(detector, optax.adam(1e-2), wrt=trained)
 
@@ -74,7 +73,7 @@ def train(detector: Detector, rng: np.random.Generator, frozen: str, steps: int,
 
 @nnx.jit
 def listen(detector: Detector, magnitude: jax.Array) -> jax.Array:
-    """The next frames, compiled."""
+    """Run the next frames in a compiled call."""
     return detector(magnitude)
 
 

@@ -1,11 +1,11 @@
-"""Teach jaxrnn a primitive of one's own, which then streams, and an operator of one's own, which then loads.
+"""Add a JAX primitive to `stream`, and an ONNX operator to `load`.
 
     python examples/own_primitive_and_operator.py
 
-The primitive is the median of each frame and the two before it, which takes clicks out of a signal.
-`jaxrnn.streaming.register` says how it runs pulse by pulse. The operator is what a file calls ``my.audio::Declick``;
-``jaxrnn.load(..., operators=...)`` says which function that is. The file is then streamed like any other, and compared
-with its whole recording at once.
+The primitive is the median of each frame and the two previous frames, which removes clicks from a signal.
+`jaxrnn.streaming.register` adds the rule for pulses. A file uses the operator ``my.audio::Declick``, and
+``jaxrnn.load(..., operators=...)`` provides the function. The script streams the file, and compares the result with the
+whole recording.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import jaxrnn
 
 FEATURES = 3
 
-# -- a primitive: what it computes, and its shape
+# -- a primitive: values and shapes
 
 median_p = Primitive("median_of_three")
 
 
 def median_of_three(x: jax.Array) -> jax.Array:
-    """The median of each frame and the two before it, zeros before the first; ``x`` is ``float32[time, features]``."""
+    """Return the medians of each frame and the two previous frames (zeros at first) of ``float32[time, features]``."""
     return median_p.bind(x)
 
 
@@ -46,13 +46,13 @@ mlir.register_lowering(median_p, mlir.lower_fun(_whole, multiple_results=False))
 batching.primitive_batchers[median_p] = lambda arrays, axes: (jax.vmap(_whole, axes[0])(*arrays), 0)
 
 
-# -- how it streams: it remembers two frames, and a frame depends on nothing but them and itself
+# -- the rule: the stream remembers two frames, and a frame depends on these and on itself
 
 
 @jaxrnn.streaming.register(median_p)
 def stream_median(run: Any, equation: Any, x: Any) -> Any:
-    """The medians of the frames of one pulse."""
-    x = run.fill(run.spread(x), 0.0)  # frames that do not exist are zeros here, whatever they are elsewhere
+    """Return the medians of the frames of one pulse."""
+    x = run.fill(run.spread(x), 0.0)  # write zeros into frames that do not exist
     frames = run.window(x, 2, "history", initial=0.0)  # time comes first, with two past frames in front
     medians = jnp.median(jnp.stack([frames[:-2], frames[1:-1], frames[2:]]), axis=0)
     reach = x.reach and x.reach.shifted(Fraction(-2) / x.timeline.rate, 0)
@@ -63,7 +63,7 @@ def stream_median(run: Any, equation: Any, x: Any) -> Any:
 
 
 def declick(x: Any, limit: Any = None, *, strength: float = 1.0) -> Any:
-    """Declick: the signal drawn to its median; ``limit``, if it is there, bounds how far."""
+    """Move the signal towards its median, by at most ``limit`` if given."""
     change = strength * (median_of_three(x) - x)
     return x + (change if limit is None else jnp.clip(change, -limit, limit))
 
@@ -72,7 +72,7 @@ OPERATORS = {("my.audio", "Declick"): declick}
 
 
 def file() -> onnx.ModelProto:
-    """A file that uses it."""
+    """Return a file that uses the operator."""
     shape = ["S", FEATURES]
     graph = helper.make_graph(
         [
@@ -98,7 +98,7 @@ def main() -> None:
     difference = float(jnp.max(jnp.abs(live - whole)))
     print(f"\nlargest difference from the whole recording at once: {difference:.1e}")
     if live.shape != whole.shape or difference > 1e-6:
-        raise SystemExit("the stream is not what the whole recording gives")
+        raise SystemExit("the stream differs from the whole recording")
 
 
 if __name__ == "__main__":

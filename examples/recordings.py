@@ -1,4 +1,4 @@
-"""What the examples share: reading and writing recordings, running a model over one, and finding both."""
+"""Shared functions of the examples: find, read and write recordings, and run models over them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Arrays = Mapping[str, Any]
 
 @functools.lru_cache(maxsize=8)
 def scanner(model: jaxrnn.Model) -> Callable[[Arrays], dict[str, np.ndarray]]:
-    """A function from frames, stacked along the first axis, to the outputs for them, from a fresh state.
+    """Return a function from stacked frames to outputs, from a new state.
 
-    It is kept with the model, so that a second recording of the same length compiles nothing.
+    The function is stored with the model, so a second recording of the same length is not compiled again.
     """
     scan = jax.jit(model.scan)
     packed: dict[tuple[tuple[int, ...], ...], Any] = {}
@@ -42,7 +42,7 @@ def scanner(model: jaxrnn.Model) -> Callable[[Arrays], dict[str, np.ndarray]]:
 
 
 def _sizes(model: jaxrnn.Model, shapes: tuple[tuple[int, ...], ...]) -> dict[str, int]:
-    """The sizes of the dimensions that the file leaves open."""
+    """Return sizes for the open dimensions of the file."""
     return {
         name: size
         for info, shape in zip(model.spec.inputs, shapes, strict=True)
@@ -82,7 +82,7 @@ def read_recording(path: Path, at_least: int = 1) -> Samples:
 
 
 def write_recording(path: Path, samples: Samples) -> None:
-    """Write a mono recording of 16 kHz; what is above full scale is clipped."""
+    """Write a mono recording of 16 kHz, clipped at full scale."""
     soundfile = _soundfile()
     try:
         soundfile.write(path, np.clip(samples, -1, 1), RATE)
@@ -91,20 +91,20 @@ def write_recording(path: Path, samples: Samples) -> None:
 
 
 def speed_text(samples: int, seconds: float) -> str:
-    """How long a recording is, how long it took, and the ratio."""
+    """Return a text with the duration of a recording, the processing time, and the ratio."""
     length = samples / RATE
     return f"{length:.1f} s in {seconds:.2f} s with compilation: {length / seconds:.0f} times real time"
 
 
 def blocks_of(samples: np.ndarray, size: int, hop: int) -> np.ndarray:
-    """All whole blocks of a signal, ``[blocks, size]``, each ``hop`` samples after the one before."""
+    """Return all whole blocks of a signal, ``[blocks, size]``, at a distance of ``hop`` samples."""
     return np.lib.stride_tricks.sliding_window_view(samples, size)[::hop]
 
 
 def overlap_add(blocks: np.ndarray, hop: int, samples: int) -> np.ndarray:
-    """The sum of blocks ``[blocks, size]``, each ``hop`` samples after the one before, as ``[samples]``.
+    """Overlap-add blocks ``[blocks, size]`` at a distance of ``hop`` samples, and return ``[samples]``.
 
-    The size is a multiple of the hop; what reaches beyond ``samples`` is dropped.
+    The size is a multiple of the hop. Values beyond ``samples`` are dropped.
     """
     count, size = blocks.shape
     parts = blocks.reshape(count, size // hop, hop)

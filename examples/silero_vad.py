@@ -2,9 +2,9 @@
 
     python examples/silero_vad.py speech.wav --out segments.json --models ../shared/models
 
-The folder holds ``silero_vad.onnx`` of https://github.com/snakers4/silero-vad. The network gives the probability of
-speech in a block of 512 samples, of which it also sees the 64 samples before; ``model.scan`` takes it over all blocks
-and computes the encoder, which needs no state, for all at once.
+The folder contains ``silero_vad.onnx`` of https://github.com/snakers4/silero-vad. The network returns the probability
+of speech in a block of 512 samples, given the 64 samples before the block. ``model.scan`` runs it over all blocks in
+one call, and computes the encoder, which has no state, for all blocks at once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ CONTEXT, BLOCK = 64, 512
 
 
 class Segment(NamedTuple):
-    """A stretch of speech, in seconds."""
+    """A segment of speech, in seconds."""
 
     start: float
     end: float
 
 
 def speech_probability(samples: Samples, model: jaxrnn.Model) -> np.ndarray:
-    """The probability of speech in every block of 512 samples.
+    """Return the probability of speech in each block of 512 samples.
 
     Args:
         samples: ``float32[samples]`` of 16 kHz, full scale 1; the last block is filled up with silence.
@@ -47,7 +47,7 @@ def speech_probability(samples: Samples, model: jaxrnn.Model) -> np.ndarray:
 
 
 def blocks_with_context(samples: Samples) -> np.ndarray:
-    """``float32[blocks, 1, 576]``: every block after the 64 samples before it, silence before the first."""
+    """Return blocks ``float32[blocks, 1, 576]``: 64 previous samples (silence at first) and 512 samples."""
     missing = -len(samples) % BLOCK
     padded = np.concatenate([np.zeros(CONTEXT, np.float32), samples, np.zeros(missing, np.float32)])
     return np.ascontiguousarray(blocks_of(padded, CONTEXT + BLOCK, BLOCK)[:, None])
@@ -61,13 +61,13 @@ def segments(
     shortest_speech: float = 0.25,
     shortest_pause: float = 0.1,
 ) -> list[Segment]:
-    """Stretches of speech, from the block whose probability reaches the threshold to that where it has been lost.
+    """Return segments of speech, from the block that reaches the threshold to the block that falls below it.
 
     Args:
-        probability: ``float[blocks]``, as `speech_probability` gives it.
-        threshold: where speech begins.
-        hysteresis: how far below the threshold it ends.
-        shortest_speech: seconds; what is shorter is left out.
+        probability: ``float[blocks]``, as returned by `speech_probability`.
+        threshold: probability at which speech begins.
+        hysteresis: distance below the threshold at which speech ends.
+        shortest_speech: seconds; shorter segments are dropped.
         shortest_pause: seconds; a shorter pause does not end a segment.
     """
     seconds = BLOCK / RATE

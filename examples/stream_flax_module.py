@@ -1,10 +1,10 @@
-"""Stream a Flax NNX module: written for whole recordings, run pulse by pulse, and trained through the streamed run.
+"""Stream a Flax NNX module that was written for whole recordings, and differentiate through the stream.
 
     python examples/stream_flax_module.py
 
-The module has a causal convolution, one that looks two frames ahead, and a GRU. Nothing in it knows of streaming:
-`jaxrnn.stream` takes the function that merges the module with its parameters and applies it. The random weights and
-frames come from a seed.
+The module has a causal convolution, a convolution with two frames of look-ahead, and a GRU, and no code for streaming.
+`jaxrnn.stream` takes a function that merges the module with its parameters and calls the module. Weights and frames are
+drawn from a seed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from flax import nnx
 import jaxrnn
 
 FEATURES, CHANNELS, HIDDEN = 20, 24, 16
-#: Largest difference between the two runs, relative to the largest number: they sum the same terms in another order, so
-#: they differ by some hundred roundings of float32 (1.2e-7) at most.
+#: Largest relative difference between the two runs: the order of sums differs, so there are up to a few hundred
+#: roundings of float32 (1.2e-7).
 TOLERANCE = 1e-5
 
 
 class Detector(nnx.Module):
-    """Whether there is speech in each frame: ``float32[batch, time, FEATURES]`` to ``float32[batch, time, 1]``."""
+    """A speech detector per frame: ``float32[batch, time, FEATURES]`` to ``float32[batch, time, 1]``."""
 
     def __init__(self, *, rngs: nnx.Rngs):
         self.causal = nnx.Conv(FEATURES, CHANNELS, kernel_size=3, padding="CAUSAL", rngs=rngs)
@@ -47,9 +47,9 @@ class Detector(nnx.Module):
 
 
 def functional(module: nnx.Module) -> tuple[Callable[[Any, jax.Array], jax.Array], Any]:
-    """The module as a function of its parameters and one recording, and the parameters.
+    """Return the module as a function of parameters and one recording, and the parameters.
 
-    What is no parameter (the counter of a random number generator) stays in the function, which works on a copy of it.
+    Other variables (the counter of a random number generator) stay in the function, which works on copies.
     """
     graph, params, rest = nnx.split(module, nnx.Param, ...)
 
@@ -60,7 +60,7 @@ def functional(module: nnx.Module) -> tuple[Callable[[Any, jax.Array], jax.Array
 
 
 def largest_difference(one: Any, other: Any) -> float:
-    """The largest difference between two trees of arrays, relative to the largest number in the second."""
+    """Return the largest difference between two trees of arrays, relative to the largest number of the second tree."""
     pairs = list(zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
     largest = max(float(jnp.max(jnp.abs(b))) for _, b in pairs)
     return max(float(jnp.max(jnp.abs(a - b))) for a, b in pairs) / largest
@@ -71,7 +71,7 @@ def largest_difference(one: Any, other: Any) -> float:
 @click.option("--pulse", default=4, show_default=True, type=click.IntRange(1), help="Frames in each step.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of weights and frames.")
 def main(frames: int, pulse: int, seed: int) -> None:
-    """Stream a Flax NNX module and compare outputs and gradients with those of the module on the whole recording."""
+    """Stream a Flax NNX module, and compare outputs and gradients with the module on the whole recording."""
     apply, params = functional(Detector(rngs=nnx.Rngs(seed)))
     recording = jax.random.normal(jax.random.key(seed), (frames, FEATURES))
     streamed = jaxrnn.stream(apply, recording, axes=0, params=params, pulse=pulse)

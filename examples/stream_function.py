@@ -1,11 +1,11 @@
-"""Stream a plain JAX function: features of sound, in blocks of any size, as they come from a microphone.
+"""Stream a JAX function: features of sound, in blocks of any size, as from a microphone.
 
     python examples/stream_function.py
 
-The function cuts a whole recording into overlapping frames, takes their spectra, removes the mean of everything heard
-so far, smooths over five frames and keeps every second one; beside them it gives the level of the whole recording,
-which is known at the end. `jaxrnn.stream` finds what has to be remembered for it. Then blocks of random sizes run
-through it on one state, and everything is compared with the function on the whole recording.
+The function cuts a recording into overlapping frames, computes spectra, subtracts the running mean, smooths over five
+frames and keeps each second frame. It also returns the level of the whole recording, which is known at the end.
+`jaxrnn.stream` finds the state. The script runs blocks of random sizes on one state, and compares the outputs with the
+function on the whole recording.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ TOLERANCE = 1e-3
 
 
 def features(samples: jax.Array) -> dict[str, jax.Array]:
-    """Spectra in decibels over their running mean, and the level of the whole recording.
+    """Return spectra in decibels relative to their running mean, and the level of the whole recording.
 
     Args:
-        samples: ``float32[samples]``; what is left after the last whole hop counts for the level alone.
+        samples: ``float32[samples]``; samples after the last whole hop only count for the level.
 
     Returns:
-        ``spectra``, ``float32[frames, FRAME / 2 + 1]``, one for two hops; and ``level``, ``float32[]``.
+        ``spectra``, ``float32[frames, FRAME / 2 + 1]``, one per two hops; and ``level``, ``float32[]``.
     """
     hops = samples.shape[0] // HOP
     # A frame is four hops, of which the first three may lie in front of the recording.
@@ -44,26 +44,26 @@ def features(samples: jax.Array) -> dict[str, jax.Array]:
     spectra = decibels(jnp.abs(jnp.fft.rfft(frames * np.hanning(FRAME).astype(np.float32))) ** 2)
     heard = jnp.arange(1, hops + 1, dtype=jnp.float32)[:, None]
     spectra = spectra - jnp.cumsum(spectra, axis=0) / heard
-    # Centred, so that it looks ahead; fixed pads, for those of "SAME" depend on the length where there is a stride.
+    # Centred, with look-ahead; fixed pads, because "SAME" with a stride depends on the length.
     around = (SMOOTHED // 2, SMOOTHED // 2)
     smooth = lax.reduce_window(spectra, 0.0, lax.add, (SMOOTHED, 1), (2, 1), (around, (0, 0))) / SMOOTHED
     return {"spectra": smooth, "level": decibels(jnp.mean(samples**2))}
 
 
 def decibels(power: jax.Array) -> jax.Array:
-    """Ten times the logarithm to base ten, of 1e-10 at least."""
+    """Return ten times the logarithm to base ten, of at least 1e-10."""
     return 10 * jnp.log10(jnp.maximum(power, 1e-10))
 
 
 def blocks(samples: np.ndarray, step: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """A recording in blocks of 1, 2, 3 or 4 steps, the last one of what is left."""
+    """Divide a recording into blocks of 1, 2, 3 or 4 steps; the last block has the rest."""
     sizes = itertools.accumulate(step * size for size in rng.integers(1, 5, len(samples) // step + 1))
     yield from np.split(samples, [size for size in sizes if size < len(samples)])
 
 
 def live(streamed: jaxrnn.Streamed, arriving: Iterator[np.ndarray]) -> dict[str, Any]:
-    """The outputs for blocks as they come; but for the last, each is a multiple of the smallest pulse."""
-    # One compiled step for every size that comes; the state is the same for all.
+    """Return the outputs for blocks; each block except the last is a multiple of the smallest pulse."""
+    # One compiled step per block size; all sizes share one state.
     compiled = functools.cache(lambda size: jax.jit(streamed.with_pulse(size).step))
     state, outputs, rest = streamed.init(), [], np.zeros(0, np.float32)
     for block in arriving:

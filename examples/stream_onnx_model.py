@@ -1,10 +1,10 @@
-"""Stream an ONNX model that was exported for whole recordings: steps, the flush, and how long a step takes.
+"""Stream an ONNX model that was exported for whole recordings, and time a step.
 
     python examples/stream_onnx_model.py keyword_net --models ../shared/models --pulse 2
 
-The folder holds networks with a time axis of open length, such as ``keyword_net.onnx`` and ``filter_net.onnx``; they
-look ahead, and they keep no state from one call to the next. ``model.stream`` turns one into a step that does. Random
-input is run through it pulse by pulse and compared with the model on the whole of it.
+The folder contains networks with an open time axis, such as ``keyword_net.onnx`` and ``filter_net.onnx``. They have
+look-ahead, and keep no state between calls. ``model.stream`` turns such a network into a step with state. The script
+runs random input pulse by pulse, and compares the outputs with the model on the whole input.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import jaxrnn
 
 Arrays = dict[str, Any]
 
-#: Largest difference, relative to the largest number: both runs sum the same terms in another order, layer after layer,
-#: and so differ by some hundred roundings of float32 (1.2e-7) at most.
+#: Largest relative difference between the two runs: the order of sums differs in each layer, so there are up to a few
+#: hundred roundings of float32 (1.2e-7).
 TOLERANCE = 1e-5
 
 
 def random_inputs(model: jaxrnn.Model, axes: dict[str, int], frames: int, seed: int) -> Arrays:
-    """Random input with so many frames; what else the file leaves open is 1."""
+    """Return random input with a number of frames; other open dimensions are 1."""
     rng = np.random.default_rng(seed)
     inputs = {}
     for info in model.inputs:
@@ -40,7 +40,7 @@ def random_inputs(model: jaxrnn.Model, axes: dict[str, int], frames: int, seed: 
 
 
 def input_axes(model: jaxrnn.Model, symbol: str) -> dict[str, int]:
-    """The time axis of every input."""
+    """Return the time axis of each input."""
     without = [str(info) for info in model.inputs if symbol not in (info.shape or ())]
     if without:
         raise jaxrnn.InputError(f"{model.label}: this example needs {symbol} in every input, but there is {without[0]}")
@@ -48,7 +48,7 @@ def input_axes(model: jaxrnn.Model, symbol: str) -> dict[str, int]:
 
 
 def frames_of(arrays: Arrays, axes: dict[str, int], start: int, stop: int) -> Arrays:
-    """The frames from ``start`` up to ``stop`` of arrays with these time axes."""
+    """Return the frames from ``start`` to ``stop`` of arrays with these time axes."""
     return {
         name: np.asarray(x)[tuple(slice(start, stop) if axis == axes[name] else slice(None) for axis in range(x.ndim))]
         for name, x in arrays.items()
@@ -56,7 +56,7 @@ def frames_of(arrays: Arrays, axes: dict[str, int], start: int, stop: int) -> Ar
 
 
 def output_axes(model: jaxrnn.Model, inputs: Arrays, axes: dict[str, int]) -> dict[str, int]:
-    """The time axis of every output: the one that is longer where the input is."""
+    """Return the time axis of each output: the axis that grows with the input."""
     longer = {name: np.concatenate([x, x], axes[name]) for name, x in inputs.items()}
     some, more = (jax.eval_shape(model.apply, model.params, given) for given in (inputs, longer))
     pairs = {name: zip(some[name].shape, more[name].shape, strict=True) for name in some}
@@ -64,8 +64,8 @@ def output_axes(model: jaxrnn.Model, inputs: Arrays, axes: dict[str, int]) -> di
 
 
 def run_live(streamed: jaxrnn.Streamed, params: Any, inputs: Arrays, axes: dict[str, int], frames: int) -> list[Arrays]:
-    """The outputs of step after step, and of the flush for the frames that do not fill a pulse."""
-    # Closed over, the parameters are constants: nothing to hand over, and the compiler may lay them out as it likes.
+    """Return the outputs of all steps and of the flush."""
+    # Closed over, the parameters are constants: no call passes them, and the compiler chooses their layout.
     step = jax.jit(functools.partial(streamed.step, params))
     state, outputs, pulse = streamed.init(params=params), [], streamed.pulse
     whole = frames // pulse * pulse
@@ -77,7 +77,7 @@ def run_live(streamed: jaxrnn.Streamed, params: Any, inputs: Arrays, axes: dict[
 
 
 def compare(outputs: list[Arrays], expected: Arrays, delay: dict[str, int], axes: dict[str, int]) -> None:
-    """Print how far the outputs, less the frames of their delay, are from those for the whole recording."""
+    """Print the difference between the outputs without the delay and the outputs for the whole recording."""
     for name, reference in expected.items():
         axis, first = axes[name], delay[name]
         every = {name: np.concatenate([np.asarray(output[name]) for output in outputs], axis)}
@@ -89,7 +89,7 @@ def compare(outputs: list[Arrays], expected: Arrays, delay: dict[str, int], axes
 
 
 def microseconds(streamed: jaxrnn.Streamed, params: Any, pulse: Arrays, *, closed: bool, steps: int = 300) -> float:
-    """How long a step takes, the median of so many; with the parameters closed over, or handed over in every call."""
+    """Return the median time of a step, with the parameters closed over or passed in each call."""
     step = jax.jit(functools.partial(streamed.step, params) if closed else streamed.step)
     arguments = () if closed else (jax.device_put(params),)
     state, times = streamed.init(params=params), []
@@ -110,7 +110,7 @@ def microseconds(streamed: jaxrnn.Streamed, params: Any, pulse: Arrays, *, close
 @click.option("--frames", default=101, show_default=True, type=click.IntRange(1), help="Frames of the recording.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the input.")
 def main(name: str, models: Path, symbol: str, pulse: int, frames: int, seed: int) -> None:
-    """Stream the network NAME over random input, and compare with the network on the whole of it."""
+    """Stream the network NAME over random input, and compare with the network on the whole input."""
     try:
         (model,) = load_model(models, f"{name}.onnx")
         streamed = model.stream(symbol, pulse)

@@ -1,11 +1,11 @@
-"""Train a selective state space model by associative scans over time, and stream it.
+"""Train a selective state space model with associative scans over time, and stream it.
 
     python examples/stream_state_space_model.py
 
-The network is two blocks as in Mamba: a causal convolution and a state space model whose step size and matrices depend
-on the input, between a norm and a gated residual connection. It learns in some seconds to take the noise from tones
-that come and go. In training, `jaxrnn.associative_scan` is JAX's own, over whole recordings in parallel. Then
-`jaxrnn.stream` makes pulses of it. All signals are drawn from a seed.
+The network has two blocks as in Mamba: a causal convolution and a state space model with input-dependent step size and
+matrices, between a norm and a gated residual connection. It learns in seconds to denoise intermittent tones. In
+training, `jaxrnn.associative_scan` is JAX's function, over whole recordings in parallel. `jaxrnn.stream` then runs the
+network in pulses. All signals are drawn from a seed.
 
 Source: Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023.
 """
@@ -25,21 +25,21 @@ import jaxrnn
 
 WIDTH, CHANNELS, STATES, BLOCKS = 12, 16, 4, 2
 NOISE = 0.5
-#: Largest difference between the two runs, relative to the largest number: they combine the same frames in another
-#: order, so they differ by some hundred roundings of float32 (1.2e-7) at most.
+#: Largest relative difference between the two runs: frames are combined in a different order, so there are up to a few
+#: hundred roundings of float32 (1.2e-7).
 TOLERANCE = 1e-5
 
 
 def affine(first: Any, second: Any) -> Any:
-    """Of ``h -> a * h + b``, given as (a, b), the first and then the second; it is associative."""
+    """Compose two maps ``h -> a * h + b``, each given as (a, b); the composition is associative."""
     return first[0] * second[0], second[0] * first[1] + second[1]
 
 
 class SelectiveStateSpace(nnx.Module):
-    """A diagonal state space model whose step size, input and output depend on the input.
+    """A diagonal state space model with input-dependent step size, input and output.
 
     ``h[t] = exp(-step[t] * rate) * h[t - 1] + step[t] * x[t] * into[t]`` and ``y[t] = h[t] . out[t] + skip * x[t]``, of
-    ``float32[batch, time, channels]``; h has STATES states for each channel.
+    ``float32[batch, time, channels]``; h has STATES states per channel.
     """
 
     def __init__(self, channels: int, *, rngs: nnx.Rngs):
@@ -50,7 +50,7 @@ class SelectiveStateSpace(nnx.Module):
         self.into_and_out = nnx.Linear(channels, 2 * STATES, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Apply it to whole recordings."""
+        """Apply the module to whole recordings."""
         into, out = jnp.split(self.into_and_out(x), 2, axis=-1)
         step = nnx.softplus(self.step(x))[..., None]
         decay = jnp.exp(-step * jnp.exp(self.log_rates[...]))
@@ -59,7 +59,7 @@ class SelectiveStateSpace(nnx.Module):
 
 
 class Block(nnx.Module):
-    """A block of Mamba, with its residual connection: ``float32[batch, time, WIDTH]`` to the same."""
+    """A block of Mamba with a residual connection, from and to ``float32[batch, time, WIDTH]``."""
 
     def __init__(self, *, rngs: nnx.Rngs):
         self.norm = nnx.RMSNorm(WIDTH, rngs=rngs)
@@ -71,14 +71,14 @@ class Block(nnx.Module):
         self.contract = nnx.Linear(CHANNELS, WIDTH, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Apply it to whole recordings."""
+        """Apply the module to whole recordings."""
         inner, gate = jnp.split(self.expand(self.norm(x)), 2, axis=-1)
         inner = self.states(nnx.silu(self.convolution(inner)))
         return x + self.contract(inner * nnx.silu(gate))
 
 
 class Denoiser(nnx.Module):
-    """Samples with noise to samples without, ``float32[batch, time]`` to the same."""
+    """A denoiser from and to samples ``float32[batch, time]``."""
 
     def __init__(self, *, rngs: nnx.Rngs):
         self.embed = nnx.Linear(1, WIDTH, rngs=rngs)
@@ -87,7 +87,7 @@ class Denoiser(nnx.Module):
         self.output = nnx.Linear(WIDTH, 1, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Apply it to whole recordings."""
+        """Apply the module to whole recordings."""
         y = self.embed(x[..., None])
         # The scopes name the entries of the streaming state, and the place in an error message.
         for index, block in enumerate(self.blocks):
@@ -97,7 +97,7 @@ class Denoiser(nnx.Module):
 
 
 def draw(rng: np.random.Generator, count: int, frames: int) -> tuple[jax.Array, jax.Array]:
-    """Tones that come and go, with noise and without: ``float32[count, frames]`` each."""
+    """Return intermittent tones with and without noise, each ``float32[count, frames]``."""
     times = np.arange(frames)
     pitch, beat, phase = rng.uniform([[0.1], [0.01], [0]], [[0.6], [0.05], [6]], (count, 3, 1)).transpose(1, 0, 2)
     clean = np.sin(pitch * times + phase) * (np.sin(beat * times + phase) > 0)
@@ -107,21 +107,21 @@ def draw(rng: np.random.Generator, count: int, frames: int) -> tuple[jax.Array, 
 
 @nnx.jit(static_argnums=0)
 def create(seed: int) -> tuple[Denoiser, nnx.Optimizer]:
-    """A denoiser and its optimizer, in one compiled call."""
+    """Create a denoiser and an optimizer in one compiled call."""
     denoiser = Denoiser(rngs=nnx.Rngs(seed))
     return denoiser, nnx.Optimizer(denoiser, optax.adam(1e-2), wrt=nnx.Param)
 
 
 @nnx.jit
 def update(denoiser: Denoiser, optimizer: nnx.Optimizer, noisy: jax.Array, clean: jax.Array) -> jax.Array:
-    """One step of training; gives the mean squared error before it."""
+    """Run one step of training, and return the mean squared error before the step."""
     loss, gradients = nnx.value_and_grad(lambda denoiser: jnp.mean((denoiser(noisy) - clean) ** 2))(denoiser)
     optimizer.update(denoiser, gradients)
     return loss
 
 
 def live(streamed: jaxrnn.Streamed, samples: jax.Array) -> jax.Array:
-    """The outputs for samples ``float32[1, time]`` that come pulse by pulse."""
+    """Return the outputs for samples ``float32[1, time]``, pulse by pulse."""
     step, state, outputs = jax.jit(streamed.step), streamed.init(), []
     whole = samples.shape[1] // streamed.pulse * streamed.pulse
     for start in range(0, whole, streamed.pulse):
@@ -137,7 +137,7 @@ def live(streamed: jaxrnn.Streamed, samples: jax.Array) -> jax.Array:
 @click.option("--frames", default=1000, show_default=True, type=click.IntRange(1), help="Samples of the stream.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of weights and signals.")
 def main(steps: int, pulse: int, frames: int, seed: int) -> None:
-    """Train a selective state space model, stream it, and compare it with itself on the whole recording."""
+    """Train a selective state space model, stream it, and compare with the model on the whole recording."""
     rng = np.random.default_rng(seed)
     denoiser, optimizer = create(seed)
     losses = [float(update(denoiser, optimizer, *draw(rng, 8, 128))) for _ in range(steps)]

@@ -1,11 +1,12 @@
-"""Train the small recurrent denoiser that comes with jaxrnn, from nothing but synthetic signals.
+"""Train the small recurrent denoiser of the package on synthetic signals.
 
-An ONNX graph is built with random weights and trained as ``configs/demo_denoiser.yaml`` says; the trained weights go
-back into the same graph.
+The script builds an ONNX graph with random weights, trains it as described in ``configs/demo_denoiser.yaml``, and
+writes the trained weights into the same graph.
 
     python examples/train_demo_denoiser.py --config configs/demo_denoiser.yaml --out denoiser.onnx
 
-The same seed gives the same signals and first weights; on one machine and one JAX, the same file.
+The same seed leads to the same signals and initial weights, and, on one machine with one version of JAX, to the same
+file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from jaxrnn.demo.audio import BINS, FRAME, HOP, WINDOW, Samples, analyse
 from jaxrnn.training.prepared import prepare_training
 
 CONFIG = Path(__file__).parent.parent / "configs" / "demo_denoiser.yaml"
-#: Magnitudes below this are taken for silence: 100 dB under a full-scale tone.
+#: Magnitudes below this value count as silence: 100 dB below a full-scale tone.
 FLOOR = 1e-3
 
 ABOUT = """A denoiser of 16 kHz audio: one GRU layer turns magnitudes of short-time spectra (frame 256, hop 128, window
@@ -38,10 +39,10 @@ voiced signals and noises by jaxrnn's examples/train_demo_denoiser.py."""
 
 
 def build(rng: np.random.Generator, hidden: int) -> onnx.ModelProto:
-    """The network with random weights.
+    """Return the network with random weights.
 
-    Its inputs are ``magnitude[batch, time, BINS]`` and ``h[1, batch, hidden]``; its outputs, ``mask`` and ``h_out``,
-    have their shapes.
+    The inputs are ``magnitude[batch, time, BINS]`` and ``h[1, batch, hidden]``. The outputs ``mask`` and ``h_out`` have
+    the same shapes.
     """
 
     def uniform(*shape: int, fan_in: int) -> np.ndarray:
@@ -105,17 +106,17 @@ def build(rng: np.random.Generator, hidden: int) -> onnx.ModelProto:
 
 
 def overlap_add(spectra: jax.Array) -> jax.Array:
-    """Spectra ``[1, count, BINS]`` to the samples that two frames cover: ``[(count - 1) * HOP]``."""
+    """Convert spectra ``[1, count, BINS]`` to the samples covered by two frames, ``[(count - 1) * HOP]``."""
     parts = jnp.fft.irfft(spectra[0], FRAME) * WINDOW
     return (parts[:-1, HOP:] + parts[1:, :HOP]).reshape(-1)
 
 
 def loss(outputs: dict[str, jax.Array], example: dict[str, jax.Array], mask: jax.Array) -> jax.Array:
-    """How far the denoised signal is from the clean one: minus its SNR in tens of dB, and the error of loudness.
+    """Return the loss: minus the SNR of the denoised signal in tens of dB, plus the error of loudness.
 
     The second term is the mean squared error of magnitudes to the power 0.3 (Braun and Tashev, "A consolidated view
-    of loss functions for supervised deep learning-based speech enhancement", 2021); it counts in the pauses, where
-    the first is blind. All signals have one length, so that every frame exists.
+    of loss functions for supervised deep learning-based speech enhancement", 2021); it also counts in pauses,
+    which the first term ignores. All signals have the same length, so all frames exist.
     """
     estimate, target = example["noisy"] * outputs["mask"].astype(jnp.complex64), example["clean"]
     wanted, got = overlap_add(target), overlap_add(estimate)
@@ -132,14 +133,14 @@ def _compressed(spectra: jax.Array) -> jax.Array:
 def mixtures(
     seconds: float, snr: tuple[float, float], level: tuple[float, float], pool: int, seed: int
 ) -> Callable[[np.random.Generator], dict[str, np.ndarray]]:
-    """A function that draws examples: a voice and a noise of a pool, mixed anew.
+    """Return a function that draws examples: a new mixture of a voice and a noise from a pool.
 
     Args:
-        seconds: length of each.
-        snr: in dB, drawn evenly.
-        level: of the voice, in dB below full scale, drawn evenly.
-        pool: how many voices there are, and how many noises; each is made when it is first wanted.
-        seed: of the voices and noises.
+        seconds: length of an example.
+        snr: range of the SNR in dB, drawn uniformly.
+        level: range of the level of the voice in dB of full scale, drawn uniformly.
+        pool: number of voices and of noises; each is made at first use.
+        seed: seed of voices and noises.
     """
     samples = round(seconds * RATE)
 
@@ -158,7 +159,7 @@ def mixtures(
 
 
 def validate(model: jaxrnn.Model, snr: float, count: int = 12, seconds: float = 5.0) -> tuple[float, float]:
-    """Mean SI-SDR in dB before and after, over signals that training never draws."""
+    """Return the mean SI-SDR in dB before and after, over signals that are not used in training."""
     pairs = [signals.mixture(np.random.default_rng(seed), seconds, snr) for seed in range(count)]
     before = [si_sdr(noisy, clean) for clean, noisy in pairs]
     after = [si_sdr(denoise_at_once(noisy, model), clean) for clean, noisy in pairs]
