@@ -1,9 +1,9 @@
-"""Draw the pictures of the pages: what they show of streams is asked of streamed functions, not written down.
+"""Draw the pictures of the pages. Facts about streams come from streamed functions.
 
     python docs/pictures/draw.py --out docs/pictures
 
-The same matplotlib writes the same bytes. Each picture has a background of its own, so that it can be read on a light
-page and on a dark one.
+The same version of matplotlib writes the same bytes. Pictures have a background, so they are readable on light and dark
+pages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILLS = {"input": "#cfe3f7", "state": "#fde3b5", "output": "#cdebd2", "nothing":
 
 
 def box(ax: Axes, x: float, y: float, text: str, kind: str, width: float = 1.0, height: float = 0.8) -> None:
-    """A frame; one that does not exist is an outline of dashes."""
+    """Draw a frame; a frame that does not exist has a dashed outline."""
     absent = kind == "nothing"
     edge = QUIET if absent else INK
     style = (0, (3, 2)) if absent else "-"
@@ -47,14 +47,14 @@ def box(ax: Axes, x: float, y: float, text: str, kind: str, width: float = 1.0, 
 
 
 def note(ax: Axes, x: float, y: float, text: str, **options: Any) -> None:
-    """Words beside a picture."""
+    """Write text."""
     ax.text(x, y, text, **{"color": INK, "fontsize": 10, "va": "center", "ha": "left", **options})
 
 
 def named_part(
     ax: Axes, x: float, y: float, width: float, name: str, kind: str, words: str = "", height: float = 1.9
 ) -> None:
-    """A part with its name and, below it, what it does."""
+    """Draw a box with a name and a description."""
     ax.add_patch(
         FancyBboxPatch((x, y), width, height, "round,pad=0,rounding_size=0.2", facecolor=FILLS[kind], edgecolor=INK)
     )
@@ -64,14 +64,14 @@ def named_part(
 
 
 def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], color: str = INK) -> None:
-    """An arrow from one point to another."""
+    """Draw an arrow."""
     ax.annotate(
         "", end, start, arrowprops={"arrowstyle": "-|>", "color": color, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
     )
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """An empty picture, ``width`` frames wide."""
+    """Return an empty picture, ``width`` frames wide."""
     figure, ax = plt.subplots(figsize=(width * 0.5, height * 0.5), layout="constrained")
     ax.set(xlim=(0, width), ylim=(0, height), aspect="equal")
     ax.axis("off")
@@ -80,12 +80,12 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def smooth(x: jax.Array) -> jax.Array:
-    """The mean of every frame and its two neighbours."""
+    """Return the mean of each frame and both neighbours."""
     return lax.reduce_window(x, 0.0, lax.add, (3,), (1,), ((1, 1),)) / 3
 
 
 def look_ahead() -> Figure:
-    """A centred window over a stream, in one step."""
+    """Draw a centred window over a stream, in one step."""
     streamed = jaxrnn.stream(smooth, jnp.zeros(8), axes=0, pulse=2)
     (history,) = (entry.shape[0] for entry in streamed.state if entry.kind == "history")
     pulse, delay, step = streamed.pulse, streamed.delay, 2
@@ -110,16 +110,21 @@ def look_ahead() -> Figure:
         box(ax, left + frame, 2, str(frame), "output")
         for seen in range(frame - 1, frame + 2):
             arrow(ax, (left + seen + 0.5, 4.95), (left + frame + 0.5, 2.85), QUIET)
-    note(ax, left + here - delay + pulse / 2, 1.6, f"what step {step} hands out", ha="center", color=QUIET)
+    note(ax, left + here - delay + pulse / 2, 1.6, f"output of step {step}", ha="center", color=QUIET)
     ax.plot([end, end], [2, 4.9], color=QUIET, linewidth=1, linestyle=":")
     note(ax, end + 0.25, 2.4, f"delay: {delay} frame")
     late = here + pulse - delay
-    note(ax, 0.2, 0.4, f"Frame {late} of the output needs frame {late + 1} of the input: it leaves with the next step.")
+    note(
+        ax,
+        0.2,
+        0.4,
+        f"Output frame {late} needs input frame {late + 1}, so output frame {late} leaves with the next step.",
+    )
     return figure
 
 
 def branches() -> Figure:
-    """Two branches of different delay, brought together."""
+    """Draw two branches with different delays that are combined."""
     streamed = jaxrnn.stream(lambda x: x - smooth(x), jnp.zeros(8), axes=0)
     (wait,) = (entry.shape[0] for entry in streamed.state if entry.kind == "delay")
     late = jaxrnn.stream(smooth, jnp.zeros(8), axes=0).delay
@@ -151,12 +156,12 @@ def branches() -> Figure:
     frame(11.3, 5.8, late)
     frame(11.3, 2.2, wait)
     frame(15.3, 4.0, streamed.delay)
-    note(ax, 0.3, 0.4, "On the lines: which frame passes in step n, in pulses of one frame.", color=QUIET)
+    note(ax, 0.3, 0.4, "On the lines: the frame that passes in step n, in pulses of one frame.", color=QUIET)
     return figure
 
 
 def timeline() -> Figure:
-    """Which frames every pass holds, and which of them exist."""
+    """Draw the frames of each pass, and the frames that exist."""
     front, behind, window, pulse, total = 2, 3, 6, 4, 9
 
     def function(x: jax.Array) -> jax.Array:
@@ -195,17 +200,17 @@ def timeline() -> Figure:
         0.75,
         f"{total} frames in pulses of {pulse}: step n holds the frames from {pulse} n - delay on.",
     )
-    note(ax, 0.2, 0.1, "Dashed frames do not exist. A pad puts its value there; of an output, the caller drops them.")
+    note(ax, 0.2, 0.1, "Dashed frames do not exist. A pad writes its value there; in an output, the caller drops them.")
     return figure
 
 
 def training_modes() -> Figure:
-    """How a model runs over the frames of an example in training, and what chunks cut."""
+    """Draw the modes of training, and the effect of chunks."""
     frames, left, chunk = 6, 4.3, 3
     figure, ax = canvas(14.6, 13.6)
 
     def calls(y: float, name: str, words: str, sizes: list[int]) -> None:
-        """A row: the calls of the graph, each over so many frames."""
+        """Draw the calls of the graph in one mode."""
         note(ax, 0.2, y + 0.95, name, weight="bold", fontsize=11)
         note(ax, 0.2, y + 0.2, words, fontsize=8.5, color=QUIET)
         first = 0
@@ -217,12 +222,12 @@ def training_modes() -> Figure:
             first += size
 
     def states(y: float, places: list[int], color: str = INK) -> None:
-        """The state before the first frame of calls and after the last one."""
+        """Draw the state between calls."""
         for place in places:
             arrow(ax, (left + 1.6 * place - 0.4, y), (left + 1.6 * place, y), color)
 
     def gradients(y: float, ends: list[tuple[int, int]]) -> None:
-        """Where the gradient of a loss goes back in time."""
+        """Draw the path of the gradient."""
         for first, last in ends:
             arrow(ax, (left + 1.6 * last - 0.4, y), (left + 1.6 * first, y), QUIET)
 
@@ -241,18 +246,18 @@ def training_modes() -> Figure:
 
 
 def overview() -> Figure:
-    """What goes in, what it becomes, and what leaves."""
+    """Draw inputs, functions and results."""
     figure, ax = canvas(20, 8.8)
 
     top, middle, bottom = 6.6, 3.5, 0.4
     named_part(ax, 0.2, middle, 5.0, "model.onnx", "input", "PyTorch, Keras, ...")
     named_part(ax, 0.2, bottom, 5.0, "a JAX function", "input", "Flax, Equinox, ...")
-    named_part(ax, 6.9, top, 5.9, "jit, grad, vmap", "state", "JAX, as always")
+    named_part(ax, 6.9, top, 5.9, "jit, grad, vmap", "state", "any JAX program")
     named_part(ax, 6.9, middle, 5.9, "apply, step, scan", "state", "state in and out")
-    named_part(ax, 6.9, bottom, 5.9, "stream", "state", "in pulses, exactly")
+    named_part(ax, 6.9, bottom, 5.9, "stream", "state", "in pulses, exact")
     named_part(ax, 14.5, top, 5.3, "the file, tuned", "output", "the same graph")
     named_part(ax, 14.5, middle, 5.3, "live streams", "output", "NumPy in and out")
-    named_part(ax, 14.5, bottom, 5.3, "a streaming file", "output", "where no JAX runs")
+    named_part(ax, 14.5, bottom, 5.3, "a streaming file", "output", "for other engines")
     half = 0.95
     for y in (middle, bottom):
         arrow(ax, (5.2, y + half), (6.9, y + half))
@@ -264,18 +269,19 @@ def overview() -> Figure:
 
 
 def parts() -> Figure:
-    """The parts of the package, each above those that it imports."""
+    """Draw the packages, each above the packages that it imports."""
     rows = [
-        [("base modules", "errors, arrays, precision, specs, the protocol of a step, recordings", "nothing")],
-        [("cells", "LSTM, GRU, RNN: one step, one sequence, derivatives; no ONNX", "input")],
+        [("errors, _files, _jax", "exceptions; files and stores; types, precision, mesh axes", "nothing")],
+        [("cells", "LSTM, GRU, RNN, attention, convolutions; no ONNX", "input")],
         [("jaxprs", "evaluate, slice, walk; the schedule of a step; recognised cells", "input")],
-        [("onnx", "file, graph, program, state", "state"), ("streaming", "chunks, a rule for each primitive", "state")],
-        [("model", "load, Model", "state"), ("lowering", "jaxpr to ONNX graph", "state")],
-        [("runtime", "what runs a pure step: Runner, StreamPool, compiled files", "state")],
-        [("verification", "against another engine, pulses against the whole", "output")],
-        [("exporting", "a pure step as a file: names, metadata, first state, flush", "output")],
-        [("nnx, training, evaluation, profiling, inspection, demo", "do not know each other", "output")],
-        [("cli", "one command: jaxrnn", "output")],
+        [("steps, settings", "arrays, the protocol of a step, recordings; settings files", "input")],
+        [("onnx", "file, graph, program, state", "state"), ("streaming", "chunks, a rule per primitive", "state")],
+        [("model", "load, Model", "state")],
+        [("runtime", "Runner, StreamPool, compiled files", "state")],
+        [("verification", "comparison with other engines, and of pulses with the whole", "output")],
+        [("export", "a step as an ONNX file: rules, rewrites, metadata, flush", "output")],
+        [("nnx, training, evaluation, profiling, inspection, demo", "independent of each other", "output")],
+        [("cli", "the commands", "output")],
     ]
     figure, ax = canvas(20, 2.1 * len(rows))
     for level, row in enumerate(rows):
@@ -286,7 +292,7 @@ def parts() -> Figure:
 
 
 def flow() -> Figure:
-    """How one model flows from a file to what runs it."""
+    """Draw the way of a model from a file to live streams."""
     figure, ax = canvas(22, 16.2)
     width, height = 6.0, 1.9
     left, centre, right = 0.2, 8.0, 15.8
@@ -300,7 +306,7 @@ def flow() -> Figure:
         "step": (left, 6.0, "a step", "pack, scan: Schedule", "state"),
         "streamed": (right, 6.0, "Streamed", "streaming", "state"),
         "protocol": (centre, 3.3, "Stepper", "spec, init, step, flush", "output"),
-        "exported": (left, 0.6, "step.onnx, flush.onnx", "exporting, lowering", "input"),
+        "exported": (left, 0.6, "step.onnx, flush.onnx", "export", "input"),
         "compiled": (centre, 0.6, "compiled file", "", "input"),
         "runner": (right, 0.6, "Runner, StreamPool", "evaluation, profile", "output"),
     }
@@ -340,7 +346,7 @@ heads (float[time,8] x) => (float[time,2,4] y)
 
 
 def folding() -> Figure:
-    """Nodes whose values are known while tracing, and the equations that are left of a graph."""
+    """Draw static nodes, and the remaining equations of a graph."""
     proto = onnx.parser.parse_model(HEADS)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((8, 8), np.float32), "W"))
     model = jaxrnn.load(proto)
@@ -350,7 +356,7 @@ def folding() -> Figure:
     figure, ax = canvas(20, 6.4)
     width, gap = 2.7, 0.55
     note(ax, 0.2, 5.9, "nodes of the file", weight="bold")
-    note(ax, 3.45, 2.6, "equations that are left", weight="bold")
+    note(ax, 3.45, 2.6, "remaining equations", weight="bold")
     middles = {}
     for index, name in enumerate(nodes):
         x, known = 0.2 + (width + gap) * index, name not in ("MatMul", "Reshape")
@@ -363,14 +369,14 @@ def folding() -> Figure:
         arrow(ax, (middles[source], 4.15), (middles[source], 1.95), QUIET)
     arrow(ax, (middles["MatMul"] + width / 2, 1.4), (middles["Reshape"] - width / 2, 1.4))
     box(ax, 0.2, 0.05, "", "input", width=0.5, height=0.4)
-    note(ax, 0.9, 0.25, "arrays, computed in every call", fontsize=9)
+    note(ax, 0.9, 0.25, "arrays, computed in each call", fontsize=9)
     box(ax, 7.6, 0.05, "", "state", width=0.5, height=0.4)
-    note(ax, 8.3, 0.25, "known while tracing: numbers and symbols", fontsize=9)
+    note(ax, 8.3, 0.25, "static: numbers and symbols", fontsize=9)
     return figure
 
 
 def schedule() -> Figure:
-    """The parts of a step over a recording."""
+    """Draw the parts of a step over a recording."""
 
     def step(params: dict[str, jax.Array], frame: jax.Array, carry: jax.Array) -> tuple[jax.Array, jax.Array]:
         features = lax.max(frame @ params["encoder"], 0.0)
@@ -386,10 +392,10 @@ def schedule() -> Figure:
     assert isinstance(loop, Loop)
     assert isinstance(after, BatchedEquations)
     columns = [
-        ("of parameters alone", "once, by pack", arranged.fixed, "state"),
-        ("before the loop", "all frames in one go", before.equations, "input"),
+        ("parameters only", "once, by pack", arranged.fixed, "state"),
+        ("before the loop", "all frames at once", before.equations, "input"),
         ("the loop", "frame by frame", loop.equations, "nothing"),
-        ("after the loop", "all frames in one go", after.equations, "output"),
+        ("after the loop", "all frames at once", after.equations, "output"),
     ]
     words = {"mul": "multiply", "dot_general": "product", "max": "maximum", "broadcast_in_dim": "broadcast"}
     figure, ax = canvas(23, 7)
@@ -442,7 +448,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
 
 
 def draw(folder: Path, names: Iterable[str] = PICTURES) -> list[Path]:
-    """Write pictures into a folder; the files."""
+    """Write pictures into a folder, and return the files."""
     # Without these, every run gives other identifiers and another date.
     settings = {"svg.hashsalt": "jaxrnn", "svg.fonttype": "path", "font.family": "DejaVu Sans", "path.simplify": False}
     paths = []
