@@ -54,7 +54,6 @@ def inspect(path: Path, all_params: bool, page: Path | None, symbol: str | None,
     Examples:
       jaxrnn inspect model.onnx
       jaxrnn inspect model.onnx --html model.html
-      jaxrnn inspect model.onnx --dim unk__350=1 --dim unk__351=time
       jaxrnn inspect model.onnx --json | jq '.streams'
       jaxrnn inspect model.onnx --json | jq '.unsupported'
     """  # noqa: D301
