@@ -482,4 +482,4 @@ def test_examples_and_warnings_are_answered_as_settings(folder):
     changes = {"loss": {"name": "mse", "output": "y", "target": "wanted"}, "sequences": None, "optimizer": None}
     said = call(write(folder, data={"npz": "0.npz"}, steps=1, batch_size=1, **changes)).stderr
     assert "warning: this trains parameters that are buffers in most models: 'basis' (a Fourier basis), " in said
-    assert "as they are: optimizer: {freeze: ['basis', 'norm.mean', 'norm.var']}; " in said
+    assert "unchanged: optimizer: {freeze: ['basis', 'norm.mean', 'norm.var']}; " in said
