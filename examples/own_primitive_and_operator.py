@@ -10,7 +10,6 @@ whole recording.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import jax
@@ -55,7 +54,7 @@ def stream_median(run: Any, equation: Any, x: Any) -> Any:
     x = run.fill(run.spread(x), 0.0)  # write zeros into frames that do not exist
     frames = run.window(x, 2, "history", initial=0.0)  # time comes first, with two past frames in front
     medians = jnp.median(jnp.stack([frames[:-2], frames[1:-1], frames[2:]]), axis=0)
-    reach = x.reach and x.reach.shifted(Fraction(-2) / x.timeline.rate, 0)
+    reach = x.reach and x.reach.under(x.timeline, length=3, stride=1, dilation=1, spacing=1, low=2)
     return run.make(jnp.moveaxis(medians, 0, x.axis), x.axis, x.timeline, x.delay, reach)
 
 
