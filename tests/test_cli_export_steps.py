@@ -126,7 +126,7 @@ MISTAKES = {
     "two sizes": ((*STREAM, "--dim", "batch=2,3"), "needs one size"),
     "an opset of the past": ((*STREAM, "--opset", 7), "give --opset "),
     "an opset of the future": ((*STREAM, "--opset", 99), "opset 99 is newer"),
-    "two ways": ((*STREAM, "--as-step"), "--as-step is the model's own step"),
+    "two ways": ((*STREAM, "--as-step"), "--as-step is the step of the model"),
     "the opset of a graph": (("--params", "{}/params.npz", "--opset", 18), "--as-step for a step"),
     "parameters of another": ((*STREAM, "--params", "{}/other.npz"), "params"),
 }

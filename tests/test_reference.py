@@ -124,8 +124,11 @@ def test_examples_of_docstrings_run(tmp_path, monkeypatch):
     shutil.copy(PACKAGED, "denoiser.onnx")
     model, x = jaxrnn.load("denoiser.onnx"), np.ones((4, 2), np.float32)
     modules = {"jaxrnn": jaxrnn, "jax": jax, "jnp": jnp, "np": np, "nnx": nnx}
-    public = [(jaxrnn.steps.stepper, jaxrnn.steps.stepper.__all__), (jaxrnn.steps.specs, ["ArraySpec"])]
-    public += [(jaxrnn.evaluation, ["Chain", "Stage"]), (jaxrnn.verification, ["verify"])]
+    public = [
+        (jaxrnn.steps, jaxrnn.steps.__all__),
+        (jaxrnn.evaluation, ["Chain", "Stage"]),
+        (jaxrnn.verification, ["verify"]),
+    ]
     imported = {name: getattr(module, name) for module, names in public for name in names}
     models = {"model": model, "params": model.params, "offline": offline_model(), "denoiser": jaxrnn.nnx.Module(model)}
     spectra = {"frame": (1, 1, 129), "frames": (5, 1, 1, 129), "magnitudes": (3, 5, 129), "h": (1, 1, 80)}

@@ -248,7 +248,7 @@ def test_tokens_and_a_held_initial_state():
     found, expected = jax.jit(streamed.run)(model.params, inputs), model(inputs)
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6)
-    with pytest.raises(jaxrnn.InputError, match="computed from constants"):
+    with pytest.raises(jaxrnn.InputError, match="depends on constants"):
         streamed.init()
     state = streamed.init(constants={"h0": inputs["h0"]})
     y, state = jax.jit(streamed.step)(model.params, state, {**inputs, "tokens": inputs["tokens"][:, :2]})

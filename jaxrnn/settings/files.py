@@ -10,18 +10,14 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import yaml
+from omegaconf import Container, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
 
 from jaxrnn._files.files import check_regular
-from jaxrnn.errors import InputError, JaxrnnError, optional_package
+from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.settings.functions import check_options, find_function
 from jaxrnn.settings.models import Keys, Settings, SettingsError, brief, dotted, keys_at, mistakes_of
-
-with optional_package("omegaconf", "files of settings", "train", "evaluate"):
-    from omegaconf import Container, DictConfig, OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-# isort: split
-from pydantic import ValidationError
 
 #: New values for keys of a file: texts ``key.sub=value`` with the value in YAML, or values by ``key.sub``.
 Overrides = Sequence[str] | Mapping[str, Any]

@@ -13,25 +13,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    SerializationInfo,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from jaxrnn._files.messages import near
 from jaxrnn._files.stores import Location, Url, joined
-from jaxrnn.errors import InputError, optional_package
-
-with optional_package("pydantic", "files of settings", "train", "evaluate"):
-    from pydantic import (
-        BaseModel,
-        BeforeValidator,
-        ConfigDict,
-        Field,
-        PlainSerializer,
-        PlainValidator,
-        SerializationInfo,
-        ValidationError,
-        ValidationInfo,
-        model_validator,
-    )
+from jaxrnn.errors import InputError
 
 
 def _from_folder(value: Any, info: ValidationInfo) -> Any:
