@@ -201,6 +201,21 @@ def test_inspect_says_what_can_be_streamed(models):
     assert call_json("inspect", models / "silero_vad_16k_op15.onnx")["streams"] == []
 
 
+def test_inspect_takes_what_load_takes(layers, models):
+    """Renamed and fixed dimensions and fixed inputs show in the report; wrong names are errors of use."""
+    path = models / "silero_vad.onnx"
+    found = call_json(
+        "inspect", path, "--static", "sr=16000", "--dim", "input_dim_1=512", "--dim", "input_dim_0=voices"
+    )
+    assert {item["name"]: item["shape"] for item in found["inputs"]} == {
+        "input": ["voices", 512],
+        "state": [2, "state_dim_1", 128],
+    }
+    assert [item["name"] for item in found["state"]] == ["state"]
+    for option, value in (("--dim", "time=3"), ("--static", "rate=3"), ("--state", "h=y")):
+        assert value.partition("=")[0] in call_json("inspect", path, option, value, status=2)["error"]
+
+
 def test_inspect_survives_what_streaming_cannot(layers, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("first line, " + 100 * "long " + "\nsecond line")

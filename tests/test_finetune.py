@@ -351,6 +351,10 @@ def test_the_command_explains_every_key():
             "optimizer.beta: unknown option of adam; there are: learning_rate, b1",
         ),
         ({"params": "absent"}, "params: "),
+        (
+            {"model": {"file": "net.onnx", "dims": {"tmie": "S"}}},
+            "net.onnx: dims={'tmie': 'S'}: no input has such",
+        ),
     ],
     ids=str,
 )

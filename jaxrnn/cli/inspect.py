@@ -11,7 +11,7 @@ import click
 
 from jaxrnn._files.arguments import SIZE, argument
 from jaxrnn._files.messages import bytes_of, plain
-from jaxrnn.cli.options import file_argument, json_option, parsed, state_option, writable
+from jaxrnn.cli.options import ModelFile, dim_option, json_option, model_file, parsed, writable
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, show
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Facts = Mapping[str, Any]
 
 
 @click.command()
-@file_argument
+@model_file
 @click.option("--params", "all_params", is_flag=True, help=f"List every parameter, not only the {_LARGEST} largest.")
 @click.option(
     "--html",
@@ -36,9 +36,9 @@ Facts = Mapping[str, Any]
     "needs no network.",
 )
 @click.option("--symbol", metavar="NAME", help="The open dimension that is time. [default: try each candidate]")
-@state_option
+@dim_option("Size of an open dimension.")
 @json_option
-def inspect(path: Path, all_params: bool, page: Path | None, symbol: str | None, state: dict[str, str] | None) -> None:
+def inspect(file: ModelFile, all_params: bool, page: Path | None, symbol: str | None, dims: dict[str, int]) -> None:
     """Show the content of an ONNX file, even of a file that cannot run.
 
     The report lists inputs and outputs with their open dimensions, opsets and producer, parameters, the number of nodes
@@ -54,6 +54,7 @@ def inspect(path: Path, all_params: bool, page: Path | None, symbol: str | None,
     Examples:
       jaxrnn inspect model.onnx
       jaxrnn inspect model.onnx --html model.html
+      jaxrnn inspect vad.onnx --static sr=16000 --dim sequence=576
       jaxrnn inspect model.onnx --json | jq '.streams'
       jaxrnn inspect model.onnx --json | jq '.unsupported'
     """  # noqa: D301
@@ -61,8 +62,9 @@ def inspect(path: Path, all_params: bool, page: Path | None, symbol: str | None,
     from jaxrnn.model.inspection import inspect_model
 
     write = None if page is None else page_writer()
-    with busy(f"inspecting {path.name}"):
-        inspection = inspect_model(path, state=state, streams=symbol or True, graph=write is not None)
+    given = {"static": file.static, "state": file.state, "dims": {**file.dims, **dims}}
+    with busy(f"inspecting {file.path.name}"):
+        inspection = inspect_model(file.path, **given, streams=symbol or True, graph=write is not None)
         if page is not None and write is not None:
             write(inspection, page)
     result = _result(inspection) | {"page": None if page is None else str(page)}

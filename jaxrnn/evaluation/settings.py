@@ -272,7 +272,7 @@ def _system(file: File) -> System:
 
 
 def _load(settings: ModelSettings) -> Model:
-    return load(settings.file, static=settings.static, state=settings.state)
+    return load(settings.file, static=settings.static, state=settings.state, dims=settings.dims)
 
 
 def _own_system(file: File, function: str) -> System:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from jaxrnn._files.messages import brief
 from jaxrnn._jax.context import exact_types
-from jaxrnn.errors import JaxrnnError, LimitError, StateError, UnsupportedError
+from jaxrnn.errors import InputError, JaxrnnError, LimitError, StateError, UnsupportedError
 from jaxrnn.model import Model
 from jaxrnn.model.graph_facts import GraphInfo, graph_facts
 from jaxrnn.model.loading import model_of, read_model
@@ -129,7 +129,9 @@ class Inspection:
 def inspect_model(
     source: Source,
     *,
+    static: Mapping[str, Any] | None = None,
     state: Mapping[str, str] | None = None,
+    dims: Mapping[str, int | str] | None = None,
     limits: Limits | None = None,
     operators: OwnOperators | None = None,
     streams: bool | str = False,
@@ -139,14 +141,13 @@ def inspect_model(
 
     Args:
         source: path, bytes or ``onnx.ModelProto``.
-        state: as in `jaxrnn.load`.
-        limits: as in `jaxrnn.load`.
+        static, state, dims, limits: as in `jaxrnn.load`.
         operators: as in `jaxrnn.load`; they count as supported.
         streams: whether to try to stream it, or over which dimension.
         graph: whether to gather its nodes and values too.
 
     Raises:
-        InputError: no input has that dimension.
+        InputError: no input has the dimension ``streams``; or ``static``, ``state`` or ``dims`` does not fit the file.
         ModelError: the file is malformed, inconsistent or unsafe, or its functions or tensors go beyond the limits.
         UnsupportedError: its format, not one of its operators, is not supported.
     """
@@ -154,7 +155,8 @@ def inspect_model(
     with labelled(label), exact_types():
         file, made = read_model(source, limits)
         supported, unsupported = _operators_of(made.graph, own)
-        model, problem = _model(file, made, label, {"max_trip_count": None, "limits": limits, "operators": own}, state)
+        options = {"dims": dims, "max_trip_count": None, "limits": limits, "operators": own}
+        model, problem = _model(file, made, label, options, static=static, state=state)
         found_state, state_problem = _state(model)
         initialized = set(made.graph.initializers.values())
         names = _names(made.graph, supported)
@@ -172,7 +174,11 @@ def inspect_model(
             producer=f"{file.proto.producer_name} {file.proto.producer_version}".strip(),
             ir_version=file.proto.ir_version,
             opsets={normal_domain(entry.domain): entry.version for entry in file.proto.opset_import},
-            inputs=tuple(spec_of(value) for value in made.graph.inputs if value not in initialized),
+            inputs=tuple(
+                spec_of(value)
+                for value in made.graph.inputs
+                if value not in initialized and value.name not in (static or {})
+            ),
             outputs=tuple(map(spec_of, made.graph.outputs)),
             parameters=tuple(_parameters(names)),
             operators=tuple(_counts(made.graph, supported)),
@@ -203,11 +209,13 @@ def _operators_of(graph: ir.Graph, own: OwnOperators) -> tuple[dict[ir.Node, Ope
 
 
 def _model(
-    file: SourceFile, graph: ir.Model, label: str, options: Mapping[str, Any], state: Mapping[str, str] | None
+    file: SourceFile, graph: ir.Model, label: str, options: Any, **given: Any
 ) -> tuple[Model | None, str | None]:
     """Return the model, or the reason why it cannot be loaded."""
     try:
-        return model_of(file, graph, label, options, state=state), None
+        return model_of(file, graph, label, options, **given), None
+    except InputError:
+        raise
     except JaxrnnError as error:
         return None, str(error)
 

@@ -110,6 +110,8 @@ class ModelSettings(Settings):
     """Values of inputs that are fixed when the model is loaded, by name."""
     state: dict[str, str] | None = None
     """State inputs with the outputs that update them, if the file is ambiguous; `{}` for no state."""
+    dims: dict[str, int | str] = {}
+    """Sizes of open dimensions, new names, or multiples of other dimensions: `{unk__1: time, T: 4*U}`."""
 
 
 #: The keys that lead to a value, from the outside in; items of lists go by their number.

@@ -108,7 +108,8 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
     with file.at("devices"):
         arguments["devices"] = _devices(settings.devices)
     with file.at("model"):
-        model = load(settings.model.file, static=settings.model.static, state=settings.model.state)
+        given = settings.model
+        model = load(given.file, static=given.static, state=given.state, dims=given.dims)
     with file.at("params"):
         arguments["params"] = model.params if settings.params is None else load_checkpoint(settings.params, model)
     arguments["data"], arguments["validation"] = _examples(file, settings.data, "data"), None
