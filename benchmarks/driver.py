@@ -48,7 +48,7 @@ def write_manifest(path: Path, count: int) -> Path:
 class Empty(Evaluator):
     """An evaluator that has nothing to compute."""
 
-    surroundings: Mapping[str, Any] = {"device": "none"}  # pyright: ignore[reportIncompatibleMethodOverride]
+    environment: Mapping[str, Any] = {"device": "none"}  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __init__(self):
         pass
@@ -113,7 +113,7 @@ def _measure(out: Path, options: argparse.Namespace) -> None:
     units = Units(corpus, np.full(len(corpus), RATE * SECONDS), RATE, BATCH)
     with journal.writing():
         with WorkerPool(Workers(options.workers), Empty) as pool:
-            journal.begin(pool.surroundings)
+            journal.begin(pool.environment)
             said("workers are ready")
             first = time.perf_counter()
             journaled(pool, (units[index] for index in range(min(len(units), options.through_workers))))

@@ -60,7 +60,7 @@ def threads(cores: str) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def surroundings(prepared: dict[str, Any]) -> dict[str, Any]:
+def environment(prepared: dict[str, Any]) -> dict[str, Any]:
     """The machine, how it was prepared, and the versions."""
     import jax
 

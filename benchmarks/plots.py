@@ -32,7 +32,7 @@ def save(result: Result, folder: Path) -> Path:
         dots(axes, rows, result.contenders, result.unit)
         if rows:
             axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
-    around = result.surroundings
+    around = result.environment
     figure.suptitle(f"{result.benchmark}: {result.title}" + (", a quick run" if result.quick else ""))
     figure.supxlabel(f"{around.get('processor')}, {result.cores} core(s), JAX {around.get('jax')}", fontsize=8)
     beside = path.with_name(f".{path.name}.{os.getpid()}")

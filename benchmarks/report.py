@@ -167,7 +167,7 @@ def _machines(results: Iterable[Result]) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             machine,
-            *(", ".join(sorted({str(result.surroundings.get(key, "-")) for result in of})) for key in SHOWN),
+            *(", ".join(sorted({str(result.environment.get(key, "-")) for result in of})) for key in SHOWN),
         ]
         for machine, of in machines.items()
     ]

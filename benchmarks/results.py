@@ -86,7 +86,7 @@ class Result:
         cores: ``one`` or ``all``.
         quick: fewer rounds and cases than a result that counts.
         command: what made it.
-        surroundings: machine and versions.
+        environment: machine and versions.
         absent: engines that are not installed, and the package of each.
         rows: what was timed.
         failures: what was not timed, since outputs differed, and how.
@@ -99,7 +99,7 @@ class Result:
     cores: str
     quick: bool
     command: str
-    surroundings: dict[str, Any]
+    environment: dict[str, Any]
     absent: dict[str, str]
     rows: list[Row] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Result:
     @property
     def machine(self) -> str:
         """The processor that it ran on, and how wide its vectors are, where the record says it."""
-        name, vectors = (self.surroundings.get(key) for key in ("processor", "vectors"))
+        name, vectors = (self.environment.get(key) for key in ("processor", "vectors"))
         return f"{name} ({vectors})" if vectors else str(name)
 
     @property

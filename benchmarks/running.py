@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from benchmarks.machine import surroundings
+from benchmarks.machine import environment
 from benchmarks.peers import absent, brief
 from benchmarks.plan import Plan
 from benchmarks.results import Result
@@ -52,7 +52,7 @@ def run(name: str, plan: Plan, cores: str, prepared: dict[str, Any]) -> Result:
         cores=cores,
         quick=plan.quick,
         command=command(),
-        surroundings=surroundings(prepared),
+        environment=environment(prepared),
         absent=absent(),
     )
     began = time.monotonic()

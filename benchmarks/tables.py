@@ -32,7 +32,7 @@ def show(out: Console, result: Result) -> None:
         out.print(f"{engine} is not installed (pip install {package}) and left out")
     for what, why in refusals(result):
         out.print(f"left out: {what}: {why}")
-    around = result.surroundings
+    around = result.environment
     if result.benchmark == "accelerator" and around.get("device") == "cpu":
         out.print("JAX has no accelerator here: this was a CPU")
     out.print(", ".join(f"{key} {value}" for key, value in around.items()), style="dim")

@@ -12,5 +12,5 @@ def made_up(benchmark: str, rows: list[Row], processor: str = "P", **more: Any) 
     around = {"processor": processor, "vectors": "AVX2", "jax": "9.9", "threads": 1}
     more = {"cores": "one", "quick": False, "failures": {}, **more}
     return Result(
-        benchmark, "a title", "us", command="python -m benchmarks x", surroundings=around, absent={}, rows=rows, **more
+        benchmark, "a title", "us", command="python -m benchmarks x", environment=around, absent={}, rows=rows, **more
     )

@@ -71,7 +71,7 @@ def test_every_benchmark_gives_results_and_they_make_a_page(tmp_path):
         assert not result["failures"]
         assert result["quick"]
         assert result["seconds"] > 0
-        assert {"processor", "jax", "python", "pinned_core"} <= result["surroundings"].keys()
+        assert {"processor", "jax", "python", "pinned_core"} <= result["environment"].keys()
         for row in result["rows"]:
             for timing in row["timings"].values():
                 assert 0 < timing["low"] <= timing["median"] <= timing["high"]

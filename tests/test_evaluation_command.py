@@ -60,7 +60,7 @@ def test_rows_of_four_devices_are_those_of_one(corpus, whole, tmp_path):
     assert kept.keys() == wanted.keys()
     for name, samples in kept.items():
         np.testing.assert_allclose(samples, wanted[name], atol=1e-5)
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["surroundings"]["devices"] == 4
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["environment"]["devices"] == 4
 
 
 def invoke(*arguments):

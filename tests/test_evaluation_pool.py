@@ -131,7 +131,7 @@ def test_every_unit_comes_back_whichever_starts_and_workers_fail(pool):
         lambda unit: next(crashes, [unit.index]) if unit.index == 3 else [unit.index],
     )
     with computed:
-        assert computed.surroundings == ALIKE
+        assert computed.environment == ALIKE
         found = list(computed.compute(units(9)))
     assert sorted(unit.index for unit, _ in found) == list(range(9))
     assert all(rows == [unit.index] for unit, rows in found)
@@ -153,25 +153,25 @@ def test_starts_that_fail_end_a_run_after_as_many_as_are_allowed(pool):
     """As many as all workers may try; what fails for every worker alike ends it at the first."""
     computed, ray = pool(itertools.repeat(DIES), tries=3)
     with computed, pytest.raises(InputError, match="6 workers in a row ended before they were ready: the process is"):
-        assert computed.surroundings
+        assert computed.environment
     assert ray.started == 7
     said = "The actor died in its creation task\n  File x.py\nModuleNotFoundError: No module named 'jaxrnn'"
     computed, ray = pool(itertools.repeat(RayError(said, actor_init_failed=True)))
     with computed, pytest.raises(InputError, match=r"^a worker cannot start: ModuleNotFoundError: No module named"):
-        assert computed.surroundings
+        assert computed.environment
     computed, ray = pool(itertools.repeat(RayTaskError(InputError("a bad system"))))
     with computed, pytest.raises(InputError, match=r"^a bad system$"):
-        assert computed.surroundings
+        assert computed.environment
     computed, ray = pool(itertools.repeat(RayTaskError(KeyError("of one's own"))))
     with computed, pytest.raises(RayTaskError, match="of one's own"):
-        assert computed.surroundings
+        assert computed.environment
     assert ray.started == 2
 
 
 def test_a_slow_start_is_waited_for_and_said(pool, capsys):
     computed, ray = pool(itertools.repeat(SLOW))
     with computed:
-        assert computed.surroundings == SLOW
+        assert computed.environment == SLOW
     assert ray.started == 2
     assert "no worker of 2 has started in 0 s" in capsys.readouterr().err
 
@@ -224,7 +224,7 @@ def test_an_address_that_nobody_answers_is_said_at_once(monkeypatch, address, sa
         ray._private = types.SimpleNamespace(services=services)
         address = address.format(**ports)
         message = f"^cannot join a Ray cluster at '{address}'.*{said}.*ray start --head"
-        with pytest.raises(InputError, match=message), cluster.joined(Workers(None, address)):
+        with pytest.raises(InputError, match=message), cluster.connected(Workers(None, address)):
             pass
 
 
@@ -239,7 +239,7 @@ def test_a_cluster_that_answers_is_joined_and_what_it_says_is_said(monkeypatch):
     monkeypatch.setattr(cluster, "_check_answer", lambda address: None)
     monkeypatch.setitem(sys.modules, "ray", ray)
     message = r"Version mismatch: The cluster was started with: Ray: 2\.1; a cluster that asks"
-    with pytest.raises(InputError, match=message), cluster.joined(Workers(None, "ray://head:10001")):
+    with pytest.raises(InputError, match=message), cluster.connected(Workers(None, "ray://head:10001")):
         pass
     assert shut
 
@@ -276,12 +276,15 @@ def test_a_ray_that_does_not_come_up_is_started_again(monkeypatch):
     ray.init = init
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with cluster.joined(Workers(1)) as joined:
+        with cluster.connected(Workers(1)) as joined:
             assert joined is ray
-        with pytest.raises(InputError, match="Ray cannot start here: The node timed out"), cluster.joined(Workers(1)):
+        with (
+            pytest.raises(InputError, match="Ray cannot start here: The node timed out"),
+            cluster.connected(Workers(1)),
+        ):
             pass
         ray.init = lambda **options: sys.exit(signal.SIGTERM)
-        with pytest.raises(KeyboardInterrupt), cluster.joined(Workers(1)):
+        with pytest.raises(KeyboardInterrupt), cluster.connected(Workers(1)):
             pass
         assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
     finally:

@@ -30,9 +30,9 @@ from jaxrnn._files.stores import (
     Url,
     bare_name,
     files_below,
-    joined,
     location,
     name_below,
+    resolved,
 )
 from jaxrnn.errors import InputError, MissingPackageError, StoreError
 from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, journal, read_results, si_sdr, tables
@@ -71,8 +71,8 @@ def test_a_text_is_a_path_or_a_url(tmp_path):
     ],
 )
 def test_what_a_manifest_lists_is_relative_to_it(folder, text, wanted):
-    assert joined(location(folder), text) == location(wanted)
-    assert str(joined(location(folder), text)) == wanted
+    assert resolved(location(folder), text) == location(wanted)
+    assert str(resolved(location(folder), text)) == wanted
 
 
 def test_a_url_that_leads_nowhere_is_refused_by_name():

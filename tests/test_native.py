@@ -176,7 +176,7 @@ def test_another_machine_or_installation_takes_the_portable_part_and_says_why(co
 
 
 def test_a_processor_may_have_more(monkeypatch):
-    made = native.surroundings()
+    made = native.environment()
     monkeypatch.setattr(native, "features", lambda: (*made["processor"].split(), "more"))
     assert native.differences(made) == []
 

@@ -10,7 +10,7 @@ from jax import lax
 from jax.test_util import check_grads
 
 from jaxrnn.jaxprs.scanning import scan
-from jaxrnn.jaxprs.schedule import BatchedEquations, Loop, Step, plain
+from jaxrnn.jaxprs.schedule import BatchedEquations, Loop, Step, one_loop
 
 
 def arrays(*shapes, seed=0):
@@ -152,7 +152,7 @@ def test_gradients_equal_those_of_the_loop(name):
 def test_only_what_the_carry_needs_stays_in_the_loop():
     step, params, frames, carry = case("lstm", 7)
     one = jax.tree.map(lambda x: x[0], frames)
-    schedule = plain(Step.trace(step, params, one, carry))
+    schedule = one_loop(Step.trace(step, params, one, carry))
     assert [type(part) for part in schedule.parts] == [BatchedEquations, Loop, BatchedEquations]
     names = [[e.primitive.name for e in group] for group in (schedule.fixed, *(p.equations for p in schedule.parts))]
     fixed, before, loop, after = names

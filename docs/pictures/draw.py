@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 import jaxrnn
-from jaxrnn.jaxprs.schedule import BatchedEquations, Loop, Step, plain
+from jaxrnn.jaxprs.schedule import BatchedEquations, Loop, Step, one_loop
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INK, QUIET, PAPER = "#1f2933", "#6b7785", "#ffffff"
@@ -386,7 +386,7 @@ def schedule() -> Figure:
 
     square = jnp.ones((8, 8))
     params = {"encoder": square, "kernel": square, "recurrent": square, "decoder": square, "scale": jnp.ones(8)}
-    arranged = plain(Step.trace(step, params, jnp.ones(8), jnp.ones(8)))
+    arranged = one_loop(Step.trace(step, params, jnp.ones(8), jnp.ones(8)))
     before, loop, after = arranged.parts
     assert isinstance(before, BatchedEquations)
     assert isinstance(loop, Loop)

@@ -138,18 +138,18 @@ def _listed(parts: Any, count: int) -> str:
     return ", ".join(shown) + (f", ... {count} in all" if count > ITEMS else "")
 
 
-def plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Convert a value to JSON types: dataclasses to objects, fractions to text, NaN and infinities to null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): as_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [as_json(item) for item in value]
     if isinstance(value, np.dtype):
         return value.name
     if isinstance(value, np.generic):
-        return plain(value.item())
+        return as_json(value.item())
     if isinstance(value, Fraction):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -244,7 +244,7 @@ def location(text: str | os.PathLike[str] | Location) -> Location:
     return Url(f"{scheme}://{rest}")
 
 
-def joined(folder: Location, text: str) -> Location:
+def resolved(folder: Location, text: str) -> Location:
     """Return the location that a text in a folder's file names: a URL, an absolute path, or a relative one."""
     if URL.fullmatch(text):
         return location(text)

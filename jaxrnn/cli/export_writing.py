@@ -13,7 +13,7 @@ import click
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn._files.messages import bytes_of, plain
+from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn.cli.errors import MISMATCH, MismatchError
 from jaxrnn.cli.options import ModelFile, ParamsOptions, PulseOptions
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, show, text_of, verdict
@@ -137,7 +137,7 @@ def facts_of(
         "verified": None if checked is None else checked.ok,
         "engine": None if checked is None else checked.engine,
         "notes": [] if checked is None else checked.notes,
-        "checks": [] if checked is None else [{"ok": check.ok, **plain(check)} for check in checked.checks],
+        "checks": [] if checked is None else [{"ok": check.ok, **as_json(check)} for check in checked.checks],
     }
 
 
@@ -247,7 +247,7 @@ def write_graph_again(
         "bytes": output.stat().st_size,
         "changed": sum(change["changed"] for change in changes),
         "parameters": changes,
-        "verified": None if report is None else {"engine": report.engine, "cases": plain(report.cases)},
+        "verified": None if report is None else {"engine": report.engine, "cases": as_json(report.cases)},
     }
     show(result, _report)
 

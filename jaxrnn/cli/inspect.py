@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxrnn._files.arguments import SIZE, argument
-from jaxrnn._files.messages import bytes_of, plain
+from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn.cli.options import ModelFile, dim_option, json_option, model_file, parsed, writable
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, show
 
@@ -76,11 +76,11 @@ def _result(inspection: Inspection) -> dict[str, Any]:
 
     # The file does not say which axis is time; the symbol of a stream does.
     arrays = {
-        key: [{name: value for name, value in array.items() if name != "time_axis"} for array in plain(group)]
+        key: [{name: value for name, value in array.items() if name != "time_axis"} for array in as_json(group)]
         for key, group in (("inputs", inspection.inputs), ("outputs", inspection.outputs))
     }
     # Only the page shows nodes and values.
-    facts = plain(dataclasses.replace(inspection, graph=None, graph_stream=None))
+    facts = as_json(dataclasses.replace(inspection, graph=None, graph_stream=None))
     del facts["graph"], facts["graph_stream"]
     return {
         **facts,

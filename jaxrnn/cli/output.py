@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn._files.messages import pairs_of, plain
+from jaxrnn._files.messages import as_json, pairs_of
 from jaxrnn._files.progress import progress_bar
 from jaxrnn.cli.errors import wants_json
 
@@ -62,7 +62,7 @@ Block = str | TextLine | Table
 
 def show(result: Any, report: Callable[[dict[str, Any]], Iterable[Block]]) -> None:
     """Print a result as JSON, or as the lines and tables that ``report`` yields."""
-    facts = plain(result)
+    facts = as_json(result)
     if wants_json():
         print_json(facts)
         return
@@ -129,7 +129,7 @@ def text_of(value: Any) -> str:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on standard output."""
-    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+    click.echo(json.dumps(as_json(value), indent=2, ensure_ascii=False))
 
 
 def verdict(ok: bool) -> TextLine:

@@ -12,7 +12,7 @@ import click
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import bytes_of, plain
+from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cli.options import Inputs, ModelFile, PulseOptions
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, fields, random_line, text_of, time_rows, verdict
@@ -218,7 +218,7 @@ def facts_of(
         "times_real_time": None if duration is None or not len(seconds) else duration * len(seconds) / seconds.sum(),
         "not_finite": [name for name, array in looked_at.items() if _has_no_number(array)],
         "verified": None if checks is None else all(check.ok for check in checks),
-        "checks": None if checks is None else [{"ok": check.ok, **plain(check)} for check in checks],
+        "checks": None if checks is None else [{"ok": check.ok, **as_json(check)} for check in checks],
         "output": None if output is None else str(output),
     }
 

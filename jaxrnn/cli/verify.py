@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from jaxrnn._files.messages import pairs_of, plain
+from jaxrnn._files.messages import as_json, pairs_of
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.options import Inputs, ModelFile, NumberRange, input_options, json_option, stateless_file
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, show, text_of, verdict
@@ -59,8 +59,8 @@ def verify(ctx: click.Context, file: ModelFile, given: Inputs, nodes: bool, **op
         report = verify_model(
             file.path, given.arrays, static=file.static, dims=given.dims, seed=given.seed, nodes=nodes, **options
         )
-    cases = [{"ok": case.ok, **plain(case)} for case in report.cases]
-    show({"ok": report.ok, **plain(report), "cases": cases}, lambda result: _report(result, nodes))
+    cases = [{"ok": case.ok, **as_json(case)} for case in report.cases]
+    show({"ok": report.ok, **as_json(report), "cases": cases}, lambda result: _report(result, nodes))
     if not report.ok:
         ctx.exit(MISMATCH)
 

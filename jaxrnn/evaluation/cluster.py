@@ -57,7 +57,7 @@ class Worker:
                 "of this process on all nodes"
             ) from error
         self._evaluator = evaluator.__enter__()
-        return dict(self._evaluator.surroundings)
+        return dict(self._evaluator.environment)
 
     def rows(self, unit: Unit) -> list[Row]:
         """Return the rows of a unit. While one unit is judged, the next unit is computed."""
@@ -96,7 +96,7 @@ class WorkerPool:
                 "lambda: Chain(...)"
             ) from error
         self._actors: list[_Actor] = []
-        self._surroundings: dict[str, Any] | None = None
+        self._environment: dict[str, Any] | None = None
         self._failed_starts = 0
         #: Units to compute again, and the number of workers that each has brought down.
         self._suspects: deque[Unit] = deque()
@@ -105,7 +105,7 @@ class WorkerPool:
     def __enter__(self) -> Self:
         workers = self._settings
         with contextlib.ExitStack() as stack:
-            self._ray = ray = stack.enter_context(joined(workers))
+            self._ray = ray = stack.enter_context(connected(workers))
             stack.callback(self._end)
             self._call = ray.remote(Worker).options(
                 num_cpus=workers.cpus, num_gpus=workers.gpus, max_concurrency=AT_ONCE, max_restarts=0
@@ -151,12 +151,12 @@ class WorkerPool:
         return sum(actor.is_ready and not actor.is_dead for actor in self._actors)
 
     @property
-    def surroundings(self) -> Mapping[str, Any]:
+    def environment(self) -> Mapping[str, Any]:
         """Versions and devices of the first worker that is ready; all other workers must agree."""
-        while self._surroundings is None:
+        while self._environment is None:
             for _ in self._finished():
                 raise AssertionError("no unit is computed yet")
-        return self._surroundings
+        return self._environment
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Row]]]:
         """Yield units with rows, as in `Computing`."""
@@ -212,12 +212,12 @@ class WorkerPool:
                 )
         return done
 
-    def _ready(self, actor: _Actor, surroundings: dict[str, Any]) -> None:
+    def _ready(self, actor: _Actor, environment: dict[str, Any]) -> None:
         actor.is_ready, self._failed_starts = True, 0
-        first = self._surroundings = self._surroundings or surroundings
-        differing = [key for key in first if first[key] != surroundings.get(key)]
+        first = self._environment = self._environment or environment
+        differing = [key for key in first if first[key] != environment.get(key)]
         if differing:
-            both = "; ".join(f"{key}: {first[key]} and {surroundings.get(key)}" for key in differing)
+            both = "; ".join(f"{key}: {first[key]} and {environment.get(key)}" for key in differing)
             raise InputError(f"workers differ ({both}), and so would results: use nodes of one kind")
 
     def _lost(self, actor: _Actor, unit: Unit | None, error: Exception) -> Iterator[tuple[Unit, list[Row]]]:
@@ -291,7 +291,7 @@ class Workers:
 
 
 @contextlib.contextmanager
-def joined(workers: Workers) -> Iterator[Any]:
+def connected(workers: Workers) -> Iterator[Any]:
     """Start or join Ray for the context; a Ray that this process has joined before stays unchanged."""
     with optional_package("ray", "several workers", "cluster"):
         import ray

@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 
 from jaxrnn._files.messages import brief, near
-from jaxrnn._files.stores import REQUESTS, Location, Url, bare_name, files_below, joined, location, name_below
+from jaxrnn._files.stores import REQUESTS, Location, Url, bare_name, files_below, location, name_below, resolved
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.recordings import open_recording
 
@@ -102,7 +102,7 @@ class Manifest(Sequence[Item]):
 
     def _item(self, row: dict[str, Any]) -> Item:
         name, path, reference = (row.pop(key) for key in KEYS)
-        return Item(name, joined(self._folder, path), joined(self._folder, reference) if reference else None, row)
+        return Item(name, resolved(self._folder, path), resolved(self._folder, reference) if reference else None, row)
 
 
 def from_manifest(path: Location | str, *, limit: int | None = None) -> Sequence[Item]:

@@ -107,10 +107,10 @@ class Evaluation:
         """
         with self.journal.writing():
             finished = self.journal.finished()
-            if len(finished) == len(self.units) and self.journal.surroundings is not None:
+            if len(finished) == len(self.units) and self.journal.environment is not None:
                 return
             with self._partial_outputs(), self.computing:
-                self.journal.begin(self.computing.surroundings)
+                self.journal.begin(self.computing.environment)
                 unfinished = (unit for unit in units or self.units if unit.index not in finished)
                 for unit, rows in self.computing.compute(unfinished):
                     self.journal.finish(unit.index, rows)
@@ -146,7 +146,7 @@ class Evaluation:
             MissingPackageError: Polars is not installed.
         """
         folder = self.journal.folder
-        facts = {**(self.journal.surroundings or {}), **self._facts, "latency": latency(self.system)}
+        facts = {**(self.journal.environment or {}), **self._facts, "latency": latency(self.system)}
         results = results_of(
             folder.name,
             self._rows,

@@ -22,7 +22,7 @@ from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.judging import RecordingWorker
 from jaxrnn.evaluation.metrics import Metric, open_reference
 from jaxrnn.evaluation.recordings import Recording, open_recording
-from jaxrnn.evaluation.systems import System, chunk_frames, surroundings
+from jaxrnn.evaluation.systems import System, chunk_frames, environment
 
 
 class Computing(Protocol):
@@ -34,7 +34,7 @@ class Computing(Protocol):
         ...
 
     @property
-    def surroundings(self) -> Mapping[str, Any]:
+    def environment(self) -> Mapping[str, Any]:
         """Versions and devices, available inside of the context."""
         ...
 
@@ -62,9 +62,9 @@ class Evaluator:
         self._devices = Devices(system, batch)
 
     @property
-    def surroundings(self) -> Mapping[str, Any]:
+    def environment(self) -> Mapping[str, Any]:
         """Versions and devices of this process."""
-        return surroundings()
+        return environment()
 
     def __enter__(self) -> Self:
         # A store is visible to all workers.

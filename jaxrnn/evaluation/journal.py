@@ -31,7 +31,7 @@ OK = "ok"
 #: Names in a folder of results: the folder of finished units, the facts that determine the results, and the lock.
 UNITS, RUN, LOCK = "units", "run.json", "lock"
 #: The key of the versions and devices in ``run.json``.
-SURROUNDINGS = "surroundings"
+ENVIRONMENT = "environment"
 #: Bytes after which a new file of finished units is begun.
 SEGMENT = 2**26
 #: Seconds between two uploads of the journal to a store.
@@ -94,9 +94,9 @@ class Journal:
         self._check({})
 
     @property
-    def surroundings(self) -> dict[str, Any] | None:
+    def environment(self) -> dict[str, Any] | None:
         """The versions and devices that computed the finished units; None if no run has begun."""
-        return (self._stored() or {}).get(SURROUNDINGS)
+        return (self._stored() or {}).get(ENVIRONMENT)
 
     def _stored(self) -> dict[str, Any] | None:
         path = self.folder / RUN
@@ -104,18 +104,18 @@ class Journal:
             facts = json.loads(path.read_text()) if path.exists() else None
         except ValueError as error:
             raise InputError(f"{path} cannot be read: {error}; choose another folder, or delete this one") from error
-        if facts is not None and not (isinstance(facts, dict) and isinstance(facts.get(SURROUNDINGS), dict)):
+        if facts is not None and not (isinstance(facts, dict) and isinstance(facts.get(ENVIRONMENT), dict)):
             raise InputError(f"{path} does not belong to an evaluation: choose another folder, or delete this one")
         return facts
 
-    def _check(self, surroundings: Mapping[str, Any]) -> bool:
+    def _check(self, environment: Mapping[str, Any]) -> bool:
         """Return True if the folder holds results of this evaluation, and refuse different results."""
         stored = self._stored()
         if stored is None:
             return False
-        before = stored.pop(SURROUNDINGS)
+        before = stored.pop(ENVIRONMENT)
         differing = [key for key in stored.keys() | self._facts.keys() if stored.get(key) != self._facts.get(key)]
-        differing += [key for key, value in surroundings.items() if before.get(key) != value]
+        differing += [key for key, value in environment.items() if before.get(key) != value]
         if differing:
             raise InputError(
                 f"{self.folder} holds the results of another evaluation, which differs in "
@@ -136,10 +136,10 @@ class Journal:
             self._finished = None  # other processes may have written before
             yield
 
-    def begin(self, surroundings: Mapping[str, Any]) -> None:
+    def begin(self, environment: Mapping[str, Any]) -> None:
         """Write the facts, before the first unit is finished."""
-        if not self._check(surroundings):
-            text = json.dumps({**self._facts, SURROUNDINGS: dict(surroundings)}, indent=1, sort_keys=True)
+        if not self._check(environment):
+            text = json.dumps({**self._facts, ENVIRONMENT: dict(environment)}, indent=1, sort_keys=True)
             write_whole(self.folder / RUN, lambda file: file.write_text(text))
 
     def finished(self) -> set[int]:

@@ -174,7 +174,7 @@ def _digest(arrays: Any) -> str:
     return digest.hexdigest()
 
 
-def surroundings() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
     """Return versions and devices. Results of different versions or devices are not mixed."""
     device = jax.devices()[0]
     return {

@@ -21,7 +21,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxrnn._files.messages import bytes_of, environment, plain
+from jaxrnn._files.messages import as_json, bytes_of, environment
 from jaxrnn._files.stores import in_place_of
 from jaxrnn.errors import MissingPackageError, optional_package
 from jaxrnn.inspection.sections import sections_of
@@ -101,10 +101,10 @@ def facts_of(inspection: Inspection) -> dict[str, Any]:
     assert inspection.graph is not None, "the nodes and values were not gathered"
     sections = sections_of(inspection.graph)
     return {
-        **plain(inspection),
+        **as_json(inspection),
         "parameter_count": inspection.parameter_count,
         "parameter_bytes": inspection.parameter_bytes,
-        "sections": plain(sections.sections),
+        "sections": as_json(sections.sections),
         "section_of_node": sections.of_node,
     }
 

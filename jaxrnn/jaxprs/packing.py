@@ -71,7 +71,7 @@ class Packed:
     purpose: Purpose = dataclasses.field(metadata={"static": True})
 
 
-def plain(params: Any, program: Packable) -> Any:
+def unpack(params: Any, program: Packable) -> Any:
     """Return the plain parameters of parameters packed for a program; other parameters are returned unchanged."""
     if not isinstance(params, Packed):
         return params

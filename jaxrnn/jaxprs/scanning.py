@@ -11,7 +11,7 @@ from jaxrnn._jax import varying
 from jaxrnn.cells import is_plain
 from jaxrnn.cells.chunks import in_chunks
 from jaxrnn.jaxprs.recognition import RecognisedCell, schedule_of_cells
-from jaxrnn.jaxprs.schedule import Function, Schedule, Step, plain
+from jaxrnn.jaxprs.schedule import Function, Schedule, Step, one_loop
 
 Update = Callable[[Any, Any, Any], Any]
 
@@ -35,7 +35,7 @@ def scan(
     def run(carry: Any, part: tuple[Any, Any]) -> tuple[Any, Any]:
         traced = Step.trace(masked, params, _first(part), carry)
         # Outputs do not matter in frames that do not exist.
-        schedule = _with_cells(traced, part, loose=masked_update is not None) or plain(traced)
+        schedule = _with_cells(traced, part, loose=masked_update is not None) or one_loop(traced)
         return _run(schedule, params, part, carry)[::-1]
 
     params, frames, exists, carry = varying.alike(params, frames, exists, carry)
@@ -55,7 +55,7 @@ def scan_cells(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: 
 def scan_recognised(
     step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: Any, *, loose: bool = False
 ) -> tuple[Any, Any] | None:
-    """Evaluate as `scan_cells`, or return None without a cell, or in plain forms without a layer."""
+    """Evaluate as `scan_cells`, or return None without a cell, or in one_loop forms without a layer."""
     if not jax.tree.leaves(frames):
         return None
     traced = Step.trace(lambda _, frame, carry: step(carry, frame)[::-1], (), _first(frames), carry)
@@ -68,7 +68,7 @@ def scan_recognised(
 
 
 def step_with_layers(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frame: Any) -> tuple[Any, Any]:
-    """Evaluate ``step(carry, frame)``; in plain forms, its recurrent cells are layers of one frame."""
+    """Evaluate ``step(carry, frame)``; in one_loop forms, its recurrent cells are layers of one frame."""
     found = scan_recognised(step, carry, jax.tree.map(lambda array: array[None], frame)) if is_plain() else None
     if found is None:
         return step(carry, frame)

@@ -208,7 +208,7 @@ def loop_around(step: Step, carry: Sequence[Var], known: Iterable[Var] = (), *, 
     return Loop((), (*carry, *made), tuple(carry), after, tuple(equations))
 
 
-def plain(step: Step) -> Schedule:
+def one_loop(step: Step) -> Schedule:
     """Return the schedule with one loop around the carry and all side effects."""
     looped = bool(step.carry or step.effects)
     return arrange(step, [loop_around(step, step.carry, effects=True)] if looped else [])

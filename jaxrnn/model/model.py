@@ -21,7 +21,7 @@ from jaxrnn.cells.chunks import Remat, recomputing
 from jaxrnn.cells.products import matrix_products_in, product_type
 from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.jaxprs.eager import compiled
-from jaxrnn.jaxprs.packing import Packed, Purpose, computing_type, plain
+from jaxrnn.jaxprs.packing import Packed, Purpose, computing_type, unpack
 from jaxrnn.model.steps import Steps, scan
 from jaxrnn.model.streaming import stream_model
 from jaxrnn.onnx.evaluate import BoundNode, Scope, all_hold, collecting, evaluate
@@ -167,7 +167,7 @@ class Model:
         """
         with recomputing(remat), exact_types(), self._computing(params, dtype):
             self._check_params(params)
-            plain_params, arguments = alike(plain(params, self), self._bind(inputs))
+            plain_params, arguments = alike(unpack(params, self), self._bind(inputs))
             return (self._evaluate if is_staged() else self._eagerly)(plain_params, arguments)
 
     def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class Model:
 
         with exact_types():
             self._check_params(params)
-            self._evaluate(plain(params, self), self._bind(inputs), watch)
+            self._evaluate(unpack(params, self), self._bind(inputs), watch)
         return seen
 
     def symbolic_inputs(
@@ -393,7 +393,7 @@ class Model:
         """
         with exact_types(), self._computing(params, dtype):
             self._check_params(params)
-            params = plain(params, self)
+            params = unpack(params, self)
             if any(variable.kind == "internal" for variable in self.state):
                 return self._packed(params)
             return self._steps.pack(params, dims or {})
@@ -501,7 +501,7 @@ class Model:
         Raises:
             InputError: one is missing, unknown, of another shape or type, or they were packed for another model.
         """
-        check_params(plain(params, self), self.program.parameters, product_type())
+        check_params(unpack(params, self), self.program.parameters, product_type())
 
 
 def _traceable(dtype: np.dtype) -> np.dtype:

@@ -16,7 +16,7 @@ from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.jaxprs.eager import compiled
-from jaxrnn.jaxprs.packing import Packed, fits, fold, folding_of, plain, run_folded
+from jaxrnn.jaxprs.packing import Packed, fits, fold, folding_of, run_folded, unpack
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
 from jaxrnn.jaxprs.schedule import Step
 from jaxrnn.onnx.interface import bind_inputs
@@ -150,7 +150,7 @@ class Steps:
         """Run one step of arrays without a leading axis, without checks."""
         if not isinstance(params, Packed):
             return self._plain_step(params, inputs, state)
-        plain(params, self.model)  # packed for this model
+        unpack(params, self.model)  # packed for this model
         return self._packed_step(params, dict(state), bind_inputs(self.spec.inputs, inputs))
 
     @compiled

@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from jaxrnn._files.messages import near
-from jaxrnn._files.stores import Location, Url, joined
+from jaxrnn._files.stores import Location, Url, resolved
 from jaxrnn.errors import InputError
 
 
@@ -37,7 +37,7 @@ def _from_folder(value: Any, info: ValidationInfo) -> Any:
         return value
     if "\0" in value or "$" in value:
         raise ValueError(f"{value!r} cannot be a path; a variable of the environment is written ${{NAME}}")
-    return joined(info.context or Path(), os.path.expanduser(value))
+    return resolved(info.context or Path(), os.path.expanduser(value))
 
 
 def _on_this_machine(value: Any, info: ValidationInfo) -> Any:

@@ -122,7 +122,7 @@ def scan_steps(
         state, outputs = one(state, jax.tree.map(lambda array: array[0], (places, moving)))
         return dict(outputs), state
     state, pieces = varying.scan(one, dict(state), (places, moving))
-    return {output.name: joined(spec, output, pieces[output.name]) for output in spec.outputs}, state
+    return {output.name: concatenated(spec, output, pieces[output.name]) for output in spec.outputs}, state
 
 
 def _stacked(spec: StepSpec, each: ArraySpec, array: Any) -> Any:
@@ -135,7 +135,7 @@ def _stacked(spec: StepSpec, each: ArraySpec, array: Any) -> Any:
     return cut.transpose(axis, *(place for place in range(cut.ndim) if place != axis))
 
 
-def joined(spec: StepSpec, output: OutputSpec, pieces: Any) -> Any:
+def concatenated(spec: StepSpec, output: OutputSpec, pieces: Any) -> Any:
     """What steps gave of one output, stacked along a first axis, as in a recording; the last of what is no stream."""
     if pieces is None or not spec.streams:
         return pieces

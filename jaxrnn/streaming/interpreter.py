@@ -106,7 +106,7 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
             "jaxrnn.streaming.register",
         )
     final = any(isinstance(value, FinalValue) or is_length(value) for value in operands)
-    results = run.bind(equation, [run.plain(value) for value in operands])
+    results = run.bind(equation, [run.unstreamed(value) for value in operands])
     return [FinalValue(result, settled_since(operands), reach_of(operands)) for result in results] if final else results
 
 

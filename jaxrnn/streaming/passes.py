@@ -66,7 +66,7 @@ class Pass(Memory):
         """Apply an equation's primitive to arrays, with some of its parameters changed."""
         return bind(equation, [jnp.asarray(array) for array in arrays], **changed)
 
-    def plain(self, value: Any) -> Any:
+    def unstreamed(self, value: Any) -> Any:
         """The array of a value that is not streamed; what depends on the length is evaluated as if it ended here."""
         if isinstance(value, FinalValue):
             return value.array

@@ -142,7 +142,7 @@ class Plan:
             if isinstance(value, Deferred):
                 raise value.error
             if is_length(value):
-                value = FinalValue(run.plain(value))
+                value = FinalValue(run.unstreamed(value))
             if jnp.issubdtype(shape_of(getattr(value, "array", value)).dtype, jax.dtypes.prng_key):
                 run.refuse("an output contains random keys", "return jax.random.key_data(key)")
             if isinstance(value, Chunk):

@@ -13,7 +13,7 @@ from jaxrnn._jax.precision import cast_param, check_names, check_param
 from jaxrnn.cells.products import Types, product_type
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.eager import compiled
-from jaxrnn.jaxprs.packing import Packed, Purpose, fits, fold, folding_of, plain, run_folded
+from jaxrnn.jaxprs.packing import Packed, Purpose, fits, fold, folding_of, run_folded, unpack
 from jaxrnn.jaxprs.schedule import Step
 from jaxrnn.steps.recordings import scan_steps
 from jaxrnn.steps.stepper import State
@@ -51,7 +51,7 @@ class Pulses:
         Raises:
             InputError: they are missing, differ in structure, shape or dtype, or were packed for another function.
         """
-        unpacked = plain(params, self.plan)
+        unpacked = unpack(params, self.plan)
         expected, structure = jax.tree_util.tree_flatten_with_path(self.example)
         if unpacked is None and expected:
             raise InputError("the function was streamed with parameters: pass params")
@@ -65,7 +65,7 @@ class Pulses:
 
     def _leaves(self, params: Any) -> list[Any]:
         """The leaves of parameters, plain or packed, in the types that the function was streamed with."""
-        return list(map(cast_param, jax.tree.leaves(plain(params, self.plan)), jax.tree.leaves(self.example)))
+        return list(map(cast_param, jax.tree.leaves(unpack(params, self.plan)), jax.tree.leaves(self.example)))
 
     def init(self, params: Any, constants: list[Any] | None) -> State:
         """The state before the first frame.
@@ -130,7 +130,7 @@ class Pulses:
             stages = self._stages(params.params)
             if fits(stages, params.folded, params.purpose.folding):
                 return run_folded(stages, params.folded, arrays, state)
-        return self._plain_step(plain(params, self.plan), arrays, state)
+        return self._plain_step(unpack(params, self.plan), arrays, state)
 
     def _plain_step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
         outputs, new = self.plan.run(self._leaves(params), state, arrays, self._units)
@@ -152,7 +152,7 @@ class Pulses:
     @compiled
     def pack(self, params: Any) -> Packed:
         """As `Streamed.pack`."""
-        unpacked = plain(params, self.plan)
+        unpacked = unpack(params, self.plan)
         stages = self._stages(unpacked)
         purpose = Purpose(self.plan.fingerprint, folding_of(stages), self.spec.pulse, label=self.plan.label)
         return Packed(unpacked, fold(stages, unpacked), purpose)

@@ -145,7 +145,7 @@ class Reach:
         """Return the reach of frames that hold ``times`` of these."""
         return self.under(timeline, times, times, 1, 1, 0)
 
-    def joined(self, timeline: Timeline, front: Reach | None, low: int, after: Reach | None) -> Reach:
+    def concatenated(self, timeline: Timeline, front: Reach | None, low: int, after: Reach | None) -> Reach:
         """Return the reach of these frames behind ``low`` others, and of what follows; None depends on no input."""
         parents = [each for each in (front, after) if each is not None]
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.runtime.bound import Bound, packed
-from jaxrnn.steps.recordings import joined, one_step, part, whole
+from jaxrnn.steps.recordings import concatenated, one_step, part, whole
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 from jaxrnn.verification.comparison import Comparison, compare
@@ -112,7 +112,7 @@ def _contiguous(arrays: Arrays) -> dict[str, np.ndarray]:
 
 def _whole(spec: StepSpec, output: OutputSpec, pieces: Sequence[np.ndarray], last: Arrays) -> np.ndarray:
     """Join the frames of an output of a stream without the delay, or stack the outputs of steps."""
-    return whole(output, joined(spec, output, np.stack(pieces)) if pieces else None, last.get(output.name))
+    return whole(output, concatenated(spec, output, np.stack(pieces)) if pieces else None, last.get(output.name))
 
 
 #: The reference of a comparison: the function of whole recordings.

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.onnx.operators.arithmetic import alike, unary
+from jaxrnn.onnx.operators.arithmetic import of_one_type, unary
 from jaxrnn.onnx.operators.reduction import first_extreme
 from jaxrnn.onnx.registry import bounded, elementwise, since
 from jaxrnn.onnx.values import Value, traced
@@ -93,7 +93,7 @@ def swish(x: Value, *, alpha: float = 1.0) -> Value:
 
 def swiglu(a: Value, b: Value, *, alpha: float = 1.0) -> Value:
     """SwiGLU: Swish of the gate times the value; the two are not broadcast."""
-    alike(a, b)
+    of_one_type(a, b)
     if tuple(a.shape) != tuple(b.shape):
         raise ValueError(f"the gate and the value must have one shape, not {tuple(a.shape)} and {tuple(b.shape)}")
     return swish(a, alpha=alpha) * traced(b)
@@ -133,7 +133,7 @@ def flattened(function: Callable[..., Any]) -> Callable[..., Value]:
 
 
 softmax, log_softmax = jax.nn.softmax, jax.nn.log_softmax
-_hardmax = lambda x, axis: hardmax(x, axis=axis)  # noqa: E731 - so that the three read alike below
+_hardmax = lambda x, axis: hardmax(x, axis=axis)  # noqa: E731 - so that the three entries below look the same
 
 OPERATORS = {
     "Celu": elementwise(celu, 12, 28),

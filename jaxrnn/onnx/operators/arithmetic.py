@@ -23,7 +23,7 @@ def is_integer(value: Value) -> bool:
     return np.issubdtype(dtype_of(value), np.integer) or jnp.issubdtype(dtype_of(value), jnp.integer)
 
 
-def alike(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]:
+def of_one_type(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]:
     """Apply `operands` to inputs that must have one element type, without absent inputs.
 
     Sizes with symbolic dimensions match every integer type, because they do not keep the type of a Cast. Static
@@ -69,7 +69,7 @@ def binary(function: Callable[[Any, Any], Any], *, whole: bool = False) -> Calla
             and symbols.is_sum_of_quotient(a, b)
         ):
             return symbols.each(function, a, b)
-        _, (a, b) = alike(a, b, whole=whole)
+        _, (a, b) = of_one_type(a, b, whole=whole)
         return function(a, b)
 
     return apply
@@ -82,7 +82,7 @@ def divide(a: Value, b: Value) -> Value:
     """Div: integers are truncated towards zero, as in C."""
     if is_static(a, b) and dtype_of(a) == dtype_of(b) and symbols.are_divisible(a, b):
         return symbols.each(operator.truediv, a, b)
-    np_or_jnp, (a, b) = alike(a, b)
+    np_or_jnp, (a, b) = of_one_type(a, b)
     if not is_integer(a):
         return a / b
     if np_or_jnp is jnp:
@@ -98,7 +98,7 @@ def divide(a: Value, b: Value) -> Value:
 
 def modulo(a: Value, b: Value, *, fmod: int = 0) -> Value:
     """Mod: the result has the divisor's sign, or with ``fmod`` the dividend's, as in C."""
-    np_or_jnp, (a, b) = alike(a, b)
+    np_or_jnp, (a, b) = of_one_type(a, b)
     if is_symbolic(a) or is_symbolic(b):
         return a % b
     return np_or_jnp.fmod(a, b) if fmod else np_or_jnp.mod(a, b)
@@ -141,11 +141,11 @@ def either(name: str, symbolic: Callable[[Any], Any] | None = None) -> Callable[
     return apply
 
 
-def fold(function: Callable[[Any, Any, Any], Any]) -> Callable[..., Value]:
+def variadic(function: Callable[[Any, Any, Any], Any]) -> Callable[..., Value]:
     """Return a variadic operator that combines its broadcast inputs from the left."""
 
     def apply(*values: Value) -> Value:
-        np_or_jnp, arrays = alike(*values, whole=True)
+        np_or_jnp, arrays = of_one_type(*values, whole=True)
         return functools.reduce(lambda a, b: function(np_or_jnp, a, b), arrays)
 
     return apply
@@ -157,11 +157,11 @@ def _extreme(name: str, symbolic: Callable[[Any, Any], Any]) -> Callable[..., Va
             return symbols.each(symbolic, a, b)
         return getattr(np_or_jnp, name)(a, b)
 
-    return fold(combine)
+    return variadic(combine)
 
 
 maximum, minimum = _extreme("maximum", symbols.larger), _extreme("minimum", symbols.smaller)
-total = fold(lambda _, a, b: a + b)
+total = variadic(lambda _, a, b: a + b)
 
 
 def mean(*values: Value) -> Value:
@@ -201,7 +201,7 @@ def compare(
     """Return a comparison of two broadcast inputs of one type."""
 
     def apply(a: Value, b: Value) -> Value:
-        _, (a, b) = alike(a, b, whole=True)
+        _, (a, b) = of_one_type(a, b, whole=True)
         if is_symbolic(a) or is_symbolic(b):
             return symbols.each(symbolic, a, b)
         return function(a, b)
@@ -241,7 +241,7 @@ def negate(x: Value) -> Value:
 @moves_text
 def where(condition: Value, x: Value, y: Value) -> Value:
     """Where, with all three broadcast."""
-    alike(x, y)
+    of_one_type(x, y)
     np_or_jnp, (condition, x, y) = operands(condition, x, y)
     return np_or_jnp.where(condition, x, y)
 

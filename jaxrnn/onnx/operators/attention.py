@@ -15,7 +15,7 @@ from jax import lax
 
 from jaxrnn.cells import product_operands
 from jaxrnn.onnx.evaluate import Subgraph
-from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.indexing import read, wrap_indices
 from jaxrnn.onnx.operators.types import numpy_dtype, rounded, wide_type, widest
 from jaxrnn.onnx.registry import Versions, earlier, since
@@ -56,7 +56,7 @@ def _attention(
         raise ValueError(f"a window size must be -1 or more, not {min(window)}")
     q, k, v = split_heads(Q, q_num_heads, "Q"), split_heads(K, kv_num_heads, "K"), split_heads(V, kv_num_heads, "V")
     k, v, past_length = _with_past(k, v, (past_key, past_value), nonpad_kv_seqlen)
-    alike(q, k)
+    of_one_type(q, k)
     _check_shapes(q, k, v, nonpad_kv_seqlen)
     dtype = q.dtype
     wide = wide_type(dtype)
@@ -112,7 +112,7 @@ def _with_past(k: jax.Array, v: jax.Array, past: tuple[Value, Value], valid: Val
         raise ValueError("nonpad_kv_seqlen is for caches outside the operator, but past_key and past_value are given")
     caches = []
     for name, old, new in zip(("past_key", "past_value"), past, (k, v), strict=True):
-        alike(old, new)
+        of_one_type(old, new)
         if len(old.shape) != 4 or (*old.shape[:2], old.shape[3]) != (*new.shape[:2], new.shape[3]):
             raise ValueError(
                 f"{name} has shape {tuple(old.shape)}, but must agree with {tuple(new.shape)} in all but axis 2"
@@ -172,7 +172,7 @@ def flex_attention(
     softmax_precision: int | None = None,
 ) -> Value:
     """FlexAttention. From the scores on, everything is computed in the type of the softmax."""
-    alike(Q, K, V)
+    of_one_type(Q, K, V)
     q, k, v = traced(Q), traced(K), traced(V)
     if not q.ndim == k.ndim == v.ndim == 4:
         raise ValueError(f"Q, K and V must have rank 4, but their shapes are {q.shape}, {k.shape} and {v.shape}")
@@ -197,7 +197,7 @@ def _modified(modifier: Subgraph | None, x: jax.Array, kind: np.dtype, name: str
     if len(results) != 1 or tuple(results[0].shape) != tuple(x.shape):
         shown = ", ".join(map(describe, results))
         raise ValueError(f"{name} must give one tensor of the shape {x.shape} that it takes, not {shown}")
-    alike(results[0], np.zeros((), kind))
+    of_one_type(results[0], np.zeros((), kind))
     return rounded(traced(results[0]), kind)
 
 
@@ -327,7 +327,7 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
 ) -> Value:
     """RotaryEmbedding of all features of a head, or of its first ones."""
-    alike(X, cos_cache, sin_cache)
+    of_one_type(X, cos_cache, sin_cache)
     x = split_heads(X, num_heads, "X")
     size = x.shape[3]
     rotated = rotary_embedding_dim or size

@@ -19,7 +19,7 @@ from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.evaluate import demand
-from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.shaping import axes_of
 from jaxrnn.onnx.registry import Movement, Static, Versions, as_attributes, bounded, earlier, since
 from jaxrnn.onnx.text import moves_text
@@ -177,7 +177,7 @@ def _scatter(reduction: str) -> str:
 @moves_text
 def scatter_elements(data: Value, indices: Value, updates: Value, *, axis: int = 0, reduction: str = "none") -> Value:
     """ScatterElements."""
-    alike(data, updates)
+    of_one_type(data, updates)
     (axis,) = axes_of([axis], len(data.shape))
     if reduction == "none" and is_static(data, indices, updates) and not is_symbolic(indices):
         result = data.astype(np.result_type(data, updates))  # a shape, perhaps with symbolic sizes
@@ -190,7 +190,7 @@ def scatter_elements(data: Value, indices: Value, updates: Value, *, axis: int =
 @moves_text
 def scatter_nd(data: Value, indices: Value, updates: Value, *, reduction: str = "none") -> Value:
     """ScatterND."""
-    alike(data, updates)
+    of_one_type(data, updates)
     data, updates, operation = traced(data), traced(updates), _scatter(reduction)
     box = _box(indices, data.shape)
     if box is not None:

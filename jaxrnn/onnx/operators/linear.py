@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.cells import convolve, is_plain, product, product_operands
-from jaxrnn.onnx.operators.arithmetic import alike, broadcast_sizes, shapes_of
+from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, of_one_type, shapes_of
 from jaxrnn.onnx.operators.pooling import Pads, Windows, kernel_of
 from jaxrnn.onnx.operators.types import rounded, wide_type
 from jaxrnn.onnx.registry import Carries, Pair, Versions, bounded, inherits, since
@@ -24,7 +24,7 @@ ACTIVATIONS = ("none", "silu", "swish")
 
 def _operands(x: Value, w: Value, b: Value) -> tuple[jax.Array, jax.Array]:
     """Return input and weight, which must have one type (as must the bias) and one rank."""
-    alike(x, w, b)
+    of_one_type(x, w, b)
     x, w = traced(x), traced(w)
     if w.ndim != x.ndim or x.ndim < 3:
         raise ValueError(f"input and weight must have one rank of at least 3, not {x.ndim} and {w.ndim}")
@@ -129,7 +129,7 @@ def causal_convolution(
     activation: str = "none",
 ) -> list[Value]:
     """CausalConvWithState: the output, and the last input frames as state. 16-bit products are summed in 32 bits."""
-    alike(input, weight, bias, past_state)
+    of_one_type(input, weight, bias, past_state)
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
     x, w = traced(input), traced(weight)
@@ -170,7 +170,7 @@ def _equal_in_conv_transpose(attributes: Mapping[str, Any], operands: Sequence[A
 
 def matmul(a: Value, b: Value) -> Value:
     """MatMul, as numpy.matmul."""
-    alike(a, b)
+    of_one_type(a, b)
     return product(traced(a), traced(b))
 
 
@@ -178,7 +178,7 @@ def gemm(
     a: Value, b: Value, c: Value = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0
 ) -> Value:
     """Gemm: alpha A' B' + beta C."""
-    alike(a, b, c)
+    of_one_type(a, b, c)
     a, b = traced(a), traced(b)
     result = product(a.T if transA else a, b.T if transB else b)
     if alpha != 1.0:
@@ -196,7 +196,7 @@ def _scaled(x, factor: float):
 
 def einsum(*inputs: Value, equation: str) -> Value:
     """Einsum."""
-    alike(*inputs)
+    of_one_type(*inputs)
     arrays = [traced(value) for value in inputs]
     return jnp.einsum(equation.replace(" ", ""), *product_operands(*arrays), preferred_element_type=arrays[0].dtype)
 

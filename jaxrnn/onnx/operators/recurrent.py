@@ -15,7 +15,7 @@ from jaxrnn.cells.linear_attention import AttentionFrames, linear_attention
 from jaxrnn.cells.recurrence import DIRECTIONS
 from jaxrnn.jaxprs.primitives import Carried, visible
 from jaxrnn.onnx.evaluate import demand
-from jaxrnn.onnx.operators.arithmetic import alike, shapes_of
+from jaxrnn.onnx.operators.arithmetic import of_one_type, shapes_of
 from jaxrnn.onnx.operators.types import widest
 from jaxrnn.onnx.registry import Carries, Pair, Versions, bounded, inherits, since
 from jaxrnn.onnx.values import Value, is_known, is_static, traced
@@ -133,7 +133,7 @@ def _layer(
     activations and the bound of ``clip``.
     """
     cells = make_cells(make, default, clip, direction, activations, activation_alpha, activation_beta)
-    alike(x, w, r, b, p, *initial)
+    of_one_type(x, w, r, b, p, *initial)
     if layout not in (0, 1):
         raise ValueError(f"layout must be 0 or 1, not {layout}")
     x, w, r = traced(x), traced(w), traced(r)
@@ -274,7 +274,7 @@ def linear_attention_operator(
     """LinearAttention: the output and the new state, computed in float32 or in the type of wider inputs."""
     del chunk_size  # has no effect on values
     inputs = [x for x in (query, key, value, decay, beta) if x is not None]
-    alike(*inputs)
+    of_one_type(*inputs)
     if update_rule not in RULES:
         raise ValueError(f"update_rule must be one of {', '.join(RULES)}, not {update_rule!r}")
     for name, operand, needed in zip(("decay", "beta"), (decay, beta), RULES[update_rule], strict=True):

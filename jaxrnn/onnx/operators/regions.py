@@ -15,7 +15,7 @@ from jaxrnn._jax import varying
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx.evaluate import demand
 from jaxrnn.onnx.limits import current
-from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.sampling import Taps, linear_taps, sample
 from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.registry import earlier, since
@@ -45,7 +45,7 @@ def roi_align(
         )
     if mode not in ("avg", "max"):
         raise ValueError(f"mode must be avg or max, not {mode!r}")
-    alike(x, rois)
+    of_one_type(x, rois)
     _check_regions(x, rois, 4)
     if tuple(batch_indices.shape) != (rois.shape[0],):
         raise ValueError(f"{rois.shape[0]} regions need as many batch indices, not {tuple(batch_indices.shape)}")
@@ -199,7 +199,7 @@ def _for_each(function: Callable[..., Any], *arrays: Any) -> Any:
 
 def max_roi_pool(x: Value, rois: Value, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0) -> Value:
     """MaxRoiPool: the maximum of every bin of every region, its corners rounded to elements; 0 of an empty bin."""
-    alike(x, rois)
+    of_one_type(x, rois)
     _check_regions(x, rois, 5)
     if len(pooled_shape) != 2:
         raise ValueError(f"pooled_shape has {len(pooled_shape)} entries; height and width are expected")

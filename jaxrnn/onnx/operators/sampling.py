@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.cells import product_operands
-from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.pooling import Windows, kernel_of
 from jaxrnn.onnx.operators.resampling import cubic_kernel, working_type
 from jaxrnn.onnx.operators.types import wide_type
@@ -201,7 +201,7 @@ def deform_conv(
     **geometry: Any,
 ) -> Value:
     """DeformConv: a convolution whose taps are moved by the offsets and interpolate between elements."""
-    alike(x, w, offset, b, mask)
+    of_one_type(x, w, offset, b, mask)
     x, w, offset = traced(x), traced(w), traced(offset)
     dtype, working = x.dtype, wide_type(x.dtype)
     rank, kernel = x.ndim - 2, kernel_of(w, kernel_shape)

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.core import max_dim, min_dim
 
-from jaxrnn.onnx.operators.arithmetic import alike, shapes_of
+from jaxrnn.onnx.operators.arithmetic import of_one_type, shapes_of
 from jaxrnn.onnx.registry import Foldable, Movement, Pair, Static, Versions, as_attributes, bounded, earlier, since
 from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_static, is_symbolic, operands, traced
@@ -25,7 +25,7 @@ from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_static, is_symbol
 @moves_text
 def concat(*inputs: Value, axis: int) -> Value:
     """Concat along an axis."""
-    np_or_jnp, arrays = alike(*inputs)
+    np_or_jnp, arrays = of_one_type(*inputs)
     (axis,) = axes_of([axis], len(arrays[0].shape))
     return np_or_jnp.concatenate(arrays, axis=axis)
 

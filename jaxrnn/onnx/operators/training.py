@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.onnx.operators.arithmetic import alike
+from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.registry import Versions, since
 from jaxrnn.onnx.values import Value, traced
@@ -121,7 +121,7 @@ def negative_log_likelihood(
 
     The loss of a class that does not exist is NaN, unless it is ``ignore_index``. The mean of no samples is NaN.
     """
-    alike(input, weight)
+    of_one_type(input, weight)
     x, target = traced(input), traced(target)
     if x.ndim < 2 or target.shape != (x.shape[0], *x.shape[2:]):
         raise ValueError(f"scores of shape {x.shape} need classes of shape [N, ...], not {target.shape}")

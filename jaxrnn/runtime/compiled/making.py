@@ -15,7 +15,7 @@ from jaxrnn.runtime.bound import Bound
 from jaxrnn.runtime.compiled.executables import CodeError, code_of, function_of
 from jaxrnn.runtime.compiled.format import Archive
 from jaxrnn.runtime.compiled.manifest import BATCHED
-from jaxrnn.runtime.compiled.native import Native, arguments_of, results_of, structs_of, surroundings
+from jaxrnn.runtime.compiled.native import Native, arguments_of, environment, results_of, structs_of
 from jaxrnn.runtime.compiled.stepper import CompiledStepper
 from jaxrnn.runtime.slots import DONATING, slot_functions
 
@@ -45,7 +45,7 @@ def native(archive: Archive, batches: Sequence[int]) -> Native:
                 raise UnsupportedError(
                     f"{archive.spec.label}: the machine code of {name!r} cannot be kept: {error}; leave out native=True"
                 ) from error
-    return Native(surroundings(), results, code)
+    return Native(environment(), results, code)
 
 
 class _Source(NamedTuple):

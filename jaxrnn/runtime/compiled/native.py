@@ -32,7 +32,7 @@ class Native(NamedTuple):
     """Machine code.
 
     Attributes:
-        made: the `surroundings` that it was made in.
+        made: the `environment` that it was made in.
         results: by function, the arrays that it returns: dicts of an element type and a shape each.
         code: by function, its bytes.
     """
@@ -42,7 +42,7 @@ class Native(NamedTuple):
     code: Mapping[str, bytes]
 
 
-def surroundings() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """All that machine code depends on, but for what it was compiled from."""
     (device,) = jax.device_put(0).devices()
     return {
@@ -59,12 +59,12 @@ def surroundings() -> dict[str, str]:
 
 
 def differences(made: Mapping[str, Any]) -> list[str]:
-    """What of the surroundings is not as it was, in words: nothing where the code can be used.
+    """What of the environment is not as it was, in words: nothing where the code can be used.
 
     A processor may have more instruction sets than that for which the code was made.
     """
     said = []
-    for name, here in surroundings().items():
+    for name, here in environment().items():
         there = str(made.get(name, ""))
         if name == "processor" and here and there:
             lacking = sorted(set(there.split()) - set(here.split()))

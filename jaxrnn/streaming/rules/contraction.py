@@ -37,7 +37,7 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
             assert like.delay is not None
             like = run.delayed(like, max(like.delay, known_by(run, [left, right], like.timeline)))
         reach = union([like.reach, reach_everywhere([left, right], like.timeline)])
-        left, right = (like if isinstance(value, Chunk) else run.plain(value) for value in (left, right))
+        left, right = (like if isinstance(value, Chunk) else run.unstreamed(value) for value in (left, right))
     arrays = [value.array if isinstance(value, Chunk) else value for value in (left, right)]
     (array,) = run.bind(equation, arrays)
     return run.make(array, axis, like.timeline, like.delay, reach)

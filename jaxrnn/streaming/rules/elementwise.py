@@ -111,7 +111,7 @@ def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
             if value.delay is None:
                 value = run.spread(Chunk(value.array, value.axis, timeline, None, None), delay)
             value = run.delayed(value, delay).array
-        arrays.append(run.plain(value))
+        arrays.append(run.unstreamed(value))
     return arrays, Chunk(None, like.axis, timeline, delay, reach)
 
 
@@ -146,7 +146,7 @@ def everywhere(run: Pass, value: Any, axis: int, timeline: Timeline) -> Chunk:
         StreamError: it is known only when the stream has ended.
     """
     delay = known_by(run, [value], timeline)
-    return run.spread(Chunk(run.plain(value), axis, timeline, None, reach_everywhere([value], timeline)), delay)
+    return run.spread(Chunk(run.unstreamed(value), axis, timeline, None, reach_everywhere([value], timeline)), delay)
 
 
 def _whole(run: Pass, operands: Sequence[Any]) -> tuple[Any, ...]:

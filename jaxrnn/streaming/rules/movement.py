@@ -39,7 +39,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
     shape[axis] = 1
     timeline = run.clock.timeline(out_shape(equation)[axis])
     if isinstance(x, FinalValue) or is_length(x):
-        array = lax.broadcast_in_dim(run.plain(x), shape, dimensions)
+        array = lax.broadcast_in_dim(run.unstreamed(x), shape, dimensions)
         return everywhere(run, FinalValue(array, settled_since([x]), reach_of([x])), axis, timeline)
     known = is_known(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
     affine = (0, _stretched(np.asarray(x), len(shape), dimensions)) if known else None

@@ -110,13 +110,13 @@ def over_time(
         aligned.append(run.harmless(x).array)
     run.facts.sinks.append((timeline, delay))
     names: dict[str, int] = {}
-    before = [run.plain(value) for value in start]
+    before = [run.unstreamed(value) for value in start]
     for index in needed:
         kind = f"carry{index}" if carries > 1 else "carry"
         name, value = run.carry(kind, functools.partial(_numbers, before[index]))
         names[name] = index
         before[index] = _begun(run, _like(before[index], value), start[index], timeline, delay)
-    exists, constant = run.exists(timeline, delay), [run.plain(value) for value in fixed]
+    exists, constant = run.exists(timeline, delay), [run.unstreamed(value) for value in fixed]
     if exists is False:
         frames = run.frames_of(timeline)
         after, outs = before, [jnp.zeros((frames, *shape_of(y)[1:]), type_of(y)) for y in outputs]

@@ -235,8 +235,8 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     # What comes after the end may be known as late as that.
     x = run.spread(stream)
     assert x.delay is not None
-    front = [jnp.asarray(run.plain(value), x.array.dtype) for value in first]
-    after = [jnp.asarray(run.plain(value), x.array.dtype) for value in last]
+    front = [jnp.asarray(run.unstreamed(value), x.array.dtype) for value in first]
+    after = [jnp.asarray(run.unstreamed(value), x.array.dtype) for value in last]
     fixed = jnp.concatenate(front, axis) if len(front) > 1 else front[0] if front else None
     array, late = x.array, x.late
     where = jnp.asarray(run.indices(x.timeline, x.delay))
@@ -252,7 +252,7 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
         array = jnp.where(along(where >= end, axis, array.ndim), taken, array)
     reach = union([x.reach, reach_of(first), reach_of(last)])
     if reach is not None:
-        reach = (x.reach or Reach.of_nothing(x.timeline)).joined(timeline, reach_of(first), low, reach_of(last))
+        reach = (x.reach or Reach.of_nothing(x.timeline)).concatenated(timeline, reach_of(first), low, reach_of(last))
     return dataclasses.replace(run.make(array, axis, timeline, x.delay - low, reach), late=late)
 
 

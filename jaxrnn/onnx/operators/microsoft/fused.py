@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxrnn.cells import product
 from jaxrnn.onnx.operators import activations
-from jaxrnn.onnx.operators.arithmetic import alike, clip_6, unary
+from jaxrnn.onnx.operators.arithmetic import clip_6, of_one_type, unary
 from jaxrnn.onnx.operators.linear import conv, gemm
 from jaxrnn.onnx.operators.normalization import layer_normalization, normalized
 from jaxrnn.onnx.operators.types import numpy_dtype, wide_type
@@ -145,7 +145,7 @@ def fused_matmul(
     transBatchB: int = 0,
 ) -> Value:
     """FusedMatMul (and TransposeMatMul, its older name): a scaled product of transposed operands."""
-    alike(a, b)
+    of_one_type(a, b)
     result = product(_turned(a, transA, transBatchA), _turned(b, transB, transBatchB))
     return result if alpha == 1.0 else result * result.dtype.type(alpha)
 
