@@ -8,6 +8,7 @@ import pickle
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
 from jax.extend.core import Primitive
 from onnx import TensorProto, helper
@@ -18,7 +19,7 @@ import jaxrnn
 from jaxrnn import InputError, ModelError, UnsupportedError
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.registry import Static
-from jaxrnn.streaming.registry import RULES
+from jaxrnn.streaming.registry import EXPORTS, RULES
 from tools.examples import import_example
 
 SHAPE = ["S", 3]
@@ -46,6 +47,28 @@ def test_rules_are_registered_once(own):
     with pytest.raises(InputError, match="'mine' must be a function"):
         jaxrnn.streaming.register("mine", "rule")
     assert jaxrnn.streaming.register(own.median_p, rule, replace=True) is rule
+
+
+def test_one_call_registers_both_rules(monkeypatch, tmp_path):
+    """A step with a primitive of one's own is exported with the rule that was registered beside the stream rule."""
+    for table in (RULES, EXPORTS):  # without the entry before and after the test
+        monkeypatch.setitem(table, "squashed", None)
+        del table["squashed"]
+    squashed = Primitive("squashed")
+    squashed.def_impl(lambda x: x / (1 + jnp.abs(x)))
+    squashed.def_abstract_eval(lambda x: x)
+    path, example = tmp_path / "step.onnx", jnp.asarray(X)
+    with pytest.raises(UnsupportedError, match=r"squashed.*jaxrnn.streaming.register\(..., export=rule\)"):
+        jaxrnn.export_onnx(squashed.bind, None, path, example=example)
+    with pytest.raises(InputError, match="the export rule of 'squashed' must be a function"):
+        jaxrnn.streaming.register(squashed, jnp.tanh, export="Softsign")
+    write = lambda lowering, equation, x: lowering.writer.node("Softsign", x)  # noqa: E731
+    jaxrnn.streaming.register(squashed, export=write)(lambda run, equation, x: run.frame_by_frame(equation, x))
+    jaxrnn.export_onnx(squashed.bind, None, path, example=example)
+    assert [node.op_type for node in onnx.load(path).graph.node] == ["Softsign"]
+    np.testing.assert_allclose(jaxrnn.load(path)({"x": X})["y"], X / (1 + np.abs(X)), rtol=1e-6)
+    streamed = jaxrnn.stream(squashed.bind, example, axes=0)
+    np.testing.assert_allclose(streamed.run(None, example), X / (1 + np.abs(X)), rtol=1e-6)
 
 
 def test_a_primitive_without_a_rule_says_how_to_add_one():

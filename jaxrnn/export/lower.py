@@ -20,6 +20,7 @@ from jaxrnn.export.rules import RULES
 from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, maker_of
 from jaxrnn.export.writer import shape_of as size_of
 from jaxrnn.jaxprs.equations import shape_of, type_of
+from jaxrnn.streaming.registry import EXPORTS
 
 #: The newest file format that engines of the default opset read.
 _IR_VERSION = 8
@@ -56,7 +57,7 @@ def lower(
             values.append(array)
     inputs = [value for value in values if isinstance(value, ir.Value)]
     with exact_types():
-        lowering = Lowering(writer, RULES)
+        lowering = Lowering(writer, {**RULES, **EXPORTS})
         found = lowering.evaluate(closed, values)
         lowering.check()
     # The attribute keeps equal results apart.

@@ -88,7 +88,10 @@ class Lowering:
             return known
         rule = self.rules.get(equation.primitive.name)
         if rule is None:
-            self.refuse("ONNX has no operator for it")
+            self.refuse(
+                "it has no export rule; compute it outside, write it with other functions, or add a rule with "
+                "jaxrnn.streaming.register(..., export=rule)"
+            )
         results = rule(self, equation, *operands)
         return results if equation.primitive.multiple_results else [results]
 
