@@ -285,7 +285,7 @@ def test_shapes_that_depend_on_data():
     ]
     constants = C | weights(W1=(1, 3 * N, 1))
     model = model_of(nodes, {"x": [9]}, {"Y": ["k", 1, 1, N]}, constants)
-    with pytest.raises(jaxrnn.StateError, match=r"'gru'.*depend on data.*static="):
+    with pytest.raises(jaxrnn.StateError, match=r"'gru'.*'places' fails.*depends on data.*static="):
         _ = model.state
 
 

@@ -368,6 +368,28 @@ def test_streams_over_all_inputs(models, name):
                 np.testing.assert_allclose(outputs[key], value, atol=2e-6, err_msg=f"{length}: {key}")
 
 
+#: Files, dimensions, the nodes with internal state, and the number of recurrences inside a frame.
+SPEECH = {
+    "rates that the file relates": ("tworates_dynamo", {}, ["node_gru__1"], 0),
+    "rates that the caller relates": ("tworates_script", {"T": "4*U"}, ["/g/GRU"], 0),
+    "over frequency, then over time": ("keras_frequency_bigru", {}, ["functional_1_1/gru_3_1/while_loop"], 2),
+    "over frequency only": ("keras_frequency_bigru_only", {}, [], 2),
+}
+
+
+@pytest.mark.parametrize("name", SPEECH)
+def test_internal_state_is_along_time(models, name):
+    file, dims, nodes, of_frame = SPEECH[name]
+    model = jaxrnn.load(models / "speech" / f"{file}.onnx", dims=dims)
+    assert [(each.kind, each.node) for each in model.state] == [("internal", node) for node in nodes]
+    assert len(model.frame_recurrences) == of_frame
+
+
+def test_unrelated_rates_are_asked_for(models):
+    with pytest.raises(jaxrnn.StateError, match=r"'/Concat_1' fails.*Relate or fix open dimensions with .*dims="):
+        _ = jaxrnn.load(models / "speech" / "tworates_script.onnx").state
+
+
 def test_what_a_declared_state_leaves_to_the_frame():
     """A recurrence of a fixed length that the declaration does not name starts anew in every step, and is listed."""
     graph = """g (float[8,1,4] x, float[1,1,4] a) => (float[8,1,1,4] y, float[1,1,4] b) {

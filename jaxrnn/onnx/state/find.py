@@ -135,9 +135,10 @@ class _Finder:
         pairs = pairing.take_proved() if self.is_complete else pairing.find()
         if self.flow.lost and not pairs:
             label, why = self.flow.lost[0]
+            related = argument("dims", {"T": "4*U"}, "jaxrnn.load(path)")
             raise StateError(
-                f"the state of node {label!r} cannot be found, because its shapes depend on data ({why}). Bind the "
-                f"inputs that they depend on with {static_argument()}, or say which of these pairs are state: "
+                f"the state of node {label!r} cannot be found, because its input has no shape: {why}. Relate or fix "
+                f"open dimensions with {related}, bind inputs on which shapes depend with {static_argument()}, or "
                 f"{pairing.all_that_may_be()}"
             )
         for edge in pairs.values():
@@ -218,7 +219,9 @@ class _Finder:
             return not (pairs or self.is_complete) and (site.initial is None or not site.initial.deps)
         if self.probe.time or pairs or self.is_complete:
             return self.probe.grows_with_time(index)
-        return True  # nothing is open, and nothing carried: a whole recording of fixed length
+        # Nothing is carried, and no open dimension is time: a recording of fixed length. But if the batch of the
+        # recurrence is made of two open dimensions, one of these is time, and the recurrence runs inside each frame.
+        return len(self.probe.open_in_carry(index)) < 2
 
 
 def _starts_from(site: Site, source: str) -> bool:

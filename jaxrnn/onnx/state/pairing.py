@@ -62,8 +62,11 @@ class Pairing:
         return self.pairs
 
     def all_that_may_be(self) -> str:
-        """Return a list of all possible pairs, and what to write if they are state."""
-        return f"{_listed(self.edges)}; for instance {_how([*self.pairs.values(), *self._free(self.edges)][:1])}"
+        """Return how to declare the state, with a list of all possible pairs."""
+        if not self.edges:
+            return f"say that nothing is state: {_how([])}"
+        first = [*self.pairs.values(), *self._free(self.edges)][:1]
+        return f"say which of these pairs are state: {_listed(self.edges)}; for instance {_how(first)}"
 
     def _free(self, edges: Iterable[Edge]) -> list[Edge]:
         return [edge for edge in edges if not _uses(self.pairs.values(), edge)]

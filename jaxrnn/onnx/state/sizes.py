@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,28 +33,48 @@ class Sizes:
 
     def __init__(self, symbols: Iterable[str]):
         self.value: dict[str, Dimension] = {symbol: symbol for symbol in symbols}
+        named = {name: name.partition("*") for name in self.value}
+        #: The declared multiples of other dimensions: ``4*U`` is 4 times ``U``.
+        self._multiples = {
+            name: (int(factor), base.strip())
+            for name, (factor, _, base) in named.items()
+            if factor.strip().isdecimal() and base.strip() in self.value
+        }
 
     @property
     def classes(self) -> list[str]:
-        """Return the first names of the classes that are not constants."""
-        return [name for name, value in self.value.items() if name == value]
+        """Return the first names of the classes that are neither constants nor multiples of others."""
+        return [name for name, value in self.value.items() if name == value and name not in self._multiples]
 
     def unify(self, first: Dimension, second: Dimension) -> None:
         """Merge two classes, or set a class to a constant."""
         if not isinstance(first, str):
             first, second = second, first
-        elif isinstance(second, str):  # the name that comes first in the file stays
-            second, first = sorted((first, second), key=list(self.value).index)
+        elif isinstance(second, str):  # a multiple stays, else the name that comes first in the file
+            names = list(self.value)
+            second, first = sorted((first, second), key=lambda name: (name not in self._multiples, names.index(name)))
         for name, value in self.value.items():
             if value == first:
                 self.value[name] = second
 
+    def base(self, name: str) -> Dimension:
+        """Return the class of a dimension, or for a multiple the class of the other dimension."""
+        value = self.value[name]
+        return self.base(self._multiples[value][1]) if value in self._multiples else value
+
     def numbers(self, of_class: Mapping[str, int]) -> dict[str, int]:
         """Return a number for every open dimension."""
-        return {name: of_class[value] if isinstance(value, str) else value for name, value in self.value.items()}
+        return {name: self._number(name, of_class) for name in self.value}
+
+    def _number(self, name: str, of_class: Mapping[str, int]) -> int:
+        value = self.value[name]
+        if value in self._multiples:
+            factor, other = self._multiples[value]
+            return factor * self._number(other, of_class)
+        return of_class[value] if isinstance(value, str) else value
 
     def distinct(self, base: int, spread: bool) -> dict[str, int]:
-        """Return a number for each class that differs from other classes and from constants."""
+        """Return a number for each class, and for each multiple, that differs from other classes and from constants."""
         factors = itertools.chain(_FACTORS, itertools.count(101, 2))
         lengths = (factor * base for factor in factors) if spread else itertools.count(base + 1)
         batches = itertools.chain(_FACTORS, itertools.count(101, 2))
@@ -61,7 +82,8 @@ class Sizes:
         for name in self.classes:
             numbers = batches if is_batch_name(name) else lengths
             taken[name] = next(number for number in numbers if number not in taken.values())
-        return taken
+        multiples = {name: self._number(name, taken) for name in self._multiples if self.value[name] == name}
+        return taken | multiples
 
 
 def solve(
@@ -200,8 +222,8 @@ class Probe:
 
     def longer(self, symbol: str) -> DataFlow | None:
         """Return the flow with a class of dimensions twice as long, or None if that size does not fit."""
-        first = self.dimensions[symbol]
-        return self._doubled(frozenset(name for name, other in self.dimensions.items() if other == first))
+        first = self.equations.base(symbol)
+        return self._doubled(frozenset(name for name in self.symbols if self.equations.base(name) == first))
 
     def _doubled(self, names: frozenset[str]) -> DataFlow | None:
         if names not in self._longer:
@@ -231,12 +253,23 @@ class Probe:
     def carry_shape(self, index: int) -> tuple[Dimension, ...]:
         """Return the shape of the carry of a site, with open dimensions by name."""
         sizes = self.flow.sites[index].final.shape or ()
-        shape: list[Any] = list(sizes)
-        for symbol in self.equations.classes:
-            longer = self.longer(symbol)
-            others = sizes if longer is None else longer.sites[index].final.shape or ()
-            for axis, (size, other) in enumerate(zip(sizes, others, strict=True)):
-                if other != size:
-                    factor = (other - size) / self.sizes[symbol]
-                    shape[axis] = symbol if factor == 1 else f"{factor:g}*{symbol}"
-        return tuple(shape)
+        return tuple(self._named(size, self._growth(index, axis)) for axis, size in enumerate(sizes))
+
+    def open_in_carry(self, index: int) -> set[str]:
+        """Return the classes of dimensions on which the shape of the carry of a site depends."""
+        axes = range(len(self.flow.sites[index].final.shape or ()))
+        return {symbol for axis in axes for symbol in self._growth(index, axis)}
+
+    def _growth(self, index: int, axis: int) -> dict[str, int]:
+        """Return by how much an axis of a carry grows with each class of dimensions that it depends on."""
+        flows = {symbol: flow for symbol in self.equations.classes if (flow := self.longer(symbol)) is not None}
+        size = self.flow.sites[index].final.shape[axis]
+        others = {symbol: (flow.sites[index].final.shape or ())[axis] for symbol, flow in flows.items()}
+        return {symbol: other - size for symbol, other in others.items() if other != size}
+
+    def _named(self, size: int, growth: Mapping[str, int]) -> Dimension:
+        if not growth:
+            return size
+        sizes = [self.sizes[symbol] for symbol in growth]
+        factor = next(iter(growth.values())) / math.prod(sizes)
+        return "*".join([*([] if factor == 1 else [f"{factor:g}"]), *growth])

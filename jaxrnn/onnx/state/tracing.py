@@ -38,10 +38,10 @@ class NotFollowedError(Exception):
 
 
 class _Lost:
-    """A value that cannot be traced, and the traced values that it depends on."""
+    """A value that cannot be traced, the traced values that it depends on, and the reason."""
 
-    def __init__(self, reads: Iterable[Any]):
-        self.reads = list(reads)
+    def __init__(self, reads: Iterable[Any], why: str = ""):
+        self.reads, self.why = list(reads), why
 
 
 def follow(
@@ -134,10 +134,12 @@ class _Trace:
         except Exception as error:
             if self.strict:
                 raise
+            before = next((value.why for value in inputs if isinstance(value, _Lost) and value.why), None)
+            why = before or f"node {node.name!r} fails: {first_line(error).partition('. ')[0].rstrip('.')}"
             if node.operator.traits.carries is not None:
-                self.result.lost.append((node.name, first_line(error)))
+                self.result.lost.append((node.name, why))
         reads = [leaf for leaf in _leaves(inputs) if isinstance(leaf, (str, Tracer))]
-        return tuple(_Lost(reads) for _ in node.outputs)
+        return tuple(_Lost(reads, why) for _ in node.outputs)
 
     def _outputs(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
         if any(isinstance(value, _Lost) for value in inputs):
