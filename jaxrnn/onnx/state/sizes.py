@@ -262,9 +262,9 @@ class Probe:
 
     def _growth(self, index: int, axis: int) -> dict[str, int]:
         """Return by how much an axis of a carry grows with each class of dimensions that it depends on."""
-        flows = {symbol: flow for symbol in self.equations.classes if (flow := self.longer(symbol)) is not None}
-        size = self.flow.sites[index].final.shape[axis]
-        others = {symbol: (flow.sites[index].final.shape or ())[axis] for symbol, flow in flows.items()}
+        size = (self.flow.sites[index].final.shape or ())[axis]
+        flows = {symbol: self.longer(symbol) for symbol in self.equations.classes}
+        others = {symbol: (flow.sites[index].final.shape or ())[axis] for symbol, flow in flows.items() if flow}
         return {symbol: other - size for symbol, other in others.items() if other != size}
 
     def _named(self, size: int, growth: Mapping[str, int]) -> Dimension:
