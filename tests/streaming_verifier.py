@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn.streaming import Streamed, stream, transform
-from jaxrnn.streaming.passes import Absent
+from jaxrnn.streaming.passes import Placeholder
 
 #: NaN in every frame that does not exist, a number like no other in integers, and nothing that would launder them.
-POISON = Absent(value=float("nan"), integer=77, harmless=None)
+POISON = Placeholder(value=float("nan"), integer=77, harmless=None)
 
 
 class Streaming:
@@ -129,7 +129,7 @@ def check_values(
         tolerance: relative to the largest value, or to 1.
     """
     example = jax.ShapeDtypeStruct(tuple(shape), dtype)
-    with mock.patch.object(transform, "ABSENT", POISON):
+    with mock.patch.object(transform, "PLACEHOLDER", POISON):
         streamed = stream(function, example, axes=axis, pulse=None, multiple=multiple, constraints=constraints)
     streaming = Streaming(streamed, [axis])
     totals = [length * multiple for length in lengths]

@@ -13,7 +13,7 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import associative_scan
-from jaxrnn.streaming.rules import prefixes
+from jaxrnn.streaming.rules import recurrence
 
 X = jax.ShapeDtypeStruct((20, 3), np.float32)
 
@@ -86,7 +86,7 @@ WITHOUT_GRADIENTS = ("oscillators", "rotations", "half the frames", "time on the
 @pytest.fixture
 def in_parallel(monkeypatch):
     """The form of all platforms but CPUs."""
-    monkeypatch.setattr(prefixes, "by_platform", lambda cpu, plain, *operands: plain(*operands))
+    monkeypatch.setattr(recurrence, "by_platform", lambda cpu, plain, *operands: plain(*operands))
 
 
 @pytest.mark.usefixtures("in_parallel")
@@ -119,9 +119,9 @@ def test_whole_numbers_are_equal_to_the_bit(dtype):
 
 @pytest.mark.thorough
 def test_masks_are_needed(in_parallel, monkeypatch):
-    original = prefixes.carries_of
+    original = recurrence.carries_of
     without = lambda step, carry, mask, frames: original(step, carry, None, frames)  # noqa: E731
-    monkeypatch.setattr(prefixes, "carries_of", without)
+    monkeypatch.setattr(recurrence, "carries_of", without)
     with pytest.raises(AssertionError):
         check_values(CASES["parallel resistors"].function, X.shape)
 

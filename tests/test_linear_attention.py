@@ -285,7 +285,7 @@ def test_forgotten_state_is_named_and_streamed(monkeypatch):
     }
     with pytest.raises(jaxrnn.StateError, match=r"attention, conv.* stream"):
         model.init()
-    monkeypatch.setattr(transform, "ABSENT", POISON)
+    monkeypatch.setattr(transform, "PLACEHOLDER", POISON)
     streamed = model.stream(symbol="T", pulse=1)
     assert streamed.delay == {"y": 0}
     runner, offline = Streaming(streamed, [1], model.params), jax.jit(model.apply)

@@ -19,7 +19,7 @@ import jaxrnn
 from jaxrnn import InputError, ModelError, UnsupportedError
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.registry import Static
-from jaxrnn.streaming.registry import EXPORTS, RULES
+from jaxrnn.streaming.interpreter import EXPORTS, RULES
 from tools.examples import import_example
 
 SHAPE = ["S", 3]

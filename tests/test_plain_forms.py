@@ -102,7 +102,7 @@ def test_a_layer_has_derivatives():
 @pytest.mark.parametrize("name", of_tiers(NETWORKS, ("keyword_net",)))
 def test_networks(models, name, monkeypatch):
     """Equal from the first frame to the last, alone and in a batch, and as simple as an ONNX graph has it."""
-    monkeypatch.setattr(transform, "ABSENT", POISON)
+    monkeypatch.setattr(transform, "PLACEHOLDER", POISON)
     model, pulse = jaxrnn.load(models / f"{name}.onnx"), NETWORKS[name]
     usual = model.stream(pulse=pulse)
     plain = in_plain_forms(usual)

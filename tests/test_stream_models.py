@@ -83,7 +83,7 @@ def test_every_length_and_pulse(load, name, monkeypatch):
     """Streamed equals offline for lengths 1 to 40 (times the strides, and in between) and pulses 1, 2, 3 and 7, with
     NaN in every frame that does not exist. Offline is ONNX Runtime, which needs no compiling for each length."""
     model, (smallest, delay) = load(name), MODELS[name]
-    monkeypatch.setattr(transform, "ABSENT", POISON)
+    monkeypatch.setattr(transform, "PLACEHOLDER", POISON)
     streamed = model.stream(pulse=smallest)
     assert streamed.smallest_pulse == smallest
     assert streamed.delay == delay
@@ -105,7 +105,7 @@ def test_every_length_and_pulse(load, name, monkeypatch):
 @pytest.mark.parametrize("name", BUILT)
 def test_networks_that_are_built(name, monkeypatch):
     """Those that benchmarks stream: look-ahead, filters over frames, transposed convolutions, layers inside a frame."""
-    monkeypatch.setattr(transform, "ABSENT", POISON)
+    monkeypatch.setattr(transform, "PLACEHOLDER", POISON)
     model, delays = jaxrnn.load(NETWORKS[name]()), BUILT[name]
     streamed = model.stream()
     assert streamed.delay == delays

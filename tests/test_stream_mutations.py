@@ -17,7 +17,7 @@ from jaxrnn.streaming.passes import Facts, Pass
 from jaxrnn.streaming.plan import Plan
 from jaxrnn.streaming.rules import elementwise, recurrence
 from jaxrnn.streaming.rules import time as time_rules
-from jaxrnn.streaming.rules.templates import Template
+from jaxrnn.streaming.rules.control import Template
 from jaxrnn.streaming.timeline import Timeline
 
 pytestmark = pytest.mark.thorough
@@ -157,7 +157,7 @@ VALUES = {
     ),
     "a carry keeps its lineage": (Template, "around", lineage_of_the_first, ["a loop beside what it began with"]),
     "a carry keeps on counting": (Template, "around", lineage_of_the_first, ["a loop that counts"]),
-    "values used before they are known": (elementwise, "known_by", never_waits, ["beside the first frames"]),
+    "values used before they are known": (elementwise, "earliest_delay", never_waits, ["beside the first frames"]),
     "an associative scan starts anew": (recurrence, "associative", starts_anew, ["linear recurrence"]),
     "an associative scan carries too little": (associative, "needed", outputs_need_themselves, ["running softmax"]),
     "slices begin at frame 0": (time_rules, "settled", lambda _: lambda start, size: 0, ["first frames cut"]),

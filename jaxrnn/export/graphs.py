@@ -24,9 +24,9 @@ from jaxrnn.export.sources import Source, check_params, exact
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, STEP, StateNames, StepFile
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
-from jaxrnn.streaming.modules import as_function, explained
+from jaxrnn.streaming.diagnostics import of_file
 from jaxrnn.streaming.plan import shape_of
-from jaxrnn.streaming.sources import of_file
+from jaxrnn.streaming.transform import as_function, explained
 
 #: The role of an array in a file, and the stepper's name for the array.
 Key = tuple[str, str]

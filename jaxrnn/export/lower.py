@@ -20,7 +20,7 @@ from jaxrnn.export.rules import RULES
 from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, maker_of
 from jaxrnn.export.writer import shape_of as size_of
 from jaxrnn.jaxprs.equations import shape_of, type_of
-from jaxrnn.streaming.registry import EXPORTS
+from jaxrnn.streaming.interpreter import EXPORTS
 
 #: The newest file format that engines of the default opset read.
 _IR_VERSION = 8

@@ -19,7 +19,7 @@ from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, plain_na
 from jaxrnn.jaxprs.equations import bind, evaluate, needed, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.moves import ON_ELEMENTS, counted, move
-from jaxrnn.streaming.sources import Path, describe_equation, scope_of
+from jaxrnn.streaming.diagnostics import Path, describe_equation, scope_of
 
 #: A function ``rule(lowering, equation, *operands)`` that writes an equation and returns its result, or a list of
 #: results if the primitive has several.

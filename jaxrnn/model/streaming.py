@@ -20,10 +20,9 @@ from jaxrnn.onnx.operators import operator_table
 from jaxrnn.onnx.reading import labelled
 from jaxrnn.steps.specs import Dimension
 from jaxrnn.streaming import Streamed, stream
+from jaxrnn.streaming.diagnostics import error_in_words_of_file, of_file
 from jaxrnn.streaming.dimensions import SYMBOL
-from jaxrnn.streaming.mends import error_in_words_of_file
-from jaxrnn.streaming.sources import of_file
-from jaxrnn.streaming.watching import StreamedValue, Watched, watched
+from jaxrnn.streaming.interpreter import Observed, StreamedValue, observe
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -256,7 +255,7 @@ def stream_facts(model: Model, symbol: str) -> StreamInfo:
 
 def graph_stream(model: Model, symbol: str, graph: GraphInfo) -> tuple[StreamInfo, GraphStream]:
     """Return these facts, and the facts about values of the graph up to the first refused node."""
-    with watched() as values:
+    with observe() as values:
         info, state = _tried(model, symbol)
     paths = paths_of(graph)
     refused = None if info.problem is None else _refused(info.problem, paths)
@@ -310,7 +309,7 @@ def _kept(state: Sequence[KeptState], paths: Mapping[str, int]) -> dict[int, lis
 
 
 def _values(
-    graph: GraphInfo, paths: Mapping[str, int], found: Watched, symbol: str
+    graph: GraphInfo, paths: Mapping[str, int], found: Observed, symbol: str
 ) -> Iterator[tuple[int, StreamedValue]]:
     """Yield the facts about outputs of nodes: of each, the last value with its shape that the node computed."""
     opened = {size for value in graph.graphs[0].inputs for size in graph.values[value].shape or ()}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from jaxrnn.steps.stepper import Flushed
 from jaxrnn.streaming import rules as _rules  # noqa: F401  (registers them)
 from jaxrnn.streaming.associative import associative_scan
+from jaxrnn.streaming.interpreter import register
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.registry import register
 from jaxrnn.streaming.streamed import Streamed
 from jaxrnn.streaming.transform import stream
 from jaxrnn.streaming.values import Chunk, FinalValue

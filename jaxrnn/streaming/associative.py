@@ -23,7 +23,6 @@ from numpy.lib.array_utils import normalize_axis_index
 from jaxrnn._jax import varying
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.equations import bind, needed, read_by, shape_of, type_of, variables
-from jaxrnn.streaming.access import scan_parts
 from jaxrnn.streaming.dimensions import is_symbolic
 
 
@@ -186,6 +185,14 @@ class Parts(NamedTuple):
 
     outputs: list[int]
     needed: list[int]
+
+
+def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
+    """Return the number of constants and of carries of a scan, which are the first operands."""
+    if "num_consts" in equation.params:
+        return equation.params["num_consts"], equation.params["num_carry"]
+    consts, carry, _ = equation.params["ft_in"].unpack()
+    return len(consts), len(carry)
 
 
 def parts_of_carry(equation: JaxprEqn) -> Parts | None:

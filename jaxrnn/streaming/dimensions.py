@@ -10,13 +10,16 @@ import ast
 import functools
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.extend.core import JaxprEqn
 
 from jaxrnn.errors import StreamError
+from jaxrnn.jaxprs.equations import inner_jaxprs, shape_of
 
 #: The one symbol of everything that is streamed: the number of input frames.
 SYMBOL = "S"
@@ -123,3 +126,44 @@ def settled(dimension: Any, size: Any) -> int | None:
     values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (dimension, size))
     used = np.unique(values[counts > 0])
     return int(used[0]) if len(used) == 1 else None
+
+
+def out_shape(equation: JaxprEqn, index: int = 0) -> Any:
+    """Return the shape of a result of an equation, over all of time."""
+    return shape_of(equation.outvars[index])
+
+
+def in_shape(equation: JaxprEqn, index: int = 0) -> Any:
+    """Return the shape of an operand of an equation, over all of time."""
+    return shape_of(equation.invars[index])
+
+
+def symbolic_sizes(jaxpr: Any, path: tuple[JaxprEqn, ...] = ()) -> Iterator[tuple[Any, tuple[JaxprEqn, ...]]]:
+    """Yield each dimension in a jaxpr that depends on the length of the stream, at any depth.
+
+    With each dimension comes the path of the equation: the equation, preceded by the equations that contain it.
+    """
+    for variable in (*jaxpr.invars, *jaxpr.constvars):
+        for size in filter(is_symbolic, shape_of(variable)):
+            yield size, path
+    for equation in jaxpr.eqns:
+        here = (*path, equation)
+        for inner in inner_jaxprs(equation):
+            yield from symbolic_sizes(inner, here)
+        shapes = map(shape_of, equation.outvars)
+        for size in (*own_sizes(equation), *(size for shape in shapes for size in filter(is_symbolic, shape))):
+            yield size, here
+
+
+def own_sizes(equation: JaxprEqn) -> Iterator[Any]:
+    """Yield the symbolic length of a loop; no operand shows the length of a loop that scans nothing."""
+    length = equation.params.get("length")
+    if length is not None and is_symbolic(length):
+        yield length
+
+
+def has_symbols(equation: JaxprEqn) -> bool:
+    """Return True if the length of a loop, or a dimension inside an equation, depends on the length of the stream."""
+    return any(True for _ in own_sizes(equation)) or any(
+        True for inner in inner_jaxprs(equation) for _ in symbolic_sizes(inner)
+    )

@@ -1,28 +1,37 @@
 """The interpreter of `stream`: evaluates a jaxpr traced over all of time on the chunks of one step.
 
 Time is the one symbolic dimension of the jaxpr. Every pass, the warm-up before the first step, a step, and the flush,
-goes through the same rules, one for each primitive (`jaxrnn.streaming.registry`), so they cannot drift apart.
+goes through the same rules, one for each primitive (`jaxrnn.streaming.interpreter`), so they cannot drift apart.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn, Literal
+from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn, Literal, Primitive
 
+from jaxrnn.errors import InputError
 from jaxrnn.jaxprs import equations
-from jaxrnn.jaxprs.equations import CALLS, Atom, shape_of, type_of
-from jaxrnn.streaming.access import has_symbols, own_sizes
-from jaxrnn.streaming.dimensions import is_symbolic, symbolic_axes
-from jaxrnn.streaming.known import fold
+from jaxrnn.jaxprs.equations import CALLS, Atom, bind, shape_of, type_of
+from jaxrnn.jaxprs.moves import move
+from jaxrnn.jaxprs.primitives import is_platform_index
+from jaxrnn.streaming.diagnostics import Path, node_scope_of
+from jaxrnn.streaming.dimensions import has_symbols, is_symbolic, out_shape, own_sizes, symbolic_axes
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.registry import ALWAYS, RULES
-from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Late, is_known, is_length, reach_of, settled_since
-from jaxrnn.streaming.watching import tell
+from jaxrnn.streaming.reach import Spans
+from jaxrnn.streaming.timeline import Clock
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Late, is_length, is_static, reach_of, settled_since
 
 #: What looks at a value that cannot be streamed: it may choose another, or say better what is wrong.
 LOOKING = ("select_n", "gather", "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_lin")
@@ -81,7 +90,7 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     streamed = any(isinstance(value, Chunk) for value in operands) or any(map(symbolic_axes, shapes))
     streamed = streamed or any(True for _ in own_sizes(equation))
     inside = not streamed and has_symbols(equation)
-    if not streamed and not inside and all(map(is_known, operands)):
+    if not streamed and not inside and all(map(is_static, operands)):
         folded = fold(equation, operands)
         if folded is not None:
             return folded
@@ -159,3 +168,208 @@ def _with_fronts(run: Pass, equation: JaxprEqn, operands: Sequence[Any], fronts:
         result if result.delay is None else dataclasses.replace(result, affine=None, late=Late(front.array, since))
         for result, front in pairs
     ]
+
+
+#: ``(run, equation, *operands) -> results``: what an equation does to the chunks of a pass.
+Rule = Callable[..., Any]
+
+#: The rules by the name of their primitive.
+RULES: dict[str, Rule] = {}
+
+#: Export rules that callers add, by the name of their primitive: ``(lowering, equation, *operands) -> results``.
+EXPORTS: dict[str, Rule] = {}
+
+#: Primitives whose rule is used wherever they stand; others are applied as they are where no stream enters.
+ALWAYS: set[str] = set()
+
+
+def register(
+    primitive: str | Primitive,
+    rule: Rule | None = None,
+    *,
+    export: Rule | None = None,
+    replace: bool = False,
+    always: bool = False,
+) -> Any:
+    """Say how a primitive runs on a stream, pulse by pulse.
+
+    Example::
+
+        @jaxrnn.streaming.register("double")
+        def double(run, equation, x):
+            (array,) = run.bind(equation, [x.array])
+            return run.make(array, x.axis, x.timeline, x.delay, x.reach)
+
+    Args:
+        primitive: the primitive, or its name.
+        rule: ``(run, equation, *operands) -> results``, called in every pass: the warm-up, where the state begins,
+            each step, and the flush. ``run`` is the `Pass`. An operand is a `Chunk`, a `FinalValue` that is known when
+            the stream ends, or an array that is the same in every step: a NumPy array where it is known while tracing.
+            The rule returns a value of these kinds for each result, or the value itself where there is one result; it
+            makes chunks with `Pass.make` alone, and keeps what must be remembered with `Pass.window` or `Pass.carry`.
+            Without it, `register` is a decorator.
+        export: ``(lowering, equation, *operands) -> results`` writes the primitive to an ONNX file. Operands and
+            results are NumPy arrays, which become constants, or values of the graph. ``lowering.writer.node(operator,
+            *operands)`` writes a node, and ``lowering.trace(function, *operands)`` a JAX function.
+        replace: the primitive may have a rule, which this one takes the place of.
+        always: use the rule where no stream enters the equation too; otherwise the primitive is applied there as it is.
+
+    Returns:
+        The rule, or the decorator.
+
+    Raises:
+        InputError: the primitive is none, or it has a rule already.
+    """
+    name = primitive.name if isinstance(primitive, Primitive) else primitive
+    if not isinstance(name, str) or not name:
+        raise InputError(f"register takes a JAX primitive or its name, not {primitive!r}")
+    if rule is None:
+        return lambda function: register(name, function, export=export, replace=replace, always=always)
+    if not callable(rule):
+        raise InputError(f"the rule of {name!r} must be a function (run, equation, *operands), not {rule!r}")
+    if not callable(export) and export is not None:
+        raise InputError(
+            f"the export rule of {name!r} must be a function (lowering, equation, *operands), not {export!r}"
+        )
+    if name in RULES and not replace:
+        raise InputError(
+            f"the primitive {name!r} has a rule already, {getattr(RULES[name], '__qualname__', RULES[name])} of "
+            f"{RULES[name].__module__}; register(..., replace=True) puts another in its place"
+        )
+    RULES[name] = rule
+    if export is not None:
+        EXPORTS[name] = export
+    (ALWAYS.add if always else ALWAYS.discard)(name)
+    return rule
+
+
+@dataclass(frozen=True)
+class StreamedValue:
+    """What is known of one value in pulses.
+
+    Attributes:
+        shape: over all of time: sizes, as text where they depend on the length.
+        axis: the time axis; None for a value that is known when the stream ends.
+        delay: frames that come before its frame 0; None where all frames are equal, or at the end.
+        rate: frames for each input frame; None at the end.
+        first: the earliest input frame that a frame depends on, counted from its own place; None for all of the past.
+        last: the latest one.
+        varies: whether it depends on the input at all.
+    """
+
+    shape: tuple[int | str, ...]
+    axis: int | None = None
+    delay: int | None = None
+    rate: Fraction | None = None
+    first: int | None = None
+    last: int = 0
+    varies: bool = True
+
+
+class Observed(dict[str, list[StreamedValue]]):
+    """Values by the scope that they were traced in, in the order in which they were computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spans: Spans = {}
+
+
+_OBSERVED: contextvars.ContextVar[Observed | None] = contextvars.ContextVar("observed", default=None)
+
+
+@contextlib.contextmanager
+def observe() -> Iterator[Observed]:
+    """Collect the values of whatever is streamed inside; after an error, those until then."""
+    values = Observed()
+    token = _OBSERVED.set(values)
+    try:
+        yield values
+    finally:
+        _OBSERVED.reset(token)
+        values.spans.clear()
+
+
+def tell(path: Path, equation: JaxprEqn, results: Sequence[object], clock: Clock) -> None:
+    """Note the results of an equation inside `observe`."""
+    values = _OBSERVED.get()
+    if values is None:
+        return
+    scope = node_scope_of(path)
+    for variable, result in zip(equation.outvars, results, strict=True):
+        shape = tuple(size if isinstance(size, int) else str(size) for size in shape_of(variable))
+        if isinstance(result, Chunk):
+            timeline, reach = result.timeline, result.reach
+            known = StreamedValue(shape, result.axis, result.delay, timeline.rate, varies=reach is not None)
+            if reach is not None:
+                extent = reach.extent(timeline, clock, values.spans)
+                known = dataclasses.replace(known, first=extent.first, last=extent.last)
+            values.setdefault(scope, []).append(known)
+        elif isinstance(result, FinalValue):
+            values.setdefault(scope, []).append(StreamedValue(shape))
+
+
+#: Larger known arrays are left to be computed at run time.
+LARGEST = 1 << 16
+
+_ON_LENGTHS: dict[str, Any] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "neg": operator.neg,
+    "max": np.maximum,
+    "min": np.minimum,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
+}
+
+
+def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
+    """The results of an equation on known operands, as NumPy arrays; None where they are better left to run time."""
+    if equation.primitive.name == "dim_as_value" or is_platform_index(equation) or equation.effects:
+        return None
+    for result in equation.outvars:
+        dtype = type_of(result)
+        whole = jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.bool_)
+        if not whole or int(np.prod(shape_of(result))) > LARGEST:
+            return None
+    if any(map(is_length, operands)):
+        return _fold_lengths(equation, operands)
+    if moved := move(equation, list(map(np.asarray, operands))):
+        return moved
+    with jax.ensure_compile_time_eval():
+        return [np.asarray(result) for result in bind(equation, operands)]
+
+
+def _fold_lengths(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
+    name = equation.primitive.name
+    shape = out_shape(equation)
+    try:
+        if name in _ON_LENGTHS:
+            # Broadcasting in an object array keeps symbolic dimensions exact.
+            result = _ON_LENGTHS[name](*operands)
+        elif name in ("convert_element_type", "copy", "stop_gradient"):
+            result = operands[0]
+        elif name in ("reshape", "squeeze", "broadcast_in_dim"):
+            if int(np.prod(shape)) != np.size(operands[0]):
+                return None
+            result = np.reshape(operands[0], shape)
+        elif name == "concatenate":
+            result = np.concatenate(operands, axis=equation.params["dimension"])
+        elif name == "select_n" and not is_length(operands[0]):
+            which, *cases = np.broadcast_arrays(*operands)
+            result = np.choose(which.astype(int), cases)
+        else:
+            return None
+    except InconclusiveDimensionOperation:
+        return None
+    boxed = np.empty(shape, object)
+    boxed[...] = result
+    if all(isinstance(item, (bool, np.bool_)) for item in boxed.flat):
+        return [boxed.astype(bool)]
+    if all(isinstance(item, (int, np.integer)) for item in boxed.flat):
+        return [boxed.astype(np.int64)]
+    return [boxed]

@@ -20,7 +20,6 @@ from jax import Array
 from jaxrnn._files.arguments import argument, called, either, in_python
 from jaxrnn._files.messages import first_line
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
-from jaxrnn.streaming.access import symbolic_sizes
 from jaxrnn.streaming.dimensions import (
     FUNCTIONS,
     SYMBOL,
@@ -29,6 +28,7 @@ from jaxrnn.streaming.dimensions import (
     magnitude_of,
     parts_of,
     period_of,
+    symbolic_sizes,
     value_of,
 )
 from jaxrnn.streaming.timeline import LARGEST

@@ -1,11 +1,17 @@
-"""A pass: one evaluation of a traced function on the chunks of a step, and all that rules need to know of it."""
+"""A pass: one evaluation of a traced function on the chunks of a step, and the methods that rules call.
+
+Example: a causal convolution of 3 frames with a pulse of 4. Step n holds frames 4n to 4n + 3. The window of frame 4n
+also needs frames 4n - 2 and 4n - 1, so the rule asks for `Pass.window(chunk, 2, "history")` and gets frames 4n - 2 to
+4n + 3; the buffer of two frames is an entry of the state. In step 0, frames -2 and -1 do not exist: the buffer holds
+placeholders, and `Pass.exists` tells the rule which frames are real.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -19,25 +25,94 @@ from jaxrnn._files.messages import brief
 from jaxrnn.cells import is_plain
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind
+from jaxrnn.streaming.diagnostics import (
+    Path,
+    describe_equation,
+    hint_for_equation,
+    in_words_of_file,
+    is_of_file,
+    label_of,
+    located,
+    place_of_equation,
+    scope_of,
+)
 from jaxrnn.streaming.dimensions import value_of
-from jaxrnn.streaming.memory import Memory
-from jaxrnn.streaming.mends import in_words_of_file, mend_of_equation
-from jaxrnn.streaming.moments import Absent, Facts
-from jaxrnn.streaming.sources import Path, describe_equation, is_of_file, located, place_of_equation, scope_of
 from jaxrnn.streaming.timeline import Clock, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Reach, along, is_length, split_outer
 
 
-@brief
-@dataclass
-class Pass(Memory):
-    """One evaluation of a jaxpr on chunks.
+class KeepsStateError(Exception):
+    """Raised in a stateless pass when part of a function keeps state or changes the delay of frames."""
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """Values in frames that do not exist. Results never depend on these values; tests set NaN to check that.
 
     Attributes:
-        clock, units, count, existing, facts, before: as in `Moment`.
-        state, stateless, prefix, path, begun, new: as in `Memory`.
-        absent: what stands in frames that do not exist.
-        local: reductions over time give the part of this chunk and keep no state: for reverse rules.
+        value: fills buffers before the first frame, and input after the last frame.
+        integer: the same for integers; booleans are True unless this is zero.
+        harmless: replaces operands of operations with a singular derivative, so that no gradient becomes NaN; None
+            replaces nothing.
+    """
+
+    value: float = 0.0
+    integer: int = 0
+    harmless: float | None = 0.5
+
+    def of(self, dtype: Any) -> Any:
+        """Return the placeholder of a dtype."""
+        if jnp.issubdtype(dtype, jnp.inexact):
+            return self.value
+        return bool(self.integer) if jnp.issubdtype(dtype, np.bool_) else self.integer
+
+
+@dataclass
+class Facts:
+    """Facts about a function that the passes find; all passes find the same facts.
+
+    Attributes:
+        warm_up: units that must run before the first input, because some values have frames that early.
+        sinks: timeline and delay of each value that the flush must complete.
+        kinds: the kind of each state entry, such as "delay" or "carry".
+        horizon: units after which no result depends on the number of frames.
+        counts: True if some value needs the exact number of units.
+        carries: for each loop, the templates of the carry until they stop changing.
+    """
+
+    warm_up: int = 0
+    horizon: int = 0
+    counts: bool = False
+    sinks: list[tuple[Timeline, int]] = field(default_factory=list)
+    kinds: dict[str, str] = field(default_factory=dict)
+    carries: dict[Any, Any] = field(default_factory=dict)
+
+    def wait_for(self, timeline: Timeline, frames: int) -> None:
+        """Extend the horizon to the time when this number of frames has come."""
+        self.horizon = max(self.horizon, timeline.settled, -(-frames // timeline.per_unit))
+
+
+@brief
+@dataclass
+class Pass:
+    """One evaluation of a jaxpr on chunks, with the state before and after.
+
+    Attributes:
+        clock: the timelines.
+        units: units of input frames in each chunk.
+        count: units before this pass: an integer, negative during the warm-up, or a traced integer that stops at
+            `Facts.horizon`.
+        existing: number of input frames of this pass that exist, if the stream ends in this pass; otherwise None.
+        state: state entries before this pass; None in the first pass, which creates the entries.
+        facts: facts that the passes find.
+        placeholder: values in frames that do not exist.
+        before: the exact number of units before this pass, if some value needs the number.
+        local: True to reduce over the frames of this chunk only, without state. Derivative rules need this.
+        stateless: True to raise `KeepsStateError` for an equation that keeps state.
+        prefix: prefix of the names of state entries.
+        path: the current equation, preceded by the equations that contain this equation.
+        begun: initial values of the entries that this pass creates.
+        new: state entries after this pass.
     """
 
     clock: Clock
@@ -46,7 +121,7 @@ class Pass(Memory):
     existing: Any
     state: Mapping[str, Any] | None
     facts: Facts
-    absent: Absent
+    placeholder: Placeholder
     before: Any = None
     local: bool = False
     stateless: bool = False
@@ -55,19 +130,113 @@ class Pass(Memory):
     begun: dict[str, Any] = field(default_factory=dict)
     new: dict[str, Any] = field(default_factory=dict)
     _used: dict[str, int] = field(default_factory=dict)
-    #: Delayed arrays and their lineages, by the lineage and delay that they had and the delay that they have.
+    #: Delayed arrays and lineages, keyed by the lineage and delay before and the delay after.
     _delayed: dict[tuple[object, int, int], tuple[Any, object]] = field(default_factory=dict)
-    #: Which frames exist, by the timeline and delay of their chunks.
+    #: Masks of existing frames, keyed by timeline and delay.
     _exist: dict[tuple[Timeline, int], Any] = field(default_factory=dict)
+
+    # -- time
+
+    @property
+    def total(self) -> Any:
+        """The exact number of input frames up to the end of this pass."""
+        before = self.units_before
+        here = self.units * self.clock.unit if self.existing is None else self.existing
+        return before * np.asarray(self.clock.unit, before.dtype) + jnp.asarray(here, before.dtype)
+
+    @property
+    def units_before(self) -> Any:
+        """The exact number of units before this pass; unlike `count`, this number never stops growing."""
+        self.facts.counts = True
+        return jnp.zeros((), jax.dtypes.canonicalize_dtype(np.int64)) if self.before is None else self.before
+
+    def start(self, timeline: Timeline, delay: int) -> Any:
+        """Return the index of the first frame of a chunk: an integer or a traced integer."""
+        return self.count * timeline.per_unit - delay
+
+    def frames_of(self, timeline: Timeline) -> int:
+        """Return the number of frames in a chunk."""
+        return self.units * timeline.per_unit
+
+    def indices(self, timeline: Timeline, delay: int) -> Any:
+        """Return the indices of the frames of a chunk, ``int[q]``: a NumPy array if `count` is an integer."""
+        return self.start(timeline, delay) + np.arange(self.frames_of(timeline), dtype=np.int32)
+
+    def end(self, timeline: Timeline) -> Any:
+        """Return the number of frames of the whole stream, or None before the stream ends."""
+        if self.existing is None:
+            return None
+        return timeline.length(self.count * self.clock.unit + self.existing)
+
+    def exists(self, timeline: Timeline, delay: int) -> Any:
+        """Return a mask of the frames of a chunk that exist: True for all, False for no frame, or ``bool[q]``."""
+        key = timeline, delay
+        if key not in self._exist:
+            self._exist[key] = self._exists(timeline, delay)
+        return self._exist[key]
+
+    def _exists(self, timeline: Timeline, delay: int) -> Any:
+        end = self.end(timeline)
+        if isinstance(self.count, int):
+            known = self.indices(timeline, delay) >= 0
+        elif delay <= 0:
+            known = True  # a traced count is never negative
+        else:
+            # Frame i exists from this number of units on.
+            known = self.count >= -((np.arange(self.frames_of(timeline), dtype=np.int32) - delay) // timeline.per_unit)
+        if end is not None:
+            known = known & (self.indices(timeline, delay) < end)
+        if isinstance(known, np.ndarray):
+            return bool(known[0]) if np.all(known == known[0]) else known
+        return known
+
+    def is_empty(self, timeline: Timeline, delay: int) -> bool:
+        """Return True if no frame of a chunk exists; no result reads such a chunk."""
+        return isinstance(self.count, int) and self.exists(timeline, delay) is False
+
+    # -- state
+
+    def carry(self, kind: str, start: Callable[[], Any]) -> tuple[str, Any]:
+        """Return the name of a state entry and its value before this pass.
+
+        Args:
+            kind: the purpose of the entry, such as "history"; part of the name.
+            start: returns the initial value.
+        """
+        if self.stateless:
+            raise KeepsStateError
+        label = label_of(self.path) if self.path else "stream"
+        name = self.unique(f"{self.prefix}{label}.{kind}")
+        self.facts.kinds[name] = kind.rstrip("0123456789")
+        if self.state is None:
+            self.begun[name] = self.new[name] = start()
+            return name, self.begun[name]
+        return name, self.state[name]
+
+    def unique(self, name: str) -> str:
+        """Return the name, with a number appended if this pass has used the name before."""
+        seen = self._used.get(name, 0)
+        self._used[name] = seen + 1
+        return name if seen == 0 else f"{name}.{seen + 1}"
+
+    def store(self, name: str, value: Any, timeline: Timeline | None = None, delay: int | None = None) -> None:
+        """Set a state entry for the next pass.
+
+        Pass the timeline and delay of the chunk if the entry collects frames of this chunk. The entry then keeps the
+        initial value until one of the frames exists.
+        """
+        if timeline is not None and delay is not None and self.is_empty(timeline, delay):
+            value = (self.begun if self.state is None else self.state)[name]
+        self.new[name] = value
 
     # -- applying
 
     def bind(self, equation: JaxprEqn, arrays: Sequence[Any], **changed: Any) -> list[Any]:
-        """Apply an equation's primitive to arrays, with some of its parameters changed."""
+        """Apply the primitive of an equation to arrays, with some parameters changed."""
         return bind(equation, [jnp.asarray(array) for array in arrays], **changed)
 
     def unstreamed(self, value: Any) -> Any:
-        """The array of a value that is not streamed; what depends on the length is evaluated as if it ended here."""
+        """Return the array of a value that is not streamed; a length is evaluated as if the stream ended here."""
         if isinstance(value, FinalValue):
             return value.array
         if is_length(value):
@@ -78,7 +247,7 @@ class Pass(Memory):
 
     @contextlib.contextmanager
     def at(self, equation: JaxprEqn) -> Iterator[None]:
-        """What is done here is done for an equation: errors and state name it."""
+        """Make `equation` the current equation, which errors and state entries name."""
         outer, self.path = self.path, (*self.path, equation)
         try:
             with located(functools.partial(describe_equation, self.path)):
@@ -86,34 +255,31 @@ class Pass(Memory):
         finally:
             self.path = outer
 
-    def refuse(self, why: str, mend: str) -> NoReturn:
-        """Say that the equation at hand cannot be streamed.
+    def refuse(self, why: str, hint: str) -> NoReturn:
+        """Raise the error for an equation that cannot be streamed.
+
+        Args:
+            why: the reason, such as "it sorts all frames".
+            hint: a remedy, such as "sort along another axis".
 
         Raises:
             StreamError: always.
         """
-        raise self.refusal(why, mend)
+        raise self.refusal(why, hint)
 
-    def refusal(self, why: str, mend: str, kind: type[StreamError] = StreamError) -> StreamError:
-        """The error that says that the equation at hand cannot be streamed."""
+    def refusal(self, why: str, hint: str, kind: type[StreamError] = StreamError) -> StreamError:
+        """Return the error for an equation that cannot be streamed; see `refuse`."""
         where = "the model " if is_of_file() else "the function "
         if self.path:
             where = f"{describe_equation(self.path)} "
-            known = mend_of_equation(self.path[-1].primitive.name, place_of_equation(self.path))
-            mend = in_words_of_file(mend) if is_of_file() else known or mend
-        error = kind(f"{where}cannot be streamed: {why}; {mend}")
+            known = hint_for_equation(self.path[-1].primitive.name, place_of_equation(self.path))
+            hint = in_words_of_file(hint) if is_of_file() else known or hint
+        error = kind(f"{where}cannot be streamed: {why}; {hint}")
         error.located = True
         return error
 
-    def exists(self, timeline: Timeline, delay: int) -> Any:
-        """As in `Moment`: one mask for all chunks of a timeline and delay."""
-        key = timeline, delay
-        if key not in self._exist:
-            self._exist[key] = super().exists(timeline, delay)
-        return self._exist[key]
-
     def fill(self, chunk: Chunk, value: Any) -> Chunk:
-        """The chunk with a value in every frame that does not exist."""
+        """Return the chunk with `value` in the frames that do not exist."""
         assert chunk.delay is not None
         exists = self.exists(chunk.timeline, chunk.delay)
         if exists is True:
@@ -130,12 +296,12 @@ class Pass(Memory):
         return dataclasses.replace(chunk.holding(array), late=chunk.late)
 
     def harmless(self, value: Any, replacement: float | None = None) -> Any:
-        """A value that an operation with a singular derivative may read, in frames that do not exist too."""
-        if self.absent.harmless is None or is_plain() or not isinstance(value, Chunk) or value.delay is None:
+        """Replace frames that do not exist, so that an operation with a singular derivative can read the value."""
+        if self.placeholder.harmless is None or is_plain() or not isinstance(value, Chunk) or value.delay is None:
             return value
         if not jnp.issubdtype(value.array.dtype, jnp.inexact):
             return value
-        return self.fill(value, self.absent.harmless if replacement is None else replacement)
+        return self.fill(value, self.placeholder.harmless if replacement is None else replacement)
 
     # -- making chunks
 
@@ -149,9 +315,18 @@ class Pass(Memory):
         affine: Affine | None = None,
         lineage: object = None,
     ) -> Chunk:
-        """The one way to make a streamed value: it sees to the warm-up, and delays frames until they are certain.
+        """Create a chunk. Rules create chunks with this method only.
 
-        With the lineage of another chunk, it holds that chunk's very array.
+        The method notes the warm-up that the chunk needs, and delays frames until their existence is certain.
+
+        Args:
+            array: the frames, along `axis`.
+            axis: the time axis.
+            timeline: the timeline of the frames.
+            delay: number of frames before frame 0; None if all frames are equal.
+            reach: input frames that each frame depends on; None if no input is read.
+            affine: scale and offsets of integers that count frames; see `Chunk`.
+            lineage: lineage of the chunk that holds the same array, if there is such a chunk.
         """
         lineage = object() if lineage is None else lineage
         if delay is None:
@@ -165,12 +340,18 @@ class Pass(Memory):
         self.facts.warm_up = max(self.facts.warm_up, -(delay // timeline.per_unit))
         self.facts.wait_for(timeline, delay)
         if self.is_empty(timeline, delay):
-            array = lax.full(array.shape, self.absent.of(array.dtype), array.dtype)  # nobody reads what it was
+            # No result reads the frames, so a constant saves the work of computing them.
+            array = lax.full(array.shape, self.placeholder.of(array.dtype), array.dtype)
         chunk = Chunk(array, axis, timeline, delay, reach, affine, lineage=lineage)
         return self.delayed(chunk, max(delay, timeline.certain))
 
     def spread(self, chunk: Chunk, delay: int | None = None) -> Chunk:
-        """A chunk with frames of its own, where all are equal: they exist with any delay from the certain one on."""
+        """Repeat the single frame of a chunk whose frames are all equal; return other chunks unchanged.
+
+        Args:
+            chunk: the chunk.
+            delay: the least delay of the result; None for the least delay at which the frames certainly exist.
+        """
         if chunk.delay is not None:
             return chunk
         timeline = chunk.timeline
@@ -189,9 +370,9 @@ class Pass(Memory):
         return self.make(jnp.moveaxis(flat, 0, axis), axis, timeline, least, chunk.reach)
 
     def delayed(self, chunk: Chunk, delay: int) -> Chunk:
-        """The chunk with a larger delay, the frames in between kept in a buffer.
+        """Return the chunk with a larger delay; a buffer keeps the frames in between.
 
-        Chunks of one lineage share the buffer, and nothing else.
+        Chunks of the same lineage share one buffer.
         """
         assert chunk.delay is not None
         wait = delay - chunk.delay
@@ -200,7 +381,7 @@ class Pass(Memory):
         self.facts.wait_for(chunk.timeline, delay)
         key = (chunk.lineage, chunk.delay, delay)
         if key not in self._delayed:
-            frames, place = self._joined(chunk, wait, "delay", None)
+            frames, place = self._with_history(chunk, wait, "delay", None)
             first = lax.slice_in_dim(frames, 0, chunk.frames, axis=place)
             first = jnp.moveaxis(first, place, chunk.axis + (chunk.outer > 1))
             self._delayed[key] = first.reshape(chunk.array.shape), object()
@@ -208,7 +389,7 @@ class Pass(Memory):
         return dataclasses.replace(chunk, array=array, delay=delay, lineage=lineage)
 
     def on_time(self, value: Any) -> Any:
-        """Return a chunk without late frames: its delay is large enough for all frames to be known."""
+        """Delay a chunk until its late frames are known, and insert these frames; see `Late`."""
         if not isinstance(value, Chunk) or value.late is None:
             return value
         assert value.delay is not None
@@ -218,7 +399,14 @@ class Pass(Memory):
         return self.make(array, chunk.axis, chunk.timeline, delay, chunk.reach)
 
     def with_late(self, frames: Any, place: int, chunk: Chunk, lead: int) -> Any:
-        """Return frames with the late ones of a chunk in their places; the first frame is ``lead`` before frame 0."""
+        """Insert the late frames of a chunk.
+
+        Args:
+            frames: an array with the frames of the chunk.
+            place: the time axis of this array.
+            chunk: the chunk that has late frames.
+            lead: number of frames in the array before frame 0.
+        """
         assert chunk.late is not None
         front = jnp.moveaxis(chunk.late.array, chunk.axis, place)
         count = front.shape[place]
@@ -230,7 +418,7 @@ class Pass(Memory):
         return jnp.where(here, jnp.take(front, jnp.clip(jnp.asarray(where), 0, count - 1), place), frames)
 
     def together(self, *values: Any) -> list[Any]:
-        """Values, of which chunks with frames of their own all have the largest of their delays."""
+        """Delay chunks to the largest of their delays; return other values unchanged."""
         delays = [value.delay for value in values if isinstance(value, Chunk) and value.delay is not None]
         return [
             self.delayed(value, max(delays)) if isinstance(value, Chunk) and value.delay is not None else value
@@ -238,53 +426,61 @@ class Pass(Memory):
         ]
 
     def window(self, chunk: Chunk, history: int, kind: str, initial: Any = None) -> Any:
-        """The chunk's frames with frames before it in front, from a buffer; a negative number drops frames instead.
+        """Return the frames of a chunk, preceded by past frames from a buffer.
 
-        Time is the first axis of the result; streams that share the time axis keep an axis in its place.
+        Time is the first axis of the result. If several streams share the time axis, the second axis is the stream.
+
+        Args:
+            chunk: the chunk.
+            history: number of past frames; a negative number drops frames of the chunk instead.
+            kind: the kind of the state entry; see `carry`.
+            initial: initial value of the buffer; None for the placeholder.
         """
         return jnp.moveaxis(*self.windowed(chunk, history, kind, initial), 0)
 
     def windowed(self, chunk: Chunk, history: int, kind: str, initial: Any = None) -> tuple[Any, int]:
-        """As `window`, with the axis of time: where the chunk has it in plain forms.
+        """Return the frames of `window` and their time axis.
 
-        Otherwise it is the first: past frames then lie side by side in memory, and shifting them is one copy.
+        In plain forms, the time axis is the axis of the chunk. Otherwise time is the first axis: past frames are then
+        contiguous in memory, and the buffer shifts by one copy.
         """
-        joined, place = self._joined(chunk, history, kind, initial)
+        frames, place = self._with_history(chunk, history, kind, initial)
         if chunk.late is not None:
             assert chunk.delay is not None
-            joined = self.with_late(joined, place, chunk, chunk.delay + history)
-        return joined, place
+            frames = self.with_late(frames, place, chunk, chunk.delay + history)
+        return frames, place
 
-    def _joined(self, chunk: Chunk, history: int, kind: str, initial: Any) -> tuple[Any, int]:
+    def _with_history(self, chunk: Chunk, history: int, kind: str, initial: Any) -> tuple[Any, int]:
+        """Return the frames of `windowed` without late frames."""
         frames, axis = split_outer(chunk.array, chunk), chunk.axis + (chunk.outer > 1)
         place = axis if is_plain() else 0
         frames = jnp.moveaxis(frames, axis, place)
         if history <= 0:
             return lax.slice_in_dim(frames, -history, None, axis=place), place
         shape = (*frames.shape[:place], history, *frames.shape[place + 1 :])
-        value = self.absent.of(frames.dtype) if initial is None else initial
+        value = self.placeholder.of(frames.dtype) if initial is None else initial
         name, old = self.carry(kind, lambda: lax.full(shape, value, frames.dtype))
         if is_plain():
             joined = jnp.concatenate([old, frames], place)
             self.store(name, lax.slice_in_dim(joined, chunk.frames, None, axis=place), chunk.timeline, chunk.delay)
             return joined, place
-        # In one dimension, these are plain copies to XLA's CPU backend; in several it computes an index each time.
+        # XLA's CPU backend copies flat arrays at full speed; for several axes, the backend computes each index.
         flat = jnp.concatenate([old.reshape(-1), frames.reshape(-1)])
         self.store(name, flat[frames.size :].reshape(shape), chunk.timeline, chunk.delay)
         return flat.reshape(history + chunk.frames, *frames.shape[1:]), place
 
     def same(self, chunk: Chunk, array: Any, axis: int | None = None) -> Chunk:
-        """The frames of a chunk with other content, perhaps elsewhere in the layout."""
+        """Create a chunk with the frames of another chunk and new content; `axis` is the time axis if that moved."""
         return self.make(array, chunk.axis if axis is None else axis, chunk.timeline, chunk.delay, chunk.reach)
 
     def frame_by_frame(self, equation: JaxprEqn, chunk: Chunk, *others: Any, axis: int | None = None) -> list[Chunk]:
-        """An equation that works on each frame alone, as it stands; ``axis`` is that of time in the results."""
+        """Apply an equation that works on each frame alone; `axis` is the time axis of the results."""
         return [self.same(chunk, array, axis) for array in self.bind(equation, [chunk.array, *others])]
 
     def child(
         self, prefix: str, state: Mapping[str, Any] | None, *, local: bool = False, stateless: bool = False
     ) -> Pass:
-        """A pass over an inner jaxpr, with its own entries of the state."""
+        """Create a pass over an inner jaxpr, with separate state entries."""
         return Pass(
             self.clock,
             self.units,
@@ -292,7 +488,7 @@ class Pass(Memory):
             self.existing,
             state,
             self.facts,
-            self.absent,
+            self.placeholder,
             before=self.before,
             prefix=prefix,
             path=self.path,
@@ -302,5 +498,5 @@ class Pass(Memory):
 
     @property
     def here(self) -> str:
-        """The scope of the equation at hand."""
+        """The scope of the current equation."""
         return scope_of(self.path)

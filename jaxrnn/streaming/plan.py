@@ -1,11 +1,13 @@
-"""A function traced over all of time, and what running it in pulses needs: the passes, and the facts about them."""
+"""A plan: a function traced over all of time, the passes that run it on pulses, and the facts about these passes."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
@@ -13,37 +15,40 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr
+from jax.interpreters import partial_eval
 
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells import is_plain
 from jaxrnn.errors import StreamError, is_count
-from jaxrnn.jaxprs.equations import trace_nested
+from jaxrnn.jaxprs.equations import evaluate, trace_nested, walk
 from jaxrnn.jaxprs.fingerprints import fingerprint
-from jaxrnn.steps.stepspec import Layout, State
-from jaxrnn.streaming.access import clock_of, front_pads, without_dead_code
-from jaxrnn.streaming.dimensions import SYMBOL, symbolic_axes
-from jaxrnn.streaming.initial import Initial
-from jaxrnn.streaming.interpreter import interpret
-from jaxrnn.streaming.known import LARGEST
+from jaxrnn.jaxprs.moves import split
+from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
+from jaxrnn.streaming.diagnostics import describe_equation, located
+from jaxrnn.streaming.dimensions import SYMBOL, is_symbolic, out_shape, symbolic_axes, symbolic_sizes
+from jaxrnn.streaming.interpreter import LARGEST, interpret
 from jaxrnn.streaming.lengths import Lengths
-from jaxrnn.streaming.passes import Absent, Facts, Pass
+from jaxrnn.streaming.passes import Facts, Pass, Placeholder
 from jaxrnn.streaming.reach import Extent, Reach
+from jaxrnn.streaming.timeline import Clock, smallest_period
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, is_length
 
-#: Entries of the state that every stream may have besides those of its equations.
+#: Names of the state entries that count units: up to the horizon, and without a limit.
 COUNT, UNITS = "count", "units"
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of the input: its shape over all of time, and where time is.
+    """One array of the input.
 
     Attributes:
-        shape: with a symbolic dimension on the time axis.
-        dtype: its element type.
-        axis: the time axis; None where the array is constant in time.
-        times: frames of it for each input frame.
-        name: the path to it, for messages.
+        shape: the shape over all of time, with a symbolic dimension on the time axis.
+        dtype: the element type.
+        axis: the time axis; None for an array that is constant in time.
+        times: frames of this array for each input frame.
+        name: the path to the array, for messages.
     """
 
     shape: tuple[Any, ...]
@@ -54,36 +59,74 @@ class Leaf:
 
     @property
     def whole(self) -> jax.ShapeDtypeStruct:
-        """It over all of time."""
+        """The shape and dtype over all of time."""
         return jax.ShapeDtypeStruct(self.shape, self.dtype)
 
     def frames(self, count: int) -> tuple[int, ...]:
-        """The shape for a number of input frames."""
+        """Return the shape for a number of input frames."""
         return tuple(count * self.times if axis == self.axis else size for axis, size in enumerate(self.shape))
 
 
 class Closed(NamedTuple):
-    """A jaxpr with its constants, of which those that may be indices are known while tracing."""
+    """A jaxpr with constants; integer constants, which may be indices, are NumPy arrays."""
 
     jaxpr: Any
     consts: list[Any]
 
 
+class Initial:
+    """The state before the first frame: mostly constants, and a small program for entries that depend on arguments.
+
+    Args:
+        layout: the layout of the state.
+        closed: computes the state entries, in the order of the layout, from the leaves of the parameters and the
+            inputs that are constant in time.
+    """
+
+    def __init__(self, layout: Layout, closed: ClosedJaxpr):
+        self.layout, self.closed = layout, closed
+
+    @functools.cached_property
+    def _split(self) -> tuple[list[np.ndarray | None], ClosedJaxpr, list[bool]]:
+        return split(self.closed)
+
+    @property
+    def depends(self) -> list[bool]:
+        """For each argument, True if the state depends on the argument."""
+        return self._split[2]
+
+    @functools.cached_property
+    def known(self) -> State | None:
+        """The state as NumPy arrays, or None if an entry depends on arguments."""
+        values, *_ = self._split
+        if any(value is None for value in values):
+            return None
+        return self.layout.pack(dict(zip(self.layout.places, values, strict=True)))
+
+    def __call__(self, arguments: Sequence[Any]) -> State:
+        """Return the state for some arguments."""
+        values, rest, _ = self._split
+        computed = iter(evaluate(rest, arguments))
+        entries = [next(computed) if value is None else value for value in values]
+        return self.layout.pack(dict(zip(self.layout.places, entries, strict=True)))
+
+
 class Plan:
-    """How a function runs on pulses; the same for every pulse size.
+    """A function that was traced over all of time, ready to run on pulses of any size.
 
     Attributes:
         leaves: the arrays of the input.
+        params: shapes and dtypes of the parameters.
         clock: the timelines; `clock.unit` is the smallest pulse, in frames of the trace.
-        facts: what the passes learn.
-        outputs: what each output is, without its array.
-        output_structure: the tree of the outputs.
+        facts: facts that the passes find.
+        outputs: each output as a chunk or final value without array; None for other outputs.
+        output_structure: the pytree of the outputs.
         results: shape and dtype of each output, for the smallest pulse.
-        layout: the entries of the state, by name.
+        layout: the state entries, by name.
         initial: the state before the first frame.
-        absent: what stands in frames that do not exist.
-        label: what messages call the function.
-        lengths: the numbers of frames of the trace that a recording may have.
+        placeholder: values in frames that do not exist.
+        label: the name of the function in messages.
+        lengths: the lengths that recordings may have, in frames of the trace.
     """
 
     def __init__(
@@ -92,33 +135,33 @@ class Plan:
         output_structure: Any,
         params: Any,
         leaves: Sequence[Leaf],
-        absent: Absent,
+        placeholder: Placeholder,
         label: str,
         lengths: Lengths,
         multiple: int,
     ):
         self.leaves = tuple(leaves)
+        self.params = jax.tree.map(shape_of, params)
         self.label, self.lengths = label, lengths
-        self.absent = absent
+        self.placeholder = placeholder
         self.output_structure = output_structure
-        jaxpr = without_dead_code(closed.jaxpr)
-        self.closed = Closed(jaxpr, [_known(value) for value in closed.consts])
-        self.clock = clock_of(jaxpr, multiple, lengths.allow, lengths.most)
-        # A recording that the constraints do not allow is told from others by the number of its frames.
-        told = lengths.settled(self.clock.unit)
-        self.facts = Facts(horizon=told or 0, counts=told is None)
+        jaxpr = _without_dead_code(closed.jaxpr)
+        self.closed = Closed(jaxpr, [_static_integers(value) for value in closed.consts])
+        self.clock = _clock_of(jaxpr, multiple, lengths.allow, lengths.most)
+        # After this many units, the constraints depend on the place of the end in a unit only.
+        settled = lengths.settled(self.clock.unit)
+        self.facts = Facts(horizon=settled or 0, counts=settled is None)
         self.outputs: list[Any] = []
         self.results: list[jax.ShapeDtypeStruct] = []
         self.layout = Layout({})
-        param_shapes = [shape_of(leaf) for leaf in jax.tree.leaves(params)]
         constants = [leaf.whole for leaf in leaves if leaf.axis is None]
         with own_arithmetic():
-            units = -(-max(front_pads(jaxpr), default=0) // self.clock.unit)
-            self.initial = self._traced_start(max(1, units), param_shapes, constants)
+            units = -(-max(_front_pads(jaxpr), default=0) // self.clock.unit)
+            self.initial = self._traced_start(max(1, units), jax.tree.leaves(self.params), constants)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """What tells the function, as it was traced, from any other."""
+        """A text that identifies the traced function; the values of parameters do not count."""
         leaves = [(leaf.shape, str(leaf.dtype), leaf.axis, leaf.times) for leaf in self.leaves]
         return fingerprint(self.closed.jaxpr, self.closed.consts, leaves)
 
@@ -132,7 +175,7 @@ class Plan:
                 continue
             timeline = run.clock.timeline(leaf.shape[leaf.axis])
             chunk = run.make(array, leaf.axis, timeline, 0, Reach.of_input(timeline, leaf.times, self.clock.multiple))
-            values.append(chunk if run.existing is None else run.fill(chunk, self.absent.of(leaf.dtype)))
+            values.append(chunk if run.existing is None else run.fill(chunk, self.placeholder.of(leaf.dtype)))
         return values
 
     def _pass(self, params: Sequence[Any], arrays: Sequence[Any], run: Pass) -> list[Any]:
@@ -164,30 +207,27 @@ class Plan:
         ]
         return [value.array if isinstance(value, (Chunk, FinalValue)) else jnp.asarray(value) for value in outputs]
 
-    def _nothing(self, units: int, constants: Sequence[Any]) -> list[Any]:
-        """Input that does not exist."""
+    def _placeholders(self, units: int, constants: Sequence[Any]) -> list[Any]:
+        """Return input arrays in which no frame exists."""
         values = iter(constants)
         return [
             next(values)
             if leaf.axis is None
-            else lax.full(leaf.frames(units * self.clock.unit), self.absent.of(leaf.dtype), leaf.dtype)
+            else lax.full(leaf.frames(units * self.clock.unit), self.placeholder.of(leaf.dtype), leaf.dtype)
             for leaf in self.leaves
         ]
 
     def _traced_start(self, units: int, params: Sequence[Any], constants: Sequence[Any]) -> Initial:
-        """The state before the first frame, from the pass that finds the facts.
-
-        It runs over so many units before the first frame, or over as many as it finds to be needed; more do no harm.
-        """
+        """Trace the warm-up, which finds the facts; a warm-up that is longer than necessary does no harm."""
         closed, _ = trace_nested(functools.partial(self._start, units), params, constants)
         needed = self.facts.warm_up
         return Initial(self.layout, closed) if needed <= units else self._traced_start(needed, params, constants)
 
     def _start(self, units: int, params: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
-        """The entries of the state before the first frame, in the order of the layout."""
-        run = Pass(self.clock, units, -units, None, None, self.facts, self.absent)
-        self.results = [shape_of(array) for array in self._pass(params, self._nothing(units, constants), run)]
-        # It stays below 2**24, and as a float it lies in the vector that holds nearly all of the state.
+        """Return the state entries before the first frame, in the order of the layout."""
+        run = Pass(self.clock, units, -units, None, None, self.facts, self.placeholder)
+        self.results = [shape_of(array) for array in self._pass(params, self._placeholders(units, constants), run)]
+        # The count stays below 2**24. As a float, the count fits into the vector that holds nearly all of the state.
         counters = {COUNT: np.zeros((), np.int32 if is_plain() else np.float32)}
         if self.facts.counts:
             counters[UNITS] = np.zeros((), jax.dtypes.canonicalize_dtype(np.int64))
@@ -198,11 +238,22 @@ class Plan:
     def run(
         self, params: Sequence[Any], state: State, arrays: Sequence[Any], units: int, existing: Any = None
     ) -> tuple[list[Any], State]:
-        """One pass over chunks of so many units: the arrays of its outputs, and the state; ``existing`` ends it."""
+        """Run one pass.
+
+        Args:
+            params: the leaves of the parameters.
+            state: the packed state.
+            arrays: the input arrays, in the order of `leaves`.
+            units: number of units in each array.
+            existing: number of input frames that exist, if the stream ends in this pass.
+
+        Returns:
+            The arrays of the outputs, and the packed state.
+        """
         entries = self.layout.unpack(state)
         own = {name: value for name, value in entries.items() if name not in (COUNT, UNITS)}
         count, before = self._count(entries), entries.get(UNITS)
-        run = Pass(self.clock, units, count, existing, own, self.facts, self.absent, before)
+        run = Pass(self.clock, units, count, existing, own, self.facts, self.placeholder, before)
         outputs = self._pass(params, arrays, run)
         later = jnp.minimum(count + np.int32(units), np.int32(self.facts.horizon))
         new = {**run.new, COUNT: later.astype(self.layout.places[COUNT].dtype)}
@@ -217,15 +268,52 @@ class Plan:
 
     @functools.cached_property
     def extents(self) -> list[Extent]:
-        """What every output that depends on the input depends on."""
+        """The extent of each output that depends on the input."""
         return [
             output.reach.extent(getattr(output, "timeline", None), self.clock)
             for output in self.outputs
             if output is not None and output.reach is not None
         ]
 
+    def spec(self, units: int) -> StepSpec:
+        """Return the facts about pulses of this many units; arrays are in the order of their pytrees, named by path."""
+        multiple, kinds = self.clock.multiple, self.facts.kinds
+        pulse = units * self.clock.unit * multiple
+        fields = [extent.field for extent in self.extents]
+        return StepSpec(
+            self.label,
+            inputs=tuple(
+                ArraySpec(leaf.name, leaf.dtype, leaf.frames(units * self.clock.unit), leaf.axis)
+                for leaf in self.leaves
+            ),
+            outputs=tuple(self._output_specs(pulse)),
+            state=tuple(
+                StateSpec(name, place.dtype, place.shape, kind=kinds.get(name, "counter"))
+                for name, place in self.layout.places.items()
+            ),
+            pulse=pulse,
+            multiple=multiple,
+            smallest_pulse=self.clock.unit * multiple,
+            look_ahead=max([0, *(extent.last for extent in self.extents)]),
+            receptive_field=None if None in fields else max((each for each in fields if each is not None), default=0),
+            joined=self.layout.joined,
+            needs_params=bool(jax.tree.leaves(self.params)),
+        )
+
+    def _output_specs(self, pulse: int) -> Iterator[OutputSpec]:
+        """Yield the spec of each output; an output that only the flush returns has no time axis."""
+        tree = jax.tree.unflatten(self.output_structure, range(len(self.outputs)))
+        names = [jax.tree_util.keystr(path) or "output" for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+        for name, kind, result in zip(names, self.outputs, self.results, strict=True):
+            spec = OutputSpec(name, np.dtype(result.dtype), tuple(result.shape), at_end=isinstance(kind, FinalValue))
+            if isinstance(kind, Chunk):
+                rate: Fraction = kind.timeline.rate / self.clock.multiple
+                moving = dataclasses.replace(spec, time_axis=kind.axis, delay=kind.delay, rate=rate)
+                spec = moving.with_frames(int(rate * pulse))
+            yield spec
+
     def rest(self, tail: int) -> int:
-        """Units that a flush must run for all frames to come out, when up to ``tail`` more input frames exist."""
+        """Return the number of units that a flush must run if up to `tail` more input frames exist."""
         counts = np.arange(self.facts.horizon + 1)
         units = max(1, -(-tail // self.clock.unit))
         for timeline, delay in set(self.facts.sinks):
@@ -234,21 +322,21 @@ class Plan:
         return units
 
     def total(self, entries: Mapping[str, Any], existing: Any) -> Any:
-        """The frames of a recording that ends after the existing frames; a large number may stand for a larger one."""
+        """Return the length of a recording that ends after `existing` more frames, or the horizon if that is less."""
         before = entries[UNITS] if self.facts.counts else self._count(entries)
         return before * np.asarray(self.clock.unit, before.dtype) + jnp.asarray(existing, before.dtype)
 
     def is_allowed(self, state: State, existing: Any) -> Any:
-        """Whether the constraints allow the recording that ends after the existing frames."""
+        """Return True if the constraints allow a recording that ends after `existing` more frames."""
         return not self.lengths.constraints or self.lengths.allow(self.total(self.layout.unpack(state), existing))
 
     def is_within(self, state: State, units: int) -> Any:
-        """Whether the constraints allow a recording with these units and more."""
+        """Return True if the constraints allow a recording with at least this many more units."""
         most = self.lengths.most
         return most is None or self.total(self.layout.unpack(state), units * self.clock.unit) <= most
 
     def counts(self, state: State, existing: Any) -> list[Any]:
-        """For each output, the frames that a flush gives; None for those that are no streams."""
+        """Return the number of frames that a flush completes, for each output; None for other values."""
         before = self._count(self.layout.unpack(state))
         result: list[Any] = []
         for output in self.outputs:
@@ -260,25 +348,55 @@ class Plan:
         return result
 
 
-def _known(value: Any) -> Any:
-    """A constant that the function closed over, as a NumPy array where it may be an index."""
+def _without_dead_code(jaxpr: Any) -> Any:
+    """Remove equations without a reader, inside loops too; keep all inputs."""
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
+
+
+def _static_integers(value: Any) -> Any:
+    """Return a small integer constant as a NumPy array, because the constant may be an index."""
     if isinstance(value, Tracer) or not jnp.issubdtype(value.dtype, jnp.integer) or value.size > LARGEST:
         return value
     return np.asarray(value)
 
 
+def _front_pads(jaxpr: Any) -> Iterator[int]:
+    """Yield the number of frames that each pad adds in front of the stream."""
+    for equation in walk(jaxpr):
+        if equation.primitive.name == "pad":
+            for axis in symbolic_axes(out_shape(equation)):
+                low, _, _ = equation.params["padding_config"][axis]
+                if not is_symbolic(low):
+                    yield int(low)
+
+
+def _clock_of(jaxpr: Any, multiple: int, allow: Callable[[Any], Any], most: int | None) -> Clock:
+    """Return the clock of a jaxpr.
+
+    Raises:
+        StreamError: a length does not grow evenly; the error names the equation.
+    """
+    unit, seen = 1, set[str]()
+    for size, path in symbolic_sizes(jaxpr):
+        if str(size) not in seen:
+            seen.add(str(size))
+            with located(functools.partial(describe_equation, path)):
+                unit = math.lcm(unit, smallest_period(size))
+    return Clock(unit, multiple, allow, most)
+
+
 def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    """The shape of an example: an array, a number, or a shape already."""
+    """Return the shape and dtype of an array, a number or a ``jax.ShapeDtypeStruct``."""
     if not hasattr(leaf, "dtype"):
         return jax.eval_shape(lambda: jnp.asarray(leaf))
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int, name: str, scope: Any) -> Leaf:
-    """A leaf with the symbol in place of its length.
+    """Return a leaf with a symbolic number of frames.
 
     Raises:
-        StreamError: it holds keys of random numbers.
+        StreamError: the array holds random keys.
     """
     sizes: list[Any] = list(shape)
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
@@ -294,10 +412,10 @@ def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int
 
 
 def check_pulse(pulse: int, smallest: int, multiple: int) -> int:
-    """The units of a pulse.
+    """Return the number of units in a pulse.
 
     Raises:
-        StreamError: it does not fit the strides; names the smallest that do.
+        StreamError: the pulse does not fit the strides; the error names pulses that fit.
     """
     step = smallest * multiple
     if not is_count(pulse, 1):

@@ -1,32 +1,39 @@
-"""What `stream` returns: a group of pure functions, and the facts about them."""
+"""`Streamed`: the result of `stream`, a group of pure functions and the facts about them."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.messages import part_of, wrapped
+from jaxrnn._files.messages import describe, part_of, wrapped
 from jaxrnn._jax.context import own_arithmetic
+from jaxrnn._jax.precision import cast_param, check_names, check_param
+from jaxrnn.cells.products import Types, product_type
 from jaxrnn.errors import InputError
-from jaxrnn.jaxprs.packing import Packed
-from jaxrnn.steps.recordings import part, whole
-from jaxrnn.steps.stepper import Flushed, State, in_batch
+from jaxrnn.jaxprs.eager import compiled
+from jaxrnn.jaxprs.packing import Packed, Purpose, fits, fold, folding_of, run_folded, unpack
+from jaxrnn.jaxprs.schedule import Step
+from jaxrnn.steps.recordings import part, recording_specs, scan_steps, whole
+from jaxrnn.steps.specs import ArraySpec, bind
+from jaxrnn.steps.stepper import Flushed, State, batch_note, check_valid, in_batch
 from jaxrnn.steps.stepspec import StateSpec, StepSpec
-from jaxrnn.streaming.arguments import Arguments
-from jaxrnn.streaming.facts import named_spec, table_of
-from jaxrnn.streaming.plan import Plan, check_pulse
-from jaxrnn.streaming.pulses import Pulses
-from jaxrnn.streaming.values import Chunk
+from jaxrnn.streaming.plan import Plan, check_pulse, shape_of
+from jaxrnn.streaming.values import Chunk, FinalValue
+
+#: Arrays by name: the paths in the pytree, such as ``x['audio']``.
+Arrays = Mapping[str, Any]
 
 
 def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method inside which types are those of the trace: 64 bits wide if they were so there."""
+    """Run a method with the types of the trace, such as 64-bit integers."""
 
     @functools.wraps(method)
     def inside(self: Streamed, *arguments: Any, **named: Any) -> Any:
@@ -36,184 +43,195 @@ def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
     return inside
 
 
-Arrays = Mapping[str, Any]
-
-
 class Streamed:
-    """A function in streaming form: pure functions of parameters, state and one pulse of input, a `Stepper`.
+    """A streaming function: pure functions of parameters, state and one pulse of input. A `Stepper`.
 
-    They can be jitted, differentiated, mapped and exported. A batch of streams has a leading axis on every array of
-    state, input and output; `init` makes such a state, and the functions recognise it.
+    The functions can be jitted, differentiated, mapped and exported. For a batch of streams, each array of state, input
+    and output has a leading axis. `init` creates such a state, and the other functions recognise the axis.
 
-    A copy is the same object; a pickle holds the function that was streamed, which must be one that can be pickled: of
-    a model, or defined by a module.
+    Copying returns the same object. A pickle contains the original function, which must be picklable: the function of
+    a model, or a function that a module defines.
 
     Attributes:
         pulse: input frames in each step.
-        multiple: what every number of input frames is a multiple of.
+        multiple: the number of input frames is always a multiple of this number.
     """
 
     def __init__(
         self,
         plan: Plan,
         structure: Any,
-        params: Any,
         *,
         pulse: int | None,
-        multiple: int,
         context: Callable[[], AbstractContextManager[Any]],
-        again: Callable[..., Streamed],
+        recipe: Callable[..., Streamed],
     ):
-        self._plan, self._structure, self._context, self._again = plan, structure, context, again
-        units = 1 if pulse is None else check_pulse(pulse, plan.clock.unit, multiple)
-        self._pulses = Pulses(plan, params, units, multiple)
-        #: The facts, with the arrays by their paths: an input or output may be any tree.
-        self._flat = self._pulses.spec
-        self._arguments = Arguments(self._flat, structure, plan.lengths)
-        self.pulse, self.multiple = self._flat.pulse, multiple
+        self._plan, self._structure, self._context, self._recipe = plan, structure, context, recipe
+        self.multiple = plan.clock.multiple
+        self._units = 1 if pulse is None else check_pulse(pulse, plan.clock.unit, self.multiple)
+        #: The facts, with arrays named by path: inputs and outputs may be any pytree.
+        self._flat = plan.spec(self._units)
+        self.pulse = self._flat.pulse
+        self._traced = functools.cache(self._traced_step)
 
     def with_pulse(self, pulse: int) -> Streamed:
-        """The same function in pulses of another size; one state serves all.
+        """Return the same function with another pulse; the state does not depend on the pulse.
 
         Raises:
             StreamError: the pulse does not fit the strides.
         """
-        return Streamed(
-            self._plan,
-            self._structure,
-            self._pulses.example,
-            pulse=pulse,
-            multiple=self.multiple,
-            context=self._context,
-            again=self._again,
-        )
+        return Streamed(self._plan, self._structure, pulse=pulse, context=self._context, recipe=self._recipe)
 
     def __copy__(self) -> Streamed:
-        return self  # nothing of it changes
+        return self  # immutable
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Streamed:
         return self
 
     def __reduce__(self) -> tuple[Callable[..., Streamed], tuple[Any, ...]]:
-        return self._again, (self.pulse,)
+        return self._recipe, (self.pulse,)
 
     # -- functions
 
     @_in_its_types
     def init(self, batch: int | None = None, *, params: Any = None, constants: Any = None) -> State:
-        """The state before the first frame.
+        """Return the state before the first frame.
 
         Args:
-            batch: None for one stream; a number, 1 too, gives every array a leading axis of that size.
-            params: only needed where the state begins with something computed from parameters, such as a trained
-                initial carry; the error says so.
-            constants: the input's leaves without a time axis (a pytree like x, the others None), only needed where the
-                state begins with something computed from them.
+            batch: None for one stream; a number, even 1, adds a leading axis of this size to each array.
+            params: the parameters. Required only if the state depends on them, such as a trained initial carry.
+            constants: the leaves of the input without a time axis (a pytree like x, with None for other leaves).
+                Required only if the state depends on them.
 
         Raises:
-            InputError: parameters or constants are needed and were not given, or do not fit.
+            InputError: required parameters or constants are missing, or do not fit.
         """
-        leaves = None if constants is None else self._arguments.constants(constants)
-        state = in_batch(self._flat, self._pulses.init(params, leaves), batch)
-        # Without compiling anything, which ``jnp.asarray`` does.
-        return {name: jax.device_put(each) if isinstance(each, np.ndarray) else each for name, each in state.items()}
+        if params is not None:
+            self._check_params(params)
+        initial, count = self._plan.initial, len(jax.tree.leaves(self._plan.params))
+        groups = {
+            "params": (None if params is None else self._param_leaves(params), slice(0, count)),
+            "constants": (None if constants is None else self._constants(constants), slice(count, None)),
+        }
+        arguments: list[Any] = []
+        for name, (leaves, own) in groups.items():
+            needed = initial.depends[own]
+            if leaves is None and any(needed):
+                raise InputError(f"the state before the first frame depends on {name}: call init({name}=...)")
+            arguments += [None] * len(needed) if leaves is None else leaves
+        state = self._computed_state(arguments) if initial.known is None else initial.known
+        # ``jnp.asarray`` would compile a program; ``device_put`` does not.
+        return {
+            name: jax.device_put(each) if isinstance(each, np.ndarray) else each
+            for name, each in in_batch(self._flat, state, batch).items()
+        }
 
     @_in_its_types
     def step(self, params: Any, state: State, x: Any) -> tuple[Any, State]:
-        """One pulse.
+        """Process one pulse.
 
         Args:
-            params: the function's parameters; None where it has none.
-            state: as `init` or the last step gave it. It is the same for every pulse size.
+            params: the parameters of the function; None if there are no parameters.
+            state: the state from `init` or from the previous step, with any pulse.
             x: the input, with `pulse` frames.
 
         Returns:
-            The outputs of this pulse, of static shapes, None for those that are known only at the end; and the state.
+            The outputs of this pulse, of static shapes, and the new state. An output that is known only when the
+            stream ends is None.
         """
         lead = self._flat.lead(state)
-        arrays = self._arguments.pulse(x, lead)
-        self._pulses.check_params(params)
+        specs = [each.batched(lead) for each in self._flat.inputs]
+        other = "; with_pulse takes pulses of other sizes"
+        arrays = bind(specs, self._leaves(x), note=batch_note(lead), otherwise=other)
+        self._check_params(params)
         self._check_most(state, self.pulse)
-        outputs, state = self._pulses.step(params, dict(state), arrays, batched=bool(lead))
+        outputs, state = self._step_arrays(params, dict(state), arrays, batched=bool(lead))
         return self._tree(outputs), state
 
     @_in_its_types
     def scan(self, params: Any, state: State, x: Any) -> tuple[Any, State]:
-        """Many pulses in one call: as `step` after `step`, the outputs joined along their time axes.
+        """Process many pulses in one call: the same as repeated steps, with the outputs concatenated along time.
 
         Args:
             params: as in `step`.
             state: as in `step`.
-            x: the input, with the frames of one pulse or more.
+            x: the input, with the frames of one or more pulses.
 
         Raises:
-            InputError: the frames are no whole number of pulses.
+            InputError: the number of frames is not a multiple of the pulse.
         """
         lead = self._flat.lead(state)
-        arrays, frames = self._arguments.recording(self._arguments.leaves(x), lead)
-        self._pulses.check_params(params)
+        arrays, frames = self._recording(self._leaves(x), lead)
+        self._check_params(params)
         self._check_most(state, frames)
-        outputs, state = self._pulses.scan(params, dict(state), arrays, batched=bool(lead))
+        outputs, state = self._scan_arrays(params, dict(state), arrays, batched=bool(lead))
         return self._tree(outputs), state
 
     @_in_its_types
     def pack(self, params: Any) -> Packed:
-        """Do once what a step of this pulse does with the parameters alone; `step` takes the result in their place.
+        """Precompute the part of a step that depends on the parameters only.
 
-        Faster still is to close over the parameters, ``jax.jit(functools.partial(streamed.step, params))``, which
-        compiles them in.
+        Pass the result to `step` in place of the parameters. Compiling the parameters into the program is faster still:
+        ``jax.jit(functools.partial(streamed.step, params))``.
 
         Args:
-            params: the function's parameters.
+            params: the parameters of the function.
 
         Raises:
-            InputError: they do not fit.
+            InputError: the parameters do not fit.
         """
-        self._pulses.check_params(params)
-        return self._pulses.pack(params)
-
-    def _tree(self, outputs: Iterable[Any]) -> Any:
-        return jax.tree.unflatten(self._plan.output_structure, outputs)
+        self._check_params(params)
+        return self._packed(params)
 
     @_in_its_types
     def flush(self, params: Any, state: State, tail: Any = None, valid: Any = 0) -> Flushed:
-        """The rest, when the stream has ended: what the delay has kept back, and what is known at the end.
+        """Return the remaining outputs after the stream has ended: delayed frames, and values known at the end.
 
         Args:
             params: as in `step`.
-            state: after the last step.
-            tail: input frames that do not fill a pulse, any number of them, padded with anything.
-            valid: how many frames of the tail exist; may be traced.
+            state: the state after the last step.
+            tail: the last input frames, which do not fill a pulse, with any padding.
+            valid: number of frames in the tail that exist; may be traced.
 
         Raises:
-            InputError: an argument does not fit; or the recording has a length that the constraints do not allow.
+            InputError: an argument does not fit, or the constraints do not allow the length of the recording.
         """
         lead = self._flat.lead(state)
-        arrays, frames = self._arguments.tail(tail, lead)
+        leaves = {} if tail is None else dict(self._leaves(tail))
+        for each in self._flat.inputs:
+            if each.name not in leaves and each.time_axis is None:
+                raise InputError(f"{each.name} is constant in time: pass it in the tail, and None for other leaves")
+            if each.name not in leaves:
+                leaves[each.name] = np.zeros(each.with_frames(0).batched(lead).sizes, each.dtype)
+        arrays, frames = self._recording(leaves, lead)
         units = self._plan.rest(frames // self.multiple)
-        existing = self._arguments.existing(valid, frames)
+        check_valid(valid, frames, self.multiple)
+        existing = jnp.asarray(valid, jnp.int32)
+        existing = existing if self.multiple == 1 else existing // np.int32(self.multiple)
         self._check_length(state, existing)
-        padded = self._pulses.padded(arrays, units, len(lead))
-        self._pulses.check_params(params)
-        flushed = self._pulses.flush(params, dict(state), padded, existing, units=units, batched=bool(lead))
+        room = units * self._plan.clock.unit
+        padded = [_padded_to(arrays[leaf.name], leaf.frames(room), len(lead)) for leaf in self._plan.leaves]
+        self._check_params(params)
+        flushed = self._flush_arrays(params, dict(state), padded, existing, units=units, batched=bool(lead))
         return Flushed(*map(self._tree, flushed))
 
     @_in_its_types
     def run(self, params: Any, x: Any) -> Any:
-        """A whole recording through `init`, `step` after `step` and `flush`: what the function gives on all of it.
+        """Process a whole recording with `init`, `scan` and `flush`; the result equals the original function.
 
         Args:
             params: as in `step`.
-            x: the input, with any number of frames that the constraints of `stream` allow.
+            x: the input, of any length that the constraints of `stream` allow.
         """
-        arrays, total = self._arguments.whole(x)
-        state = self.init(params=params, constants=self._arguments.tree(arrays))
+        arrays, total = self._recording(self._leaves(x))
+        self._plan.lengths.check(self._flat.label, total, self.multiple)
+        state = self.init(params=params, constants=self._input_tree(arrays))
         end = total - total % self.pulse
         bodies = [None] * len(self._flat.outputs)
         if end:
-            outputs, state = self.scan(params, state, self._arguments.tree(part(self._flat, arrays, 0, end)))
+            outputs, state = self.scan(params, state, self._input_tree(part(self._flat, arrays, 0, end)))
             bodies = self._plan.output_structure.flatten_up_to(outputs)
-        tail = self._arguments.tree(part(self._flat, arrays, end))
+        tail = self._input_tree(part(self._flat, arrays, end))
         last = self._plan.output_structure.flatten_up_to(self.flush(params, state, tail, total - end).outputs)
         lengths = [
             int(kind.timeline.length(total // self.multiple)) if isinstance(kind, Chunk) else None
@@ -221,8 +239,46 @@ class Streamed:
         ]
         return self._tree(whole(*parts) for parts in zip(self._flat.outputs, bodies, last, lengths, strict=True))
 
+    # -- checks of arguments
+
+    def _leaves(self, x: Any) -> Arrays:
+        """Return the leaves of an input by path, without leaves that are None or missing in a dict."""
+        names = [each.name for each in self._flat.inputs]
+        if isinstance(x, dict):
+            empty = jax.tree.unflatten(self._structure, [None] * len(names))
+            x = {**empty, **x} if isinstance(empty, dict) else x
+        try:
+            values = self._structure.flatten_up_to(x)
+        except ValueError as error:
+            raise InputError(f"x must be a pytree like the example, with {', '.join(names)}: {error}") from error
+        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+    def _recording(self, arrays: Arrays, lead: tuple[int, ...] = ()) -> tuple[Arrays, int]:
+        """Return the checked leaves of an input of any length, and the number of frames."""
+        bound = bind(recording_specs(self._flat, "frames", lead), arrays, note=batch_note(lead))
+        return bound, self._flat.count_frames(bound, lead) or 0
+
+    def _constants(self, constants: Any) -> list[Any]:
+        specs = [each for each in self._flat.inputs if each.time_axis is None]
+        names = {each.name for each in specs}
+        arrays = {name: value for name, value in self._leaves(constants).items() if name in names}
+        return [*bind(specs, arrays).values()]
+
+    def _check_params(self, params: Any) -> None:
+        unpacked, example = unpack(params, self._plan), self._plan.params
+        expected, structure = jax.tree_util.tree_flatten_with_path(example)
+        if unpacked is None and expected:
+            raise InputError("the function was streamed with parameters: pass params")
+        if isinstance(example, dict) and isinstance(unpacked, dict):
+            check_names(unpacked, example)
+        leaves, shape = jax.tree.flatten(unpacked)
+        if shape != structure:
+            raise InputError(f"params must be a pytree like those that the function was streamed with, {structure}")
+        for (path, want), leaf in zip(expected, leaves, strict=True):
+            check_param(f"params{jax.tree_util.keystr(path)}", leaf, want, product_type())
+
     def _check_most(self, state: State, frames: int) -> None:
-        """Refuse frames that no recording has, by the constraints, where the state is known."""
+        """Refuse a pulse beyond the largest length that the constraints allow, unless the state is traced."""
         most = self._plan.lengths.most
         if most is None or any(isinstance(each, Tracer) for each in state.values()):
             return
@@ -234,57 +290,145 @@ class Streamed:
             )
 
     def _check_length(self, state: State, existing: Any) -> None:
-        """Refuse a recording that the constraints do not allow, where its length is known."""
+        """Refuse a length that the constraints do not allow, unless the length is traced."""
         known = not any(isinstance(each, Tracer) for each in (*state.values(), existing))
         if known and self._plan.lengths.constraints:
             for total in np.atleast_1d(self._plan.total(self._flat.entries(state), existing)):
                 self._plan.lengths.check(self._flat.label, int(total) * self.multiple, self.multiple)
 
+    # -- computations
+
+    def _tree(self, outputs: Iterable[Any]) -> Any:
+        return jax.tree.unflatten(self._plan.output_structure, outputs)
+
+    def _input_tree(self, arrays: Arrays) -> Any:
+        return jax.tree.unflatten(self._structure, [arrays.get(each.name) for each in self._flat.inputs])
+
+    def _param_leaves(self, params: Any) -> list[Any]:
+        """Return the leaves of plain or packed parameters, cast to the dtypes of the example."""
+        return list(map(cast_param, jax.tree.leaves(unpack(params, self._plan)), jax.tree.leaves(self._plan.params)))
+
+    @compiled
+    def _computed_state(self, arguments: list[Any]) -> State:
+        pairs = zip(arguments, self._plan.initial.closed.in_avals, strict=True)
+        return self._plan.initial([jnp.zeros(aval.shape, aval.dtype) if leaf is None else leaf for leaf, aval in pairs])
+
+    @compiled
+    def _step_arrays(self, params: Any, state: State, arrays: Arrays, *, batched: bool) -> tuple[list[Any], State]:
+        def one(state: State, arrays: Arrays) -> tuple[list[Any], State]:
+            return self._one_step(params, [arrays[each.name] for each in self._flat.inputs], state)
+
+        return (jax.vmap(one) if batched else one)(state, arrays)
+
+    @compiled
+    def _scan_arrays(self, params: Any, state: State, arrays: Arrays, *, batched: bool) -> tuple[list[Any], State]:
+        def step(state: State, arrays: Arrays) -> tuple[Arrays, State]:
+            outputs, state = self._one_step(params, [arrays[each.name] for each in self._flat.inputs], state)
+            return {each.name: output for each, output in zip(self._flat.outputs, outputs, strict=True)}, state
+
+        def one(state: State, arrays: Arrays) -> tuple[list[Any], State]:
+            outputs, state = scan_steps(self._flat, step, state, arrays)
+            return [outputs[each.name] for each in self._flat.outputs], state
+
+        return (jax.vmap(one) if batched else one)(state, arrays)
+
+    def _one_step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
+        """Process one pulse of one stream, with the folded program if the parameters were packed for this pulse."""
+        if isinstance(params, Packed) and params.purpose.pulse == self.pulse:
+            stages = self._stages(params.params)
+            if fits(stages, params.folded, params.purpose.folding):
+                return run_folded(stages, params.folded, arrays, state)
+        return self._plain_step(unpack(params, self._plan), arrays, state)
+
+    def _plain_step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
+        outputs, new = self._plan.run(self._param_leaves(params), state, arrays, self._units)
+        outputs = _nan_unless(self._plan.is_within(state, self._units), outputs)
+        return [
+            None if isinstance(kind, FinalValue) else output
+            for output, kind in zip(outputs, self._plan.outputs, strict=True)
+        ], new
+
+    def _stages(self, params: Any) -> Step:
+        """Return the step as a jaxpr, traced once for each combination of shapes, types and mesh."""
+        leaves, structure = jax.tree.flatten(jax.tree.map(shape_of, params))
+        return self._traced(structure, tuple(leaves), Types.here(), jax.sharding.get_abstract_mesh())
+
+    def _traced_step(self, structure: Any, leaves: tuple[Any, ...], *_: Any) -> Step:
+        arrays = [each.struct() for each in self._flat.inputs]
+        return Step.trace(self._plain_step, structure.unflatten(leaves), arrays, self._plan.layout.vectors)
+
+    @compiled
+    def _packed(self, params: Any) -> Packed:
+        unpacked = unpack(params, self._plan)
+        stages = self._stages(unpacked)
+        purpose = Purpose(self._plan.fingerprint, folding_of(stages), self.pulse, label=self._plan.label)
+        return Packed(unpacked, fold(stages, unpacked), purpose)
+
+    @compiled
+    def _flush_arrays(
+        self, params: Any, state: State, arrays: list[Any], existing: jax.Array, *, units: int, batched: bool
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the outputs of a pass that ends after the existing frames, and their counts of frames."""
+        leaves = self._param_leaves(params)
+
+        def one(state: State, arrays: list[Any], existing: jax.Array) -> tuple[list[Any], list[Any]]:
+            outputs, _ = self._plan.run(leaves, state, arrays, units, existing)
+            counts = self._plan.counts(state, existing)
+            outputs = _nan_unless(self._plan.is_allowed(state, existing), outputs)
+            return [
+                output if count is None else _zeros_after(output, kind.axis, count)
+                for output, count, kind in zip(outputs, counts, self._plan.outputs, strict=True)
+            ], counts
+
+        if not batched:
+            return one(state, arrays, existing)
+        return jax.vmap(one, in_axes=(0, 0, 0 if existing.ndim else None))(state, arrays, existing)
+
     # -- facts
 
     @property
     def fingerprint(self) -> str:
-        """What tells the function, as it was traced, from others; values of parameters do not count."""
+        """A text that identifies the traced function; the values of parameters do not count."""
         return self._plan.fingerprint
 
     @property
     def delay(self) -> Any:
-        """For every output, the frames that come before its frame 0; None for what is known only at the end."""
+        """For each output, the number of frames before frame 0; None for an output known only at the end."""
         return self._tree(each.delay for each in self._flat.outputs)
 
     @property
     def rate(self) -> Any:
-        """For every output, its frames for each input frame."""
+        """For each output, the number of frames for each input frame."""
         return self._tree(each.rate for each in self._flat.outputs)
 
     @property
     def inputs(self) -> Any:
-        """What a step takes: a pytree like the input, of `ArraySpec`."""
+        """The input of a step: a pytree of `ArraySpec`."""
         return jax.tree.unflatten(self._structure, self._flat.inputs)
 
     @property
     def axes(self) -> Any:
-        """For every output, its time axis; None for what is known only at the end."""
+        """For each output, the time axis; None for an output known only at the end."""
         return self._tree(each.time_axis for each in self._flat.outputs)
 
     @property
     def look_ahead(self) -> int:
-        """How many input frames after its own place an output frame depends on, at most."""
+        """The largest number of future input frames that an output frame depends on."""
         return self._flat.look_ahead
 
     @property
     def receptive_field(self) -> int | None:
-        """How many input frames an output frame depends on, at most; None where a recurrence remembers all of them."""
+        """The largest number of input frames that an output frame depends on; None for an infinite memory."""
         return self._flat.receptive_field
 
     @property
     def smallest_pulse(self) -> int:
-        """The smallest pulse that fits the strides, in input frames; its multiples fit too."""
+        """The smallest pulse that fits the strides, in input frames; multiples fit too."""
         return self._flat.smallest_pulse
 
     @property
     def state(self) -> tuple[StateSpec, ...]:
-        """Every entry of the state: its name, from the ONNX node, the scope or the primitive, and what it is for."""
+        """The state entries, with names from the ONNX node, the scope or the primitive, and their kinds."""
         return self._flat.state
 
     @property
@@ -292,25 +436,91 @@ class Streamed:
         """The arrays by name, and the facts.
 
         Raises:
-            InputError: the function takes or gives another tree than one dict of arrays by name.
+            InputError: the input or output of the function is not a flat dict of arrays.
         """
         return self._spec
 
     @functools.cached_property
     def _spec(self) -> StepSpec:
         with self._context(), own_arithmetic():
-            depends = self._pulses.initial_constants
-        return named_spec(self._flat, self._structure, self._plan.output_structure, depends)
+            depends = iter(self._plan.initial.depends[len(jax.tree.leaves(self._plan.params)) :])
+        inputs = _by_name(self._structure, self._flat.inputs, "takes")
+        outputs = _by_name(self._plan.output_structure, self._flat.outputs, "gives")
+        return dataclasses.replace(
+            self._flat,
+            inputs=tuple(dataclasses.replace(each, name=name) for name, each in inputs.items()),
+            outputs=tuple(dataclasses.replace(each, name=name) for name, each in outputs.items()),
+            constants=tuple(name for name, each in inputs.items() if each.time_axis is None and next(depends)),
+        )
 
     @_in_its_types
     def entries(self, state: State) -> dict[str, jax.Array]:
-        """The entries of a state by the names in `state`; `step` takes and gives them joined, which is faster."""
+        """Return the state entries by name, as in `state`; `step` keeps most entries in one array, which is faster."""
         self._flat.lead(state)
         return self._flat.entries(state)
 
     def table(self) -> str:
-        """The facts, for people."""
-        return table_of(self._flat)
+        """Return the facts as a table."""
+        return _table(self._flat)
 
     def __repr__(self) -> str:
         return wrapped(f"Streamed({self._flat.summary}, delay {part_of(self.delay)})")
+
+
+def _padded_to(array: Any, shape: tuple[int, ...], lead: int) -> Any:
+    widths = [(0, size - have) for size, have in zip(shape, array.shape[lead:], strict=True)]
+    return jnp.pad(array, [(0, 0)] * lead + widths) if any(map(any, widths)) else array
+
+
+def _nan_unless(allowed: Any, outputs: Sequence[Any]) -> list[Any]:
+    """Replace outputs by NaN, or 0 for integers, if the constraints do not allow the length of the recording."""
+    if allowed is True:
+        return [*outputs]
+    nothing = [jnp.nan if jnp.issubdtype(each.dtype, jnp.inexact) else 0 for each in outputs]
+    pairs = zip(outputs, nothing, strict=True)
+    return [jnp.where(allowed, each, jnp.asarray(value, each.dtype)) for each, value in pairs]
+
+
+def _zeros_after(output: Any, axis: int, count: Any) -> Any:
+    """Replace frames from `count` on by zeros."""
+    places = jnp.arange(output.shape[axis], dtype=jnp.int32).reshape(
+        [-1 if d == axis else 1 for d in range(output.ndim)]
+    )
+    return jnp.where(places < count, output, jnp.zeros((), output.dtype))
+
+
+def _by_name(structure: Any, specs: Sequence[Any], verb: str) -> Mapping[str, Any]:
+    """Return the specs of a pytree that is a flat dict, by key."""
+    tree = jax.tree.unflatten(structure, specs)
+    if isinstance(tree, dict) and all(isinstance(k, str) and isinstance(v, ArraySpec) for k, v in tree.items()):
+        return tree
+    raise InputError(
+        f"the streamed function {verb} {jax.tree.structure(tree)}; arrays have names here: stream a function that "
+        f"{verb} one dict of arrays with strings for keys"
+    )
+
+
+def _table(spec: StepSpec) -> str:
+    field = spec.receptive_field
+    lines = [
+        f"pulse            {spec.pulse} input frame(s); the smallest that fits: {spec.smallest_pulse}",
+        f"look-ahead       {spec.look_ahead} input frame(s)",
+        f"receptive field  {'all of the past' if field is None else f'{field} input frame(s)'}",
+        "",
+        f"{'output':<24} {'frames a pulse':>14} {'rate':>8} {'delay':>8}",
+    ]
+    for output in spec.outputs:
+        if output.rate is None:
+            lines.append(f"{output.name:<24} {'at the end':>14} {'':>8} {'':>8}")
+        else:
+            frames = output.rate * spec.pulse
+            lines.append(f"{output.name:<24} {frames!s:>14} {output.rate!s:>8} {output.delay:>8}")
+    state = spec.state
+    total = sum(entry.nbytes for entry in state)
+    width = max((len(entry.name) for entry in state), default=5)
+    lines += ["", f"{'state':<{width}}  {'kind':<10} {'dtype':<8} {'shape':<20} {'bytes':>8}"]
+    for entry in state:
+        dtype, _, shape = describe(entry).partition("[")
+        lines.append(f"{entry.name:<{width}}  {entry.kind:<10} {dtype:<8} {'[' + shape:<20} {entry.nbytes:>8,}")
+    lines.append(f"{len(state)} arrays, {total:,} bytes")
+    return "\n".join(line.rstrip() for line in lines)

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import operator
 import pickle
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn._files.messages import first_line, whole_message
 from jaxrnn.cells.products import Types
 from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_count
-from jaxrnn.streaming.access import symbolic_sizes
-from jaxrnn.streaming.dimensions import UndecidedError, parts_of
+from jaxrnn.jaxprs.equations import trace_nested
+from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, hint_for_message, place_of_error
+from jaxrnn.streaming.dimensions import UndecidedError, parts_of, symbolic_sizes
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
-from jaxrnn.streaming.mends import error_in_words_of_file
-from jaxrnn.streaming.modules import as_function, check_params, explained
-from jaxrnn.streaming.passes import Absent
+from jaxrnn.streaming.passes import Placeholder
 from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
 from jaxrnn.streaming.streamed import Streamed
-from jaxrnn.streaming.tracing import mend_of, trace_over_time
 
 #: What stands in frames that do not exist; tests put NaN there.
-ABSENT = Absent()
+PLACEHOLDER = Placeholder()
 
 
 def stream(
@@ -122,7 +123,7 @@ def stream(
                 sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
                 facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
                 if not facts:
-                    return Plan(closed, outputs, params, leaves, ABSENT, label, lengths, multiple)
+                    return Plan(closed, outputs, params, leaves, PLACEHOLDER, label, lengths, multiple)
             except StreamError as error:
                 facts = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
                 if not facts:
@@ -148,23 +149,23 @@ def stream(
             made = plan()
         except UndecidedError as error:
             cause = error.__cause__
-            if mend := advice(error, plan, multiple, allowed.most):
+            if hint := advice(error, plan, multiple, allowed.most):
                 # What JAX says of its own functions is no help with a file.
                 place = getattr(cause, "place", "")
-                said = f"{place}: it does not work for every length; {mend}"
-                raise StreamError(said if place else whole_message(error, f"; {mend}")) from cause or error
+                said = f"{place}: it does not work for every length; {hint}"
+                raise StreamError(said if place else whole_message(error, f"; {hint}")) from cause or error
             fixed = None if cause is None else fixed_length(error, works)
             if fixed is None and isinstance(cause, NodeError):
                 error = obstacle(error, plan, allowed.most)
                 cause = error.__cause__
             if fixed is not None:
-                mend = _about_fixed(fixed, is_file=isinstance(cause, NodeError))
-            mend = mend or mend_of(error, whole, of_params, shapes)
+                hint = _about_fixed(fixed, is_file=isinstance(cause, NodeError))
+            hint = hint or hint_for_error(error, whole, of_params, shapes)
             if isinstance(cause, NodeError):
                 error = UndecidedError(error_in_words_of_file(error))
-            raise StreamError(whole_message(error, f"; {mend}" if mend else "")) from cause or error
-    again = Again(function, shapes, of_params, axes, multiple, allowed.constraints, types)
-    return Streamed(made, structure, params, pulse=pulse, multiple=multiple, context=types.in_force, again=again)
+            raise StreamError(whole_message(error, f"; {hint}" if hint else "")) from cause or error
+    recipe = Recipe(function, shapes, of_params, axes, multiple, allowed.constraints, types)
+    return Streamed(made, structure, pulse=pulse, context=types.in_force, recipe=recipe)
 
 
 def _about_fixed(frames: int, *, is_file: bool) -> str:
@@ -199,9 +200,9 @@ def in_plain_forms(streamed: Streamed) -> Streamed:
 
 def _traced_in(streamed: Streamed, **types: Any) -> Streamed:
     """The stream traced again, in other types or forms."""
-    again, (pulse,) = streamed.__reduce__()
-    assert isinstance(again, Again)
-    return dataclasses.replace(again, types=dataclasses.replace(again.types, **types))(pulse)
+    recipe, (pulse,) = streamed.__reduce__()
+    assert isinstance(recipe, Recipe)
+    return dataclasses.replace(recipe, types=dataclasses.replace(recipe.types, **types))(pulse)
 
 
 def _scope_of(constraints: Sequence[str]) -> Any:
@@ -213,7 +214,7 @@ def _scope_of(constraints: Sequence[str]) -> Any:
 
 
 @dataclass(frozen=True)
-class Again:
+class Recipe:
     """Streams a function again as it was streamed before: what a pickle of the result holds."""
 
     function: Callable[..., Any]
@@ -279,3 +280,128 @@ def _axes_of(axes: Any, example: Any) -> list[int | None]:
             )
         result.append(None if axis is None else axis % rank)
     return result
+
+
+#: What tracing raises where a function asks for what is no array of JAX, besides errors of its own.
+_UNTRACEABLE = (TypeError, AssertionError, NotImplementedError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
+
+
+def trace_over_time(function: Callable[..., Any], params: Any, whole: Any) -> tuple[Any, Any]:
+    """The jaxpr of a function whose arrays have a symbolic dimension, and the tree of its outputs.
+
+    Raises:
+        UndecidedError: the length does not let it be traced; what JAX raised is the cause.
+        JaxrnnError: what the function raised.
+    """
+    try:
+        return trace_nested(function, params, whole)
+    except JaxrnnError as error:
+        if type(error) is not NodeError:
+            raise
+        raise UndecidedError(str(error)) from error
+    except Exception as error:
+        raise UndecidedError(_said_of(error, "cannot be traced for every length of its time axis")) from error
+
+
+def hint_for_error(error: UndecidedError, function: Callable[..., Any], params: Any, example: Any) -> str:
+    """What to do about an error of tracing, whatever the lengths.
+
+    Raises:
+        Exception: what the function raised, where it fails on the example too, or a node of a model did.
+        StreamError: JAX cannot trace it at all.
+    """
+    cause = error.__cause__
+    if cause is None:
+        return ""
+    if isinstance(cause, JaxrnnError):
+        raise cause
+    try:
+        jax.eval_shape(function, params, example)
+    except Exception as same:
+        if isinstance(same, JaxrnnError) or not isinstance(same, _UNTRACEABLE):
+            raise same from None
+        raise StreamError(_said_of(same, "cannot be traced: jax.jit of it fails, too")) from same
+    return (
+        hint_for_message(str(cause))
+        or hint_for_call(place_of_error(cause).calls)
+        or (
+            "use the length x.shape[0] only in shapes and in jax.numpy: Python does not know it as a "
+            "number, as in len(), range(), float() or a condition"
+        )
+    )
+
+
+def _said_of(error: Exception, what: str) -> str:
+    place = str(place_of_error(error))
+    kind = "" if isinstance(error, InconclusiveDimensionOperation) else f"{type(error).__name__}: "
+    at = f" ({place})" if place else ""
+    first, *rest = whole_message(error).splitlines()
+    return "\n".join([f"the function {what}{at}: {kind}{first.rstrip('.')}", *rest])
+
+
+#: How a function takes the parameters of an NNX module apart from the rest of it, which it works on a copy of.
+_MERGED = (
+    "graph, params, rest = nnx.split(module, nnx.Param, ...) and "
+    "jaxrnn.stream(lambda params, x: nnx.merge(graph, params, rest, copy=True)(x), ..., params=params)"
+)
+
+
+def as_function(function: Any) -> Callable[..., Any]:
+    """What is traced of what a caller gives.
+
+    The variables of an NNX module belong to the trace that they were made in, and a call may change them: counters of
+    random numbers, running statistics. So a copy of it is called, one for each trace, and its changes are dropped.
+
+    Raises:
+        StreamError: it is a linen module, which has no parameters of its own.
+    """
+    if isinstance(function, functools.partial):
+        return functools.partial(as_function(function.func), *function.args, **function.keywords)
+    nnx, linen = sys.modules.get("flax.nnx"), sys.modules.get("flax.linen")
+    if linen is not None and isinstance(function, linen.Module) and function.scope is None:
+        raise StreamError(
+            f"a linen module such as {type(function).__name__} has no parameters of its own: write "
+            "jaxrnn.stream(module.apply, ..., params=variables), with variables = module.init(key, x)"
+        )
+    module = getattr(function, "__self__", function)
+    if nnx is None or not isinstance(module, nnx.Module):
+        return function
+    method = getattr(function, "__func__", type(module).__call__)
+
+    @functools.wraps(method)
+    def call(*arguments: Any, **named: Any) -> Any:
+        return method(nnx.clone(module), *arguments, **named)
+
+    return call
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Inside, an NNX module that a function closes over and changes is an error that says what to write instead."""
+    try:
+        yield
+    except Exception as error:
+        flax = sys.modules.get("flax.errors")
+        if flax is None or not isinstance(error, flax.TraceContextError):
+            raise
+        reason = str(error).partition(" (https://")[0]
+        raise StreamError(
+            f"the function changes an NNX module that was made outside of it ({reason}). Pass the module itself, "
+            f"jaxrnn.stream(module, ...), or its parameters, too: {_MERGED}"
+        ) from error
+
+
+def check_params(params: Any) -> None:
+    """See that all parameters are arrays.
+
+    Raises:
+        StreamError: a leaf is none; names it, and how to take a module of Equinox apart.
+    """
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        if not hasattr(leaf, "dtype") and not isinstance(leaf, (bool, int, float, complex, np.generic)):
+            raise StreamError(
+                f"params must be a pytree of arrays, but params{jax.tree_util.keystr(path)} is a "
+                f"{type(leaf).__name__}. Pass only the arrays of an Equinox module: arrays, static = "
+                "eqx.partition(module, eqx.is_array) and jaxrnn.stream(lambda arrays, x: eqx.combine(arrays, "
+                "static)(x), ..., params=arrays)"
+            )

@@ -136,7 +136,7 @@ class Deferred:
     backwards: bool = False
 
 
-def is_known(value: Any) -> bool:
+def is_static(value: Any) -> bool:
     """Whether a value is known while tracing: a NumPy array, of dtype object where it holds symbolic dimensions."""
     return isinstance(value, (np.ndarray, np.generic, int, float, bool))
 
@@ -146,9 +146,9 @@ def is_length(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == object
 
 
-def known_integer(value: Any) -> Any:
+def static_integer(value: Any) -> Any:
     """The one integer or symbolic dimension of a known value; None where it is not known."""
-    if not is_known(value) or np.size(value) != 1:
+    if not is_static(value) or np.size(value) != 1:
         return None
     item = np.asarray(value).reshape(-1)[0]
     if is_symbolic(item):

@@ -37,7 +37,7 @@ class Outcome:
 
 def streamed_of(program: Program) -> Streamed:
     """The program as a stream, with poison in frames that do not exist."""
-    with mock.patch.object(transform, "ABSENT", POISON):
+    with mock.patch.object(transform, "PLACEHOLDER", POISON):
         return stream(program.function(), INPUTS, axes=0, pulse=None, constraints=program.constraints)
 
 

@@ -20,7 +20,7 @@ from jaxrnn.jaxprs.equations import CALLS, evaluate, needed, type_of, walk
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.primitives import platforms_of
 from jaxrnn.jaxprs.scanning import scan_recognised
-from jaxrnn.streaming.access import scan_parts
+from jaxrnn.streaming.associative import scan_parts
 
 #: Primitives that only call a function, and the parameter that holds the function.
 _CALLS = {

@@ -1,45 +1,15 @@
-"""One rule for each primitive, in families: how it runs on the frames of one step (`jaxrnn.streaming.register`)."""
+"""Streaming rules, one for each primitive: how it runs on the frames of one step (`jaxrnn.streaming.register`)."""
 
 from __future__ import annotations
 
-from jaxrnn.streaming.registry import RULES, register
-from jaxrnn.streaming.rules import (
-    accumulation,
-    branches,
-    calls,
-    contraction,
-    convolution,
-    elementwise,
-    indexing,
-    layers,
-    loops,
-    movement,
-    pooling,
-    positions,
-    time,
-)
+from jaxrnn.streaming.interpreter import RULES, register
+from jaxrnn.streaming.rules import control, elementwise, indexing, movement, recurrence, reductions, time, windows
 
 __all__ = ["RULES"]
 
-_FAMILIES = (
-    elementwise,
-    movement,
-    time,
-    indexing,
-    convolution,
-    pooling,
-    contraction,
-    accumulation,
-    positions,
-    loops,
-    layers,
-    branches,
-    calls,
-)
-
 #: Calls are inlined, and lengths counted, whether or not a stream enters.
-_ALWAYS = {*calls.INLINED, "dim_as_value"}
+_ALWAYS = {*control.INLINED, "dim_as_value"}
 
-for _family in _FAMILIES:
+for _family in (elementwise, movement, time, indexing, windows, reductions, recurrence, control):
     for _name, _rule in _family.RULES.items():
         register(_name, _rule, always=_name in _ALWAYS)

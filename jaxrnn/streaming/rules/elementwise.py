@@ -1,25 +1,25 @@
-"""Operations that work on each element alone: operands of different delay are brought together first."""
+"""Operations on each element, and integers that count frames."""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array, lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
-from jaxrnn.streaming.access import out_shape
-from jaxrnn.streaming.dimensions import is_symbolic, settled
+from jaxrnn.streaming.dimensions import is_symbolic, out_shape, settled, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import Reach, union
-from jaxrnn.streaming.rules.counting import affine_of, against_the_length, chosen
 from jaxrnn.streaming.timeline import LARGEST, Timeline
-from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, is_length, reach_of
+from jaxrnn.streaming.values import Affine, Chunk, Deferred, FinalValue, along, is_length, is_static, reach_of
 
 #: What each operation with a singular derivative reads where no frame exists: inside its domain, and not at its edge.
 # fmt: off
@@ -96,7 +96,7 @@ def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
             "merge the axes of both in the same order",
         )
     reach = union([*(chunk.reach for chunk in chunks), reach_everywhere(operands, like.timeline)])
-    earliest = known_by(run, operands, like.timeline)
+    earliest = earliest_delay(run, operands, like.timeline)
     moving = [chunk for chunk in chunks if chunk.delay is not None]
     if not moving and earliest == -LARGEST:
         widest = max(chunks, key=lambda chunk: chunk.array.shape[chunk.axis])
@@ -121,7 +121,7 @@ def refuse_final_values(run: Pass, operands: Sequence[Any]) -> None:
         raise unknown_yet(run)
 
 
-def known_by(run: Pass, values: Sequence[Any], timeline: Timeline) -> int:
+def earliest_delay(run: Pass, values: Sequence[Any], timeline: Timeline) -> int:
     """The smallest delay at which frames of a timeline may use values that are no streams.
 
     Raises:
@@ -145,7 +145,7 @@ def everywhere(run: Pass, value: Any, axis: int, timeline: Timeline) -> Chunk:
     Raises:
         StreamError: it is known only when the stream has ended.
     """
-    delay = known_by(run, [value], timeline)
+    delay = earliest_delay(run, [value], timeline)
     return run.spread(Chunk(run.unstreamed(value), axis, timeline, None, reach_everywhere([value], timeline)), delay)
 
 
@@ -195,4 +195,132 @@ def _settled(equation: JaxprEqn, value: Any) -> Any:
     return value if number is None else np.full(np.shape(value), number, type_of(equation.outvars[0]))
 
 
-RULES = dict.fromkeys(ELEMENTWISE, elementwise)
+_ORDER = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
+_COMPARISONS = {**_ORDER, "eq": operator.eq, "ne": operator.ne}
+
+
+def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
+    """Scale and offsets of the result of an operation on each element; None where it does not count frames."""
+    terms = [_term(value) for value in operands]
+    if not any(isinstance(value, Chunk) for value in operands) or any(term is None for term in terms):
+        return None
+    known = [term for term in terms if term is not None]
+    if name not in _ORDER and not is_wide(type_of(equation.outvars[0])):
+        return None
+    if name in ("convert_element_type", "copy", "stop_gradient"):
+        return known[0]
+    if len(known) != 2:
+        return None
+    (scale, offsets), (other_scale, other_offsets) = known
+    if name == "add":
+        return scale + other_scale, offsets + other_offsets
+    if name == "sub":
+        return scale - other_scale, offsets - other_offsets
+    if name == "mul" and 0 in (scale, other_scale):
+        (scale, offsets), (_, factor) = known if other_scale == 0 else known[::-1]
+        return (scale * int(factor.reshape(-1)[0]), offsets * factor) if scale == 0 or factor.size == 1 else None
+    if name in _ORDER:
+        return _decided(name, scale - other_scale, offsets - other_offsets)
+    return None
+
+
+def against_the_length(run: Pass, name: str, operands: Sequence[Any]) -> Chunk | None:
+    """A comparison of frames' numbers with the length, such as a mask of the last frames; None where it is another.
+
+    It comes out the same for all frames but some last ones, so it waits until it is certain that a frame is not one.
+    """
+    compare = _COMPARISONS.get(name)
+    places = [place for place, value in enumerate(operands) if isinstance(value, Chunk) and value.affine is not None]
+    if compare is None or len(places) != 1 or not is_length(operands[1 - places[0]]):
+        return None
+    chunk, limit = operands[places[0]], operands[1 - places[0]]
+    scale, offsets = chunk.affine
+    size = chunk.timeline.size
+    beyond = settled(scale * size - limit.reshape(-1)[0], size) if np.size(limit) == 1 and chunk.outer == 1 else None
+    if scale == 0 or beyond is None:
+        return None
+    # Frame i is ``size - i`` frames before the end, and there its number is more than the length by this:
+    surplus = offsets + beyond
+    wait = max(0, *(int(each) // scale for each in surplus.flat))
+    chunk = run.spread(chunk)
+    timeline = chunk.timeline
+    delay = max(chunk.delay or 0, timeline.certain + wait)
+    run.facts.wait_for(timeline, delay)
+    end, where = run.end(timeline), run.indices(timeline, delay)
+    left = np.full(where.shape, wait + 1) if end is None else end - where
+    difference = jnp.asarray(surplus, jnp.int32) - along(jnp.asarray(left, jnp.int32) * scale, chunk.axis, surplus.ndim)
+    outcome = compare(difference, 0) if places[0] == 0 else compare(0, difference)
+    shape = [run.frames_of(timeline) if axis == chunk.axis else size for axis, size in enumerate(chunk.array.shape)]
+    return run.make(jnp.broadcast_to(outcome, shape), chunk.axis, timeline, delay, None)
+
+
+def is_wide(dtype: Any) -> bool:
+    """Whether a type counts without wrapping around, for as long as a stream may last, and below 0 too."""
+    return np.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4
+
+
+def _term(value: Any) -> Affine | None:
+    """What an operand contributes: a known number is the same in every frame."""
+    if isinstance(value, Chunk):
+        return value.affine
+    if is_static(value) and not is_length(value) and np.asarray(value).dtype.kind in "iub":
+        return 0, np.asarray(value)
+    return None
+
+
+def _decided(name: str, scale: int, offsets: np.ndarray) -> Affine | None:
+    """A comparison with 0 that has one outcome in every frame from the first on."""
+    compare = _ORDER[name]
+    first = compare(offsets, 0)
+    # Growing numbers keep what they are above 0, falling ones what they are below it.
+    stays = (scale >= 0 and np.all(offsets >= 0)) or (scale <= 0 and np.all(offsets < 0))
+    if not stays or (name in ("gt", "le") and scale != 0):
+        return None
+    return 0, first
+
+
+def chosen(predicate: Any, cases: Sequence[Any]) -> Any:
+    """The one of several streams that a choice takes in every frame; None where that is not known."""
+    if not isinstance(predicate, Chunk) or predicate.affine is None or predicate.affine[0] != 0:
+        return None
+    outcomes = np.unique(predicate.affine[1])
+    if len(outcomes) != 1:
+        return None
+    case = cases[int(outcomes[0])]
+    return case if isinstance(case, Chunk) else None
+
+
+def iota(run: Pass, equation: JaxprEqn) -> Chunk:
+    """Counting along time, from a true counter, or along another axis, the same in every frame."""
+    shape, dimension = list(equation.params["shape"]), equation.params["dimension"]
+    dtype = equation.params["dtype"]
+    (axis,) = symbolic_axes(shape)
+    timeline = run.clock.timeline(shape[axis])
+    shape[axis] = 1
+    if dimension != axis:
+        return run.make(lax.broadcasted_iota(dtype, shape, dimension), axis, timeline, None, None)
+    delay = timeline.certain
+    run.facts.counts = True
+    # Counted in the type of the result, it wraps around where the whole recording's would.
+    units = run.count if isinstance(run.count, int) else run.units_before
+    count, per_unit, late = (_wrapped(number, dtype) for number in (units, timeline.per_unit, delay))
+    first = count * per_unit - late
+    frames = first + jnp.arange(run.frames_of(timeline), dtype=dtype)
+    shape[axis] = run.frames_of(timeline)
+    array = jnp.broadcast_to(along(frames, axis, len(shape)), shape)
+    affine = (1, np.zeros((1,) * len(shape), np.int64)) if is_wide(dtype) else None
+    return run.make(array, axis, timeline, delay, None, affine)
+
+
+def _wrapped(number: Any, dtype: Any) -> Any:
+    return number.astype(dtype) if isinstance(number, Array) else jnp.asarray(np.asarray(number).astype(dtype))
+
+
+def dim_as_value(run: Pass, equation: JaxprEqn) -> np.ndarray:
+    """The length as a value: known, as a symbolic dimension, until arithmetic needs a number."""
+    boxed = np.empty((), object)
+    boxed[()] = equation.params["dim"]
+    return boxed
+
+
+RULES: dict[str, Any] = {**dict.fromkeys(ELEMENTWISE, elementwise), "iota": iota, "dim_as_value": dim_as_value}

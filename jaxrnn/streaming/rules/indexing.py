@@ -10,17 +10,16 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.streaming.access import in_shape, out_shape
-from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, symbolic_axes, value_of
+from jaxrnn.streaming.dimensions import in_shape, is_symbolic, magnitude_of, out_shape, symbolic_axes, value_of
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.time import Table, as_table, pick, take
 from jaxrnn.streaming.rules.windows import Window, framed
-from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, along, is_known, is_length, known_integer
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, along, is_length, is_static, static_integer
 
 _ORDER = "it reads frames in an order that is not a fixed step forward"
-_MEND = "read frames at fixed positions, at a fixed step, or up to a fixed distance from the end"
+_HINT = "read frames at fixed positions, at a fixed step, or up to a fixed distance from the end"
 
 
 def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk | FinalValue:
@@ -29,11 +28,11 @@ def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk 
         run.refuse("it slices a constant at a position that moves with time", "compute the slice frame by frame")
     x = as_table(run, x, out_shape(equation))
     sizes = list(equation.params["slice_sizes"])
-    start = known_integer(starts[x.axis])
+    start = static_integer(starts[x.axis])
     others = [value for index, value in enumerate(starts) if index != x.axis]
     refuse_final_values(run, others)
     if start is None or any(isinstance(value, Chunk) for value in others):
-        run.refuse("its first frame is not known while tracing", _MEND)
+        run.refuse("its first frame is not known while tracing", _HINT)
     taken = take(run, x, start, 1, sizes[x.axis])
     sizes[x.axis] = taken.array.shape[x.axis]
     begins = [0 if index == x.axis else value for index, value in enumerate(starts)]
@@ -50,8 +49,8 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
     if isinstance(indices, Deferred):
         if indices.backwards:
             raise indices.error
-        run.refuse(_ORDER, _MEND)
-    refuse_final_values(run, [x] if is_known(indices) else [x, indices])
+        run.refuse(_ORDER, _HINT)
+    refuse_final_values(run, [x] if is_static(indices) else [x, indices])
     indices = run.on_time(indices)
     if not (isinstance(x, Chunk) and isinstance(indices, Chunk) and indices.affine is not None):
         x = run.on_time(x)
@@ -68,7 +67,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
     if axis in numbers.operand_batching_dims or (
         isinstance(indices, Chunk) and not (indices.affine and axis in numbers.collapsed_slice_dims)
     ):
-        run.refuse("it reads frames at indices that depend on the stream", _MEND)
+        run.refuse("it reads frames at indices that depend on the stream", _HINT)
     if isinstance(indices, Chunk):
         assert isinstance(x, Chunk)
         return _frames(run, equation, x, indices)
@@ -78,12 +77,12 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
         if isinstance(x, Table):
             pass
         elif numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and _is_fixed(indices):
-            return _known_frames(run, equation, x, indices)
+            return _static_frames(run, equation, x, indices)
         elif numbers.start_index_map == (axis,) and axis in numbers.collapsed_slice_dims and is_length(indices):
             return _last_frames(run, equation, x, indices)
-        if not is_known(indices) or np.ndim(indices) != 1 or axis in numbers.collapsed_slice_dims:
-            run.refuse("its frame indices are not known while tracing", _MEND)
-        taken = take(run, x, known_integer(np.asarray(indices)[column : column + 1]), 1, sizes[axis])
+        if not is_static(indices) or np.ndim(indices) != 1 or axis in numbers.collapsed_slice_dims:
+            run.refuse("its frame indices are not known while tracing", _HINT)
+        taken = take(run, x, static_integer(np.asarray(indices)[column : column + 1]), 1, sizes[axis])
         indices = np.array([0 if place == column else value for place, value in enumerate(indices)], np.int32)
     elif isinstance(x, Table):
         taken = take(run, x, 0, 1, sizes[axis])
@@ -109,7 +108,7 @@ def _in_each_frame(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> C
     return run.make(array, batch[indices.axis], x.timeline, x.delay, union([x.reach, indices.reach]))
 
 
-def _known_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
+def _static_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
     """Frames of known numbers; where a recording is too short for one, NaN or its last frame, as the gather says."""
     first, end = pick(run, x, 0, 1, int(np.max(indices)) + 1), run.end(x.timeline)
     places = jnp.asarray(indices)
@@ -130,7 +129,7 @@ def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Final
     """Frames of known numbers before the end."""
     back = [x.timeline.size - number for number in indices.reshape(-1)]
     if any(is_symbolic(distance) or distance < 1 for distance in back):
-        run.refuse("it reads frames at positions that move with the stream", _MEND)
+        run.refuse("it reads frames at positions that move with the stream", _HINT)
     most = max(map(int, back))
     last, end = pick(run, x, x.timeline.size - most, 1, most), run.end(x.timeline)
     places = most - np.asarray(back, np.int32).reshape(indices.shape)
@@ -142,7 +141,7 @@ def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Final
 
 def _is_fixed(indices: Any) -> bool:
     """Whether indices are known numbers of frames, counted from the first."""
-    return is_known(indices) and not is_length(indices) and np.size(indices) > 0 and bool(np.all(indices >= 0))
+    return is_static(indices) and not is_length(indices) and np.size(indices) > 0 and bool(np.all(indices >= 0))
 
 
 def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
@@ -160,7 +159,7 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
         and all(size == x.array.shape[d] for d, size in enumerate(sizes) if d != x.axis)
     )
     if not plain or not _inside(x, in_shape(equation, 1)[indices.axis], hop, int(np.max(offsets))):
-        run.refuse(_ORDER, _MEND)
+        run.refuse(_ORDER, _HINT)
     low = int(np.min(offsets))
     window = Window(length=int(np.max(offsets)) - low + 1, stride=hop, dilation=1, spacing=1, low=-low)
     size = in_shape(equation, 1)[indices.axis]

@@ -10,12 +10,11 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.streaming.access import in_shape, out_shape
-from jaxrnn.streaming.dimensions import is_symbolic, symbolic_axes
+from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere, refuse_final_values
 from jaxrnn.streaming.rules.time import concatenate_time, split_time
-from jaxrnn.streaming.values import Chunk, FinalValue, is_known, is_length, reach_of, settled_since
+from jaxrnn.streaming.values import Chunk, FinalValue, is_length, is_static, reach_of, settled_since
 
 
 def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
@@ -41,7 +40,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
     if isinstance(x, FinalValue) or is_length(x):
         array = lax.broadcast_in_dim(run.unstreamed(x), shape, dimensions)
         return everywhere(run, FinalValue(array, settled_since([x]), reach_of([x])), axis, timeline)
-    known = is_known(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
+    known = is_static(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
     affine = (0, _stretched(np.asarray(x), len(shape), dimensions)) if known else None
     return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None, affine)
 

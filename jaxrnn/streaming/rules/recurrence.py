@@ -1,4 +1,4 @@
-"""A recurrence over time, a scan or a whole layer: its carry is the state of the stream."""
+"""Recurrences over time: scans, recurrent layers and associative scans."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax import varying
 from jaxrnn.cells import is_plain
+from jaxrnn.cells.products import by_platform
 from jaxrnn.jaxprs.equations import evaluate, shape_of, type_of
 from jaxrnn.jaxprs.scanning import scan_recognised
-from jaxrnn.streaming.access import scan_parts
-from jaxrnn.streaming.associative import parts_of_carry, without_mark
+from jaxrnn.streaming.associative import parts_of_carry, scan_parts, without_mark
+from jaxrnn.streaming.dimensions import in_shape, is_symbolic
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
-from jaxrnn.streaming.rules.elementwise import known_by, reach_everywhere, refuse_final_values
-from jaxrnn.streaming.rules.prefixes import associative
+from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere, refuse_final_values
 from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.values import Chunk, FinalValue
 
@@ -103,7 +104,7 @@ def over_time(
     if any(x.outer != 1 for x in moving):
         run.refuse("it runs over an axis that merges another axis with time", "split the axes first")
     delay = max((x.delay for x in moving if x.delay is not None), default=timeline.certain)
-    delay = max(delay, known_by(run, [*fixed, *start], timeline))
+    delay = max(delay, earliest_delay(run, [*fixed, *start], timeline))
     aligned = []
     for x in xs:
         x = run.delayed(run.spread(x, delay), delay)
@@ -152,3 +153,105 @@ def _begun(run: Pass, carry: Any, start: Any, timeline: Timeline, delay: int) ->
         return carry
     run.facts.wait_for(timeline, delay + 1)
     return jnp.where(run.start(timeline, delay) <= 0, start.array, carry)
+
+
+def layer(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """A layer; it stays one equation."""
+    structure = equation.params["structure"]
+    x, initial, weights, exists = jax.tree.unflatten(structure, operands)
+    if any(isinstance(value, Chunk) for value in jax.tree.leaves(weights)):
+        run.refuse("its weights change with time", "use weights that do not depend on the streamed input")
+    if isinstance(x, Chunk) and x.axis == 2:
+        run.refuse("time is its feature axis, so every frame depends on all frames", "run it along time instead")
+    length = in_shape(equation)[0]
+    if not is_symbolic(length):
+        refuse_final_values(run, operands)
+        arrays, like = align(run, operands)
+        y, *final = run.bind(equation, arrays)
+        make = lambda array, axis: run.make(array, axis, like.timeline, like.delay, like.reach)  # noqa: E731
+        return [make(y, 2), *(make(array, 1) for array in final)]
+    if equation.params["direction"] != "forward":
+        refuse_reverse(run)
+
+    def sweep(before: list[Any], mask: Any, constant: list[Any], frames: list[Any]) -> Any:
+        here = None if mask is None else mask[:, None]
+        if len(frames) > 1:
+            here = frames[1] if here is None else frames[1] & here
+        operands, structure = jax.tree.flatten((frames[0], tuple(before), tree.unflatten(constant), here))
+        # Nobody reads outputs in frames that the stream does not have.
+        fills = equation.params["fills"] and exists is not None
+        y, *after = run.bind(equation, operands, structure=structure, fills=fills)
+        return after, [y]
+
+    constant, tree = jax.tree.flatten(weights)
+    xs = [x] if exists is None else [x, exists]
+    y, *final = equation.outvars
+    timeline = run.clock.timeline(length)
+    *after, outputs = over_time(run, timeline, constant, initial, xs, sweep, final, [y], range(len(final)))
+    return [outputs, *after]
+
+
+#: A step of a scan, ``(carry, (exists, frame)) -> (carry, outputs)``. The carry is whether the scan has started, and
+#: the prefix.
+Step = Callable[[list[Any], tuple[Any, Sequence[Any]]], tuple[list[Any], Any]]
+
+
+def associative(step: Step, carry: list[Any], mask: Any, frames: list[Any], outputs: Sequence[int]) -> Any:
+    """An associative scan over the frames of a chunk.
+
+    On a CPU, a loop is the fast form: it combines each frame once, with a carry that stays in the cache. Written out in
+    a graph, it has the fewest nodes, too.
+
+    Args:
+        step: of the scan.
+        carry: before the chunk.
+        mask: which frames exist, ``bool[frames]``; None if all do.
+        frames: arrays ``[frames, ...]``.
+        outputs: which part of the carry each output of a step is.
+
+    Returns:
+        The carry after the chunk, and outputs ``[frames, ...]``.
+    """
+
+    def in_turn(carry: list[Any], mask: Any, frames: list[Any]) -> Any:
+        return varying.scan(step, carry, (mask, frames))
+
+    def in_parallel(carry: list[Any], mask: Any, frames: list[Any]) -> Any:
+        carries = carries_of(step, carry, mask, frames)
+        return [values[-1] for values in carries], [carries[part] for part in outputs]
+
+    if is_plain():
+        return in_turn(carry, mask, frames)
+    return by_platform(in_turn, in_parallel, carry, mask, frames)
+
+
+def carries_of(step: Step, carry: list[Any], mask: Any, frames: list[Any]) -> list[Any]:
+    """The carries of an associative scan after each frame of a chunk, ``[frames, ...]``, in parallel.
+
+    The associative function is lifted to pairs of whether a value exists and the value; where only one exists, that one
+    is the result. Lifted, it is associative too, and what stands in frames that do not exist reaches no result.
+    """
+
+    def combine(exists: Any, earlier: list[Any], later: list[Any]) -> list[Any]:
+        return step([exists, *earlier], (None, later))[0][1:]
+
+    def join(earlier: Any, later: Any) -> Any:
+        (exists, first), (here, second) = earlier, later
+        if here is None:
+            return None, combine(jnp.array(True), first, second)
+        both = combine(exists, first, second)
+        return exists | here, [lax.select(here, *pair) for pair in zip(both, first, strict=True)]
+
+    # The carry goes into the first frame.
+    (started, *prefix), _ = step(carry, (None if mask is None else mask[0], [x[0] for x in frames]))
+    exists = None if mask is None else _beginning_with(started, mask)
+    values = [_beginning_with(*pair) for pair in zip(prefix, frames, strict=True)]
+    exists, values = lax.associative_scan(jax.vmap(join), (exists, values))
+    return [jnp.ones(frames[0].shape[0], bool) if exists is None else exists, *values]
+
+
+def _beginning_with(first: Any, frames: Any) -> Any:
+    return jnp.concatenate([jnp.asarray(first)[None], frames[1:]])
+
+
+RULES: dict[str, Any] = {"recurrent_layer": layer}

@@ -13,11 +13,10 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of
-from jaxrnn.streaming.access import in_shape, out_shape
-from jaxrnn.streaming.dimensions import UndecidedError, is_symbolic, settled, symbolic_axes
+from jaxrnn.streaming.dimensions import UndecidedError, in_shape, is_symbolic, out_shape, settled, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import Reach, union
-from jaxrnn.streaming.rules.elementwise import known_by, refuse_final_values
+from jaxrnn.streaming.rules.elementwise import earliest_delay, refuse_final_values
 from jaxrnn.streaming.values import Chunk, FinalValue, Late, along, reach_of
 
 
@@ -150,7 +149,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
 def _empty(run: Pass, x: Chunk, frames: int) -> Any:
     shape = list(x.array.shape)
     shape[x.axis] = frames
-    return jnp.full(shape, run.absent.of(x.array.dtype), x.array.dtype)
+    return jnp.full(shape, run.placeholder.of(x.array.dtype), x.array.dtype)
 
 
 def split_time(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
@@ -240,7 +239,7 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     fixed = jnp.concatenate(front, axis) if len(front) > 1 else front[0] if front else None
     array, late = x.array, x.late
     where = jnp.asarray(run.indices(x.timeline, x.delay))
-    if known_by(run, first, timeline) > x.delay - low:
+    if earliest_delay(run, first, timeline) > x.delay - low:
         late = Late(fixed, max(value.since for value in first if isinstance(value, FinalValue) and value.since))
     elif fixed is not None and (isinstance(run.count, int) or x.delay > 0):
         taken = jnp.take(fixed, jnp.clip(where + low, 0, low - 1), axis)

@@ -1,15 +1,22 @@
-"""Windows over time: which frames a pass needs for them, and how they are padded."""
+"""Windows over time: convolution, transposed convolution and pooling."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import JaxprEqn
 
+from jaxrnn._jax.context import unmapped
+from jaxrnn.cells import convolve, is_plain
+from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape
 from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.time import check_pads
+from jaxrnn.streaming.totals import identity_of
 from jaxrnn.streaming.values import Chunk
 
 
@@ -104,3 +111,180 @@ def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, siz
         x = run.delayed(x, max(x.delay, -(-least // window.spacing)))
     padded = window.low != 0 or high != 0 or window.spacing > 1
     return (run.fill(x, value) if padded else x), padded
+
+
+def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | list[Chunk]:
+    """Convolution over time, or over other axes with time among the batch."""
+    refuse_final_values(run, [x, kernel])
+    if isinstance(kernel, Chunk) or not isinstance(x, Chunk):
+        run.refuse("its kernel changes with time", "use a kernel that does not depend on the streamed input")
+    parameters = equation.params
+    numbers = parameters["dimension_numbers"]
+    if x.axis == numbers.lhs_spec[0] and parameters["batch_group_count"] == 1:
+        x = run.on_time(x)
+        return run.same(x, convolved(run, equation, x.array, kernel, {}), numbers.out_spec[0])
+    if x.axis not in numbers.lhs_spec[2:]:
+        run.refuse("time is its channel axis, so every output depends on all frames", "convolve along time instead")
+    place = numbers.lhs_spec[2:].index(x.axis)
+    axis = numbers.out_spec[2 + place]
+    low, high = parameters["padding"][place]
+    window = Window(
+        length=kernel.shape[numbers.rhs_spec[2 + place]],
+        stride=int(parameters["window_strides"][place]),
+        dilation=int(parameters["rhs_dilation"][place]),
+        spacing=int(parameters["lhs_dilation"][place]),
+        low=low,
+    )
+    size = out_shape(equation)[axis]
+    if x.late is None and overlaps(equation, x, window, place):  # a sum cannot take a late frame
+        return overlap_add(run, equation, x, kernel, window, high, place)
+    part = framed(run, x, window, high, 0, size, "history")
+    layout = [d for d in range(x.array.ndim) if d != x.axis]
+    layout.insert(part.axis, x.axis)
+    order = [layout.index(d) for d in range(x.array.ndim)]
+    array = convolved(run, equation, part.frames, kernel, {place: part.pads}, order)
+    return run.make(array, axis, run.clock.timeline(size), part.delay, part.reach)
+
+
+#: Elements of past frames from which on sums pay: joining fewer of them to a pulse costs next to nothing.
+LARGE = 2048
+
+
+def convolved(
+    run: Pass, equation: JaxprEqn, x: Any, kernel: Any, pads: Mapping[int, tuple[int, int]], order: Sequence[int] = ()
+) -> Any:
+    """An equation's convolution of the frames at hand.
+
+    Args:
+        run: the pass.
+        equation: the equation.
+        x: frames.
+        kernel: that of the equation.
+        pads: other ones, for some of the spatial axes by number.
+        order: where the operand's axes are in x, if not in their order.
+    """
+    parameters = equation.params
+    padding = tuple(pads.get(index, pair) for index, pair in enumerate(parameters["padding"]))
+    numbers = parameters["dimension_numbers"]
+    if order:
+        numbers = numbers._replace(lhs_spec=tuple(order[axis] for axis in numbers.lhs_spec))
+    if parameters["batch_group_count"] > 1:
+        return run.bind(equation, [x, kernel], padding=padding, dimension_numbers=numbers)[0]
+    with unmapped():
+        return convolve(
+            x,
+            kernel,
+            parameters["window_strides"],
+            padding,
+            parameters["lhs_dilation"],
+            parameters["rhs_dilation"],
+            parameters["feature_group_count"],
+            numbers=numbers,
+            precision=parameters["precision"],
+            dtype=parameters["preferred_element_type"],
+        )
+
+
+def overlaps(equation: JaxprEqn, x: Chunk, window: Window, place: int) -> bool:
+    """Whether a convolution over time is better done by sums.
+
+    A transposed one is. In plain forms no other is: engines convolve. Otherwise another one is if it is dense and over
+    time alone, has no more channels out than in, so that sums take no more room than frames, and its past is large. The
+    pulse has no say in it, as one state serves every pulse.
+    """
+    if window.stride > 1 or x.outer > 1:
+        return False
+    if window.spacing > 1 or is_plain():
+        return window.spacing > 1
+    out, channels = (in_shape(equation, 1)[axis] for axis in equation.params["dimension_numbers"].rhs_spec[:2])
+    alone = window.dilation == 1 and _is_over_time_alone(equation, place)
+    return alone and out <= channels and window.extent * (x.array.size // x.array.shape[x.axis]) >= LARGE
+
+
+def _is_over_time_alone(equation: JaxprEqn, place: int) -> bool:
+    """Whether a convolution has windows over time only, without pads elsewhere, in one group of channels."""
+    parameters, kernel = equation.params, in_shape(equation, 1)
+    axes = parameters["dimension_numbers"].rhs_spec[2:]
+    return parameters["feature_group_count"] == parameters["batch_group_count"] == 1 and all(
+        kernel[axis] == parameters["window_strides"][index] == parameters["lhs_dilation"][index] == 1
+        and tuple(parameters["padding"][index]) == (0, 0)
+        for index, axis in enumerate(axes)
+        if index != place
+    )
+
+
+def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Window, high: Any, place: int) -> Chunk:
+    """The convolution, with the sums that later outputs begin with as its state."""
+    axis = equation.params["dimension_numbers"].out_spec[2 + place]
+    extent, spacing = window.extent, window.spacing
+    timeline = run.clock.timeline(out_shape(equation)[axis])
+    x, padded = whole_frames(run, x, window, high, 0, timeline.size)
+    assert x.delay is not None
+    low = int(window.low)
+    # All outputs that the frames at hand have a part in; at least those before the next frame's first.
+    after = extent + max(spacing - 1 - extent, 0)
+    parts = convolved(run, equation, x.array, kernel, {place: (extent, after)})
+    time = axis if is_plain() else 0
+    parts, ready = jnp.moveaxis(parts, axis, time), x.frames * spacing
+    waiting = parts.shape[time] - ready
+    if waiting > 0:
+        shape = (*parts.shape[:time], waiting, *parts.shape[time + 1 :])
+        value = 0 if padded else run.placeholder.of(parts.dtype)
+        name, old = run.carry("sums", lambda: lax.full(shape, value, parts.dtype))
+        if is_plain() and waiting <= ready:  # what is ready takes all of them
+            later = lax.slice_in_dim(parts, ready, None, axis=time)
+            parts = _sum_in_front(lax.slice_in_dim(parts, 0, ready, axis=time), old, time)
+        else:
+            parts = _sum_in_front(parts, old, time)
+            later = lax.slice_in_dim(parts, ready, None, axis=time)
+        run.store(name, later, x.timeline, x.delay)
+    reach = x.reach and x.reach.under(timeline, window.length, window.stride, window.dilation, spacing, low)
+    done = jnp.moveaxis(lax.slice_in_dim(parts, 0, ready, axis=time), time, axis)
+    return run.make(done, axis, timeline, x.delay * spacing - low + extent, reach)
+
+
+def _sum_in_front(parts: Any, old: Any, axis: int) -> Any:
+    """Parts with others added to their first frames."""
+    if not is_plain():  # time is in front
+        flat = parts.reshape(-1) + jnp.pad(old.reshape(-1), (0, parts.size - old.size))
+        return flat.reshape(parts.shape)
+    rest = parts.shape[axis] - old.shape[axis]
+    return parts + (jnp.pad(old, [(0, rest if d == axis else 0) for d in range(parts.ndim)]) if rest else old)
+
+
+def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
+    """Pooling: a sum, a maximum, a minimum, or any function over windows."""
+    refuse_final_values(run, operands)
+    count = len(equation.outvars)
+    parameters, chunks, starts = equation.params, operands[:count], operands[count:]
+    x = next(value for value in chunks if isinstance(value, Chunk))
+    if count > 1 or any(isinstance(value, Chunk) for value in starts):
+        run.refuse("it pools several operands, or starts from a value that changes with time", "pool one operand")
+    axis = x.axis
+    low, high = parameters["padding"][axis]
+    ones = (1,) * x.array.ndim
+    window = Window(
+        length=int(parameters["window_dimensions"][axis]),
+        stride=int(parameters["window_strides"][axis]),
+        dilation=int((parameters.get("window_dilation") or ones)[axis]),
+        spacing=int((parameters.get("base_dilation") or ones)[axis]),
+        low=low,
+    )
+    size = out_shape(equation)[axis]
+    kind = equation.primitive.name.removeprefix("reduce_window_")
+    value = starts[0] if starts else identity_of(kind, x.array.dtype)
+    if (window.length, window.stride, window.spacing, low) == (1, 1, 1, 0) and not is_symbolic(high) and high == 0:
+        return run.frame_by_frame(equation, run.on_time(x), *starts)
+    part = framed(run, x, window, high, value, size, "history")
+    padding = tuple(
+        part.pads if index == axis else (int(entry[0]), int(entry[1]))
+        for index, entry in enumerate(parameters["padding"])
+    )
+    (array,) = run.bind(equation, [jnp.moveaxis(part.frames, part.axis, axis), *starts], padding=padding)
+    return [run.make(array, axis, run.clock.timeline(size), part.delay, part.reach)]
+
+
+RULES: dict[str, Any] = {
+    "conv_general_dilated": convolution,
+    **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), pooling),
+}

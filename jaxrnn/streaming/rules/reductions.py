@@ -1,20 +1,58 @@
-"""Operations that join or reorder elements of one frame: products, transforms, sorting."""
+"""Reductions, running totals, products and sorting."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import type_of
-from jaxrnn.streaming.access import out_shape
-from jaxrnn.streaming.dimensions import symbolic_axes
+from jaxrnn.streaming.dimensions import out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
-from jaxrnn.streaming.rules.elementwise import align, known_by, reach_everywhere
-from jaxrnn.streaming.totals import Total, carried_as
+from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere
+from jaxrnn.streaming.totals import Total, carried_as, identity_of
 from jaxrnn.streaming.values import Chunk, FinalValue, is_length
+
+
+def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
+    """Running totals: along time, the total up to the last frame is carried on."""
+    if equation.params["axis"] != x.axis:
+        return run.frame_by_frame(equation, x)
+    if equation.params["reverse"]:
+        run.refuse("it runs backwards in time, from the last frame", "run forwards in time")
+    if x.outer != 1:
+        run.refuse("it runs over an axis that merges time with another axis", "split the axes first")
+    kind = equation.primitive.name.removeprefix("cum")
+    x = run.spread(x)
+    assert x.delay is not None
+    frames = run.fill(x, identity_of(kind, x.array.dtype)).array
+    shape = [1 if axis == x.axis else size for axis, size in enumerate(frames.shape)]
+    total = Total(run, kind, shape, frames.dtype, x.timeline, x.delay)
+    running = total.after_each(frames, x.axis, lambda array: run.bind(equation, [array])[0])
+    return run.make(running, x.axis, x.timeline, x.delay, x.reach and x.reach.unbounded)
+
+
+def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
+    """Reductions over other axes, or over time too."""
+    axes = equation.params["axes"]
+    if x.axis not in axes:
+        return run.frame_by_frame(equation, x, axis=x.axis - sum(other < x.axis for other in axes))
+    x = run.spread(x)
+    assert x.delay is not None
+    kind = equation.primitive.name.removeprefix("reduce_")
+    frames = run.fill(x, identity_of(kind, x.array.dtype)).array
+
+    def reduced(array: Any, axes: Sequence[int]) -> Any:
+        return run.bind(equation, [array], axes=tuple(axes))[0]
+
+    if run.local:
+        return reduced(frames, axes)
+    shape = [size for axis, size in enumerate(frames.shape) if axis not in axes]
+    total = Total(run, kind, shape, frames.dtype, x.timeline, x.delay)
+    return FinalValue(total.after_all(frames, axes, x.axis, reduced), reach=x.reach and x.reach.of_all)
 
 
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
@@ -35,7 +73,7 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
         if any(isinstance(value, FinalValue) or is_length(value) for value in (left, right)):
             like = run.spread(like)
             assert like.delay is not None
-            like = run.delayed(like, max(like.delay, known_by(run, [left, right], like.timeline)))
+            like = run.delayed(like, max(like.delay, earliest_delay(run, [left, right], like.timeline)))
         reach = union([like.reach, reach_everywhere([left, right], like.timeline)])
         left, right = (like if isinstance(value, Chunk) else run.unstreamed(value) for value in (left, right))
     arrays = [value.array if isinstance(value, Chunk) else value for value in (left, right)]
@@ -102,6 +140,8 @@ def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
 
 
 RULES: dict[str, Any] = {
+    **{f"cum{name}": cumulative for name in ("sum", "prod", "max", "min", "logsumexp")},
+    **{f"reduce_{name}": reduction for name in ("sum", "prod", "max", "min", "and", "or", "xor")},
     "dot_general": dot_general,
     "fft": fft,
     "top_k": top_k,

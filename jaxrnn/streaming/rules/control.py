@@ -1,0 +1,468 @@
+"""Loops over other axes, branches and calls of inner functions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn._jax import varying
+from jaxrnn._jax.context import own_arithmetic
+from jaxrnn.cells.products import Types
+from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
+from jaxrnn.jaxprs.equations import CALLS, bind, shape_of, type_of
+from jaxrnn.jaxprs.primitives import choose, computed, platforms_of
+from jaxrnn.streaming.associative import scan_parts
+from jaxrnn.streaming.dimensions import is_symbolic, out_shape
+from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.passes import KeepsStateError, Pass
+from jaxrnn.streaming.reach import Content, union
+from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
+from jaxrnn.streaming.rules.recurrence import scan_over_time
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue
+
+#: A loop whose iterations differ in delay is written out up to so many of them.
+LONGEST = 128
+
+
+def scan(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """A scan, over time or over another axis."""
+    if is_symbolic(equation.params["length"]):
+        return scan_over_time(run, equation, operands)
+    return _around_time(run, equation, operands)
+
+
+def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
+    """A scan over another axis, with time inside: the body runs on chunks, with one state for each iteration."""
+    refuse_final_values(run, operands)
+    body, length, reverse = (equation.params[key] for key in ("jaxpr", "length", "reverse"))
+    consts, carries = scan_parts(equation)
+    fixed, start, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
+    prefix = run.unique(f"{run.prefix}{run.here or 'scan'}") + "/"
+    slice_kinds = [slice_kind(value) for value in xs]
+
+    def inner(child: Pass, values: list[Any]) -> list[Any]:
+        return interpret(child, body, values)
+
+    states = {name: value for name, value in (run.state or {}).items() if name.startswith(prefix)}
+
+    def attempt(carry_kinds: list[Template]) -> list[Any]:
+        """The results of the loop for such carries."""
+        results: list[Template] = []
+
+        def step(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
+            slices, state = xs
+            child = run.child(prefix, None if run.state is None else state)
+            values = inner(child, [*fixed, *around(carry_kinds, carry), *around(slice_kinds, slices)])
+            results[:] = map(Template.of, values)
+            if any(kind.final for kind in results):
+                run.refuse("its body returns a value that is known only at the end", "compute it outside of the loop")
+            if any(a.is_same_as != b.is_same_as for a, b in zip(carry_kinds, results[:carries], strict=True)):
+                raise _UnsettledError(results[:carries])
+            return arrays_of(values[:carries]), (arrays_of(values[carries:]), child.new, child.begun)
+
+        frames = [jnp.asarray(array_of(value)) for value in xs], states
+        carry = [jnp.asarray(array_of(value)) for value in start]
+        last, (outs, new, begun) = varying.scan(step, carry, frames, length=length, reverse=reverse)
+        run.new.update(new)
+        run.begun.update(begun)
+        return [
+            *(made(run, kind, array) for kind, array in zip(carry_kinds, last, strict=True)),
+            *(made(run, kind, array, 1) for kind, array in zip(results[carries:], outs, strict=True)),
+        ]
+
+    # Carries take on what the body makes of them; where that never settles, the iterations differ. What one pass has
+    # found, the next one begins with.
+    key = id(equation), prefix, *(Template.of(value).is_same_as for value in operands)
+    become = run.facts.carries.setdefault(key, (equation, []))[1]
+    for trip in range(3):
+        try:
+            if trip == len(become):
+                return attempt([Template.of(value) for value in start])
+        except _UnsettledError as unsettled:
+            become.append(unsettled.kinds)
+        start = [_join(run, value, kind) for value, kind in zip(start, become[trip], strict=True)]
+    return _written_out(run, equation, inner, prefix, fixed, list(operands[consts : consts + carries]), xs)
+
+
+class _UnsettledError(Exception):
+    """Carries are other values after an iteration than before it, of these kinds."""
+
+    def __init__(self, kinds: list[Template]):
+        super().__init__()
+        self.kinds = kinds
+
+
+def _join(run: Pass, value: Any, kind: Template) -> Any:
+    """A carry that can also hold what the body makes of it."""
+    if kind.chunk is None:
+        return value
+    if not isinstance(value, Chunk):
+        run.refuse("a carry gets a time axis only inside the loop", "start with an array that has this time axis")
+    if kind.delay is None:
+        return Chunk(value.array, value.axis, value.timeline, value.delay, union([value.reach, kind.chunk.reach]))
+    spread = run.spread(value, kind.delay)
+    assert spread.delay is not None
+    late = run.delayed(spread, max(kind.delay, spread.delay))
+    return Chunk(late.array, late.axis, late.timeline, late.delay, union([late.reach, kind.chunk.reach]))
+
+
+def _written_out(
+    run: Pass, equation: JaxprEqn, inner: Any, prefix: str, fixed: Any, carry: list[Any], xs: Any
+) -> list[Any]:
+    """The iterations one by one, each with delays of its own."""
+    length, reverse = equation.params["length"], equation.params["reverse"]
+    if length > LONGEST:
+        run.refuse(
+            f"each of its {length} iterations adds delay, and at most {LONGEST} can be unrolled",
+            "use fewer layers, or layers without look-ahead",
+        )
+    outs: list[list[Any]] = []
+    for index in reversed(range(length)) if reverse else range(length):
+        slices = []
+        for value in xs:
+            part = lax.index_in_dim(jnp.asarray(array_of(value)), index, 0, keepdims=False)
+            slices.append(slice_kind(value).around(part))
+        child = run.child(f"{prefix}{index}/", run.state)
+        values = inner(child, [*fixed, *carry, *slices])
+        run.new.update(child.new)
+        run.begun.update(child.begun)
+        carry, out = values[: len(carry)], values[len(carry) :]
+        outs.append(out)
+    if reverse:
+        outs.reverse()
+    stacked = []
+    for parts in zip(*outs, strict=True):
+        if not any(isinstance(part, Chunk) for part in parts):
+            stacked.append(jnp.stack(parts))
+            continue
+        arrays, like = align(run, parts)
+        stacked.append(run.make(jnp.stack(arrays), like.axis + 1, like.timeline, like.delay, like.reach))
+    return [*carry, *stacked]
+
+
+def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """A loop of unknown length: time may pass through it, if it keeps nothing from frame to frame.
+
+    Its condition may be one for each frame, as `jax.vmap` makes it: a frame then stays as it is once its own is false.
+    """
+    refuse_final_values(run, operands)
+    params = equation.params
+    heads, bodies = params["cond_nconsts"], params["body_nconsts"]
+    spread = [run.spread(value) if isinstance(value, Chunk) else value for value in operands]
+    operands = tuple(run.together(*spread))
+    test_consts, body_consts = operands[:heads], operands[heads : heads + bodies]
+    start = operands[heads + bodies :]
+    reach = union(value.reach for value in operands if isinstance(value, Chunk))
+    kinds = [Template.of(value) for value in start]
+
+    def inner(part: Any, values: list[Any]) -> tuple[Pass, list[Any]]:
+        child = run.child("", None)
+        results = interpret(child, part, values)
+        if child.new:
+            run.refuse(
+                "its body remembers past frames, or sums over time, and its number of rounds is not known while "
+                "tracing",
+                "use a loop of known length (lax.scan, or fori_loop with constant bounds)",
+            )
+        return child, results
+
+    def going(arrays: Any) -> Any:
+        """The condition: one for all, or one for each frame (and other rows in front), false where none exists."""
+        child, (value,) = inner(params["cond_jaxpr"], [*test_consts, *around(kinds, arrays)])
+        return child.fill(child.spread(value), False).array if isinstance(value, Chunk) else array_of(value)
+
+    def body(arrays: Any) -> list[Any]:
+        child, values = inner(params["body_jaxpr"], [*body_consts, *around(kinds, arrays)])
+        values = [child.spread(value) if isinstance(value, Chunk) else value for value in values]
+        if any(Template.of(a).is_same_as[:4] != kind.is_same_as[:4] for a, kind in zip(values, kinds, strict=True)):
+            run.refuse(
+                "a round changes the time axis or the delay of its carry",
+                "start with arrays that have the time axis that the body returns",
+            )
+        here = going(arrays)
+        if here.ndim == 0:
+            return arrays_of(values)
+        return [
+            jnp.where(here.reshape(*here.shape, *(1,) * (before.ndim - here.ndim)), after, before)
+            for after, before in zip(arrays_of(values), arrays, strict=True)
+        ]
+
+    last = varying.while_loop(lambda arrays: jnp.any(going(arrays)), body, [jnp.asarray(array_of(x)) for x in start])
+    results = [made(run, kind, array) for kind, array in zip(kinds, last, strict=True)]
+    return [dataclasses.replace(each, reach=reach) if isinstance(each, Chunk) else each for each in results]
+
+
+def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]:
+    """A choice that is the same in every step, that by platform too; the branches keep state each for itself."""
+    refuse_final_values(run, [index, *operands])
+    branches, platforms = equation.params["branches"], platforms_of(equation)
+    # A choice by platform is no part of the model: what else bears its name keeps it, whether there is a choice or not.
+    prefix = run.unique(f"{run.prefix}{run.here or 'cond'}{'.platform' if platforms else ''}") + "/"
+    inputs = [Template.of(value) for value in operands]
+
+    def trial(place: int, delays: list[Any] | None, state: Any) -> Any:
+        def branch(arrays: Any) -> Any:
+            child = run.child(f"{prefix}{place}/", state)
+            outs = interpret(child, branches[place], around(inputs, arrays))
+            if delays is not None:
+                outs = [_late(child, out, delay) for out, delay in zip(outs, delays, strict=True)]
+            return outs, child
+
+        return branch
+
+    arrays = [jnp.asarray(array_of(value)) for value in operands]
+    kinds = [
+        templates_of(lambda arrays, place=place: trial(place, None, None)(arrays)[0], arrays)
+        for place in range(len(branches))
+    ]
+    delays = [_common(run, choices) for choices in zip(*kinds, strict=True)]
+    before = run.state
+    if before is None:
+        before = {}
+        for place in range(len(branches)):
+            _, child = trial(place, delays, None)(arrays)
+            before.update(child.begun)
+        run.begun.update(before)
+    own = {name: value for name, value in before.items() if name.startswith(prefix)}
+    results: list[Template] = []
+
+    def choice(place: int) -> Any:
+        def branch(arrays: Any, state: Any) -> Any:
+            outs, child = trial(place, delays, state)(arrays)
+            results[:] = map(Template.of, outs)
+            return arrays_of(outs), {**state, **child.new}
+
+        return branch
+
+    choices = [choice(place) for place in range(len(branches))]
+    if platforms:
+        chosen, kept = choose(platforms, choices, arrays, own)
+    else:
+        chosen, kept = varying.switch(jnp.asarray(index), choices, arrays, own)
+    run.new.update(kept)
+    return [made(run, kind, array) for kind, array in zip(_reaching(results, kinds), chosen, strict=True)]
+
+
+def _reaching(results: list[Template], kinds: list[list[Template]]) -> list[Template]:
+    """Results of one branch, with the reach of all of them."""
+    merged = []
+    for result, *choices in zip(results, *kinds, strict=True):
+        if result.chunk is not None:
+            reach = union(choice.chunk.reach for choice in choices if choice.chunk is not None)
+            result = Template(dataclasses.replace(result.chunk, reach=reach))
+        merged.append(result)
+    return merged
+
+
+def _common(run: Pass, choices: Any) -> int | None:
+    if any(kind.final for kind in choices):
+        run.refuse("a branch returns a value that is known only at the end", "compute it outside of the branch")
+    if not all(kind.chunk is not None for kind in choices):
+        return None
+    return max((kind.delay for kind in choices if kind.delay is not None), default=None)
+
+
+def _late(run: Pass, value: Any, delay: int | None) -> Any:
+    if not isinstance(value, Chunk) or delay is None:
+        return value
+    return run.delayed(run.spread(value, delay), delay)
+
+
+#: By primitive, the parameter that holds the inner function.
+INLINED = {**CALLS, "remat2": "jaxpr", "checkpoint": "jaxpr"}
+
+
+def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """A call of an inner function, inlined."""
+    return interpret(run, equation.params[INLINED[equation.primitive.name]], operands, late=True)
+
+
+def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """A function with a derivative rule of its own.
+
+    Where it keeps no state, the rule is traced too and goes with the function, as on the whole recording. A function
+    that keeps state is rewritten, and so are its derivatives.
+    """
+    body = equation.params["call_jaxpr"]
+    if not any(isinstance(value, Chunk) for value in operands) or any(
+        isinstance(value, FinalValue) for value in operands
+    ):
+        return interpret(run, body, operands)
+    # With one delay, what runs inside needs no buffers.
+    operands = tuple(run.together(*operands))
+    inputs = [Template.of(value) for value in operands]
+    domain = OnePass(run, body, inputs)
+    function = with_rule(equation, lambda *arrays: bind(equation, arrays), domain, inputs)
+    try:
+        results = function(*map(jnp.asarray, arrays_of(operands)))
+    except KeepsStateError:
+        return interpret(run, body, operands)
+    return [made(run, kind, result) for kind, result in zip(domain.outputs, results, strict=True)]
+
+
+def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """An operator as one equation: of elements or rows, it is one of the frames too; else, what it computes."""
+    x, *others = operands
+    if isinstance(x, Chunk) and not any(isinstance(value, Chunk | FinalValue) for value in others):
+        along, rank = equation.params["along"], x.array.ndim
+        rows = along == "rows" and x.axis < rank - 1 and len(out_shape(equation)) == rank
+        if along == "elements" or rows:
+            (array,) = run.bind(equation, [x.array, *others])
+            return [run.make(array, x.axis, x.timeline, x.delay, x.reach)]
+    structs = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
+    return interpret(run, jax.make_jaxpr(functools.partial(computed, **equation.params))(*structs), operands)
+
+
+class OnePass:
+    """The `Domain` of chunks at the moment of one pass, which is what it reads besides its operands.
+
+    Attributes:
+        body: the function.
+        inputs: what it takes.
+        outputs: what it gives, once it was evaluated.
+    """
+
+    def __init__(self, run: Pass, body: Any, inputs: list[Template]):
+        self.run, self.types = run, Types.here()
+        self.body, self.inputs = body, inputs
+        self.names = [name for name in ("count", "existing", "before") if isinstance(getattr(run, name), jax.Array)]
+        self.arrays = [getattr(run, name) for name in self.names]
+        self.outputs: list[Template] = []
+
+    def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
+        """As in `Domain`.
+
+        Raises:
+            KeepsStateError: the function keeps state.
+        """
+        if not self.outputs:
+            values = functools.partial(self.evaluate, arrays, self.body, self.inputs)
+            jax.eval_shape(lambda *operands: arrays_of(values(operands)), *operands)
+
+    @own_arithmetic()
+    def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Template], operands: Sequence[Any]) -> list[Any]:
+        """The results of the function or of its rules, which keep no state, at the moment that the arrays say.
+
+        Raises:
+            KeepsStateError: the function is none of that kind.
+        """
+        rule = jaxpr is not self.body
+        child = self.run.child("", None, local=rule, stateless=not rule)
+        for name, array in zip(self.names, arrays, strict=True):
+            setattr(child, name, array)
+        results = interpret(child, jaxpr, around(kinds, operands))
+        delays = {template.delay for template in (*kinds, *self.kinds_of(results))} - {None}
+        results = [child.spread(value) if isinstance(value, Chunk) else value for value in results]
+        if not self.outputs:
+            if len(delays) > 1 or not all(isinstance(value, Chunk) for value in results):
+                raise KeepsStateError
+            self.outputs = self.kinds_of(results)
+        return results
+
+    def arrays_of(self, values: Sequence[Any]) -> list[Any]:
+        """As in `Domain`."""
+        return arrays_of(values)
+
+    def kinds_of(self, values: Sequence[Any]) -> list[Template]:
+        """As in `Domain`."""
+        return [Template.of(value) for value in values]
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """What a value is, without its array: a chunk and where it lies, a value known at the end, or (None) an array."""
+
+    chunk: Chunk | None = None
+    final: bool = False
+
+    @classmethod
+    def of(cls, value: Any) -> Template:
+        """What a value is."""
+        if isinstance(value, Chunk):
+            return cls(dataclasses.replace(value, array=None))
+        return cls(final=isinstance(value, FinalValue))
+
+    def around(self, array: Any, axis: int = 0) -> Any:
+        """The value of this kind that holds an array, in which time is so many axes further back."""
+        if self.chunk is not None:
+            return self.chunk.holding(array, self.chunk.axis + axis)
+        return FinalValue(array) if self.final else array
+
+    @property
+    def delay(self) -> int | None:
+        """The delay of a chunk with frames of its own."""
+        return None if self.chunk is None else self.chunk.delay
+
+    @property
+    def is_same_as(self) -> tuple[Any, ...]:
+        """What must be equal for one to stand for the other."""
+        if self.chunk is None:
+            return (self.final,)
+        timeline, reach = self.chunk.timeline, self.chunk.reach
+        reads = None if reach is None else Content(reach, timeline)
+        return (self.chunk.axis, self.chunk.delay, self.chunk.outer, str(timeline.size), reads)
+
+
+def around(kinds: Sequence[Template], arrays: Sequence[Any]) -> list[Any]:
+    """The values of these kinds that hold the arrays."""
+    return [kind.around(array) for kind, array in zip(kinds, arrays, strict=True)]
+
+
+def array_of(value: Any) -> Any:
+    """The array of a value.
+
+    Raises:
+        StreamError: it cannot be streamed.
+    """
+    if isinstance(value, Deferred):
+        raise value.error
+    return value.array if isinstance(value, (Chunk, FinalValue)) else value
+
+
+def arrays_of(values: Sequence[Any]) -> list[Any]:
+    """The arrays of values."""
+    return [array_of(value) for value in values]
+
+
+def templates_of(function: Callable[[Any], list[Any]], arrays: Any) -> list[Template]:
+    """What the values are that a function makes of arrays, without computing them."""
+    templates: list[Template] = []
+
+    def trial(arrays: Any) -> list[Any]:
+        values = function(arrays)
+        templates.extend(map(Template.of, values))
+        return arrays_of(values)
+
+    jax.eval_shape(trial, arrays)
+    return templates
+
+
+def slice_kind(value: Any) -> Template:
+    """What one slice of a scanned value is: time lies one axis further in front."""
+    kind = Template.of(value)
+    return Template.of(kind.around(None, -1)) if kind.chunk is not None else kind
+
+
+def made(run: Pass, kind: Template, array: Any, further: int = 0) -> Any:
+    """A value of a kind, made anew outside of what only arrays leave; time may lie further back."""
+    if kind.chunk is None:
+        return array
+    chunk = kind.chunk
+    return run.make(array, chunk.axis + further, chunk.timeline, chunk.delay, chunk.reach)
+
+
+RULES: dict[str, Any] = {
+    "scan": scan,
+    "while": while_,
+    "cond": cond,
+    **dict.fromkeys(INLINED, call),
+    **dict.fromkeys(CUSTOM_RULES, custom_rule),
+    "onnx_operator": operator,
+}
