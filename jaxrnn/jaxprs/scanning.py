@@ -55,7 +55,7 @@ def scan_cells(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: 
 def scan_recognised(
     step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: Any, *, loose: bool = False
 ) -> tuple[Any, Any] | None:
-    """Evaluate as `scan_cells`, or return None without a cell, or in one_loop forms without a layer."""
+    """Evaluate as `scan_cells`, or return None without a cell, or in plain forms without a layer."""
     if not jax.tree.leaves(frames):
         return None
     traced = Step.trace(lambda _, frame, carry: step(carry, frame)[::-1], (), _first(frames), carry)
@@ -68,7 +68,7 @@ def scan_recognised(
 
 
 def step_with_layers(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frame: Any) -> tuple[Any, Any]:
-    """Evaluate ``step(carry, frame)``; in one_loop forms, its recurrent cells are layers of one frame."""
+    """Evaluate ``step(carry, frame)``; in plain forms, its recurrent cells are layers of one frame."""
     found = scan_recognised(step, carry, jax.tree.map(lambda array: array[None], frame)) if is_plain() else None
     if found is None:
         return step(carry, frame)
