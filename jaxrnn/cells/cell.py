@@ -15,19 +15,12 @@ Carry = tuple[jax.Array, ...]
 
 
 class Weights(NamedTuple):
-    """The weights of one direction in ONNX's layout; G is the number of gates of the cell.
+    """The weights of one direction in ONNX's layout; G is the number of gates of the cell."""
 
-    Attributes:
-        input: ``[G * hidden, features]``.
-        recurrent: ``[G * hidden, hidden]``.
-        bias: ``[2 * G * hidden]``, the input's, then the recurrent one.
-        peephole: ``[3 * hidden]``; LSTM only.
-    """
-
-    input: jax.Array
-    recurrent: jax.Array
-    bias: jax.Array | None = None
-    peephole: jax.Array | None = None
+    input: jax.Array  # ``[G * hidden, features]``
+    recurrent: jax.Array  # ``[G * hidden, hidden]``
+    bias: jax.Array | None = None  # ``[2 * G * hidden]``, the input's, then the recurrent one
+    peephole: jax.Array | None = None  # ``[3 * hidden]``; LSTM only
 
 
 class Cell(Protocol):

@@ -209,16 +209,10 @@ SMALL = 2**15
 
 @dataclass(frozen=True)
 class WindowProduct:
-    """A convolution as a matrix product.
+    """A convolution as a matrix product."""
 
-    Attributes:
-        windows: the windows along each spatial axis.
-        scattered: whether the taps of an axis are results; other taps are gathered.
-        batch, channels, out, groups: sizes.
-    """
-
-    windows: tuple[Windows, ...]
-    scattered: tuple[bool, ...]
+    windows: tuple[Windows, ...]  # the windows along each spatial axis
+    scattered: tuple[bool, ...]  # whether the taps of an axis are results; other taps are gathered
     batch: int
     channels: int
     out: int

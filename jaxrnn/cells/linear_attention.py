@@ -83,20 +83,13 @@ CHUNK = 16
 
 
 class AttentionFrames(NamedTuple):
-    """The inputs of linear attention: one frame, or frames with a leading time axis.
+    """The inputs of linear attention: one frame, or frames with a leading time axis."""
 
-    Attributes:
-        query: ``[..., batch, heads, group, d_k]``; the queries of a group share a state.
-        key: ``[..., batch, heads, d_k]``.
-        value: ``[..., batch, heads, d_v]``.
-        decay: ``[..., batch, heads, d_k or 1]``, the logarithm of the factor on the state.
-        rate: ``[..., batch, heads or 1, 1]``, how far the delta rule moves the value stored for a key.
-    """
-
-    query: jax.Array
-    key: jax.Array
-    value: jax.Array
-    decay: jax.Array | None = None
+    query: jax.Array  # ``[..., batch, heads, group, d_k]``; the queries of a group share a state
+    key: jax.Array  # ``[..., batch, heads, d_k]``
+    value: jax.Array  # ``[..., batch, heads, d_v]``
+    decay: jax.Array | None = None  # ``[..., batch, heads, d_k or 1]``, the logarithm of the factor on the state
+    #: ``[..., batch, heads or 1, 1]``, how far the delta rule moves the value stored for a key
     rate: jax.Array | None = None
 
 

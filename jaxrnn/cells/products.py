@@ -42,17 +42,11 @@ def product_type() -> np.dtype | None:
 
 @dataclass(frozen=True)
 class Types:
-    """The types and forms that a function is traced in.
+    """The types and forms that a function is traced in."""
 
-    Attributes:
-        wide: whether there are types of 64 bits.
-        products: the compute dtype.
-        plain: whether it is traced in plain forms.
-    """
-
-    wide: bool
+    wide: bool  # whether there are types of 64 bits
     products: np.dtype | None
-    plain: bool = False
+    plain: bool = False  # whether it is traced in plain forms
 
     @classmethod
     def here(cls) -> Types:

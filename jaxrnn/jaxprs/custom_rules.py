@@ -23,15 +23,12 @@ CUSTOM_RULES = ("custom_jvp_call", "custom_vjp_call")
 
 
 class Domain(Protocol):
-    """A way to evaluate jaxprs.
+    """A way to evaluate jaxprs."""
 
-    Attributes:
-        arrays: other arrays that the evaluator reads. A rule is traced later than its function, and may not close over
-            tracers.
-        types: the types in which rules are traced: the types of the function, also if they differ at differentiation.
-    """
-
+    #: other arrays that the evaluator reads. A rule is traced later than its function, and may not close over
+    #: tracers.
     arrays: list[Any]
+    #: the types in which rules are traced: the types of the function, also if they differ at differentiation
     types: Types
 
     def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:

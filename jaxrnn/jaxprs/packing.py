@@ -35,21 +35,13 @@ class Packable(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Purpose:
-    """The purpose of packed parameters; hashable and equal for equal programs.
-
-    Attributes:
-        program: the fingerprint of the program.
-        folding: the fingerprint of the folded work; empty without folded work.
-        pulse: the frames in each step of a streamed function.
-        dtype: the compute dtype; None for the file's own types.
-        label: the name in messages.
-    """
+    """The purpose of packed parameters; hashable and equal for equal programs."""
 
     program: str
-    folding: str = ""
-    pulse: int | None = None
-    dtype: str | None = None
-    label: str = dataclasses.field(default="", compare=False)
+    folding: str = ""  # the fingerprint of the folded work; empty without folded work
+    pulse: int | None = None  # the frames in each step of a streamed function
+    dtype: str | None = None  # the compute dtype; None for the file's own types
+    label: str = dataclasses.field(default="", compare=False)  # the name in messages
 
 
 @brief

@@ -47,17 +47,11 @@ def choose(platforms: Platforms, branches: Sequence[Callable[..., Any]], *operan
 
 @dataclass(frozen=True)
 class Form:
-    """A branch of a choice, written on the operands of the choice, with its own variables; read-only.
+    """A branch of a choice, written on the operands of the choice, with its own variables; read-only."""
 
-    Attributes:
-        equations: the equations in order, with jitted calls inlined.
-        results: the results of the choice.
-        constants: the values of variables that no equation computes.
-    """
-
-    equations: list[JaxprEqn]
-    results: list[Atom]
-    constants: dict[Var, Any]
+    equations: list[JaxprEqn]  # the equations in order, with jitted calls inlined
+    results: list[Atom]  # the results of the choice
+    constants: dict[Var, Any]  # the values of variables that no equation computes
 
 
 def forms_of(equation: JaxprEqn) -> list[Form]:
@@ -169,20 +163,13 @@ def are_visible() -> bool:
 
 @dataclass(frozen=True)
 class Carried:
-    """A carry of a recurrence.
-
-    Attributes:
-        slot: the name.
-        result: the number of the result that is the final value.
-        start: the number of the operand that is the initial value, None for zeros.
-        forward: whether a later call can continue from the final value.
-        half: the axis of the directions, and the index of this direction; None for the whole array.
-    """
+    """A carry of a recurrence."""
 
     slot: str
-    result: int
-    start: int | None
-    forward: bool = True
+    result: int  # the number of the result that is the final value
+    start: int | None  # the number of the operand that is the initial value, None for zeros
+    forward: bool = True  # whether a later call can continue from the final value
+    #: the axis of the directions, and the index of this direction; None for the whole array
     half: tuple[int, int] | None = None
 
 

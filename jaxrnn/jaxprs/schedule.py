@@ -43,17 +43,11 @@ from jaxrnn.jaxprs.primitives import is_platform_index
 
 @dataclass
 class Values:
-    """The known values of all frames while a schedule runs.
+    """The known values of all frames while a schedule runs."""
 
-    Attributes:
-        fixed: values that are equal in every frame.
-        stacked: other values, with time in front.
-        length: the number of frames.
-    """
-
-    fixed: Environment
-    stacked: Environment
-    length: Any
+    fixed: Environment  # values that are equal in every frame
+    stacked: Environment  # other values, with time in front
+    length: Any  # the number of frames
 
     def of(self, atom: Atom) -> tuple[Any, bool]:
         """Return a value, and whether it has time in front."""
@@ -69,15 +63,10 @@ class Values:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a step that runs over all frames.
+    """A part of a step that runs over all frames."""
 
-    Attributes:
-        reads: the variables that the part reads, in every frame or fixed.
-        gives: the variables that the part can compute for every frame.
-    """
-
-    reads: tuple[Var, ...]
-    gives: tuple[Var, ...]
+    reads: tuple[Var, ...]  # the variables that the part reads, in every frame or fixed
+    gives: tuple[Var, ...]  # the variables that the part can compute for every frame
 
     @property
     def bytes_a_frame(self) -> int:
@@ -115,17 +104,11 @@ class BatchedEquations(Part):
 
 @dataclass(frozen=True)
 class Loop(Part):
-    """Arrays of the carry that depend on each other.
-
-    Attributes:
-        carry: the arrays.
-        next_carry: the arrays after a step.
-        equations: the equations from this carry to the next carry.
-    """
+    """Arrays of the carry that depend on each other."""
 
     carry: tuple[Var, ...]
-    next_carry: tuple[Atom, ...]
-    equations: tuple[JaxprEqn, ...]
+    next_carry: tuple[Atom, ...]  # the arrays after a step
+    equations: tuple[JaxprEqn, ...]  # the equations from this carry to the next carry
 
     def run(self, values: Values, init: Environment) -> Environment:
         """Run the loop; the final values are the carry."""
@@ -147,19 +130,12 @@ class Loop(Part):
 
 @dataclass(frozen=True)
 class Schedule:
-    """A step in parts, in the order in which they run.
-
-    Attributes:
-        step: the step.
-        fixed: the equations that run once.
-        parts: the parts.
-        final: equations from final values of parts to final values of the carry.
-    """
+    """A step in parts, in the order in which they run."""
 
     step: Step
-    fixed: tuple[JaxprEqn, ...]
+    fixed: tuple[JaxprEqn, ...]  # the equations that run once
     parts: tuple[Part, ...]
-    final: tuple[JaxprEqn, ...] = ()
+    final: tuple[JaxprEqn, ...] = ()  # equations from final values of parts to final values of the carry
 
     @own_arithmetic()
     def run(self, params: Sequence[Any], xs: Sequence[Any], init: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -292,35 +268,26 @@ Function = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Segment:
-    """Equations that run together.
+    """Equations that run together."""
 
-    Attributes:
-        equations: the equations in order, including repeated equations of earlier segments (`is_repeated`).
-        residuals: the variables of earlier segments, or inputs, that the equations read.
-    """
-
+    #: the equations in order, including repeated equations of earlier segments (`is_repeated`)
     equations: tuple[JaxprEqn, ...]
-    residuals: tuple[Var, ...]
+    residuals: tuple[Var, ...]  # the variables of earlier segments, or inputs, that the equations read
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step ``(params, frame, carry) -> (outputs, carry)`` as a jaxpr without inner jitted calls.
+    """A step ``(params, frame, carry) -> (outputs, carry)`` as a jaxpr without inner jitted calls."""
 
-    Attributes:
-        closed: the jaxpr.
-        params, frame, carry: the inputs.
-        outputs, next_carry: the results.
-        structure: the tree of the results.
-    """
-
-    closed: ClosedJaxpr
+    closed: ClosedJaxpr  # the jaxpr
+    #: the inputs
     params: tuple[Var, ...]
     frame: tuple[Var, ...]
     carry: tuple[Var, ...]
+    #: the results
     outputs: tuple[Atom, ...]
     next_carry: tuple[Atom, ...]
-    structure: Any
+    structure: Any  # the tree of the results
 
     @classmethod
     def trace(cls, function: Function, params: Any, frame: Any, carry: Any) -> Step:

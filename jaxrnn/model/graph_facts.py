@@ -20,71 +20,49 @@ from jaxrnn.onnx.state import StateVar
 
 @dataclass(frozen=True)
 class ValueInfo:
-    """A value of a graph.
-
-    Attributes:
-        name: the name.
-        dtype: the element type, or the ONNX type of a value that is not a tensor; None if the file leaves it open.
-        shape: sizes and names of open dimensions; None if unknown.
-        kind: ``"value"``, ``"parameter"`` or ``"constant"``.
-        parameter: the name of the parameter.
-        content: the elements of a small constant.
-    """
+    """A value of a graph."""
 
     name: str
+    #: the element type, or the ONNX type of a value that is not a tensor; None if the file leaves it open
     dtype: str | None
-    shape: tuple[int | str, ...] | None
-    kind: str = "value"
-    parameter: str | None = None
-    content: str | None = None
+    shape: tuple[int | str, ...] | None  # sizes and names of open dimensions; None if unknown
+    kind: str = "value"  # ``"value"``, ``"parameter"`` or ``"constant"``
+    parameter: str | None = None  # the name of the parameter
+    content: str | None = None  # the elements of a small constant
 
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """A node.
+    """A node."""
 
-    Attributes:
-        name: the label in messages.
-        operator, domain, version: the operator; the version is None if the operator cannot run.
-        graph: the number of the graph that holds the node.
-        scope: the names of the modules around the node, the outermost first.
-        inputs: for each input the name of the operator's parameter and the number of the value, None if absent.
-        outputs: the numbers of the output values.
-        attributes: as text.
-        problem: the reason why the node cannot run, or None.
-    """
-
-    name: str
+    name: str  # the label in messages
+    #: the operator; the version is None if the operator cannot run
     operator: str
     domain: str
     version: int | None
-    graph: int
-    scope: tuple[str, ...]
+    graph: int  # the number of the graph that holds the node
+    scope: tuple[str, ...]  # the names of the modules around the node, the outermost first
+    #: for each input the name of the operator's parameter and the number of the value, None if absent
     inputs: tuple[tuple[str, int | None], ...]
-    outputs: tuple[int, ...]
-    attributes: dict[str, str]
-    problem: str | None = None
+    outputs: tuple[int, ...]  # the numbers of the output values
+    attributes: dict[str, str]  # as text
+    problem: str | None = None  # the reason why the node cannot run, or None
 
 
 @dataclass(frozen=True)
 class Subgraph:
-    """A graph: the outer graph, or a graph inside of a node.
+    """A graph: the outer graph, or a graph inside of a node."""
 
-    Attributes:
-        name: the attribute that holds the graph; empty for the outer graph.
-        node: the number of the node around the graph; None for the outer graph.
-        inputs, outputs: the numbers of the values.
-        entries: pairs of a place among the node's inputs and a place among the graph's inputs.
-        exits: pairs of a place among the graph's outputs and a place among the node's outputs.
-        carries: pairs of a place among outputs and the place among inputs in the next step.
-    """
-
-    name: str
-    node: int | None
+    name: str  # the attribute that holds the graph; empty for the outer graph
+    node: int | None  # the number of the node around the graph; None for the outer graph
+    #: the numbers of the values
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    #: pairs of a place among the node's inputs and a place among the graph's inputs
     entries: tuple[tuple[int, int], ...] = ()
+    #: pairs of a place among the graph's outputs and a place among the node's outputs
     exits: tuple[tuple[int, int], ...] = ()
+    #: pairs of a place among outputs and the place among inputs in the next step
     carries: tuple[tuple[int, int], ...] = ()
 
 

@@ -199,25 +199,16 @@ def _times(size: Any, symbol: str) -> int:
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """The facts about a model that is streamed with an open dimension as time.
-
-    Attributes:
-        symbol: the dimension.
-        smallest_pulse: in input frames; multiples fit too. None if the model cannot be streamed.
-        delay: by output, the frames before its frame 0; None for an output known only at the end.
-        look_ahead: later input frames that an output frame depends on.
-        receptive_field: input frames that an output frame depends on; None for the whole past.
-        state_bytes: size of the state of one stream.
-        problem: the reason why the model cannot be streamed, and a remedy, or None.
-    """
+    """The facts about a model that is streamed with an open dimension as time."""
 
     symbol: str
-    smallest_pulse: int | None = None
+    smallest_pulse: int | None = None  # in input frames; multiples fit too. None if the model cannot be streamed.
+    #: by output, the frames before its frame 0; None for an output known only at the end
     delay: dict[str, int | None] | None = None
-    look_ahead: int | None = None
-    receptive_field: int | None = None
-    state_bytes: int | None = None
-    problem: str | None = None
+    look_ahead: int | None = None  # later input frames that an output frame depends on
+    receptive_field: int | None = None  # input frames that an output frame depends on; None for the whole past
+    state_bytes: int | None = None  # size of the state of one stream
+    problem: str | None = None  # the reason why the model cannot be streamed, and a remedy, or None
 
 
 @dataclass(frozen=True)
@@ -233,18 +224,12 @@ class KeptState:
 @brief
 @dataclass(frozen=True)
 class GraphStream:
-    """A graph in pulses.
+    """A graph in pulses."""
 
-    Attributes:
-        symbol: the dimension that is time.
-        values: the facts about values, by their numbers in the graph.
-        kept: the state of nodes, by their numbers.
-        refused: the number of the node that cannot be streamed; None if all nodes can, or for other reasons.
-    """
-
-    symbol: str
-    values: dict[int, StreamedValue]
-    kept: dict[int, list[KeptState]]
+    symbol: str  # the dimension that is time
+    values: dict[int, StreamedValue]  # the facts about values, by their numbers in the graph
+    kept: dict[int, list[KeptState]]  # the state of nodes, by their numbers
+    #: the number of the node that cannot be streamed; None if all nodes can, or for other reasons
     refused: int | None = None
 
 

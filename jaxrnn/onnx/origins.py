@@ -22,17 +22,12 @@ _KEY = "jaxrnn.origin"
 
 
 class Origin(NamedTuple):
-    """The place of a constant in the file.
+    """The place of a constant in the file."""
 
-    Attributes:
-        address: the address of the message that holds the elements.
-        kind: the type of that message: a tensor, or an attribute with plain floats.
-        name: a stable name for a constant in a local function, whose copies have different names; else None.
-    """
-
-    address: Address
+    address: Address  # the address of the message that holds the elements
+    #: the type of that message: a tensor, or an attribute with plain floats
     kind: type[onnx.TensorProto] | type[onnx.AttributeProto]
-    name: str | None
+    name: str | None  # a stable name for a constant in a local function, whose copies have different names; else None
 
 
 def origin_of(value: ir.Value) -> Origin | None:

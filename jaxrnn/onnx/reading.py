@@ -39,17 +39,11 @@ def labelled(label: str) -> Iterator[None]:
 
 
 class SourceFile(NamedTuple):
-    """A model file after reading.
-
-    Attributes:
-        proto: the content.
-        data: the bytes of the file; None for a proto that is too large for a file.
-        folder: the folder that must hold the external data; None for a model without a file.
-    """
+    """A model file after reading."""
 
     proto: onnx.ModelProto
-    data: bytes | None
-    folder: Path | None
+    data: bytes | None  # the bytes of the file; None for a proto that is too large for a file
+    folder: Path | None  # the folder that must hold the external data; None for a model without a file
 
 
 def read_source(source: Source, limits: Limits | None = None) -> SourceFile:

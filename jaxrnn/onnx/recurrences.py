@@ -18,27 +18,17 @@ from jaxrnn.onnx.registry import Carries
 
 @dataclass(frozen=True)
 class RecurrentInfo:
-    """A node that carries a state over steps.
+    """A node that carries a state over steps."""
 
-    Attributes:
-        name: the label of the node in messages.
-        operator: the name of the operator, such as LSTM, LinearAttention or Loop.
-        where: path of the subgraph that holds the node, empty in the outer graph.
-        direction: forward, reverse, bidirectional, or mixed for a Scan whose inputs differ; None for a Loop.
-        input_size: the features of the input of a step if known; None for a Scan or Loop.
-        hidden_size: the size of the hidden state of an LSTM, GRU or RNN if known.
-        weights: the number of elements of W, R, B and P, or of a convolution's kernel and bias, if known.
-        carries: the name, dtype and shape of the carries of any other node.
-    """
-
-    name: str
-    operator: str
-    where: str
-    direction: str | None
-    input_size: int | None = None
-    hidden_size: int | None = None
+    name: str  # the label of the node in messages
+    operator: str  # the name of the operator, such as LSTM, LinearAttention or Loop
+    where: str  # path of the subgraph that holds the node, empty in the outer graph
+    direction: str | None  # forward, reverse, bidirectional, or mixed for a Scan whose inputs differ; None for a Loop
+    input_size: int | None = None  # the features of the input of a step if known; None for a Scan or Loop
+    hidden_size: int | None = None  # the size of the hidden state of an LSTM, GRU or RNN if known
+    #: the number of elements of W, R, B and P, or of a convolution's kernel and bias, if known
     weights: int | None = None
-    carries: tuple[str, ...] = ()
+    carries: tuple[str, ...] = ()  # the name, dtype and shape of the carries of any other node
 
 
 def walk(graph: ir.Graph, path: str = "") -> Iterator[tuple[str, ir.Node]]:

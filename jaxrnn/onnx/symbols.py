@@ -64,15 +64,10 @@ def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Whole, Any], b
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """An integral float that depends on a symbolic dimension.
+    """An integral float that depends on a symbolic dimension."""
 
-    Attributes:
-        size: the value, an integer or a symbolic dimension.
-        element_type: the float type.
-    """
-
-    size: Any
-    element_type: np.dtype
+    size: Any  # the value, an integer or a symbolic dimension
+    element_type: np.dtype  # the float type
 
     __add__, __radd__ = _arithmetic(operator.add), _arithmetic(operator.add, swapped=True)
     __sub__, __rsub__ = _arithmetic(operator.sub), _arithmetic(operator.sub, swapped=True)
@@ -106,15 +101,10 @@ def _on_quotient(function: Callable[[Any, Any], Any], *, swapped: bool = False) 
 
 @dataclass(frozen=True)
 class Quotient:
-    """An integral float over an integer, as files divide to count frames before they round.
+    """An integral float over an integer, as files divide to count frames before they round."""
 
-    Attributes:
-        whole: the dividend.
-        divisor: neither -1, 0 nor 1.
-    """
-
-    whole: Whole
-    divisor: int
+    whole: Whole  # the dividend
+    divisor: int  # neither -1, 0 nor 1
 
     __add__, __radd__ = _on_quotient(operator.add), _on_quotient(operator.add, swapped=True)
     __sub__, __rsub__ = _on_quotient(operator.sub), _on_quotient(operator.sub, swapped=True)
@@ -130,13 +120,9 @@ class Quotient:
 
 @dataclass(frozen=True)
 class Claim:
-    """A comparison of sizes whose result depends on the length: True if all of some differences are negative.
+    """A comparison of sizes whose result depends on the length: True if all of some differences are negative."""
 
-    Attributes:
-        below_zero: the differences, integers or symbolic dimensions.
-    """
-
-    below_zero: tuple[Any, ...]
+    below_zero: tuple[Any, ...]  # the differences, integers or symbolic dimensions
 
     def __and__(self, other: Any) -> Any:
         if isinstance(other, Claim):

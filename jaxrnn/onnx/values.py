@@ -33,13 +33,9 @@ TEXT = np.dtypes.StringDType()
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Stacked:
-    """A sequence whose elements have one type and one shape, as a loop over time creates it.
+    """A sequence whose elements have one type and one shape, as a loop over time creates it."""
 
-    Attributes:
-        array: the elements along the first axis, whose size may be symbolic.
-    """
-
-    array: Any
+    array: Any  # the elements along the first axis, whose size may be symbolic
 
     def elements(self) -> tuple[Any, ...]:
         """Return the sequence as a tuple; raise StaticValueError for a symbolic length."""

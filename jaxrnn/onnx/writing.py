@@ -72,23 +72,14 @@ def write_model(
 
 
 class Stored(NamedTuple):
-    """A tensor in external data: the bytes ``start`` to ``end`` of a file.
+    """A tensor in external data: the bytes ``start`` to ``end`` of a file."""
 
-    Attributes:
-        tensor: the message in the model.
-        address: the address of that message.
-        label: the label in error messages.
-        location: the file, relative to the model's folder.
-        start: the offset of the first byte.
-        end: the offset after the last byte.
-    """
-
-    tensor: onnx.TensorProto
-    address: Address
-    label: str
-    location: str
-    start: int
-    end: int
+    tensor: onnx.TensorProto  # the message in the model
+    address: Address  # the address of that message
+    label: str  # the label in error messages
+    location: str  # the file, relative to the model's folder
+    start: int  # the offset of the first byte
+    end: int  # the offset after the last byte
 
 
 def stored_tensors(message: Message, folder: Path, address: Address = ()) -> Iterator[Stored]:

@@ -15,28 +15,20 @@ from jaxrnn.jaxprs.origins import flows as of
 
 @dataclass
 class Flow:
-    """The facts about a value.
+    """The facts about a value."""
 
-    Attributes:
-        shape: the sizes; None if unknown.
-        dtype: the element type.
-        value: the array itself, if it is known.
-        ids: the identity of every element, which moves preserve; 0 for constants. None if no input is read.
-        codes: for each source, the origin of every element; see `source_codes`.
-        depth: for each source, the least number of contractions between source and value.
-        deps: the inputs that affect the value.
-        ancestors: as bits, the numbers of the `producers` from which the value was computed.
-        argument: the label of a node, and the one value from which the node computes this value elementwise.
-    """
-
-    shape: tuple[int, ...] | None
+    shape: tuple[int, ...] | None  # the sizes; None if unknown
     dtype: Any
-    value: Any = None
+    value: Any = None  # the array itself, if it is known
+    #: the identity of every element, which moves preserve; 0 for constants. None if no input is read.
     ids: np.ndarray | None = None
+    #: for each source, the origin of every element; see `source_codes`
     codes: dict[str, np.ndarray] = field(default_factory=dict)
+    #: for each source, the least number of contractions between source and value
     depth: dict[str, int] = field(default_factory=dict)
-    deps: frozenset[str] = frozenset()
-    ancestors: int = 0
+    deps: frozenset[str] = frozenset()  # the inputs that affect the value
+    ancestors: int = 0  # as bits, the numbers of the `producers` from which the value was computed
+    #: the label of a node, and the one value from which the node computes this value elementwise
     argument: tuple[str, Flow] | None = None
 
 
@@ -55,25 +47,17 @@ class Site:
 
 @dataclass
 class DataFlow:
-    """The values, recurrences and joins between the inputs and the outputs of a graph.
+    """The values, recurrences and joins between the inputs and the outputs of a graph."""
 
-    Attributes:
-        inputs: every input by name.
-        outputs: every output by name.
-        sites: the carries of recurrences.
-        joins: labels and results of concatenations.
-        lengths: labels, and the sizes of the axes along which a window or a recurrence slides.
-        producers: for every group of new elements, in order, the first identity and the labels of the nodes.
-        lost: labels of nodes that cannot be followed, with reasons.
-    """
-
-    inputs: dict[str, Flow] = field(default_factory=dict)
-    outputs: dict[str, Flow] = field(default_factory=dict)
-    sites: list[Site] = field(default_factory=list)
-    joins: list[tuple[str, Flow]] = field(default_factory=list)
+    inputs: dict[str, Flow] = field(default_factory=dict)  # every input by name
+    outputs: dict[str, Flow] = field(default_factory=dict)  # every output by name
+    sites: list[Site] = field(default_factory=list)  # the carries of recurrences
+    joins: list[tuple[str, Flow]] = field(default_factory=list)  # labels and results of concatenations
+    #: labels, and the sizes of the axes along which a window or a recurrence slides
     lengths: list[tuple[str, tuple[int | None, ...]]] = field(default_factory=list)
+    #: for every group of new elements, in order, the first identity and the labels of the nodes
     producers: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
-    lost: list[tuple[str, str]] = field(default_factory=list)
+    lost: list[tuple[str, str]] = field(default_factory=list)  # labels of nodes that cannot be followed, with reasons
 
     def producers_of(self, ids: np.ndarray) -> list[int]:
         """Return the numbers of the `producers` of the elements with these identities."""

@@ -30,18 +30,13 @@ _LARGEST = 12
 
 @dataclass(frozen=True)
 class Term:
-    """A variable of polynomials.
+    """A variable of polynomials."""
 
-    Attributes:
-        kind: ``"tanh"`` or ``"relu"`` of ``scale`` times the elements, or ``"carry"`` or ``"other"`` for the elements
-            themselves.
-        elements: elements of a variable, flat.
-        scale: a positive number.
-    """
-
+    #: ``"tanh"`` or ``"relu"`` of ``scale`` times the elements, or ``"carry"`` or ``"other"`` for the elements
+    #: themselves
     kind: str
-    elements: Elements
-    scale: float = 1.0
+    elements: Elements  # elements of a variable, flat
+    scale: float = 1.0  # a positive number
 
 
 class Algebra:
@@ -256,17 +251,11 @@ class Matrix(NamedTuple):
 
 @dataclass(frozen=True)
 class Product:
-    """Elements of a product with a fixed matrix.
+    """Elements of a product with a fixed matrix."""
 
-    Attributes:
-        data: the other factor, positions ``[rows, K]``.
-        matrix: the matrix.
-        row, column: for each element, the row of ``data`` and the column of the matrix.
-        coefficient: a factor.
-    """
-
-    data: Elements
+    data: Elements  # the other factor, positions ``[rows, K]``
     matrix: Matrix
+    #: for each element, the row of ``data`` and the column of the matrix
     row: np.ndarray
     column: np.ndarray
     coefficient: float
@@ -282,17 +271,11 @@ class Gate:
 
 @dataclass
 class Sum:
-    """Elements as a sum.
-
-    Attributes:
-        addends: elements and their coefficients.
-        products: products with matrices.
-        scaled: sums that a gate multiplies.
-    """
+    """Elements as a sum."""
 
     addends: list[tuple[Elements, float]] = field(default_factory=list)
-    products: list[Product] = field(default_factory=list)
-    scaled: list[tuple[Gate, Sum]] = field(default_factory=list)
+    products: list[Product] = field(default_factory=list)  # products with matrices
+    scaled: list[tuple[Gate, Sum]] = field(default_factory=list)  # sums that a gate multiplies
 
 
 def gate_of(algebra: Algebra, elements: Elements) -> Gate | None:

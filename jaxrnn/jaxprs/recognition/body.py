@@ -158,19 +158,12 @@ class Mask:
 
 @dataclass(frozen=True)
 class CarryPiece:
-    """Elements of an array of the carry.
+    """Elements of an array of the carry."""
 
-    Attributes:
-        carry: the variable of the array before the step.
-        at: the positions in the array.
-        source: the elements after the step, if they are updated.
-        mask: the condition of the update; None for an unconditional update.
-    """
-
-    carry: Var
-    at: np.ndarray
-    source: Elements
-    mask: Mask | None = None
+    carry: Var  # the variable of the array before the step
+    at: np.ndarray  # the positions in the array
+    source: Elements  # the elements after the step, if they are updated
+    mask: Mask | None = None  # the condition of the update; None for an unconditional update
 
 
 class Carries:
@@ -227,15 +220,10 @@ class Carries:
 
 
 class Elements(NamedTuple):
-    """Elements of a variable or a literal.
-
-    Attributes:
-        atom: the variable or literal.
-        at: the positions of the elements, an array of any shape.
-    """
+    """Elements of a variable or a literal."""
 
     atom: Atom
-    at: np.ndarray
+    at: np.ndarray  # the positions of the elements, an array of any shape
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -16,36 +16,22 @@ from jaxrnn.jaxprs.recognition.body import Carries, CarryPiece, Elements, Mask, 
 
 @dataclass(frozen=True)
 class CellState:
-    """An array of a cell's carry.
+    """An array of a cell's carry."""
 
-    Attributes:
-        carry: the variable of the body's carry that holds the array.
-        at: the elements in the carry, ``[rows, hidden]``.
-        new: the elements after the step.
-    """
-
-    carry: Var
-    at: np.ndarray
-    new: Elements
+    carry: Var  # the variable of the body's carry that holds the array
+    at: np.ndarray  # the elements in the carry, ``[rows, hidden]``
+    new: Elements  # the elements after the step
 
 
 @dataclass(frozen=True)
 class Match:
-    """A cell in a body.
-
-    Attributes:
-        cell: the cell.
-        grid: the grid of its elements.
-        states: the carry, with the hidden state first.
-        gates: the inputs of the gates, in the order of the cell.
-        mask: the condition of updates, ``[rows, 1]``.
-    """
+    """A cell in a body."""
 
     cell: LSTM | GRU | RNN
     grid: Grid
-    states: tuple[CellState, ...]
-    gates: tuple[GateInput, ...]
-    mask: Mask | None
+    states: tuple[CellState, ...]  # the carry, with the hidden state first
+    gates: tuple[GateInput, ...]  # the inputs of the gates, in the order of the cell
+    mask: Mask | None  # the condition of updates, ``[rows, 1]``
 
     @property
     def output(self) -> Var:
@@ -267,23 +253,18 @@ class Submatrix:
 
 @dataclass
 class GateInput:
-    """The input of a gate.
+    """The input of a gate."""
 
-    Attributes:
-        recurrent: blocks ``[hidden, hidden]``, whose sum multiplies the hidden state.
-        reset_recurrent: blocks that multiply the hidden state after the reset gate.
-        inputs: elements ``[rows, K]``, and the blocks ``[K, hidden]`` that multiply them.
-        addends: elements ``[rows, hidden]`` and their coefficients.
-        resets: the reset gates.
-        scaled: the inputs that a reset gate multiplies.
-    """
-
+    #: blocks ``[hidden, hidden]``, whose sum multiplies the hidden state
     recurrent: list[Submatrix] = field(default_factory=list)
+    #: blocks that multiply the hidden state after the reset gate
     reset_recurrent: list[Submatrix] = field(default_factory=list)
+    #: elements ``[rows, K]``, and the blocks ``[K, hidden]`` that multiply them
     inputs: list[tuple[Elements, Submatrix]] = field(default_factory=list)
+    #: elements ``[rows, hidden]`` and their coefficients
     addends: list[tuple[Elements, float]] = field(default_factory=list)
     resets: list[Gate] = field(default_factory=list)
-    scaled: GateInput | None = None
+    scaled: GateInput | None = None  # the inputs that a reset gate multiplies
 
     @property
     def atoms(self) -> list[Atom]:

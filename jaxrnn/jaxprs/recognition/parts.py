@@ -24,15 +24,10 @@ from jaxrnn.jaxprs.schedule import Part, Values
 
 @dataclass(frozen=True)
 class RecognisedCell(Part):
-    """A recognised cell, which runs over all frames as a sequence.
+    """A recognised cell, which runs over all frames as a sequence."""
 
-    Attributes:
-        match: the cell in its step.
-        is_layer: whether the cell is a layer with its own frames and weights.
-    """
-
-    match: Match
-    is_layer: bool
+    match: Match  # the cell in its step
+    is_layer: bool  # whether the cell is a layer with its own frames and weights
 
     @classmethod
     def of(cls, match: Match, is_fixed: Callable[[Atom], bool]) -> RecognisedCell:
@@ -80,15 +75,10 @@ def _restored(value: jax.Array, state: CellState, lead: tuple[Any, ...]) -> jax.
 
 @dataclass(frozen=True)
 class Delayed(Part):
-    """Moved elements of the carry that equal a known variable in the previous frame.
+    """Moved elements of the carry that equal a known variable in the previous frame."""
 
-    Attributes:
-        before: the values before the first step.
-        source: the values after each step.
-    """
-
-    before: Elements
-    source: Elements
+    before: Elements  # the values before the first step
+    source: Elements  # the values after each step
 
     @classmethod
     def of(cls, variable: Var, before: Elements, source: Elements) -> Delayed:

@@ -174,19 +174,12 @@ SHIFT_INVARIANT = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "
 
 @dataclass(frozen=True)
 class Rescaling:
-    """The change of an axis.
+    """The change of an axis."""
 
-    Attributes:
-        size: the size before, perhaps symbolic.
-        out: the size after, perhaps symbolic.
-        scale: the factor between both, before ``out`` was rounded down.
-        region: the resized part of the axis, from 0 to 1, for ``tf_crop_and_resize``.
-    """
-
-    size: Any
-    out: Any
-    scale: Fraction
-    region: tuple[float, float] = (0.0, 1.0)
+    size: Any  # the size before, perhaps symbolic
+    out: Any  # the size after, perhaps symbolic
+    scale: Fraction  # the factor between both, before ``out`` was rounded down
+    region: tuple[float, float] = (0.0, 1.0)  # the resized part of the axis, from 0 to 1, for ``tf_crop_and_resize``
 
 
 @dataclass(frozen=True)

@@ -39,27 +39,17 @@ _OVERWRITTEN = "keeps elements of it in their places and overwrites the others: 
 
 @dataclass(frozen=True)
 class Edge:
-    """A possible pair of an input and its next value.
-
-    Attributes:
-        source: the input.
-        output: the output.
-        rank: the kind of evidence.
-        closeness: the share of elements with this evidence, and the negated distance that they were moved.
-        why: the reason, if the rank does not imply a reason.
-        joins: the labels of the nodes that concatenate an old buffer with new elements.
-        unchanged: whether the output is the input itself.
-        counts: whether the output is an integer that follows from the input alone.
-    """
+    """A possible pair of an input and its next value."""
 
     source: str
     output: str
-    rank: int
+    rank: int  # the kind of evidence
+    #: the share of elements with this evidence, and the negated distance that they were moved
     closeness: tuple[float, float] = (0, 0)
-    why: str = ""
-    joins: tuple[str, ...] = ()
-    unchanged: bool = False
-    counts: bool = False
+    why: str = ""  # the reason, if the rank does not imply a reason
+    joins: tuple[str, ...] = ()  # the labels of the nodes that concatenate an old buffer with new elements
+    unchanged: bool = False  # whether the output is the input itself
+    counts: bool = False  # whether the output is an integer that follows from the input alone
 
     @property
     def affinity(self) -> int:

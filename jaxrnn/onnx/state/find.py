@@ -82,19 +82,14 @@ def open_sizes(variables: Sequence[StateVar], growing: Collection[str]) -> tuple
 
 @dataclass(frozen=True)
 class Findings:
-    """The state of a graph.
+    """The state of a graph."""
 
-    Attributes:
-        variables: the external variables in the order of the inputs, then the internal variables.
-        dimensions: for each open dimension of the inputs the name of its class, or the constant that it must be. Nodes
-            need all dimensions of a class to be equal.
-        growing: the classes of dimensions along which a variable becomes longer with every step.
-        of_frame: the carries of recurrences inside a step that start anew in every step, such as a GRU over frequency.
-    """
-
-    variables: tuple[StateVar, ...]
+    variables: tuple[StateVar, ...]  # the external variables in the order of the inputs, then the internal variables
+    #: for each open dimension of the inputs the name of its class, or the constant that it must be. Nodes need
+    #: all dimensions of a class to be equal.
     dimensions: Mapping[str, Dimension]
-    growing: frozenset[str]
+    growing: frozenset[str]  # the classes of dimensions along which a variable becomes longer with every step
+    #: the carries of recurrences inside a step that start anew in every step, such as a GRU over frequency
     of_frame: tuple[str, ...] = ()
 
 

@@ -27,17 +27,11 @@ FIXED, STEADY, FREE = "fixed", "steady", "free"
 
 @dataclass(frozen=True)
 class Growth:
-    """A carried value that only grows.
+    """A carried value that only grows."""
 
-    Attributes:
-        value: the part that each trip appends.
-        axis: the axis of the concatenation; None for a sequence.
-        front: whether the value grows at its beginning, so that the last trip comes first.
-    """
-
-    value: ir.Value
-    axis: int | None
-    front: bool
+    value: ir.Value  # the part that each trip appends
+    axis: int | None  # the axis of the concatenation; None for a sequence
+    front: bool  # whether the value grows at its beginning, so that the last trip comes first
 
 
 class LoopBody:

@@ -132,21 +132,13 @@ _MAX_FRAMES = 64
 
 @dataclass(frozen=True)
 class Read:
-    """A node that reads frames of a fixed value at positions that move with the trips.
-
-    Attributes:
-        node: the node.
-        data: the value.
-        axis: the axis of the frames; None for the elements of a sequence.
-        positions: the position of each frame in the result.
-        shape: the shape of the frames in the result, in place of the axis.
-    """
+    """A node that reads frames of a fixed value at positions that move with the trips."""
 
     node: BoundNode
     data: Value
-    axis: int | None
-    positions: tuple[Line, ...]
-    shape: tuple[int, ...]
+    axis: int | None  # the axis of the frames; None for the elements of a sequence
+    positions: tuple[Line, ...]  # the position of each frame in the result
+    shape: tuple[int, ...]  # the shape of the frames in the result, in place of the axis
 
 
 def read_of(positions: Positions, node: BoundNode, trips: Any) -> Read | None:

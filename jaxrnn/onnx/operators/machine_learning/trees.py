@@ -232,27 +232,17 @@ MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRA
 
 @dataclasses.dataclass(frozen=True)
 class Forest:
-    """Trees with numbered nodes; the numbers of leaves follow the numbers of nodes.
+    """Trees with numbered nodes; the numbers of leaves follow the numbers of nodes."""
 
-    Attributes:
-        features: the feature that each node compares.
-        modes: the comparison of each node, as an index into `MODES`.
-        thresholds: the number that each node compares with.
-        members: for BRANCH_MEMBER the set of members, ``[nodes, most]``, padded with NaN, which equals nothing.
-        if_true: the next node, or the number of nodes plus a leaf number, if the comparison is true.
-        if_false: the same if the comparison is false.
-        missing_is_true: whether the comparison is true for NaN.
-        roots: the first node of each tree.
-    """
-
-    features: np.ndarray
-    modes: np.ndarray
-    thresholds: np.ndarray
+    features: np.ndarray  # the feature that each node compares
+    modes: np.ndarray  # the comparison of each node, as an index into `MODES`
+    thresholds: np.ndarray  # the number that each node compares with
+    #: for BRANCH_MEMBER the set of members, ``[nodes, most]``, padded with NaN, which equals nothing
     members: np.ndarray
-    if_true: np.ndarray
-    if_false: np.ndarray
-    missing_is_true: np.ndarray
-    roots: np.ndarray
+    if_true: np.ndarray  # the next node, or the number of nodes plus a leaf number, if the comparison is true
+    if_false: np.ndarray  # the same if the comparison is false
+    missing_is_true: np.ndarray  # whether the comparison is true for NaN
+    roots: np.ndarray  # the first node of each tree
 
     def __post_init__(self) -> None:
         count = self.features.size
