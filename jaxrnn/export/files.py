@@ -53,12 +53,12 @@ def export_onnx(
 
     - A model is written as the file that it was loaded from, with new parameters. Every other byte stays the same
       (`jaxrnn.model.loading.write_graph`).
-    - A model with ``step=True`` is written as one step. The state goes in and out by the names of the model's file.
-    - A streamed function, or your own `Stepper`, is written as a step on one pulse. A state entry ``NAME`` goes in as
-      ``NAME`` and comes out as ``NAME_next``. With ``flush``, a second file returns the frames that are left at the end
-      of a recording.
-    - A function ``function(params, x)``, or ``function(x)`` if params is None, is written as it is. Modules of Flax NNX
-      and Equinox count as functions, as in `jaxrnn.stream`.
+    - A model with ``step=True`` is written as one step. State inputs and outputs keep the names of the model's file.
+    - A streamed function, or your own `Stepper`, is written as a step on one pulse. A state entry ``NAME`` has the
+      input ``NAME`` and the output ``NAME_next``. With ``flush``, a second file returns the frames that are left at the
+      end of a recording.
+    - A function ``function(params, x)``, or ``function(x)`` if params is None, is written unchanged. Modules of Flax
+      NNX and Equinox count as functions, as in `jaxrnn.stream`.
 
     Parameters are stored as numbers. The metadata entry ``jaxrnn`` describes the file as JSON for programs
     (`jaxrnn.onnx.stepfile.StepFile`); the doc strings of graph, inputs and outputs describe the file in sentences. The
@@ -75,21 +75,21 @@ def export_onnx(
 
     Args:
         stepper: the model, streamed function, stepper or function.
-        params: the parameters; None for the stepper's own.
+        params: the parameters; by default those of the stepper.
         path: the file to write. An existing file is replaced.
         step: write the step of a model instead of the whole graph.
         flush: the file for the flush, in any folder.
         example: the input of a function: an array, which is named ``x``, or a dict of arrays. Shapes suffice.
         batch: the number of streams of a step. Every array gets a leading axis of this size, or the model's own batch
-            dimension has this size. None for one stream.
+            dimension has this size. By default, one stream without this axis.
         dims: sizes of the open dimensions of a step, other than the batch.
         opset: the version of ONNX's operators; 17 by default.
-        label: the name of a step or function in the file; by default its own name.
+        label: the name of a step or function in the file; by default the name in Python.
         frame_rate: input frames a second of a stream (samples, if a frame is one sample). The metadata then contain
             delay and look-ahead in milliseconds.
 
     Returns:
-        The written files; None for a model's whole graph.
+        The written files, or None after writing a model's whole graph.
 
     Raises:
         InputError: an argument does not fit; the message names the argument and the fix.
@@ -175,7 +175,7 @@ class ExportedGraph:
     Attributes:
         path: the path of the file.
         facts: the facts in the metadata; `jaxrnn.load` reads the same.
-        nodes: the number of nodes, with those of subgraphs.
+        nodes: the number of nodes, including subgraphs.
     """
 
     path: Path
@@ -206,7 +206,7 @@ SMALL = 1024
 
 
 def check_targets(paths: Sequence[Path]) -> None:
-    """Refuse paths that cannot be written, or that coincide with another file of the export."""
+    """Refuse paths that cannot be written, or that coincide with a second file of the export."""
     for path in paths:
         check_writable(path)
     beside = [*map(data_path, paths), start_path(paths[0])]
@@ -225,7 +225,7 @@ def start_path(path: Path) -> Path:
 
 
 def data_path(path: Path) -> Path:
-    """Return the path of the tensors of a model that is too large for one file."""
+    """Return the path of the tensors of a model beyond the limit of one file."""
     return path.with_name(f"{path.name}.data")
 
 

@@ -41,11 +41,11 @@ Structs = Mapping[Key, jax.ShapeDtypeStruct]
 
 
 class Names:
-    """Unique names for the arrays of a file. A step and its flush share them.
+    """Unique names for the arrays of a file, shared by a step and its flush.
 
     Inputs are named first, then outputs, state and the rest. A name that is taken gets a suffix. Equal steppers
-    therefore get equal names. ``own`` holds the names of the state in the file that a model was loaded from. By
-    default an entry goes in under the name of the state and comes out with the suffix ``_next``.
+    therefore get equal names. ``own`` maps the state to names in the file that a model was loaded from. By
+    default the input has the name of the entry, and the output the suffix ``_next``.
     """
 
     def __init__(self, spec: StepSpec, own: Mapping[str, StateNames] | None = None):
@@ -69,7 +69,7 @@ class Names:
         return self._names[key]
 
     def of(self, kind: str, keys: Mapping[Key, Any]) -> dict[str, str]:
-        """Map the stepper's names of one role to names in the file."""
+        """Map the stepper's names of a role to names in the file."""
         return {key[1]: self[key] for key in keys if key[0] == kind}
 
     def state(self, after: bool) -> dict[str, StateNames]:
@@ -121,7 +121,7 @@ def file_names(source: Source) -> Names:
 class Graph:
     """A traced function with its argument names, result names and facts. Parameters are arguments with a value.
 
-    ``operators`` are those of the model that was traced, by scope, for error messages.
+    ``operators`` maps scopes to operators of the traced model, for error messages.
     """
 
     closed: ClosedJaxpr
@@ -248,7 +248,7 @@ def _of(kind: str, arrays: Keyed) -> dict[str, Any]:
 
 
 def _check_steady(spec: StepSpec, lead: tuple[int, ...], after: Arrays) -> None:
-    """Refuse a state whose shape or dtype changes in a step, such as a cache that grows."""
+    """Refuse a state with a shape or dtype that changes in a step, such as a growing cache."""
     for name, before in _structs(spec.state, lead).items():
         array = after.get(name)
         if array is None or (array.shape, array.dtype) != (before.shape, before.dtype):
@@ -260,7 +260,7 @@ def _check_steady(spec: StepSpec, lead: tuple[int, ...], after: Arrays) -> None:
 
 
 def _by_name(value: Any, single: str, what: str) -> dict[str, Any]:
-    """Return arrays by name; a single array is named ``single``."""
+    """Return a dict of arrays; a single array is named ``single``."""
     arrays = dict(value) if isinstance(value, Mapping) else {single: value}
     for name, array in arrays.items():
         number = isinstance(array, (bool, int, float, complex))

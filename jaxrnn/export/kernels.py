@@ -136,7 +136,7 @@ def _lacking(operator: str, opset: int, dtype: np.dtype) -> UnsupportedError:
 
 
 def takes(operator: str, opset: int, operands: Sequence[np.dtype | None]) -> bool:
-    """Return True if the operator is defined for these operand types; None stands for an omitted operand."""
+    """Return True if the operator is defined for these operand types; None is an omitted operand."""
     if not onnx.defs.has(operator, max_inclusive_version=opset):
         return False
     signature = _signature(operator, opset)
@@ -149,7 +149,7 @@ def takes(operator: str, opset: int, operands: Sequence[np.dtype | None]) -> boo
 def changed_types(
     operator: str, opset: int, changed: Mapping[str, np.dtype], operands: int, results: int
 ) -> tuple[list[np.dtype | None], list[np.dtype | None]]:
-    """Return the types that operands and results are cast to, None for those that stay."""
+    """Return the types that operands and results are cast to; None means unchanged."""
     signature = _signature(operator, opset)
     pairs = ((signature.operands, operands), (signature.results, results))
     of_operands, of_results = (

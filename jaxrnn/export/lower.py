@@ -39,7 +39,7 @@ def lower(
 ) -> ir.Model:
     """Write a jaxpr with fixed sizes as an ONNX model.
 
-    Arguments are in the order of the jaxpr's inputs. Results that depend on arguments with a value alone are computed
+    Arguments are in the order of the jaxpr's inputs. Results that depend only on arguments with a value are computed
     now. ONNX's checker has not seen the returned model. An `UnsupportedError` lists every node or line without a
     counterpart in ONNX.
     """
@@ -88,7 +88,7 @@ def _refuse_complex(closed: ClosedJaxpr, arguments: Sequence[Argument], results:
 
 
 def _trim_results(graph: ir.Graph) -> None:
-    """Remove the `Identity` in front of a body's result if the body computes the value."""
+    """Remove the `Identity` before a body's result if the body computes the value."""
     for index, end in enumerate(graph.outputs):
         node = maker_of(end, "Identity")
         value = end if node is None else source_of(node)
@@ -100,7 +100,7 @@ def _trim_results(graph: ir.Graph) -> None:
 
 
 def _name_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
-    """Name the results. An `Identity` separates a result from an input or from another result."""
+    """Name the results. An `Identity` separates a result from an input or a second result."""
     for index, name in enumerate(names):
         end = graph.outputs[index].producer()
         assert end is not None

@@ -37,8 +37,8 @@ class Complex:
 class Lowering:
     """The interface of the rules: the graph's writer, and an evaluator of jaxprs.
 
-    ``path`` holds the nested equations, the current one last. ``problems`` collects messages about equations that
-    cannot be written.
+    ``path`` is the stack of nested equations, the current equation last. ``problems`` collects messages about
+    equations that cannot be written.
     """
 
     def __init__(self, writer: Writer, rules: Mapping[str, Rule], path: Path = (), problems: list[str] | None = None):
@@ -117,7 +117,7 @@ class Lowering:
 
 
 def array_of(atom: Any, value: Any) -> Any:
-    """Return the value of an atom as an operand. Complex values and random keys stay as they are."""
+    """Return the value of an atom as an operand. Complex values and random keys are returned unchanged."""
     if isinstance(value, ir.Value | Complex) or not isinstance(type_of(atom), np.dtype):
         return value
     return np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else np.asarray(value)
@@ -179,7 +179,7 @@ def is_known(operand: Any) -> bool:
 
 
 def _spread(function: Callable[..., Any], equation: JaxprEqn, operands: Sequence[np.ndarray]) -> np.ndarray:
-    """Compute a function of elements on operands before they are repeated."""
+    """Compute a function of elements on operands before repetition."""
     (result,) = equation.outvars
     with np.errstate(all="ignore"):
         array = np.asarray(function(*map(thin, operands)), type_of(result))

@@ -138,7 +138,7 @@ def pad(writer: Writer, x: Operand, widths: Sequence[tuple[int, int]], value: Op
 
 
 def padding_of(node: ir.Node) -> list[tuple[int, int]] | None:
-    """Return the widths of a ``Pad`` with zeros, or None for another ``Pad``."""
+    """Return the widths of a ``Pad`` with zeros, or None if the padding differs."""
     if "mode" in node.attributes:
         return None
     sizes, value = constant_of(node.inputs[1]), constant_of(node.inputs[2])
@@ -189,7 +189,7 @@ def thin(x: Operand) -> Operand:
 
 
 def bare(x: Operand) -> Operand:
-    """Return an operand of one element before it was repeated or got axes."""
+    """Return a scalar operand before it was repeated or got axes."""
     node = maker_of(x, "Expand", "Reshape")
     if node is None or math.prod(shape_of(source_of(node))) != 1:
         return x

@@ -1,7 +1,7 @@
-"""Patterns of nodes, and rewrites that replace them.
+"""Patterns of nodes, and rewrites that replace nodes.
 
 A pattern is written like a call of operators. ``Where(GreaterOrEqual(X, 0.0), X, Mul(X, ALPHA))`` matches four nodes
-that compute a value from a value `X` and two constants, of which one is 0. Operands of commutative operators match in
+that compute a value from a value `X`, the constant 0 and a constant. Operands of commutative operators match in
 either order.
 """
 
@@ -40,7 +40,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Term:
-    """A named operand. ``read`` returns what the name is bound to, or None for values that do not match."""
+    """A named operand. ``read`` returns the object to bind, or None without a match."""
 
     name: str
     read: Callable[[ir.Value | None], Any]
@@ -141,7 +141,7 @@ def _is_number(number: float, expected: float, dtype: np.dtype) -> bool:
 
 
 def operator(name: str) -> Callable[..., Op]:
-    """Return a function that makes terms of an operator."""
+    """Return a function that creates terms of an operator."""
     return lambda *operands: Op(name, operands)
 
 
@@ -210,18 +210,18 @@ class Match:
         return self.writer.node(operator, x, *operands, shape=shape, dtype=self.dtype, **attributes)
 
     def of_elements(self, x: Operand) -> ir.Value:
-        """Apply the root's elementwise operator to another operand."""
+        """Apply the root's elementwise operator to a different operand."""
         attributes = {name: each.value for name, each in self.root.attributes.items()}
         return self.writer.node(self.root.op_type, x, shape=shape_of(x), dtype=self.dtype, **attributes)
 
     def like(self, node: ir.Node, *operands: Any) -> ir.Value | None:
-        """Write a node like another node, with the same first operand."""
+        """Write a node like a given node, with the same first operand."""
         attributes = {name: each.value for name, each in node.attributes.items()}
         return self.node(node.op_type, source_of(node), *operands, shape=shape_of(node.outputs[0]), **attributes)
 
 
 def by_channel(match: Match, name: str) -> Operand | None:
-    """Return one value for each channel, the second axis of the result, as a vector; None for other shapes."""
+    """Return a value for each channel, the second axis of the result, as a vector; None if the shapes differ."""
     value, shape = match[name], match.shape
     own = (1,) * (len(shape) - len(shape_of(value))) + shape_of(value)
     if len(shape) < 2 or dtype_of(value) != match.dtype or own not in (_channels(shape, shape[1]), _channels(shape, 1)):

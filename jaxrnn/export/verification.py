@@ -1,4 +1,4 @@
-"""Verification of exported files in another engine, over whole recordings."""
+"""Verification of exported files in a second engine, over whole recordings."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def verify_export(
     seed: int = 0,
     engine: str = "auto",
 ) -> ExportReport:
-    """Run exported files over random recordings in another engine, and compare.
+    """Run exported files over random recordings in a second engine, and compare.
 
     Every recording starts from the first state in the file, runs step by step, and ends with the flush if there is a
     flush file. The recordings of a stream have several lengths: shorter than a pulse and than the delay, whole pulses,
@@ -87,19 +87,19 @@ def verify_export(
 
     Args:
         stepper: the exported stepper.
-        params: the exported parameters; None for the parameters of the stepper.
+        params: the exported parameters; by default the parameters of the stepper.
         path: the file of the step.
         flush: the file of the flush; by default the file that the step names, in the same folder.
-        offline: the function over whole recordings, from arrays by name to arrays by name.
-        limits: exclusive upper bounds of integer inputs by name; by default 2, or the rows that a model indexes.
+        offline: the function over whole recordings, from a dict of arrays to a dict of arrays.
+        limits: for integer inputs, exclusive upper bounds; by default 2, or the rows that a model indexes.
         shortest: the fewest frames of a recording.
-        longest: the most frames of a recording; None for as many as the comparison needs.
+        longest: the most frames of a recording; by default as many as the comparison needs.
         seed: the seed of the recordings.
         engine: the engine, as in `jaxrnn.verification.verify`; by default ONNX Runtime with optimisations.
 
     Raises:
         InputError: a file was not written by `jaxrnn.export_onnx`, the function does not run on the longest recording,
-            or every output comes with the flush and there is no flush file.
+            or only the flush returns outputs, and there is no file of the flush.
         PeerError: no engine runs the files.
         MissingPackageError: ``engine="ort"`` without ONNX Runtime.
     """
@@ -212,7 +212,7 @@ def read_files(path: Path, flush: Path | None) -> tuple[ExportedFile, ExportedFi
 
 
 def ready_in(open_peer: OpenPeer, step: ExportedFile, flush: ExportedFile | None) -> tuple[Ready, str]:
-    """Return files as an engine runs them, and the name of the engine."""
+    """Return the files, ready to run in an engine, and the name of the engine."""
     opened = _Opened(open_peer, step)
     rest = None if flush is None else _Opened(open_peer, flush).flush
     return Ready(step.facts.spec, _first(step), opened.step, rest), opened.engine
@@ -272,9 +272,9 @@ def _padded(each: ArraySpec, tail: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Results:
-    """The outputs of a recording by name, from frame 0 on; an output is None before the first frame.
+    """The outputs of a recording from frame 0 on; an output is None before the first frame.
 
-    ``state`` is the state after the last step, and empty for streams. ``problem`` says why there are no outputs.
+    ``state`` is the state after the last step, and empty for streams. ``problem`` is the reason for missing outputs.
     """
 
     outputs: dict[str, Any]
@@ -291,7 +291,7 @@ def results_of(ready: Ready, recordings: Arrays, frames: int) -> Results:
 class Reference:
     """The exported stepper, and the function over whole recordings, in the layout of the files.
 
-    The streams of a batch run one after another, so that an influence of one stream on another would show.
+    The streams of a batch run in sequence, so that any influence between streams would show.
     """
 
     def __init__(self, stepper: Stepper, params: Any, facts: StepFile, flushed: bool, offline: Offline | None):
@@ -348,7 +348,7 @@ def _is_complex(dtype: Any) -> bool:
 
 
 def _lead(stepper: StepSpec, file: StepSpec) -> int:
-    """Return the number of batch axes that a file adds in front of the stepper's arrays."""
+    """Return the number of batch axes that a file adds before the stepper's axes."""
     pairs = zip((*stepper.inputs, *stepper.state), (*file.inputs, *file.state), strict=True)
     leads = (len(there.sizes) - len(here.shape or ()) - _is_complex(here.dtype) for here, there in pairs)
     return next(leads, 0)

@@ -1,4 +1,4 @@
-"""The writer of a graph: nodes, whose results have exact shapes and types, and initializers."""
+"""The writer of a graph: nodes with results of exact shapes and types, and initializers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Writer:
 
     @property
     def initializers(self) -> list[ir.Value]:
-        """All initializers, including those of subgraphs."""
+        """All initializers, subgraphs included."""
         return list(self._initializers.values())
 
     def nodes_of(
@@ -202,7 +202,7 @@ def maker_of(operand: Operand | None, *operators: str) -> ir.Node | None:
 
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
-    """Return the array of an initializer, or None for other values."""
+    """Return the array of an initializer, or None if the value is computed."""
     return None if value is None or value.const_value is None else value.const_value.numpy()
 
 

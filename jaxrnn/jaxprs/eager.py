@@ -1,7 +1,8 @@
 """Compilation of eager calls of pure functions.
 
 Outside of a program, JAX compiles every loop at each call, because the loop's body is a new function in each call. A
-function that is compiled as a whole is cached by the shapes of its arguments, under ``grad``, ``jvp`` and ``vmap`` too.
+function that is compiled as a whole is cached by the shapes of its arguments, also under ``grad``, ``jvp`` and
+``vmap``.
 """
 
 from __future__ import annotations

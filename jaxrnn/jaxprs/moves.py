@@ -183,7 +183,7 @@ _MOVED = {
 
 
 def moved_operands(equation: JaxprEqn) -> list[int] | None:
-    """Return the indices of the operands whose elements an equation moves, or None if it computes new elements."""
+    """Return the indices of the operands that an equation moves, or None if it computes new elements."""
     name = equation.primitive.name
     if name not in _MOVES:
         return None

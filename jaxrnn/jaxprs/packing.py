@@ -1,4 +1,4 @@
-"""Packed parameters: the work of a step that depends on parameters alone is done once."""
+"""Packed parameters: the work of a step that depends only on parameters is done once."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def unpack(params: Any, program: Packable) -> Any:
 
 
 def computing_type(params: Any, dtype: Any) -> np.dtype | None:
-    """Return the compute dtype of a call: its own, or else the dtype of its packed parameters."""
+    """Return the compute dtype of a call: the argument, or else the dtype of the packed parameters."""
     return compute_type(params.purpose.dtype if dtype is None and isinstance(params, Packed) else dtype)
 
 
@@ -96,7 +96,7 @@ def folding_of(step: Step) -> str:
 
 
 def fits(step: Step, folded: Folded, folding: str) -> bool:
-    """Return True if folded arrays with this fingerprint fit this step, whose sizes may differ."""
+    """Return True if folded arrays with this fingerprint fit this step; sizes may differ."""
     expected = [(shape_of(variable), type_of(variable)) for variable in step.folded]
     return expected == [(array.shape, array.dtype) for array in folded] and folding == folding_of(step)
 

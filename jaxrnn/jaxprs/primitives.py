@@ -34,7 +34,7 @@ def is_platform_index(equation: JaxprEqn) -> bool:
 
 
 def platforms_of(equation: JaxprEqn) -> Platforms | None:
-    """Return the platforms of the branches of a choice by platform; None for other equations."""
+    """Return the platforms of the branches of a choice by platform, or None if the equation is not a choice."""
     return equation.params.get("branches_platforms") if equation.primitive is cond_p else None
 
 

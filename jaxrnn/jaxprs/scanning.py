@@ -24,8 +24,8 @@ def scan(
     Each LSTM, GRU and RNN cell in the step, also written out, becomes a sequence.
 
     Returns:
-        The outputs with time in front, and the last carry. The result equals the loop of steps up to the rounding of
-        batched products.
+        The outputs with time as the first axis, and the last carry. The result equals the loop of steps up to
+        rounding of batched products.
     """
 
     def masked(params: Any, frame: tuple[Any, Any], old: Any) -> tuple[Any, Any]:
@@ -47,7 +47,7 @@ def scan_cells(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: 
     """Evaluate ``lax.scan(step, carry, frames)`` with recurrent cells as sequences.
 
     Returns:
-        The last carry, and the outputs with time in front. The result equals ``lax.scan`` up to rounding.
+        The last carry, and the outputs with time as the first axis. The result equals ``lax.scan`` up to rounding.
     """
     return scan_recognised(step, carry, frames) or varying.scan(step, carry, frames)
 
@@ -68,7 +68,7 @@ def scan_recognised(
 
 
 def step_with_layers(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frame: Any) -> tuple[Any, Any]:
-    """Evaluate ``step(carry, frame)``; in plain forms, its recurrent cells are layers of one frame."""
+    """Evaluate ``step(carry, frame)``; in plain forms, its recurrent cells are layers of a single frame."""
     found = scan_recognised(step, carry, jax.tree.map(lambda array: array[None], frame)) if is_plain() else None
     if found is None:
         return step(carry, frame)
@@ -77,7 +77,7 @@ def step_with_layers(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, fr
 
 
 def _first(frames: Any) -> Any:
-    """Return the shapes of one frame."""
+    """Return the shapes of a frame."""
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape[1:], array.dtype), frames)
 
 
@@ -88,7 +88,7 @@ def _with_cells(step: Step, frames: Any, *, loose: bool = False) -> Schedule | N
 
 
 def _run(schedule: Schedule, params: Any, frames: Any, carry: Any) -> tuple[Any, Any]:
-    """Return the outputs, with time in front, and the last carry."""
+    """Return the outputs, with time as the first axis, and the last carry."""
     leaves = [jax.tree.leaves(tree) for tree in (params, frames, carry)]
     last, outputs = schedule.run(*leaves)
     return jax.tree.unflatten(schedule.step.structure, [*outputs, *last])

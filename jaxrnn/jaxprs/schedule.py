@@ -1,12 +1,12 @@
 """The schedule of a step over time: the parts of the step, in the order in which they run over all frames.
 
-Fixed values, which depend on parameters alone, are computed once. Then come the parts, each over all frames:
+Fixed values, which depend only on parameters, are computed once. Then come the parts, each over all frames:
 
 - a `BatchedEquations` has no carry, and is computed for all frames at once;
 - a `Loop` is a ``lax.scan`` with only the work that its carry needs;
 - other parts, such as recognised cells, compute their part of the carry in their own way.
 
-Parts pass results on as residuals, with time in front. A broadcast is repeated in every part that reads it.
+Parts pass results on as residuals, with time as the first axis. A broadcast is repeated in every part that reads it.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Values:
     length: Any  # the number of frames
 
     def of(self, atom: Atom) -> tuple[Any, bool]:
-        """Return a value, and whether it has time in front."""
+        """Return a value, and whether time is its first axis."""
         if isinstance(atom, Literal):
             return np.asarray(atom.val, type_of(atom)), False
         return (self.stacked[atom], True) if atom in self.stacked else (self.fixed[atom], False)
 
     def over_time(self, atom: Atom) -> jax.Array:
-        """Return a value with time in front."""
+        """Return a value with time as the first axis."""
         value, stacked = self.of(atom)
         return value if stacked else jnp.broadcast_to(value, (self.length, *jnp.shape(value)))
 
@@ -243,7 +243,7 @@ class _Arrangement:
         return self.level[variable] == number and variable not in self.giver
 
     def _repeats(self, variable: Var) -> bool:
-        """Return True if the equation of a variable may be repeated; a part may compute it in another way."""
+        """Return True if the equation of a variable may be repeated; a part may compute the variable differently."""
         return isinstance(self.giver.get(variable), Loop | None)
 
     def _is_computed(self, number: int, variable: Var) -> bool:
@@ -317,7 +317,7 @@ class Step:
 
     @functools.cached_property
     def fixed(self) -> frozenset[Var]:
-        """Return the variables that depend on parameters and constants alone, and are equal in every frame."""
+        """Return the variables that depend only on parameters and constants, and are equal in every frame."""
         varying = dependents(self.equations, [*self.frame, *self.carry, *made_by(self.effects)])
         jaxpr = self.closed.jaxpr
         return frozenset({*jaxpr.constvars, *self.params, *self.makers} - varying)
@@ -359,7 +359,7 @@ class Step:
 
     @functools.cached_property
     def folded(self) -> tuple[Var, ...]:
-        """Return the fixed variables that the remainder reads: unchanged parameters too, but not constants."""
+        """Return the fixed variables that the remainder reads: unchanged parameters included, constants excluded."""
         constants = set(self.closed.jaxpr.constvars)
         return tuple(v for v in self.remainder.residuals if v in self.fixed and v not in constants)
 
@@ -377,6 +377,6 @@ class Step:
 def is_repeated(equation: JaxprEqn) -> bool:
     """Return True for an equation that is computed in every reader, and never passed on.
 
-    A broadcast costs nothing and makes a small value large. The platform is known only during lowering.
+    A broadcast is free and enlarges a small value. The platform is known only during lowering.
     """
     return equation.primitive.name in ("broadcast_in_dim", "iota") or is_platform_index(equation)

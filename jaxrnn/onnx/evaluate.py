@@ -123,7 +123,7 @@ class Subgraph:
         return len(self.block.outputs)
 
     def with_block(self, block: Block) -> Subgraph:
-        """Bind another graph to the same scope."""
+        """Bind a different graph to the same scope."""
         return Subgraph(block, self.outer)
 
     def value_outside(self, key: ir.Value) -> Value:

@@ -73,7 +73,7 @@ def _innermost(error: BaseException) -> str:
 
 
 def subgraphs_of(node: ir.Node) -> Iterable[tuple[str, ir.Graph]]:
-    """Yield the graphs among the attributes of a node by name (``then_branch``, ``body``, ...)."""
+    """Yield pairs of name and graph (``then_branch``, ``body``, ...) from the attributes of a node."""
     for name, attribute in node.attributes.items():
         if attribute.type == ir.AttributeType.GRAPH:
             yield name, attribute.as_graph()
@@ -118,7 +118,7 @@ def _set_versions(graph: ir.Graph | ir.Function, opsets: dict[str, int]) -> None
 
 
 def _check_depth(graph: ir.Graph) -> None:
-    """Refuse subgraphs that are nested too deeply after inlining."""
+    """Refuse subgraphs that are nested deeper than `MAX_DEPTH` after inlining."""
     pending = [(graph, 0)]
     while pending:
         graph, depth = pending.pop()
@@ -161,7 +161,7 @@ def _check_expansion(model: ir.Model, allowed: int) -> None:
 
 
 def known_shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
-    """Return the shape of a value that the file holds or declares, with None for an open dimension."""
+    """Return the shape of a constant or declared value of the file; open dimensions are None."""
     if value is None:
         return None
     if value.is_graph_input() and value.shape is not None:

@@ -34,7 +34,7 @@ _GROUPS = hasattr(os, "killpg")
 class InferenceServer:
     """The process that answers requests; it starts with the first request and restarts after a crash.
 
-    Threads take turns. A fork of the caller's process starts another server, because the pipes belong to the parent.
+    Threads take turns. A fork of the caller's process starts a new server, because the pipes belong to the parent.
     The server ends when its input closes, at the latest with the caller's process.
     """
 
@@ -46,7 +46,7 @@ class InferenceServer:
             os.register_at_fork(after_in_child=self._forget)
 
     def ask(self, model: bytes, *options: bool) -> bytes:
-        """Return the answer to a request in the format of `inference_process`; empty if there is no answer."""
+        """Return the answer to a request in the format of `inference_process`; empty without an answer."""
         with self._lock:
             was_running = self._process is not None
             answer = self._answer(model, options)

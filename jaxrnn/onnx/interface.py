@@ -1,4 +1,4 @@
-"""The inputs and outputs of a graph as callers see them: arrays by name, strings and sequences included."""
+"""The inputs and outputs of a graph for callers: dicts of arrays, strings and sequences."""
 
 from __future__ import annotations
 

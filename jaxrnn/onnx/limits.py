@@ -2,7 +2,7 @@
 
 The data in a file is not limited, because the file was already read. But a few bytes can request zeros of a shape of
 10**12 elements, a loop of 2**62 trips, or ten functions that each call the next function ten times. `Limits` are
-checked before such memory is allocated or such work starts, and the error says how to raise the limit.
+checked before such memory is allocated or such work starts. The error shows how to raise the limit.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def leaves_of(values: Any) -> Iterator[Any]:
 
 
 def raised(field: str) -> str:
-    """Return the part of a message that says how to raise a limit."""
+    """Return the part of a message about raising a limit."""
     limits = Placeholder(f"jaxrnn.Limits({field}=NUMBER)")
     return f"if the file is to be trusted, {argument('limits', limits, 'jaxrnn.load(path)')} raises the limit"
 
@@ -168,7 +168,7 @@ _LARGE = 2**24
 
 
 def check_ahead(operator: Operator, inputs: Sequence[Value], attributes: Mapping[str, Any], budget: Budget) -> None:
-    """Trace a node for its shapes and refuse results that are too large, if they would be computed at once."""
+    """Trace the shapes of a node and refuse results beyond the limits, if the node would run at once."""
     leaves = [leaf for leaf in jax.tree.leaves(list(inputs)) if hasattr(leaf, "shape")]
     if not budget.computing and any(isinstance(leaf, Tracer) for leaf in leaves):
         return
@@ -204,9 +204,9 @@ def _is_fixed(operator: Operator, index: int, value: Value) -> bool:
 def _results(
     operator: Operator, inputs: Sequence[Value], fixed: Sequence[bool], attributes: Mapping[str, Any]
 ) -> list[tuple[tuple[Any, ...], np.dtype]]:
-    """Return shapes and dtypes of all intermediate values of an operator; an empty list if they are unknown.
+    """Return shapes and dtypes of all intermediate values of an operator; an empty list if unknown.
 
-    Errors of the trace are ignored, because the operator itself reports them later. A trace with a huge number is an
+    Errors of the trace are ignored, because the operator itself reports errors later. A trace with a huge number is an
     exception: the operator could exhaust the memory of the process.
     """
     pairs = list(zip(inputs, fixed, strict=True))

@@ -10,10 +10,10 @@ are not parameters:
   compared, and scalars as exporters write the 1e-5 in ``sqrt(x + 1e-5)`` and the 1 in ``1 - z``: ``Constant`` nodes,
   initializers inside subgraphs, and initializers with names that exporters invent for numbers;
 - zeros that are only read as initial values of recurrences: some exporters write a missing state in this way;
-- scalar zeros that are compared, even if other nodes read them: exporters that merge equal constants use the same
+- scalar zeros that are compared, even if other nodes read the zeros: exporters that merge equal constants use the same
   zero for a counter, a missing state and a mask.
 
-A tensor of the file is a single parameter, even if the local function that holds the tensor is called several times.
+A tensor of the file is a single parameter, even if a local function with the tensor is called several times.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def name_parameters(
 
 
 def _held_elsewhere(graph: ir.Graph, fixed: Iterable[ir.Value]) -> set[Address]:
-    """Return tensors with another use: in another call of their function, or as an attribute."""
+    """Return tensors with a further use: in a second call of their function, or as an attribute."""
     origins = [origin_of(value) for value in fixed if _is_constant(value)]
     for node in graph.all_nodes():
         if node.op_type != "Constant":

@@ -32,7 +32,7 @@ from jaxrnn.onnx.text import text_array
 
 @dataclass(frozen=True)
 class Program:
-    """The graph as a `Block`, with the arrays and origins of parameters by name."""
+    """The graph as a `Block`, and the array and origin of each parameter."""
 
     block: Block
     parameters: Mapping[str, np.ndarray]

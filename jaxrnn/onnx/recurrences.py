@@ -32,7 +32,7 @@ class RecurrentInfo:
 
 
 def walk(graph: ir.Graph, path: str = "") -> Iterator[tuple[str, ir.Node]]:
-    """Yield every node with the path of the subgraph that holds it."""
+    """Yield each node with the path of its subgraph."""
     for node in graph:
         yield path, node
         for name, inner in subgraphs_of(node):
@@ -117,7 +117,7 @@ def _direction_of_scan(node: ir.Node) -> str | None:
 
 
 def _slot(node: ir.Node, name: str, ends: tuple[int, int]) -> str:
-    """Return the name, dtype and shape of a carry by what the file declares of its old or new value."""
+    """Return the name, dtype and shape that the file declares for the old or new value of a carry."""
     values = (*node.inputs[ends[0] : ends[0] + 1], *node.outputs[ends[1] : ends[1] + 1])
     typed = [value for value in values if value is not None and value.name and value.type is not None]
     return str(spec_of(typed[0])) if typed else name

@@ -13,7 +13,7 @@ keyword-only parameters are not attributes: ``output_count`` receives the number
 ``output_name`` the name of the first output, which identifies the node.
 
 A family of operators is a table ``OPERATORS`` of `since` entries. The facts (`Traits`) are arguments of `since`:
-parameters, time loops, limits, state and lowering read these facts, and no other module lists operators by name::
+parameters, time loops, limits, state and lowering read these facts. No other module lists names of operators::
 
     OPERATORS = {"my.domain::LeakyIntegrator": since(leaky_integrator, 1, carries={"h": (1, 1)})}
 """
@@ -72,8 +72,8 @@ class Carries:
         by_function: whether the function itself declares its carries with `jaxprs.recurrences.visible`, because they
             depend on its attributes. Otherwise the evaluator does.
         weights: the inputs with weights.
-        features: an input, and the axis whose size is the number of features of a frame.
-        hidden: an input, and the axis whose size is the hidden size of a cell.
+        features: an input, and the axis of the features of a frame.
+        hidden: an input, and the axis of the hidden units of a cell.
     """
 
     states: Mapping[str, tuple[int, int]]
@@ -105,13 +105,13 @@ class Traits:
             values of inputs and attributes are. `moves` and `elementwise` often imply this fact.
         of_shape: whether the result depends on the shapes of the inputs, and not on their values.
         random: whether equal inputs may give different results.
-        linear: "all" if the result is linear in all inputs together, "each" if it is linear in each of them alone.
+        linear: "all" if the result is linear in all inputs together, "each" if linear in each input.
         compares: the comparison of the two inputs: ``"="``, ``"<"``, ``"<="``, ``">"`` or ``">="``.
         reads: how the operator reads frames of its first input by position: ``"indices"`` along ``axis``, ``"range"``
             with starts and ends, or ``"element"`` of a sequence.
-        statistics: the inputs with running statistics, which are parameters that training leaves alone.
-        carries: what the operator carries from step to step.
-        equal_sizes: yields pairs of sizes that the operator needs to be equal; None for sizes that broadcast.
+        statistics: the inputs with running statistics, which are parameters that training does not change.
+        carries: the state that the operator carries from step to step.
+        equal_sizes: yields pairs of sizes that the operator needs to be equal; None if sizes broadcast.
         check: raises ValueError if the declared shapes of weights, by input name, do not fit each other and the
             attributes. Called when a file is loaded.
     """
@@ -131,7 +131,7 @@ class Traits:
 
     @property
     def moves_first(self) -> bool:
-        """Return True if all elements of the result come from the first input, perhaps in another type."""
+        """Return True if all elements of the result come from the first input, perhaps cast."""
         return self.moves not in (None, Movement.JOINS)
 
     @property
@@ -150,7 +150,7 @@ _NO_TRAITS = Traits()
 
 
 class Versions(dict[int, Callable[..., Any]]):
-    """The functions of an operator by the opset version that defined them, and its traits."""
+    """The functions of an operator by opset version, and the operator's traits."""
 
     def __init__(self, functions: Mapping[int, Callable[..., Any]], traits: Traits = _NO_TRAITS):
         super().__init__(functions)
@@ -173,7 +173,7 @@ def since(
     Args:
         function: the operator.
         versions: the versions.
-        carries: the state by name: the input with the old value and the output with the new one; or `Carries`.
+        carries: for each state variable, the input with the old value and the output with the new value; or `Carries`.
         traits: other fields of `Traits`.
     """
     state = Carries(dict(carries)) if isinstance(carries, Mapping) else carries
@@ -185,7 +185,7 @@ elementwise, bounded = functools.partial(since, elementwise=True), functools.par
 
 
 def schema_of(domain: str, name: str, opset: int) -> onnx.defs.OpSchema | None:
-    """Return ONNX's definition of an operator in an opset, or None if there is none."""
+    """Return ONNX's definition of an operator in an opset, or None."""
     try:
         return onnx.defs.get_schema(name, min(max(opset, 0), _NEWEST), domain)
     except onnx.defs.SchemaError:

@@ -62,17 +62,17 @@ class StateNames:
 @brief
 @dataclass(frozen=True)
 class StepFile:
-    """The facts about an exported file: arrays by name, and place in time.
+    """The facts about an exported file: the names of arrays, and their places in time.
 
     The keys of all mappings are names of the exported stepper. The values are names of the file, which differ only if
     the file cannot have the stepper's name.
 
     Attributes:
         kind: ``"step"``, ``"flush"`` or ``"function"``.
-        spec: the spec of the stepper with the file's arrays: the batch in front, and no open dimensions.
-        batch: the number of streams of the file; None for a file without a batch axis.
+        spec: the spec of the stepper with the file's arrays: the batch axis first, and no open dimensions.
+        batch: the number of streams of the file; None without a batch axis.
         inputs: the file's inputs besides the state.
-        outputs: the file's outputs besides the state. A step lacks outputs that only a flush gives.
+        outputs: the file's outputs besides the state. A step lacks outputs that only a flush returns.
         state: the input and output of every entry of the state.
         first: every entry of the state before the first frame; empty in a flush.
         valid: a flush's input for the number of existing frames in its tail, ``int32``; None without a tail.

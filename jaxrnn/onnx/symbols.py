@@ -120,7 +120,7 @@ class Quotient:
 
 @dataclass(frozen=True)
 class Claim:
-    """A comparison of sizes whose result depends on the length: True if all of some differences are negative."""
+    """A comparison of sizes that depends on the length: True if all differences are negative."""
 
     below_zero: tuple[Any, ...]  # the differences, integers or symbolic dimensions
 
@@ -183,7 +183,7 @@ def are_divisible(array: Any, divisor: Any) -> bool:
 
 
 def are_whole(array: Any) -> bool:
-    """Return True if every element of a static array is integral, so that symbolic floats can be combined with it."""
+    """Return True if every element of a static array is integral, so that symbolic floats can join in arithmetic."""
     if array.dtype == object:
         return not any(isinstance(item, (Claim, Quotient)) for item in array.flat)
     return array.dtype.kind in "iu" or (

@@ -104,7 +104,7 @@ def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> N
 
 
 def _check_one_place(tensor: onnx.TensorProto, field: str, label: str) -> str:
-    """Return the single field that holds a tensor's data; programs disagree on which of several fields to read."""
+    """Return the single field with a tensor's data; programs disagree on which of several fields to read."""
     if tensor.HasField("segment"):
         raise ModelError(f"{label}: it is a segment of a larger tensor; save the model with whole tensors")
     filled = [name for name in _FIELDS if len(getattr(tensor, name))]
@@ -249,7 +249,7 @@ def _read(tensor: onnx.TensorProto, label: str, folder: Path | None) -> np.ndarr
 
 
 def _places(indices: np.ndarray, shape: tuple[int, ...], values: np.ndarray, label: str) -> np.ndarray:
-    """Return the flat indices of the values; ``indices`` holds flat indices, or an index for each axis in each row."""
+    """Return the flat indices of the values; ``indices`` has flat indices, or rows with an index for each axis."""
     if indices.dtype != np.int64 or values.ndim != 1:
         raise ModelError(
             f"{label}: the values must lie along one axis and the indices be int64, not of {values.ndim} axes and "

@@ -33,7 +33,7 @@ TEXT = np.dtypes.StringDType()
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Stacked:
-    """A sequence whose elements have one type and one shape, as a loop over time creates it."""
+    """A sequence of elements with equal types and shapes, as a loop over time creates."""
 
     array: Any  # the elements along the first axis, whose size may be symbolic
 
@@ -69,7 +69,7 @@ def is_known(value: Value) -> bool:
 
 
 def is_symbolic(array: Value) -> bool:
-    """Return True if a static value holds symbolic dimensions."""
+    """Return True if a static value has symbolic dimensions."""
     return isinstance(array, np.ndarray) and array.dtype == object
 
 

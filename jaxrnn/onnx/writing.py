@@ -253,7 +253,7 @@ _RAW = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
 
 
 def in_tensor(array: np.ndarray) -> Edit:
-    """Return the edit that gives a TensorProto these elements, of the same type and shape."""
+    """Return the edit that puts elements of the same type and shape into a TensorProto."""
 
     def edit(tensor: memoryview) -> Pieces:
         if any(field.number == _RAW for field in fields_of(tensor)):
@@ -264,7 +264,7 @@ def in_tensor(array: np.ndarray) -> Edit:
 
 
 def in_attribute(array: np.ndarray) -> Edit:
-    """Return the edit that gives an AttributeProto these ``floats``."""
+    """Return the edit that puts these ``floats`` into an AttributeProto."""
     return lambda attribute: _with_elements(attribute, array, _FLOATS)
 
 

@@ -55,7 +55,7 @@ def _cast_of_cast(match: Match) -> Operand | None:
 
 
 def _flat(match: Match) -> Operand | None:
-    """Flatten nested concatenations, and merge consecutive slices of one value."""
+    """Flatten nested concatenations, and merge consecutive slices of a value."""
     node = match.root
     axis = node.attributes["axis"].as_int()
     parts: list[ir.Value] = []
@@ -154,7 +154,7 @@ def _transposed(match: Match) -> Operand | None:
 
 
 def _only_part(match: Match) -> Operand | None:
-    """Build a slice from a split of which one part is used."""
+    """Build a slice from a split with a single used part."""
     axis = match.root.attributes["axis"].as_int()
     used = [value for value in match.root.outputs if value.uses() or value.is_graph_output()]
     span = span_of(match.result, axis)
@@ -162,7 +162,7 @@ def _only_part(match: Match) -> Operand | None:
 
 
 def _taken(match: Match) -> Operand | None:
-    """Build a ``Gather`` from a slice of one element whose axis is removed."""
+    """Build a ``Gather`` from a slice of one element and a removed axis."""
     part = match["slice"].outputs[0]
     shape = shape_of(part)
     for axis, size in enumerate(shape):

@@ -29,7 +29,7 @@ ReduceSum, Reshape, Sqrt, Sub, Transpose = map(operator, ("ReduceSum", "Reshape"
 
 
 def axes_of(node: ir.Node) -> list[int] | None:
-    """Return the axes of a reduction, or None if they are not constant."""
+    """Return the axes of a reduction, or None if not constant."""
     rank = len(shape_of(source_of(node)))
     if "axes" in node.attributes:
         axes = node.attributes["axes"].as_ints()
@@ -114,7 +114,7 @@ def _divided(match: Match) -> Operand | None:
 
 
 def _layer_scaled(match: Match) -> Operand | None:
-    """Put a scale into a layer normalisation whose scale is 1."""
+    """Put a scale into a layer normalisation of scale 1."""
     node = match["layer"]
     axis = node.attributes["axis"].as_int()
     ones = constant_of(node.inputs[1])

@@ -1,4 +1,4 @@
-"""Rewrites that move reshapes and transposes behind the nodes that commute with them, until they meet and cancel.
+"""Rewrites that move reshapes and transposes behind commuting nodes, until the moves meet and cancel.
 
 A network with channels last becomes a network with channels first between its first and last convolution.
 """
@@ -34,7 +34,7 @@ _COMPARISONS = tuple(
 
 
 def is_passed_on(value: ir.Value) -> bool:
-    """Return True if the movement can pass every user of the value, too."""
+    """Return True if the movement can also pass every user of the value."""
     return all(use.node.op_type in _PASSING for use in value.uses()) and not value.is_graph_output()
 
 
@@ -63,7 +63,7 @@ def _after_both(match: Match) -> Operand | None:
 
 
 def _sources(match: Match, operator: str) -> tuple[list[ir.Node], list[ir.Value]]:
-    """Return the makers of all parts of a concatenation and their operands, or nothing if others use a part."""
+    """Return the makers of all parts of a concatenation and their operands; empty if a part has a second user."""
     makers = [maker_of(value, operator) for value in match.root.inputs]
     alone = [each for each in makers if each and {use.node for use in each.outputs[0].uses()} == {match.root}]
     return (alone, [source_of(each) for each in alone]) if len(alone) == len(makers) > 1 else ([], [])
@@ -112,7 +112,7 @@ def _after_product(match: Match) -> Operand | None:
 
 
 def _reshape_after_known(match: Match) -> Operand | None:
-    """Move a reshape behind an operator whose constant operand lies along axes that stay."""
+    """Move a reshape behind an operator with a constant operand along axes that stay."""
     x, known = match["x"], constant_of(match["known"])
     before, after = shape_of(x), match.shape
     if not is_passed_on(match["move"].outputs[0]):
@@ -180,7 +180,7 @@ def _transpose_after_known(match: Match) -> Operand | None:
 
 
 def _of_reduction(match: Match) -> Operand | None:
-    """Remove a transpose before a reduction whose other axes keep their order."""
+    """Remove a transpose before a reduction if the kept axes stay in order."""
     node, order = match.root, _order(match, "move")
     axes = axes_of(node)
     if axes is None:

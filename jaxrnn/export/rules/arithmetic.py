@@ -44,7 +44,7 @@ def divide(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Op
 
 
 def remainder(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
-    """Write ``Mod`` with the sign of the dividend. ONNX Runtime computes this in float64, too narrow for int64."""
+    """Write ``Mod`` with the sign of the dividend. ONNX Runtime computes this in float64, inexact for int64."""
     dtype = dtype_of(x)
     if dtype.kind not in "iu" or (dtype.itemsize < 8 and _is_known(y, 0)):
         return elements(lowering, "Mod", x, y, fmod=1)
@@ -60,7 +60,7 @@ def _unsigned(dtype: np.dtype) -> np.dtype:
 
 
 def shift(direction: str, lowering: Lowering, equation: JaxprEqn, x: Operand, by: Operand) -> Operand:
-    """Write ``BitShift`` on unsigned integers. A shift by all bits or more gives 0."""
+    """Write ``BitShift`` on unsigned integers. A shift by all bits or more results in 0."""
     dtype, bits = dtype_of(x), 8 * dtype_of(x).itemsize
     unsigned = _unsigned(dtype)
     x, by = cast(lowering, x, unsigned), cast(lowering, by, unsigned)
@@ -139,7 +139,7 @@ def _sum_of_bits(lowering: Lowering, x: Operand, of_shifted: Callable[[Operand],
 
 
 class _Formula:
-    """Operators by name on operands and Python numbers, computed in float32 at least."""
+    """Operators as methods on operands and Python numbers, computed in float32 at least."""
 
     def __init__(self, lowering: Lowering, x: Operand):
         self.lowering, self.dtype = lowering, dtype_of(x)

@@ -164,7 +164,7 @@ def _of_parts(body: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _around_bodies(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """Lower a loop or branch whose complex arrays are passed as two parts."""
+    """Lower a loop or branch with each complex array as two parts."""
     params, groups = dict(equation.params), [each for each in _COUNTS if each in equation.params]
     start = 0
     for name in groups:
@@ -269,7 +269,7 @@ def _transformed(
 
 
 def _by_matrix(lowering: Lowering, parts: Sequence[Operand], length: int, inverse: bool, half: bool) -> list[Operand]:
-    """Multiply both parts, side by side, with a matrix that gives both parts side by side."""
+    """Multiply both parts, side by side, with a matrix that returns both parts side by side."""
     bins = length // 2 + 1
     rows = bins if inverse and half else length
     columns = bins if half and not inverse else length
@@ -292,7 +292,7 @@ def _by_matrix(lowering: Lowering, parts: Sequence[Operand], length: int, invers
 
 
 def _by_operator(lowering: Lowering, parts: Sequence[Operand], length: int, inverse: bool, half: bool) -> list[Operand]:
-    """Write ``DFT``, whose last axis holds the parts."""
+    """Write ``DFT``, which has the parts on the last axis."""
     writer, rank = lowering.writer, len(shape_of(parts[0]))
     if inverse and half:
         parts = [_mirrored(lowering, parts[0], length, "real"), _mirrored(lowering, parts[1], length, "imag")]

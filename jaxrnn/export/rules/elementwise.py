@@ -1,6 +1,6 @@
-"""Rules for elementwise operators and casts. Each becomes one node, which broadcasts by itself.
+"""Rules for elementwise operators and casts. Each becomes one node, which broadcasts.
 
-The bounds of integers (`range_of`) decide comparisons, such as those with the ends of an array.
+The bounds of integers (`range_of`) decide comparisons, such as bounds checks of indices.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ _LONGEST_CHAIN = 24
 
 
 def range_of(x: Operand | None, depth: int = _LONGEST_CHAIN) -> Range:
-    """Return bounds of integers or booleans, by default those of the type."""
+    """Return bounds of integers or booleans, by default the bounds of the type."""
     if x is None or not (dtype_of(x) == np.bool_ or jnp.issubdtype(dtype_of(x), jnp.integer)):
         return (0, 0)
     array = x if isinstance(x, np.ndarray) else constant_of(x)

@@ -167,7 +167,7 @@ def _gather_elements(
 def column_of(
     lowering: Lowering, indices: Operand, column: int, axis: int, windows: Sequence[int], sizes: Any
 ) -> Operand:
-    """Return the indices of one axis, of shape batch and windows."""
+    """Return the indices along an axis, of shape batch and windows."""
     batch = shape_of(indices)[:-1]
     start = cut_along(lowering.writer, indices, len(batch), column, column + 1)
     start = reshape(lowering.writer, start, (*batch, *(1 for _ in windows)))

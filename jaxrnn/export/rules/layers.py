@@ -124,7 +124,7 @@ def _written_out(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Oper
 class Existing:
     """The frames that exist, as indices.
 
-    ``order`` lists the existing frames, then the others, ``int64[time, rows]``; a single row holds for all rows.
+    ``order`` lists the existing frames, then the rest, ``int64[time, rows]``; a single row applies to all rows.
     ``count`` is the number of existing frames, ``int32[rows]``.
     """
 

@@ -107,7 +107,7 @@ def _convolution(
 
 
 def _wide(*types: np.dtype) -> np.dtype:
-    """Return the dtype that products are computed in: a dtype with kernels that holds all of these.
+    """Return the dtype that products are computed in: a dtype with kernels that represents these dtypes.
 
     Integer sums that overflow are correct after the cast to their own type.
     """
@@ -156,7 +156,7 @@ def _conv(
 
 
 def _conv_transpose(writer: Writer, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int) -> Operand:
-    """Write ``ConvTranspose``: every element times the kernel, summed where they overlap.
+    """Write ``ConvTranspose``: every element times the kernel, summed at overlaps.
 
     The operator computes windows at every place. Strides become a ``Slice`` after it; windows beyond all elements are
     zeros.

@@ -134,7 +134,7 @@ def _taken(lowering: Lowering, x: Operand, places: Operand, axis: int) -> Operan
 
 
 def sort(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """Sort by the first operand, then by the next; NaN comes last, together with infinity.
+    """Sort by the first operand, then by the next; NaN is last, together with infinity.
 
     Keys are sorted from the last to the first, because each sort is stable.
     """

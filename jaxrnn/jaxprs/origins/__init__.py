@@ -1,4 +1,4 @@
-"""Tracing of each element of a jaxpr's results back to the input element that it comes from.
+"""Tracing of each element of a jaxpr's results back to its source, an input element.
 
 `flows` encodes the origin of an element, and `Following` evaluates a jaxpr on codes. Values that only depend on
 parameters have no codes. Constants are computed, so that masks and index arithmetic fold.

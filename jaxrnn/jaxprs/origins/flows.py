@@ -70,7 +70,7 @@ class DataFlow:
         return list(dict.fromkeys(labels))
 
     def derived(self, later: str, earlier: str) -> bool:
-        """Return True if an output is computed from elements of another output."""
+        """Return True if an output is computed from elements of a second output."""
         last, first = self.outputs[later], self.outputs[earlier]
         ends, starts = (set() if item.ids is None else set(self.producers_of(item.ids)) for item in (last, first))
         return any(last.ancestors >> number & 1 for number in starts - ends)
@@ -235,7 +235,7 @@ _ALONE_WITH_CONSTANTS = _ALONE | {
 
 
 def _together() -> dict[str, np.ndarray]:
-    """Return for each kind the grade of a result whose operands came from the same element."""
+    """Return for each kind the grade of a result if both operands came from the same element."""
     tables = {kind: np.full((COPY + 1, COPY + 1), OTHER) for kind in _ALONE}
     for kind in ("add", "select", "keep", "write"):
         table = tables[kind]

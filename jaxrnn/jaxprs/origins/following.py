@@ -78,7 +78,7 @@ class Following:
     def _create(
         self, labels: tuple[str, ...], shape: tuple[int, ...], dtype: Any, inputs: Sequence[Flow], depth: int = 0
     ) -> Flow:
-        """Return new elements that depend on every element of the inputs, ``contractions`` products after them."""
+        """Return new elements that depend on every element of the inputs, ``depth`` products later."""
         read = union(inputs)
         flow = Flow(shape, dtype, deps=read.deps, ancestors=read.ancestors)
         if not self.elements:
@@ -211,13 +211,13 @@ class Following:
         return merged
 
     def _recurrence(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
-        """Evaluate a recurrence whose carries were declared."""
+        """Evaluate a recurrence with declared carries."""
         params = equation.params
         results, starts = flows[: params["count"]], flows[params["count"] :]
         return self._carried(label, results, starts, params["carried"], params["steps"], params["shown"])
 
     def _loop(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
-        """Evaluate a loop or layer whose carries are read from its jaxpr."""
+        """Evaluate a loop or layer with carries that are read from its jaxpr."""
         params, first = equation.params, 0
         results = [Flow(shape_of(variable), type_of(variable)) for variable in equation.outvars]
         if equation.primitive.name == "recurrent_layer":
@@ -253,7 +253,7 @@ class Following:
         steps: int | None,
         shown: int | None = None,
     ) -> list[Flow]:
-        """Return new elements whose final values continue the initial ones, and record the sites."""
+        """Return new elements with final values that continue the initial values, and record the sites."""
         self.result.lengths.append((label, (steps,)))
         read = [*results, *starts]
         results = [self._create((label,), flow.shape or (), flow.dtype, read, 2) for flow in results]
@@ -282,7 +282,7 @@ def _counts(body: Any, old: Var, new: Any) -> bool:
 
 
 def _sliding(equation: JaxprEqn) -> Sequence[int] | None:
-    """Return the axes of the first operand that a window slides along, or None if there is no window."""
+    """Return the axes of the first operand that a window slides along, or None without a window."""
     name, params = equation.primitive.name, equation.params
     if name == "conv_general_dilated":
         return params["dimension_numbers"].lhs_spec[2:]
@@ -292,7 +292,7 @@ def _sliding(equation: JaxprEqn) -> Sequence[int] | None:
 
 
 def _argument(label: str, flow: Flow) -> Flow:
-    """Return the value from which a node computes another value."""
+    """Return the value from which a node computes a value."""
     return flow.argument[1] if flow.argument is not None and flow.argument[0] == label else flow
 
 
@@ -306,7 +306,7 @@ def _known(value: Any, atom: Any = None) -> Flow:
 
 
 def _folded(equation: JaxprEqn, flows: Sequence[Flow]) -> list[Flow] | None:
-    """Compute an equation on known values; return None if the results are too large."""
+    """Compute an equation on known values; return None if the results exceed `_FOLDED`."""
     name, arrays = equation.primitive.name, [flow.value for flow in flows]
     types = [type_of(variable) for variable in equation.outvars]
     if equation.effects or not all(isinstance(dtype, np.dtype) for dtype in types):

@@ -2,8 +2,8 @@
 
 Names and the order of gates do not matter. `body` follows elements through moves and finds the pieces of the carry.
 `algebra` normalises elementwise arithmetic to polynomials, and the inputs of gates to sums of products with fixed
-matrices. `matching` arranges them by hidden units and knows the three cells. `plan` orders cells and loops in a
-schedule, and `parts` runs them.
+matrices. `matching` arranges the sums by hidden units and knows the three cells. `plan` orders cells and loops in a
+schedule, and `parts` runs the schedule.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Normal forms of elementwise arithmetic: polynomials in hyperbolic tangents, and sums of products with matrices.
 
-``sigmoid(x)`` is ``tanh(x / 2) / 2 + 1 / 2`` and tanh is odd. Therefore a cell gives the same polynomial for all
+``sigmoid(x)`` is ``tanh(x / 2) / 2 + 1 / 2`` and tanh is odd. Therefore a cell has the same polynomial for all
 spellings of its gates, such as ``1 - z`` and ``g + z (h - g)``.
 """
 
@@ -107,7 +107,7 @@ class Algebra:
         return {(self.number_of(Term("tanh", source, abs(scale))),): float(np.sign(scale))}
 
     def relu(self, elements: Elements) -> Polynomial | None:
-        """Return ``max(x, 0)``, or None for a negative factor, because relu is not odd."""
+        """Return ``max(x, 0)``, or None if a factor is negative, because relu is not odd."""
         source, scale = self.scaled_source(elements)
         return {(self.number_of(Term("relu", source, scale)),): 1.0} if scale > 0 else None
 

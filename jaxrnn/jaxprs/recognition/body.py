@@ -24,7 +24,7 @@ _LOOKED_AT = 1 << 16
 class Body:
     """A step with the dependencies of its variables and the origins of their elements.
 
-    A variable is *fixed* if it is equal in every frame: it depends on parameters and constants alone. A variable is
+    A variable is *fixed* if it is equal in every frame: it depends only on parameters and constants. A variable is
     *known* if it can be computed for all frames before the parts that are not yet planned.
 
     Attributes:
@@ -46,7 +46,7 @@ class Body:
         self.learn([*step.fixed, *step.frame])
 
     def learn(self, new: Iterable[Var]) -> None:
-        """Mark these variables, and all that follow from them, as known."""
+        """Mark these variables, and all their consequences, as known."""
         self.known.update(new)
         unknown = dependents(self.equations, self.step.carry, self.known)
         self.known.update(variable for variable in self.step.makers if variable not in unknown)
@@ -72,10 +72,7 @@ class Body:
         return None if isinstance(atom, Literal) else self._makers.get(atom)
 
     def _origins(self, elements: Elements) -> list[tuple[np.ndarray, Elements]] | None:
-        """Trace elements back through one move: for each operand its elements, as a flat choice; None for no move.
-
-        None where they are computed, or an input.
-        """
+        """Trace elements back through one move: for each operand its elements, flat; None without a move."""
         atom, at = elements
         if isinstance(atom, Literal) or atom not in self._makers:
             return None
@@ -94,7 +91,7 @@ class Body:
         return origins
 
     def sources(self, elements: Elements) -> Iterator[tuple[np.ndarray, Elements]]:
-        """Trace elements back through all moves to the values that computed them.
+        """Trace elements back through all moves to the values that computed the elements.
 
         Yields:
             A mask of the elements in the shape of ``elements.at``, and the source elements, as a flat choice.
@@ -111,14 +108,14 @@ class Body:
                 pending.append((part, origin))
 
     def source(self, elements: Elements) -> Elements:
-        """Trace elements back as long as all of them come from one operand."""
+        """Trace elements back as long as they come from a single operand."""
         while (origins := self._origins(elements)) is not None and len(origins) == 1:
             ((_, origin),) = origins
             elements = Elements(origin.atom, origin.at.reshape(elements.at.shape))
         return elements
 
     def number(self, elements: Elements) -> float | None:
-        """Return the number that all of these elements equal, or None."""
+        """Return the number that the elements all equal, or None."""
         atom, at = self.source(elements)
         value = atom.val if isinstance(atom, Literal) else self._constants.get(atom)
         if value is None or isinstance(value, Tracer) or not 0 < np.size(value) <= _LOOKED_AT:
@@ -232,7 +229,7 @@ class Elements(NamedTuple):
 
 
 def identity_of(atom: Atom) -> Any:
-    """Return a key that two atoms of one value share."""
+    """Return a key that two atoms of equal values share."""
     return ("literal", str(atom.val)) if isinstance(atom, Literal) else id(atom)
 
 

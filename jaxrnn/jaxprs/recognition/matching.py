@@ -56,7 +56,7 @@ class Match:
 
 
 def match(algebra: Algebra, carries: Carries, variable: Var) -> Match | None:
-    """Return the cell whose hidden state becomes this variable; None without a cell, or for unknown inputs."""
+    """Return the cell with a hidden state that becomes this variable; None without a cell or with unknown inputs."""
     elements = whole(variable)
     if not elements.at.size:
         return None
@@ -327,11 +327,7 @@ def _all(hidden: Mapping[Var, np.ndarray]) -> np.ndarray:
 
 
 def gate_input(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np.ndarray]) -> GateInput | None:
-    """Return a sum as the input of a gate in the grid, or None if parts are outside of the grid.
-
-    Returns:
-        None where the parts do not lie in the grid, or depend on the carry in another way.
-    """
+    """Return a sum as the input of a gate in the grid, or None if parts are outside of the grid or of another form."""
     result = GateInput()
     result.addends = [(Elements(e.atom, grid.place(e.at)), coefficient) for e, coefficient in total.addends]
     for product in total.products:
@@ -362,7 +358,7 @@ def gate_input(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np
 
 
 def _parts(algebra: Algebra, product: Product, hidden: Mapping[Var, np.ndarray]) -> list[_Part] | None:
-    """Split the columns of a product's data by kind, or return None for data that a cell does not multiply."""
+    """Split the columns of a product's data by kind, or return None if a cell does not multiply such data."""
     body, data = algebra.body, product.data
     if body.is_known(data.atom):
         return [_Part(np.arange(data.at.shape[1]), None, data)]
@@ -386,7 +382,7 @@ def _parts(algebra: Algebra, product: Product, hidden: Mapping[Var, np.ndarray])
 def _scaled_by_gate(
     algebra: Algebra, elements: Elements, hidden: Mapping[Var, np.ndarray]
 ) -> tuple[np.ndarray, Gate | None] | None:
-    """Return the elements of the hidden state and the gate that multiplies them, in the order of the cell."""
+    """Return the elements of the hidden state and the gate that multiplies the elements, in the order of the cell."""
     polynomial = dict(algebra.polynomial(elements))
     carry = next((m for m in polynomial if len(m) == 1 and algebra.terms[m[0]].kind == "carry"), None)
     if carry is None:

@@ -66,7 +66,7 @@ class RecognisedCell(Part):
 
 
 def _restored(value: jax.Array, state: CellState, lead: tuple[Any, ...]) -> jax.Array:
-    """Return elements of a cell as the variable that holds them."""
+    """Return elements of a cell as a value of their variable."""
     shape = shape_of(state.new.atom)
     places = np.empty(state.new.at.size, int)
     places[state.new.at.reshape(-1)] = np.arange(state.new.at.size)
@@ -82,7 +82,7 @@ class Delayed(Part):
 
     @classmethod
     def of(cls, variable: Var, before: Elements, source: Elements) -> Delayed:
-        """Return the part that gives a variable of moved elements of the carry."""
+        """Return the part that computes a variable of moved elements of the carry."""
         return cls(tuple(variables([source.atom])), (variable,), before, source)
 
     def run(self, values: Values, init: Environment) -> Environment:
@@ -100,7 +100,7 @@ class Delayed(Part):
 
 
 def elements_of(values: Values, chosen: Elements) -> jax.Array:
-    """Return elements ``[rows, columns]`` of a variable, with time in front for unfixed variables."""
+    """Return elements ``[rows, columns]`` of a variable; unfixed variables have a leading time axis."""
     value, stacked = values.of(chosen.atom)
     return elements(jnp.asarray(value), chosen.at, (values.length,) if stacked else ())
 

@@ -18,11 +18,7 @@ from jaxrnn.jaxprs.schedule import Loop, Part, Schedule, Step, arrange, loop_aro
 
 
 def schedule_of_cells(step: Step, *, loose: bool) -> Schedule | None:
-    """Return the schedule of a step in which recurrent cells run as sequences, or None without a usable cell.
-
-    Returns:
-        None where there is no cell, or what there is cannot be taken apart.
-    """
+    """Return the schedule of a step in which recurrent cells run as sequences, or None without a usable cell."""
     if not step.frame or not step.carry or not _keeps_types(step) or not _is_plain(step) or step.effects:
         return None
     # For all frames at once, every branch of a condition would run, and a loop for as long as the longest.
@@ -86,13 +82,13 @@ class _Planner:
             parts.append(self._loop(self._first_group(open_carries), parts))
 
     def known_at_the_end(self) -> set[Var]:
-        """Return the arrays of the carry whose pieces are all cells' pieces or copies of them."""
+        """Return the arrays of the carry with only pieces of cells, or copies of such pieces."""
         return {carry for carry in self.step.carry if all(map(self._ends_in_a_cell, self._pieces_of(carry)))}
 
     def final(self) -> list[JaxprEqn]:
         """Return the equations from the final values of cells to final values of the carry.
 
-        If a mask holds a cell back, its final value is the old value already: a masked update copies the new value.
+        If a mask keeps a cell, its final value is already the old value: a masked update copies the new value.
         """
         known = {state.new.atom for cell in self.cells for state in cell.states if isinstance(state.new.atom, Var)}
         updates = self.carries.updates
@@ -154,7 +150,7 @@ class _Planner:
         return {*open_, *read_by(needed(self.body.equations, open_, self.body.known))} - self.body.known
 
     def _open(self) -> list[Var]:
-        """Return the arrays of the carry whose values are still needed, in each frame or at the end."""
+        """Return the arrays of the carry that are still needed, in each frame or at the end."""
         final = self.known_at_the_end()
         open_ = [carry for carry in self.step.carry if carry not in final and carry not in self.covered]
         while True:
@@ -197,7 +193,7 @@ class _Planner:
         return group
 
     def _loop(self, group: list[Var], parts: list[Part]) -> Loop:
-        """Return the loop around these arrays; a loop directly before becomes part of it."""
+        """Return the loop around these arrays; a loop directly before is merged."""
         if parts and isinstance(parts[-1], Loop):
             self.body.known = self._known_before_loop
             group = [*parts[-1].carry, *group]

@@ -144,7 +144,7 @@ def traits_of(node: ir.Node, own: OwnOperators | None = None) -> Traits:
 
 
 def own_operators(functions: OwnOperators | None) -> dict[tuple[str, str], Callable[..., Any] | Versions]:
-    """Check the operators of a caller, and return them by normal domain and name."""
+    """Check the operators of a caller, and return a table by normal domain and name."""
     if functions is None:
         return {}
     if not isinstance(functions, Mapping):

@@ -16,7 +16,7 @@ from jaxrnn.onnx.values import Value, traced
 
 
 def relu(x: Value) -> Value:
-    """Relu, of integers too."""
+    """Relu of floats and integers."""
     x = traced(x)
     return jax.nn.relu(x) if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.maximum(x, jnp.zeros((), x.dtype))
 

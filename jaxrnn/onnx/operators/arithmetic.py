@@ -53,13 +53,13 @@ def shapes_of(operands: Sequence[Any]) -> list[tuple[int, ...] | None]:
 
 
 def broadcast_sizes(shapes: Shapes) -> Iterator[Pair]:
-    """Yield the sizes that broadcasting needs to be equal: those of one axis, except 1."""
+    """Yield pairs of sizes of an axis that broadcasting needs to be equal; sizes of 1 are free."""
     for column in itertools.zip_longest(*([*reversed(shape)] for shape in shapes if shape is not None), fillvalue=1):
         yield from itertools.combinations([size for size in column if size != 1], 2)
 
 
 def binary(function: Callable[[Any, Any], Any], *, whole: bool = False) -> Callable[[Value, Value], Value]:
-    """Return an operator of two broadcast inputs of one type from a function that serves NumPy and JAX."""
+    """Return an operator of two broadcast inputs with equal types from a function that serves NumPy and JAX."""
 
     def apply(a: Value, b: Value) -> Value:
         if (
@@ -121,7 +121,7 @@ def power(base: Value, exponent: Foldable) -> Value:
 
 
 def unary(function: Callable[[Any], Any]) -> Callable[[Value], Value]:
-    """Return an operator of one input, computed in JAX."""
+    """Return a unary operator, computed in JAX."""
 
     def apply(x: Value) -> Value:
         return function(traced(x))
@@ -130,7 +130,7 @@ def unary(function: Callable[[Any], Any]) -> Callable[[Value], Value]:
 
 
 def either(name: str, symbolic: Callable[[Any], Any] | None = None) -> Callable[[Value], Value]:
-    """Return an operator of one input that computes static operands in NumPy, for arithmetic on shapes."""
+    """Return a unary operator that computes static operands in NumPy, for arithmetic on shapes."""
 
     def apply(x: Value) -> Value:
         if is_symbolic(x) and symbolic is not None and dtype_of(x).kind != "b":
@@ -171,7 +171,7 @@ def mean(*values: Value) -> Value:
 
 
 def clip(x: Value, min: Foldable = None, max: Foldable = None) -> Value:
-    """Clip, bounds as inputs; where they cross, the result is the upper bound."""
+    """Clip with bounds as inputs. The upper bound wins if the bounds cross."""
     if min is not None:
         x = maximum(x, min)
     return x if max is None else minimum(x, max)
@@ -186,7 +186,7 @@ def clip_6(x: Value, *, min: float = -float(np.finfo(np.float32).max), max: floa
 
 
 def shift(x: Value, y: Value, *, direction: str) -> Value:
-    """BitShift; a shift by the width or more gives 0, or the sign for signed integers to the right."""
+    """BitShift; a shift by the width or more results in 0, or in the sign for signed integers to the right."""
     x, y = traced(x), traced(y)
     signed = jnp.issubdtype(x.dtype, jnp.signedinteger)
     functions = {"LEFT": lax.shift_left, "RIGHT": lax.shift_right_arithmetic if signed else lax.shift_right_logical}
@@ -198,7 +198,7 @@ def shift(x: Value, y: Value, *, direction: str) -> Value:
 def compare(
     function: Callable[[Any, Any], Any], symbolic: Callable[[Any, Any], Any]
 ) -> Callable[[Value, Value], Value]:
-    """Return a comparison of two broadcast inputs of one type."""
+    """Return a comparison of two broadcast inputs with equal types."""
 
     def apply(a: Value, b: Value) -> Value:
         _, (a, b) = of_one_type(a, b, whole=True)
@@ -210,7 +210,7 @@ def compare(
 
 
 def equal(first: Any, second: Any) -> bool:
-    """Return True if two integers are equal, of which one may depend on a symbolic dimension."""
+    """Return True if two integers are equal; either may depend on a symbolic dimension."""
     return bool(symbols.size_of(first) == symbols.size_of(second))
 
 
@@ -247,7 +247,7 @@ def where(condition: Value, x: Value, y: Value) -> Value:
 
 
 def is_infinite(x: Value, *, detect_negative: int = 1, detect_positive: int = 1) -> Value:
-    """IsInf, of both signs or of one."""
+    """IsInf for positive infinity, negative infinity, or both."""
     x = traced(x)
     return (jnp.isneginf(x) & bool(detect_negative)) | (jnp.isposinf(x) & bool(detect_positive))
 

@@ -48,7 +48,7 @@ def _attention(
 ) -> list[Value]:
     """Attention: Y, the caches with the new keys and values, and the scores. A query that sees no key outputs zeros.
 
-    ``short_masks`` is no attribute: from opset 24 on, a mask may have fewer keys than there are.
+    ``short_masks`` is not an attribute: from opset 24 on, a mask may have fewer keys than there are.
     """
     _check_attributes(Q, q_num_heads, kv_num_heads, qk_matmul_output_mode, scale)
     window = left_window_size, right_window_size
@@ -215,7 +215,7 @@ def attention_bias(
 ) -> jax.Array | None:
     """Return the bias on the scores: 0 or the mask's number for visible keys, and -inf for hidden keys.
 
-    The bias broadcasts to ``[batch, heads, queries, keys]``; None means that every query sees every key. ``offset`` is
+    The bias broadcasts to ``[batch, heads, queries, keys]``; None means that all queries see all keys. ``offset`` is
     the position of the first query among the keys, a number or ``[batch]``. ``window`` counts visible keys before and
     after the position of a query (-1: all). ``valid`` is ``[batch]``, the keys that are not padding. ``padded`` allows
     a mask with fewer keys; the missing keys are hidden.

@@ -113,7 +113,7 @@ def scan_8(
     num_scan_inputs: int,
     directions: tuple[int, ...] | None = None,
 ) -> list[Value]:
-    """Scan of opset 8: inputs are ``[batch, time, ...]``, and each row may have a length of its own."""
+    """Scan of opset 8: inputs are ``[batch, time, ...]``, and the rows may have different lengths."""
     count = len(inputs) - num_scan_inputs
     backwards = _directions(directions, num_scan_inputs, "directions")
     arrays = all_traced(inputs)

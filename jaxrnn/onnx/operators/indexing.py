@@ -104,7 +104,7 @@ def element_index(index: jax.Array, axis: int) -> tuple[jax.Array, ...]:
 
 @moves_text
 def gather_nd(data: Value, indices: Value, *, batch_dims: int = 0) -> Value:
-    """GatherND: the last axis of the indices holds one index for each leading axis of the data."""
+    """GatherND: the last axis of the indices has an index for each leading axis of the data."""
     data, index = traced(data), wrap_tuples(indices, data.shape[batch_dims:])
     function = lambda d, i: read(d, tuple(jnp.moveaxis(i, -1, 0)))  # noqa: E731
     for _ in range(batch_dims):
@@ -121,7 +121,7 @@ def wrap_tuples(indices: Value, sizes: tuple[Any, ...]) -> jax.Array:
 
 @moves_text
 def one_hot(indices: Value, depth: Static, values: Value, *, axis: int = -1) -> Value:
-    """OneHot: off and on values; an index outside the depth gives a row of off values."""
+    """OneHot: off and on values; an index outside the depth becomes a row of off values."""
     count = int(depth.reshape(()))
     index = traced(indices)
     index = index.astype(jnp.int64) if not jnp.issubdtype(index.dtype, jnp.integer) else index
@@ -214,7 +214,7 @@ def _multiplied(data: jax.Array, updates: jax.Array, *index: jax.Array) -> jax.A
 @_multiplied.defjvp
 @own_arithmetic()
 def _multiplied_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
-    """Apply updates one after another; JAX has no derivative of simultaneous updates of one element."""
+    """Apply updates in sequence; JAX has no derivative of simultaneous updates of an element."""
     (data, updates, *index), (d_data, d_updates, *_) = primals, tangents
     places = [part.reshape(-1) for part in index]
 
@@ -270,7 +270,7 @@ def tensor_scatter(
 
 
 def top_k(x: Value, k: Static, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> list[Value]:
-    """TopK: values and indices; of equal values the one with the lower index comes first."""
+    """TopK: values and indices; of equal values the lower index is first."""
     del sorted  # the result is sorted either way
     (axis,) = axes_of([axis], len(x.shape))
     x, count = jnp.moveaxis(traced(x), axis, -1), dimensions(k)[0]
@@ -283,7 +283,7 @@ def top_k(x: Value, k: Static, *, axis: int = -1, largest: int = 1, sorted: int 
 
 @moves_text
 def compress(x: Value, condition: Static, *, axis: int | None = None) -> Value:
-    """Compress: the slices, or the flattened elements, where the condition holds."""
+    """Compress: the slices, or the flattened elements, where the condition is true."""
     keep = np.flatnonzero(condition)
     return jnp.take(traced(x), keep, axis=axis)
 
@@ -294,7 +294,7 @@ def non_zero(x: Static) -> Value:
 
 
 def unique(x: Static, *, axis: int | None = None, sorted: int = 1, output_count: int) -> list[Value]:
-    """Unique values or slices, with first index, inverse and counts."""
+    """Return unique values or slices, with first index, inverse and counts."""
     values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
     inverse = inverse.reshape(-1)
     if not sorted:

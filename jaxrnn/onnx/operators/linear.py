@@ -37,7 +37,7 @@ def _biased(y: jax.Array, b: Value) -> jax.Array:
 
 
 def _convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=None, *, numbers=None):
-    """Convolve in NCHW and OIHW layout, unless ``numbers`` gives another layout."""
+    """Convolve in the layout ``numbers``, by default NCHW and OIHW."""
     # Low-precision operands give a low-precision result: JAX cannot transpose a convolution of two types. With one
     # filter for each channel they keep their type, as in depthwise ones.
     left, right = (x, w) if group > 1 and w.shape[1] == 1 else product_operands(x, w)
@@ -46,7 +46,7 @@ def _convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=N
 
 
 def _pointwise(x, w):
-    """Convolve with a kernel of one element: ``[B, C, ...]`` and ``[M, C]`` give ``[B, M, ...]``."""
+    """Convolve with a kernel of size 1: ``[B, C, ...], [M, C] -> [B, M, ...]``."""
     contracted = (((1,), (1,)), ((), ()))
     x_first = math.prod(size for size in x.shape[2:] if size != 1) == 1
     # In either order the channels of the result are its first or last axis; choose the one that needs no copy.

@@ -33,8 +33,8 @@ def loop(max_trip_count: Value = None, cond: Value = None, *carried: Value, body
     """Loop.
 
     A loop with a known number of trips becomes a scan; a loop with a single trip becomes its body. If the number of
-    trips depends on data, a loop without scan outputs becomes a while loop. Scan outputs whose length depends on data
-    exist only outside of ``jit``, where the loop runs in Python.
+    trips depends on data, a loop without scan outputs becomes a while loop. Scan outputs of a length that
+    depends on data exist only outside of ``jit``, where the loop runs in Python.
     """
     return _Loop("", None, max_trip_count, cond, *carried, body=body).run()
 
@@ -102,7 +102,7 @@ class _Loop:
         return self._as_while()
 
     def _counted(self, walk: TimeLoop, trips: Any) -> list[Value]:
-        """Run a loop whose number of trips is known while tracing, perhaps as a symbolic dimension."""
+        """Run a loop with a trip count that is known while tracing, perhaps as a symbolic dimension."""
         if isinstance(trips, int) and trips <= 0:
             return self._without_trips()
         if isinstance(trips, int) and trips == 1:
@@ -125,7 +125,7 @@ class _Loop:
             return self._in_python(np.asarray(trips), None)
 
     def _as_layers(self, walk: TimeLoop) -> list[Value] | None:
-        """Run a loop of one trip in plain forms if its body holds recurrent cells; otherwise return None."""
+        """Run a loop of one trip in plain forms if its body has recurrent cells; otherwise return None."""
         if not is_plain():
             return None
         try:
@@ -162,7 +162,7 @@ class _Loop:
             return False  # a loop that is computed trip by trip in Python may end by itself
 
     def _start(self) -> _State:
-        """Return the state before the first trip of a loop of unknown length, whose carry must keep its type."""
+        """Return the state before the first trip of a loop of unknown length. The carry must keep its type."""
         trip = _AbstractTrip(self.carried, self.body)
         if not trip.carry_keeps_its_type:
             raise TypeError(
@@ -181,7 +181,7 @@ class _Loop:
         return condition if self.limit is None else condition & (trip < traced(self.limit).astype(jnp.int64))
 
     def _as_while(self) -> list[Value]:
-        """Run a loop without scan outputs whose trip count depends on data."""
+        """Run a loop without scan outputs and with a trip count that depends on data."""
         _, _, values = varying.while_loop(self._is_unfinished, self._step, self._start())
         if not self.label:
             return list(values)

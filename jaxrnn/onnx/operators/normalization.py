@@ -62,7 +62,7 @@ def batch_normalization_7(
     output_count: int = 1,
     **kept: Any,
 ) -> list[Value]:
-    """BatchNormalization before opset 14, for inference: with one output there is nothing to train."""
+    """BatchNormalization before opset 14, for inference."""
     if not spatial:
         raise ValueError("spatial=0 (statistics for every element) is not supported")
     if output_count > 1:

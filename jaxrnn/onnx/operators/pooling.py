@@ -176,14 +176,14 @@ def _over_windows(
 
 
 def _by_axis(x: Any, windows: PoolingWindows, lowest: Any) -> Any:
-    """Return the maximum of every window, one axis after another."""
+    """Return the maximum of each window, axis by axis."""
     for axis in range(2, x.ndim):
         (x,) = _over_windows([x], [lowest], windows, axis, lambda one, other: [jnp.maximum(one[0], other[0])])
     return x
 
 
 def _max_indices(x: Any, windows: PoolingWindows, lowest: Any, storage_order: int) -> Any:
-    """Return the flat index of the first maximum of every window, one axis after another."""
+    """Return the flat index of the first maximum of each window, axis by axis."""
     spatial = x.shape[2:]
     count = math.prod(spatial)
     index = jnp.broadcast_to(jnp.arange(count, dtype=jnp.int64).reshape(spatial), x.shape)
@@ -205,7 +205,7 @@ def _max_indices(x: Any, windows: PoolingWindows, lowest: Any, storage_order: in
 
 @inherits(PoolingWindows)
 def average_pool(x: Value, *, count_include_pad: int = 0, **geometry: Any) -> Value:
-    """AveragePool; the padding counts as elements only with ``count_include_pad``, what rounding up adds never."""
+    """AveragePool; the padding counts only with ``count_include_pad``, and the overhang of rounding up never."""
     x = traced(x)
     windows = PoolingWindows(x, **geometry)
     total = windows.reduce(x, 0, lax.add)

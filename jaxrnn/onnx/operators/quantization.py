@@ -59,7 +59,7 @@ def _zero_point(zero_point: Value, scale: Value, shape: tuple[Any, ...], axis: i
 
 
 def _rounded(x: jax.Array) -> jax.Array:
-    """Round a value to its own type, whatever precision XLA would use."""
+    """Round a value to its type, whatever precision XLA would use."""
     info = jnp.finfo(x.dtype)
     return x if info.bits >= 32 else lax.reduce_precision(x, info.nexp, info.nmant)
 
@@ -104,7 +104,7 @@ def quantize_linear(
     precision: int = 0,
     saturate: int = 1,
 ) -> Value:
-    """QuantizeLinear: ``x / y_scale + y_zero_point`` in the zero point's type, uint8 where nothing names another."""
+    """QuantizeLinear: ``x / y_scale + y_zero_point`` in the zero point's type, by default uint8."""
     dtype = numpy_dtype(output_dtype) if output_dtype else np.dtype(np.uint8)
     if y_zero_point is not None:
         if output_dtype and dtype_of(y_zero_point) != dtype:
@@ -142,7 +142,7 @@ def dequantize_linear(
 
 @whole("DynamicQuantizeLinear")
 def dynamic_quantize_linear(x: Value) -> list[Value]:
-    """DynamicQuantizeLinear: uint8 over the range of the data and 0; the scale is 1 where all of it is 0."""
+    """DynamicQuantizeLinear: uint8 over the range of the data and 0; the scale is 1 for data of zeros."""
     x = traced(x)
     low, high = jnp.min(x, initial=0), jnp.max(x, initial=0)
     scale = jnp.where(high == low, jnp.ones((), x.dtype), quotient(high - low, jnp.full((), 255, x.dtype), x.dtype))
@@ -208,7 +208,7 @@ def _of_channels(value: Value, w: Value, name: str) -> Value:
 
 
 def _convolved(x: Value, w: Value, x_zero_point: Value, w_zero_point: Value, b: Value, **window: Any) -> Value:
-    """Convolve the operands less their zero points; padding stands for 0."""
+    """Convolve the operands less their zero points; padding means 0."""
     wide_x, wide_w = wide(x), wide(w)
     if x_zero_point is not None:
         wide_x = wide_x - wide(x_zero_point).reshape(())

@@ -85,7 +85,7 @@ def _like(input: Value, dtype: int | None) -> np.dtype:
 
 
 def bernoulli(input: Value, *, dtype: int | None = None, seed: float | None = None, output_name: str = "") -> Value:
-    """Bernoulli: 1 with the probability that the input gives, else 0."""
+    """Bernoulli: 1 with the input's probability, else 0."""
     p = traced(input)
     drawn = jax.random.uniform(_key(seed, output_name), p.shape, wide_type(p.dtype))
     return (drawn < p.astype(drawn.dtype)).astype(_like(input, dtype))

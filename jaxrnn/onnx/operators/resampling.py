@@ -1,4 +1,4 @@
-"""Resizing of one axis of known or symbolic size.
+"""Resizing of an axis of known or symbolic size.
 
 For a scale n or 1 / n with an integer n, all elements of the input have the same weights. Such an axis is resized by
 shifts, concatenations and reshapes, which are fast, allow a symbolic size, and can be streamed. For other scales,
@@ -87,7 +87,7 @@ def _reduced(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
 
 
 def _local(coordinates: str) -> str:
-    """Return the rule for positions within an element; PyTorch's rule differs only for an axis of one element."""
+    """Return the rule for positions within an element; PyTorch's rule differs only for an axis of size 1."""
     return "half_pixel" if coordinates == "pytorch_half_pixel" else coordinates
 
 
@@ -161,7 +161,7 @@ def _gathered(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
 
 
 def _take(x: Any, index: np.ndarray, axis: int) -> Any:
-    """Return the elements at known indices, by a slice if they are consecutive or evenly spaced."""
+    """Return the elements at known indices, by a slice if the indices are consecutive or evenly spaced."""
     step = int(index[1] - index[0]) if len(index) > 1 else 1
     if len(index) and step > 0 and np.array_equal(index, index[0] + step * np.arange(len(index))):
         return lax.slice_in_dim(x, int(index[0]), int(index[-1]) + 1, step, axis)

@@ -1,4 +1,4 @@
-"""Resize and Upsample, one axis after another, with neighbours that are known while tracing."""
+"""Resize and Upsample, axis by axis, with neighbours that are known while tracing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Value:
-    """Resize by scales or to sizes, all axes or those of ``axes``."""
+    """Resize by scales or to sizes, along all axes or ``axes``."""
     rank = len(x.shape)
     chosen = tuple(range(rank)) if axes is None else axes_of(axes, rank)
     sampling = Sampling(
@@ -70,7 +70,7 @@ def resize_10(x: Value, scales: Static, *, mode: str = "nearest") -> Value:
 
 
 def upsample(x: Value, scales: Static, *, mode: str = "nearest") -> Value:
-    """Upsample: what Resize-10 does, by scales of at least 1."""
+    """Upsample: Resize-10 with scales of at least 1."""
     if np.any(scales < 1):
         raise ValueError(f"scales must be at least 1, not {scales.tolist()}; Resize also makes axes smaller")
     return resize_10(x, scales, mode=mode)

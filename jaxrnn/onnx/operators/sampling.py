@@ -151,7 +151,7 @@ def _grid_taps(place: Any, size: Any, corners: bool, mode: str, padding: str) ->
 
 
 def _reflected(place: Any, low: Any, high: Any) -> Any:
-    """Mirror a place at both ends until it lies between them."""
+    """Mirror a place at both ends until the place is inside."""
     span = jnp.maximum(high - low, jnp.finfo(place.dtype).tiny)
     beyond = jnp.where(place < low, low - place, place - high)
     times = jnp.floor(beyond / span)

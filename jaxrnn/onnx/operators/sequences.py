@@ -86,7 +86,7 @@ def sequence_length(input_sequence: Value) -> Value:
 
 @moves_text
 def split_to_sequence(input: Value, split: Static | None = None, *, axis: int = 0, keepdims: int = 1) -> Value:
-    """SplitToSequence: parts of known sizes, or of one size with a smaller last part, or single slices."""
+    """SplitToSequence: parts of known sizes, equal parts with a smaller last part, or single slices."""
     (axis,) = axes_of([axis], len(input.shape))
     size = input.shape[axis]
     if split is not None and split.ndim:
@@ -122,7 +122,7 @@ def concat_from_sequence(input_sequence: Value, *, axis: int, new_axis: int = 0)
 
 
 def _joined(stacked: Value, axis: int, new_axis: bool) -> Value:
-    """Stack elements along the first axis, then move this axis or merge it with another axis."""
+    """Stack elements along the first axis, then move this axis or merge the axis into the concatenation axis."""
     (axis,) = axes_of([axis], stacked.ndim if new_axis else stacked.ndim - 1)
     moved = jnp.moveaxis(stacked, 0, axis)
     if new_axis:
@@ -145,7 +145,7 @@ def sequence_map(input_sequence: Value, *additional_inputs: Value, body: Subgrap
 
 
 def optional(input: Value = None, *, type: Any = None) -> Value:
-    """Optional: the input as it is, or nothing."""
+    """Return the input, or None without an input (Optional)."""
     if input is None and type is None:
         raise ValueError("an Optional without input needs the attribute 'type'")
     return input

@@ -74,7 +74,7 @@ _BEYOND = 1_000_000_000
 
 @moves_text
 def slice_(data: Value, starts: Static, ends: Static, axes: Static | None = None, steps: Static | None = None) -> Value:
-    """Slice: bounds are clamped to the axis; a negative step goes backwards."""
+    """Slice: bounds are clamped to the axis; a negative step reverses."""
     rank = len(data.shape)
     chosen = range(starts.size) if axes is None else axes_of(axes, rank)
     strides = (1,) * starts.size if steps is None else dimensions(steps)
@@ -182,7 +182,7 @@ def triangle(x: Value, k: Static | None = None, *, upper: int = 1) -> Value:
 
 @moves_text
 def reverse_sequence(x: Value, sequence_lens: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
-    """ReverseSequence: the first ``sequence_lens`` frames of each row backwards, then the others as they are."""
+    """ReverseSequence: reverse the first ``sequence_lens`` frames of each row; later frames stay."""
     size = x.shape[time_axis]
     if is_static(sequence_lens) and all(str(length) == str(size) for length in sequence_lens.reshape(-1).tolist()):
         return _flip(traced(x), time_axis % len(x.shape))
@@ -235,7 +235,7 @@ def transpose(data: Value, *, perm: tuple[int, ...] | None = None) -> Value:
 
 @moves_text
 def squeeze(data: Value, axes: Static | None = None) -> Value:
-    """Squeeze some axes, or all of size 1."""
+    """Squeeze some axes, or each axis of size 1."""
     rank = len(data.shape)
     if axes is None:
         chosen = [index for index, size in enumerate(data.shape) if isinstance(size, int) and size == 1]

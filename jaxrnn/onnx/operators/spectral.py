@@ -53,7 +53,7 @@ def dft(
 
 
 def _scalar(value: np.ndarray, name: str) -> Any:
-    """Return a static input of one number, which may be symbolic."""
+    """Return a static scalar input, which may be symbolic."""
     if value.size != 1:
         raise ValueError(f"{name} must be one number, not {value.size}")
     return dimensions(value)[0]
@@ -103,7 +103,7 @@ def stft(
 ) -> Value:
     """STFT of ``[batch, time, 1 or 2]``: ``[batch, frames, bins, 2]``.
 
-    A real signal ``[batch, time]``, as PyTorch's exporter writes it, is accepted too.
+    A real signal ``[batch, time]``, as PyTorch's exporter writes, is also accepted.
     """
     signal = traced(signal)
     signal = signal[..., None] if signal.ndim == 2 else signal
@@ -196,7 +196,7 @@ def mel_weight_matrix(
 ) -> Value:
     """MelWeightMatrix: triangular bands, equally wide in mel, over the bins of a one-sided spectrum; ``[bins, bands]``.
 
-    The edges of the bands lie on bins, rounded down; a band whose lower edge and peak share one is 1 there.
+    The edges of the bands lie on bins, rounded down. A band is 1 at a bin that is both lower edge and peak.
     """
     bands, length = _known(num_mel_bins, "num_mel_bins"), _known(dft_length, "dft_length")
     rate = _known(sample_rate, "sample_rate")

@@ -56,7 +56,7 @@ def string_normalizer(
     locale: str | None = None,
     stopwords: tuple[str, ...] = (),
 ) -> Value:
-    """StringNormalizer: without the stop words, in another case; one empty string where nothing is left.
+    """StringNormalizer: drop the stop words and change the case; an empty string if no word is left.
 
     Case is Unicode's, which is that of every locale but the Turkic and Lithuanian ones.
     """
@@ -74,9 +74,9 @@ def string_normalizer(
 
 
 def regex_full_match(x: Value, *, pattern: str = "") -> Value:
-    """RegexFullMatch: whether all of each string matches the pattern, which is in RE2's syntax.
+    """RegexFullMatch: whether each whole string matches the pattern, which is in RE2's syntax.
 
-    The package google-re2 matches in linear time where it is installed, else Python's ``re`` does.
+    The package google-re2, if installed, matches in linear time; otherwise Python's ``re`` matches.
     """
     matches = _matcher(pattern)
     x = _text(x)
@@ -205,7 +205,7 @@ _MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
 
 
 def image_decoder(encoded_stream: Static, *, pixel_format: str = "RGB") -> Value:
-    """ImageDecoder: uint8 pixels ``[height, width, channels]``, or ``[0, 0, channels]`` where the bytes are no image.
+    """ImageDecoder: uint8 pixels ``[height, width, channels]``, or ``[0, 0, channels]`` if the bytes are not an image.
 
     Needs Pillow. An image with more pixels than Pillow's limit for decompression bombs is an error.
     """

@@ -49,7 +49,7 @@ def bit_width(dtype: np.dtype) -> int:
 
 
 def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = "up") -> Value:
-    """Convert a value to another element type; static values stay static. Floats truncate to integers."""
+    """Convert a value to an element type; static values stay static. Floats truncate to integers."""
     if dtype.kind == "T":
         return x if is_text(x) else written(static(x, "what is written as strings"))
     if is_text(x):
@@ -164,7 +164,7 @@ def cast_like(x: Value, target: Value, *, saturate: int = 1, round_mode: str = "
 
 
 def bit_cast(x: Value, *, to: int) -> Value:
-    """BitCast: the same bits read as another type of the same width."""
+    """BitCast: the same bits read as a type of the same width."""
     dtype = numpy_dtype(to)
     x = traced(x)
     if bit_width(dtype) != bit_width(x.dtype):
@@ -222,20 +222,20 @@ def constant(
 
 
 def full(shape: tuple[Any, ...], fill: np.ndarray) -> Value:
-    """Return an array of one number, static if it is small."""
+    """Return an array filled with a number, static if small."""
     if all(isinstance(size, int) for size in shape) and math.prod(shape) <= MAX_STATIC_ELEMENTS:
         return np.full(shape, fill)
     return jnp.full(shape, fill)
 
 
 def constant_of_shape(shape: Static, *, value: np.ndarray | None = None) -> Value:
-    """ConstantOfShape: float32 zeros unless the attribute says otherwise."""
+    """ConstantOfShape: float32 zeros, or the number and type of the attribute."""
     fill = np.zeros((), np.float32) if value is None else value.reshape(())
     return full(dimensions(shape), fill)
 
 
 def shape_of(x: Value, *, start: int = 0, end: int | None = None) -> Value:
-    """Shape, or a slice of it."""
+    """Shape, or a slice of the shape."""
     sizes = x.shape[start:end]
     result = np.empty(len(sizes), object)
     result[:] = sizes

@@ -1,7 +1,7 @@
 """The state of a model, found by following every element of every value through the model.
 
 `tracing` traces the graph as a jaxpr and follows elements (`jaxrnn.jaxprs.origins`). `sizes` solves the equations
-between open dimensions and finds numbers for them. `evidence` and `pairing` decide which output carries the updated
+between open dimensions and chooses numbers. `evidence` and `pairing` decide which output carries the updated
 value of which input. `find` assembles the result with reasons, checks declared pairs, and reads the state that exported
 files declare.
 """

@@ -63,10 +63,10 @@ class Edge:
 
 
 def find_edge(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -> Edge | None:
-    """Return the evidence for a pair of one dtype whose declared shapes can agree.
+    """Return the evidence for a pair with equal dtypes and declared shapes that can agree.
 
     Returns:
-        None if the output has no elements, or another shape that the input cannot have.
+        None if the output has no elements, or a shape that the input cannot have.
     """
     before, target = flow.inputs[source], flow.outputs[output]
     if 0 in (target.shape or ()):
@@ -97,7 +97,7 @@ def _growth(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -
 
 
 def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
-    """Classify a pair of one shape by the flow of the input's elements."""
+    """Classify a pair of equal shapes by the flow of the input's elements."""
     target = flow.outputs[output]
     place, grade = positions(codes), grades(codes)
     own = place == np.arange(codes.size)
@@ -135,8 +135,8 @@ def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Ed
     """Classify a pair by the arithmetic between input and output, which a model may also apply to data.
 
     Arithmetic proves a pair only if it is a written-out LSTM: the cell is partly kept and added to, and the hidden
-    state comes from the next cell. Other arithmetic is stronger evidence if a second output depends on the result, or
-    for counters.
+    state is computed from the next cell. Other arithmetic is stronger evidence if a second output depends on the
+    result, or for counters.
     """
     target = flow.outputs[output]
     place, grade = positions(codes), grades(codes)

@@ -49,8 +49,8 @@ class StateVar:
         name: the name of the input; for internal state the node and its carry, such as ``node.h``.
         kind: ``"external"`` if the caller passes the variable in and gets it back, ``"internal"`` if every call resets
             and forgets the variable.
-        input: the graph input of the old value; None for internal state.
-        output: the graph output of the updated value; None for internal state.
+        input: the graph input of the old value, or None if internal.
+        output: the graph output of the updated value, or None if internal.
         node: the label of the node with this variable, or several labels separated by commas.
         shape: sizes, and names of open dimensions.
         dtype: the element type.
@@ -68,7 +68,7 @@ class StateVar:
 
 
 def open_sizes(variables: Sequence[StateVar], growing: Collection[str]) -> tuple[str | None, list[str]]:
-    """Return the name of the batch dimension (None for a fixed batch), and the other open dimensions.
+    """Return the name of the batch dimension (None if fixed), and the other open dimensions.
 
     Every array of the state has the batch dimension. Scalars and vectors without open dimensions, such as a counter,
     may be shared by all streams.
@@ -153,7 +153,7 @@ class _Finder:
     def _over_time(self, edge: Edge) -> bool:
         """Return True if the input of a pair has a time axis, as data does.
 
-        A step may also slide along another axis, such as the weights of an attention over a memory. If names make the
+        A step may also slide along other axes, such as the weights of an attention over a memory. If names make the
         pair, an axis is time only if an output without a name like an input also grows along this axis.
         """
         symbols = [size for size in self.inputs[edge.source].shape or () if size in self.probe.time]
@@ -163,7 +163,7 @@ class _Finder:
 
     @functools.cached_property
     def _outputs_unlike_inputs(self) -> list[str]:
-        """Return the outputs whose name is unlike the name of any input."""
+        """Return the outputs with names unlike the name of any input."""
         return [
             output
             for output in self.outputs
@@ -328,7 +328,7 @@ def read_facts(proto: onnx.ModelProto, graph: ir.Graph) -> StepFile | None:
 
 
 def stated_state(facts: StepFile, proto: onnx.ModelProto, static: Collection[str]) -> Findings | None:
-    """Return the state that a file declares, or None for a function, which declares no state."""
+    """Return the state that a file declares, or None if the file is a function without state."""
     if facts.kind == FUNCTION:
         return None
     makers = {output: node.name for node in proto.graph.node for output in node.output}

@@ -57,7 +57,7 @@ class Pairing:
         return self.pairs
 
     def take_proved(self) -> dict[str, Edge]:
-        """Return the declared pairs and those that the flow proves."""
+        """Return the declared pairs and the proved pairs."""
         self._take_proved()
         return self.pairs
 
@@ -94,7 +94,7 @@ class Pairing:
             )
 
     def _take_said(self) -> None:
-        """Take pairs whose names pair by convention, whatever arithmetic lies between."""
+        """Take pairs with names that pair by convention, whatever arithmetic lies between."""
         said = [edge for edge in self.edges if edge.affinity == 2 and not edge.unchanged]
         self._check_agreement(said)
         free = self._free(said)
@@ -112,7 +112,7 @@ class Pairing:
         self._take(certain)
 
     def _check_agreement(self, said: Sequence[Edge]) -> None:
-        """Ask about pairs by name if the flow proves a different pair with the same input or output."""
+        """Ask about pairs that names suggest if the flow proves a different pair with the same input or output."""
         for edge in said:
             proved = [other for other in self.pairs.values() if other != edge and _uses([other], edge)]
             proved = [other for other in proved if other.is_proved and other.affinity < 2]
@@ -173,7 +173,7 @@ def _uses(chosen: Iterable[Edge], edge: Edge) -> bool:
 
 
 def _first_hand(edges: list[Edge], flow: DataFlow) -> list[Edge]:
-    """Return the edges without those to outputs that are computed from another candidate of the same input."""
+    """Drop edges to outputs that are computed from a different candidate of the same input."""
 
     def used(edge: Edge, other: Edge) -> bool:
         return edge.source == other.source and flow.derived(edge.output, other.output)

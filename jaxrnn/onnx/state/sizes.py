@@ -251,7 +251,7 @@ class Probe:
         return any(flow is not None and flow.sites[index].length != self.flow.sites[index].length for flow in flows)
 
     def carry_shape(self, index: int) -> tuple[Dimension, ...]:
-        """Return the shape of the carry of a site, with open dimensions by name."""
+        """Return the shape of the carry of a site, with names of open dimensions."""
         sizes = self.flow.sites[index].final.shape or ()
         return tuple(self._named(size, self._growth(index, axis)) for axis, size in enumerate(sizes))
 

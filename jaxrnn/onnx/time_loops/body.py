@@ -1,6 +1,6 @@
 """Analysis of the body of a Loop: how carried values change, and which nodes can move out of subgraphs.
 
-Converters write recurrent layers as Loops whose bodies count frames, pass constants on, and collect outputs in a
+Converters write recurrent layers as Loops. The bodies count frames, pass constants on, and collect outputs in a
 sequence or a growing tensor. Only the remaining values are the carry of a recurrence.
 """
 

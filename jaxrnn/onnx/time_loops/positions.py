@@ -31,7 +31,7 @@ class Line:
 
 
 class Positions:
-    """The values of a loop's body in any trip, if they are known while tracing."""
+    """The values of a loop's body in any trip, if known while tracing."""
 
     def __init__(self, body: Subgraph, carried: Sequence[Value]):
         self.graph, self.carried = body, tuple(carried)
@@ -69,7 +69,7 @@ class Positions:
         return value if is_static(value) else None
 
     def lines(self, key: ir.Value | None) -> tuple[Line, ...] | None:
-        """Return the elements of a value as lines, or None if they are not known."""
+        """Return the elements of a value as lines, or None if unknown."""
         first, second = (None, None) if key is None else (self.known(key, 0), self.known(key, 1))
         if first is None or second is None or not symbols.are_whole(first) or first.shape != second.shape:
             return None
@@ -143,7 +143,7 @@ class Condition:
         return functools.reduce(_least, bounds) if bounds else without_end
 
     def _claims(self, key: ir.Value) -> list[Line] | None:
-        """Return the lines that must be below zero after a trip for a next trip, or None if they are not known."""
+        """Return the lines that must be below zero after a trip for a next trip, or None if unknown."""
         body = self.body
         key = body.origin(key)
         if key is body.condition:
@@ -200,7 +200,7 @@ def _always(line: Line) -> bool:
 
 
 def _count(line: Line) -> Any:
-    """Return the trips that a claim allows if it is true before the first trip; None if it never ends them, or late."""
+    """Return the trips that a claim allows if true before the first trip; None if the loop ends never or later."""
     before = line.first - line.slope
     if line.slope > 0:
         return -(before // line.slope)

@@ -43,7 +43,7 @@ class TimeLoop:
         return outputs
 
     def run_recognised(self, trips: Any) -> list[Value] | None:
-        """Run a body with recurrent cells as sequences; return None for other bodies."""
+        """Run a body with recurrent cells as sequences; return None without cells."""
         return self._run(scan_recognised, trips)
 
     def _run(self, scan: Callable[..., Any], trips: Any) -> list[Value] | None:
@@ -101,7 +101,7 @@ class TimeLoop:
 
 
 def _boxed(item: Any, like: np.ndarray) -> np.ndarray:
-    """Return the value of a counter in its own type and shape."""
+    """Return the value of a counter in the counter's type and shape."""
     array = np.asarray(item, None if isinstance(np.ravel(item)[0], (int, np.integer)) else object)
     return array.reshape(like.shape) if array.dtype == object else array.astype(np.int64).astype(like.dtype, copy=False)
 

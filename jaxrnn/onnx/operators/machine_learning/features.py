@@ -29,7 +29,7 @@ def of_features(values: Sequence[Any], count: Any, what: str) -> np.ndarray:
 
 
 def array_feature_extractor(x: Value, y: Value) -> Value:
-    """ArrayFeatureExtractor: elements along the last axis, by index; a vector gives a matrix of one row."""
+    """ArrayFeatureExtractor: elements along the last axis, by index; a vector becomes a matrix with a single row."""
     selected = gather(x, y.reshape(-1), axis=-1)
     return selected.reshape((1, -1)) if len(x.shape) == 1 else selected
 
@@ -64,7 +64,7 @@ def imputer(
     replaced_value_float: float = 0.0,
     replaced_value_int64: int = 0,
 ) -> Value:
-    """Imputer: one value, such as NaN, replaced by another one, or by one for each feature."""
+    """Imputer: replace a value such as NaN by a number, or by a number for each feature."""
     x = traced(x)
     floating = jnp.issubdtype(x.dtype, jnp.floating)
     values, replaced = (
@@ -78,9 +78,9 @@ def imputer(
 
 
 def normalizer(x: Value, *, norm: str = "MAX") -> Value:
-    """Normalizer: each row over its greatest element (not its magnitude), L1 or L2 norm; a row of norm 0 stays.
+    """Divide each row by its greatest element (not its magnitude), L1 or L2 norm (Normalizer); a row of norm 0 stays.
 
-    A constant 0 replaces the root of a sum of 0, whose derivative would be infinite.
+    A constant 0 replaces the root of 0, because the derivative would be infinite.
     """
     x = as_float(x)
     match norm:
@@ -215,7 +215,7 @@ def category_mapper(
 def one_hot_encoder(
     x: Value, *, cats_int64s: tuple[int, ...] | None = None, cats_strings: tuple[str, ...] | None = None, zeros: int = 1
 ) -> Value:
-    """OneHotEncoder: a row for each element. An unknown one gives zeros, or an error with ``zeros=0``."""
+    """OneHotEncoder: a row for each element. Unknown elements become zeros, or with ``zeros=0`` an error."""
     categories = _one_of(cats_int64s=cats_int64s, cats_strings=cats_strings)
     if not is_text(x) and not is_text(categories):
         x = traced(x).astype(jnp.int64)

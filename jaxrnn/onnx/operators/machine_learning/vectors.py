@@ -112,7 +112,7 @@ def svm_regressor(
     rho: tuple[float, ...] = (),
     support_vectors: tuple[float, ...] = (),
 ) -> Value:
-    """SVMRegressor: one column; with ``one_class``, 1 for what belongs to the class and -1 for what does not."""
+    """SVMRegressor: one column; with ``one_class``, 1 for members of the class, else -1."""
     x = jnp.atleast_2d(as_float(x))
     if n_supports:
         kernels = _kernel(x, _table(support_vectors, n_supports, "support_vectors"), kernel_type, kernel_params)
@@ -203,7 +203,7 @@ def svm_classifier(
 ) -> list[Value]:
     """SVMClassifier: labels by votes of the pairs of classes, and the pairs' scores or the classes' probabilities.
 
-    Without support vectors it is linear: a row of coefficients for each class, whose highest score wins.
+    Without support vectors, the classifier is linear: a row of coefficients for each class. The highest score wins.
     """
     x = jnp.atleast_2d(as_float(x))
     labels = labels_of(classlabels_strings, classlabels_ints)

@@ -162,7 +162,7 @@ def fused_gemm(
     activation_gamma: float | None = None,
     **scaling: Any,
 ) -> Value:
-    """FusedGemm: an activation of what Gemm gives; its coefficients go by name."""
+    """FusedGemm: Gemm, then an activation with named coefficients."""
     coefficients = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
     names = coefficients_of(activation) if activation else ()
     unknown = [name for name, value in coefficients.items() if value is not None and name not in names]
@@ -183,7 +183,7 @@ def fused_conv(
     activation_params: tuple[float, ...] = (),
     **window: Any,
 ) -> Value:
-    """FusedConv: an activation of what Conv gives, plus a tensor where one is given."""
+    """FusedConv: Conv, plus an optional tensor, then an activation."""
     y = conv(x, w, b, **window)
     return activate(y if z is None else y + traced(z), activation, activation_params)
 

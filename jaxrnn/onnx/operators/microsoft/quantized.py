@@ -51,7 +51,7 @@ def matmul_integer_to_float(
 def dynamic_quantize_matmul(
     a: Value, b: Value, b_scale: Value, b_zero_point: Value = None, bias: Value = None
 ) -> Value:
-    """DynamicQuantizeMatMul: the first operand is quantised to uint8 over its own range before the product."""
+    """DynamicQuantizeMatMul: the first operand is quantised to uint8 over its range before the product."""
     quantized_a, scale, zero_point = dynamic_quantize_linear(a)
     return matmul_integer_to_float(quantized_a, b, scale, b_scale, zero_point, b_zero_point, bias)
 
@@ -178,7 +178,7 @@ def q_linear_concat(y_scale: Value, y_zero_point: Value, *inputs: Value, axis: i
 def q_linear_global_average_pool(
     x: Value, x_scale: Value, x_zero_point: Value, y_scale: Value, y_zero_point: Value, *, channels_last: int = 0
 ) -> Value:
-    """QLinearGlobalAveragePool over all axes but those of the batch and the channels."""
+    """QLinearGlobalAveragePool over all axes except batch and channels."""
     steps = wide(x)
     axes = tuple(range(1, steps.ndim - 1)) if channels_last else tuple(range(2, steps.ndim))
     count = np.prod([steps.shape[axis] for axis in axes], dtype=np.int64)
@@ -195,7 +195,7 @@ class RuntimeLSTM(LSTM):
 
 
 class QuantizedMatrix:
-    """Quantised weights of one direction, ``[rows, 4 * hidden]``, with one scale or a scale for each column."""
+    """Quantised weights of a direction, ``[rows, 4 * hidden]``, with a single scale or a scale for each column."""
 
     def __init__(self, steps: Value, scale: Value, zero_point: Value):
         self.scale = traced(scale)
@@ -289,7 +289,7 @@ def dynamic_quantize_lstm(
     input_forget: int = 0,
     output_count: int,
 ) -> list[Value]:
-    """DynamicQuantizeLSTM: Y, Y_h, Y_c as of LSTM, from matrices that are transposed to those of LSTM."""
+    """DynamicQuantizeLSTM: Y, Y_h and Y_c of an LSTM with transposed matrices."""
     if W_scale is None or R_scale is None:
         raise ValueError("the scales of W and R must be given")
     make: Any = lambda functions, clip: RuntimeLSTM(functions, clip, bool(input_forget))  # noqa: E731
