@@ -145,7 +145,7 @@ def sequence_map(input_sequence: Value, *additional_inputs: Value, body: Subgrap
 
 
 def optional(input: Value = None, *, type: Any = None) -> Value:
-    """Return the input, or None without an input (Optional)."""
+    """Return the input, or None without an input."""
     if input is None and type is None:
         raise ValueError("an Optional without input needs the attribute 'type'")
     return input

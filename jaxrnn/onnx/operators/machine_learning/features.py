@@ -78,7 +78,7 @@ def imputer(
 
 
 def normalizer(x: Value, *, norm: str = "MAX") -> Value:
-    """Divide each row by its greatest element (not its magnitude), L1 or L2 norm (Normalizer); a row of norm 0 stays.
+    """Divide each row by its greatest element (not its magnitude), L1 or L2 norm; a row of norm 0 stays.
 
     A constant 0 replaces the root of 0, because the derivative would be infinite.
     """
