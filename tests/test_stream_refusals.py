@@ -63,14 +63,14 @@ REFUSED = {
         "'dynamic_slice'.*which moves with the stream",
     ),
     "frames by number": (lambda x: x[jnp.argsort(x[:, 0])], "'sort'.*sorts all frames"),
-    "a share of time": (lambda x: x[: x.shape[0] // 2], "'gather'.*at another rate than this length grows"),
+    "a share of time": (lambda x: x[: x.shape[0] // 2], "'gather'.*at a rate that differs from this length"),
     "a share of time by number": (
         lambda x: x[jnp.arange(x.shape[0] // 2)],
-        "'gather'.*at another rate than this length grows",
+        "'gather'.*at a rate that differs from this length",
     ),
     "a share of time in pieces": (
         lambda x: jnp.split(x, [x.shape[0] // 2])[0],
-        "at another rate than this length grows",
+        "at a rate that differs from this length",
     ),
     "frames by number, clipped": (
         lambda x: x[jnp.clip(jnp.arange(x.shape[0]) - 1, 0)],
@@ -121,7 +121,7 @@ REFUSED = {
         lambda x: np.convolve(x[:, 0], np.ones(3)),
         r"jax\.jit of it fails, too \(test_stream_refusals",
     ),
-    "equal parts of time": (lambda x: jnp.split(x, 2)[0], r"'split' .*at another rate.*cut at fixed frames"),
+    "equal parts of time": (lambda x: jnp.split(x, 2)[0], r"'split' .*at a rate that differs.*cut at fixed frames"),
 }
 
 
@@ -206,11 +206,11 @@ def test_an_error_of_our_own_is_not_taken_for_one_of_the_function(monkeypatch):
         ({"axes": 2}, r"2 as the time axis of x, which has 2 axes"),
         ({"axes": "time"}, "'time' as the time axis"),
         ({"axes": None}, "no leaf of the example has a time axis"),
-        ({"axes": {"x": 0}}, "pytree of them that fits"),
+        ({"axes": {"x": 0}}, "pytree of integers that fits"),
         ({"axes": 0, "pulse": 0}, "pulse must be a positive number of input frames"),
         ({"axes": 0, "pulse": 1.5}, "pulse must be a positive number of input frames"),
         ({"axes": 0, "multiple": 0}, "multiple must be a positive number of frames, not 0"),
-        ({"axes": 0, "constraints": ["many"]}, "constraints must be such as 'S >= 3'"),
+        ({"axes": 0, "constraints": ["many"]}, "constraints must look like 'S >= 3'"),
         ({"axes": 0, "constraints": ["S >= 5", "S <= 4"]}, "no length satisfies|constraints must be"),
         ({"axes": 0, "multiple": 4, "pulse": 2}, "a multiple of 4 frames, such as 4, 8, 12"),
     ],

@@ -1,4 +1,4 @@
-"""`stream`: a function over all of time becomes one over a pulse of frames, exactly."""
+"""The stream transform: turn a function over all of time into an exact function over pulses of frames."""
 
 from __future__ import annotations
 

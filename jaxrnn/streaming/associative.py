@@ -1,8 +1,8 @@
-"""`associative_scan`: the one of JAX, over lengths that are symbols too, so that `stream` can trace it.
+"""`associative_scan`: JAX's function, extended to symbolic lengths, so that `stream` can trace the function.
 
-Where the length is a number, it is JAX's own. Where it is a symbol, sums are ``jax.lax.cumsum``, whose totals `stream`
-keeps from drifting, and the rest is a loop that carries the prefix, which JAX can transform like any other. The body of
-that loop bears a mark, by which `stream` knows that it may run in parallel.
+For a symbolic length, sums become ``jax.lax.cumsum``, which `stream` runs with exact totals. Other functions become a
+loop that carries the prefix. The body of this loop contains a marker primitive, so `stream` recognises the loop and may
+run the loop in parallel.
 
 Source: Blelloch, "Prefix Sums and Their Applications", 1990.
 """
@@ -27,33 +27,34 @@ from jaxrnn.streaming.dimensions import is_symbolic
 
 
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
-    """``jax.lax.associative_scan``, which `stream` and ``jax.export`` can also trace over an axis of symbolic size.
+    """Combine each element with all elements before it, like ``jax.lax.associative_scan``, also for symbolic sizes.
 
-    State space models and linear recurrences are scans with an associative function, such as S5 (Smith, Warrington and
-    Linderman, "Simplified State Space Layers for Sequence Modeling", 2023) and Mamba (Gu and Dao, "Mamba: Linear-Time
-    Sequence Modeling with Selective State Spaces", 2023)::
+    `stream` and ``jax.export`` can trace the function over an axis of symbolic size. State space models and linear
+    recurrences are associative scans, such as S5 (Smith, Warrington and Linderman, "Simplified State Space Layers for
+    Sequence Modeling", 2023) and Mamba (Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces",
+    2023)::
 
-        def affine(first, second):  # of h -> a * h + b, the first and then the second
+        def affine(first, second):  # h -> a * h + b, applied twice
             return first[0] * second[0], second[0] * first[1] + second[1]
 
         _, h = jaxrnn.associative_scan(affine, (a, b))  # h[t] = a[t] * h[t - 1] + b[t], from h[-1] = 0
 
-    Over a number of elements, it is JAX's own function. Over a symbolic size it is a loop, which `stream` runs in
-    parallel over the frames of a pulse, except on CPUs, where a loop is faster.
+    For a fixed size, the function calls JAX. For a symbolic size, the function is a loop, which `stream` runs in
+    parallel over the frames of a pulse, except on CPUs, where the loop is faster.
 
     Args:
-        fn: associative, ``(elements, elements) -> elements``, of pytrees like ``elems`` with any number of elements. It
-            works on each element alone; where the size is symbolic, it is called with one.
-        elems: a pytree of arrays with an axis of one size.
-        reverse: begin with the last element. It cannot be streamed along time.
+        fn: an associative function ``(elements, elements) -> elements`` of pytrees like ``elems`` with any number of
+            elements, which works on each element alone. For a symbolic size, `fn` gets one element.
+        elems: a pytree of arrays of the same size along `axis`.
+        reverse: True to begin with the last element. `stream` refuses a reverse scan along time.
         axis: the axis of the elements.
 
     Returns:
-        The elements combined with all before them: a pytree like ``elems``, of the same shapes and dtypes.
+        The prefixes: a pytree like ``elems``, with the same shapes and dtypes.
 
     Raises:
-        ValueError: the arrays have several sizes along the axis.
-        InputError: the size is symbolic, and `fn` returns no elements like those it takes.
+        ValueError: the arrays have different sizes along the axis.
+        InputError: the size is symbolic, and `fn` changes the shapes or dtypes.
     """
     leaves, structure = jax.tree.flatten(elems)
     if not leaves or not callable(fn):
@@ -61,7 +62,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     place = normalize_axis_index(axis, np.ndim(leaves[0]))
     sizes = [np.shape(leaf)[place] if place < np.ndim(leaf) else None for leaf in leaves]
     if not any(size is not None and is_symbolic(size) for size in sizes):
-        return lax.associative_scan(fn, elems, reverse=reverse, axis=place)  # it takes no negative axis in reverse
+        return lax.associative_scan(fn, elems, reverse=reverse, axis=place)  # JAX takes no negative axis with reverse
     if len(set(map(str, sizes))) > 1:
         raise ValueError(
             f"associative_scan needs arrays of one size along axis {axis}, not {', '.join(map(str, sizes))}: "
@@ -69,12 +70,12 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         )
 
     def joined(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
-        """`fn` on leaves with one element each."""
+        """Apply `fn` to leaves with one element each."""
         operands = [jax.tree.unflatten(structure, part) for part in (first, second)]
         return _checked(fn(*operands), operands[1])
 
     def combine(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
-        """`fn` on one element each, without their axis."""
+        """Apply `fn` to single elements without their axis."""
         operands = [[jnp.expand_dims(leaf, place) for leaf in part] for part in (first, second)]
         return [jnp.squeeze(leaf, place) for leaf in joined(*operands)]
 
@@ -88,7 +89,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
 
 def _checked(result: Any, like: Any) -> list[Any]:
-    """The leaves of a result that has the tree, the shapes and the types of what it is made of."""
+    """Return the leaves of a result after a check of its structure, shapes and dtypes."""
     described = [
         jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(np.shape(leaf))}", tree) for tree in (like, result)
     ]
@@ -101,7 +102,7 @@ def _checked(result: Any, like: Any) -> list[Any]:
 
 
 def _is_sum(joined: Callable[..., list[Any]], element: Sequence[Any]) -> bool:
-    """Whether an associative function adds each leaf of two elements, and does nothing else."""
+    """Return True if the function adds, leaf by leaf."""
     jaxpr = jax.make_jaxpr(joined)(element, element).jaxpr
     pairs = zip(jaxpr.invars[: len(element)], jaxpr.invars[len(element) :], strict=True)
     made = {equation.outvars[0]: {*equation.invars} for equation in jaxpr.eqns if equation.primitive is lax.add_p}
@@ -109,11 +110,11 @@ def _is_sum(joined: Callable[..., list[Any]], element: Sequence[Any]) -> bool:
 
 
 def _in_a_loop(combine: Callable[..., list[Any]], frames: Sequence[Any], reverse: bool) -> list[Any]:
-    """The prefixes of frames ``[time, ...]``, one after the other."""
+    """Compute the prefixes of frames ``[time, ...]`` in a loop."""
 
     def step(carry: Any, frame: list[Any]) -> tuple[Any, list[Any]]:
         started, prefix = carry
-        # The first frame stands for the prefix that it does not have: a value that the function is made for.
+        # Before the first frame there is no prefix. The frame takes its place, as a valid argument of the function.
         before = [lax.select(started, *pair) for pair in zip(prefix, frame, strict=True)]
         combined = [lax.select(started, *pair) for pair in zip(combine(before, frame), frame, strict=True)]
         marked = _associative.bind(*combined, *prefix, *frame, count=len(frame))
@@ -123,8 +124,8 @@ def _in_a_loop(combine: Callable[..., list[Any]], frames: Sequence[Any], reverse
     return varying.scan(step, start, list(frames), reverse=reverse)[1]
 
 
-#: The mark: the first ``count`` operands, a new prefix, as they are. The others are the prefix and the frame that it is
-#: made of. So all parts of a prefix stay in the loop, where only some of them are asked for.
+#: The marker returns the first ``count`` operands, the new prefix. The other operands are the old prefix and the frame.
+#: So all parts of a prefix stay in the loop, even if the result needs only some parts.
 _associative = Primitive("associative")
 _associative.multiple_results = True
 _associative.def_impl(lambda *operands, count: list(operands[:count]))
@@ -133,7 +134,7 @@ mlir.register_lowering(_associative, lambda context, *operands, count: list(oper
 
 
 def _batched(operands: Any, axes: Any, *, count: int) -> Any:
-    # In front, a new prefix has its axis where loops have it.
+    # Loops have the batch axis of a carry in front.
     front = [
         operand if axis is None else jnp.moveaxis(operand, axis, 0)
         for operand, axis in zip(operands[:count], axes[:count], strict=True)
@@ -143,7 +144,7 @@ def _batched(operands: Any, axes: Any, *, count: int) -> Any:
 
 
 def _jvp(primals: Any, tangents: Any, *, count: int) -> Any:
-    # Tangents with their elements are combined associatively, too.
+    # Pairs of elements and tangents are combined associatively too.
     results = _associative.bind(*primals, count=count)
     moving = [index for index, tangent in enumerate(tangents[:count]) if not isinstance(tangent, ad.Zero)]
     others = [tangent for tangent in tangents[count:] if not isinstance(tangent, ad.Zero)]
@@ -168,19 +169,19 @@ ad.primitive_transposes[_associative] = _transpose
 
 
 def without_mark(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
-    """As `bind`; of a mark, nothing is left."""
+    """Apply an equation like `bind`, and remove the marker."""
     if equation.primitive is _associative:
         return operands[: equation.params["count"]]
     return bind(equation, operands)
 
 
 class Parts(NamedTuple):
-    """The parts of the carry of an associative scan, which are whether it has started, and the prefix.
+    """The parts of the carry of an associative scan: part 0 is True after the first frame, the others are the prefix.
 
     Attributes:
-        outputs: by output, the part that it is.
-        needed: the parts that an output depends on by way of later frames. The prefix ``(a, h)`` of a linear recurrence
-            needs no ``a`` for the next ``h``, only within a chunk.
+        outputs: for each output, the equal part of the carry.
+        needed: parts that outputs of later frames depend on. For the prefix ``(a, h)`` of a linear recurrence, the next
+            ``h`` needs no ``a``; ``a`` matters within a chunk only.
     """
 
     outputs: list[int]
@@ -196,10 +197,7 @@ def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
 
 
 def parts_of_carry(equation: JaxprEqn) -> Parts | None:
-    """The parts of the carry of a loop, if it is an associative scan as it is written here.
-
-    JAX may have transformed it into another loop: then, and for every other one, None.
-    """
+    """Return the parts of the carry of a loop of `associative_scan`; None for other loops."""
     body = equation.params["jaxpr"].jaxpr
     consts, carries = scan_parts(equation)
     marks = [inner for inner in body.eqns if inner.primitive is _associative]
@@ -212,7 +210,7 @@ def parts_of_carry(equation: JaxprEqn) -> Parts | None:
     kinds = [[(shape_of(atom), type_of(atom)) for atom in part] for part in (carry[1:], frame)]
     if kinds[0] != kinds[1] or not made.issuperset(variables(outputs)):
         return None
-    # A mark keeps together what each of its results does not need.
+    # One marker makes each result depend on all operands, so the analysis uses one marker for each result.
     equations = [part for inner in body.eqns for part in (_apart(inner) if inner in marks else [inner])]
     targets = {0, *map(new.index, outputs)}
     while True:
@@ -224,5 +222,6 @@ def parts_of_carry(equation: JaxprEqn) -> Parts | None:
 
 
 def _apart(mark: JaxprEqn) -> Iterator[JaxprEqn]:
+    """Split a marker into one marker for each result."""
     for operand, result in zip(mark.invars, mark.outvars, strict=False):
         yield mark.replace(invars=[operand], outvars=[result], params={"count": 1})

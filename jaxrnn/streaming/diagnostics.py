@@ -1,4 +1,8 @@
-"""Locations of equations and errors in the user's code, and hints for what to write instead."""
+"""Locations of equations and errors in the user's code or model, and hints for code that cannot be streamed.
+
+Only ``source_info.traceback.frames`` of a traceback is read. `jax.extend.source_info_util.summarize` treats frames of
+jaxrnn and Flax as user code, so the search for the user's line is written out here.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +28,19 @@ from jaxrnn.streaming.dimensions import UndecidedError
 
 _JAX = f"{pathlib.Path(jax.__file__).parent}{os.sep}"
 _JAXRNN = f"{pathlib.Path(__file__).parent.parent}{os.sep}"
-#: An equation, after those inside of which it is, the outermost first.
+#: An equation, preceded by the equations that contain this equation, outermost first.
 Path = tuple[JaxprEqn, ...]
 
-#: Where the function that is streamed is called; what calls `stream` is no part of it.
+#: Files that call the streamed function; frames outside of these files belong to the caller of `stream`.
 _TRACING = (os.path.join(_JAXRNN, "jaxprs", "equations.py"), os.path.join(_JAXRNN, "streaming", "transform.py"))
 _PACKAGES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib", "stdlib")})
 
-#: What functions of JAX are called where users write them.
+#: Public namespaces of JAX, keyed by their usual spelling.
 _NAMESPACES = {"jnp": jnp, "lax": lax, "jax.nn": jax.nn, "jnp.fft": jnp.fft, "jnp.linalg": jnp.linalg}
 
 
 class Line(NamedTuple):
-    """A line of Python: its file, number and function."""
+    """A line of Python code: file, number and function."""
 
     file: str
     number: int
@@ -47,7 +51,7 @@ class Line(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A line of the user's code, and the function of JAX that it calls, as one writes it; None where unknown."""
+    """A line of the user's code, and the public JAX function called there; None for unknown parts."""
 
     line: Line | None
     calls: str | None
@@ -58,9 +62,9 @@ class Place(NamedTuple):
 
 
 def place_of(frames: Iterable[Line]) -> Place:
-    """The innermost line of the user's code in frames, the innermost first.
+    """Return the innermost line of the user's code in frames, which start with the innermost.
 
-    Lines of installed packages, such as Flax, stand for it where there is no other.
+    Without user code, return the innermost line of an installed package, such as Flax.
     """
     inner: list[Line] = []
     packaged: Place | None = None
@@ -77,7 +81,7 @@ def place_of(frames: Iterable[Line]) -> Place:
 
 
 def _public(frames: list[Line]) -> str | None:
-    """The outermost function of JAX's public namespaces in frames, the innermost first."""
+    """Return the outermost public JAX function in frames, which start with the innermost."""
     for frame in reversed(frames):
         name = frame.function.rpartition(".")[2]
         for prefix, namespace in _NAMESPACES.items():
@@ -88,7 +92,7 @@ def _public(frames: list[Line]) -> str | None:
 
 
 def place_of_equation(path: Path) -> Place:
-    """Where the last equation of a path was traced; inside a function of JAX's own, where that was called."""
+    """Return the line that traced the last equation of a path; inside a function of JAX, the line of the outer call."""
     calls: str | None = None
     for equation in reversed(path):
         trace = equation.source_info.traceback
@@ -101,13 +105,13 @@ def place_of_equation(path: Path) -> Place:
 
 
 def place_of_error(error: BaseException) -> Place:
-    """The innermost line of the user's code that an error went through."""
+    """Return the innermost line of the user's code in the traceback of an error."""
     frames = traceback.extract_tb(error.__traceback__)
     return place_of(Line(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames))
 
 
 def scope_of(path: Path) -> str:
-    """The scope that the last equation of a path was traced in, from the outermost on; empty where there is none."""
+    """Return the name scope of the last equation of a path, outermost first; empty without a scope."""
     outer = ""
     for equation in path:
         inner = str(equation.source_info.name_stack)
@@ -116,7 +120,7 @@ def scope_of(path: Path) -> str:
 
 
 def node_scope_of(path: Path) -> str:
-    """The same of nodes and modules alone: transformations such as vmap() are none."""
+    """Return the name scope without transformations such as vmap()."""
     return re.sub(r"(^|/)\w+\(\)", "", scope_of(path))
 
 
@@ -125,10 +129,10 @@ _OPERATORS: contextvars.ContextVar[Mapping[str, str] | None] = contextvars.Conte
 
 @contextlib.contextmanager
 def of_file(operators: Mapping[str, str]) -> Iterator[None]:
-    """Messages made here are about a file: they name its nodes and operators, and not what was traced of them.
+    """Name nodes and operators of a file in messages, rather than Python code.
 
     Args:
-        operators: those of the nodes, by the names of the nodes that they are inside of and their own, as in scopes.
+        operators: operator names, keyed by the scoped name of the node.
     """
     token = _OPERATORS.set(operators)
     try:
@@ -138,12 +142,12 @@ def of_file(operators: Mapping[str, str]) -> Iterator[None]:
 
 
 def is_of_file() -> bool:
-    """Whether messages are about a file, whose reader does not write Python."""
+    """Return True if messages are about a file, whose reader does not write Python."""
     return _OPERATORS.get() is not None
 
 
 def describe_equation(path: Path) -> str:
-    """The last equation of a path for an error message: its primitive, or in a file its node, and where it is from."""
+    """Describe the last equation of a path for an error message: the primitive or the node, and the location."""
     node, operators = node_scope_of(path), _OPERATORS.get() or {}
     while operators and node and node not in operators:
         node = node.rpartition("/")[0]
@@ -152,14 +156,14 @@ def describe_equation(path: Path) -> str:
     name, place = path[-1].primitive.name, place_of_equation(path)
     if place.calls is not None and place.calls.endswith(f".{name.replace('-', '_')}"):
         place = Place(place.line, None)
-    scope = re.sub(r"(^|/)\w+\(\)", "", scope_of(path))  # transformations such as vmap() are no nodes
+    scope = re.sub(r"(^|/)\w+\(\)", "", scope_of(path))  # transformations such as vmap() are not nodes
     where = " of ".join(part for part in (f"node {scope!r}" if scope else "", str(place)) if part)
     return f"{name!r}" + (f" ({where})" if where else "")
 
 
 @contextlib.contextmanager
 def located(describe: Callable[[], str]) -> Iterator[None]:
-    """Errors raised here say where, those that do not yet."""
+    """Add the location to errors raised inside that do not have a location yet."""
     try:
         yield
     except JaxrnnError as error:
@@ -177,18 +181,18 @@ def _said_of(where: str, kind: type[JaxrnnError], what: str) -> JaxrnnError:
 
 
 def label_of(path: Path) -> str:
-    """A short name for the state that the last equation of a path needs."""
+    """Return a short name for the state of the last equation of a path."""
     return scope_of(path) or path[-1].primitive.name
 
 
-#: What advice about Python has in it.
+#: Matches advice about Python.
 _PYTHON = re.compile(r"\b(?:jax|jnp|lax|np|jaxrnn)\.|fori_loop")
 
 _POSITIONS = "select by position instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x) sets the first frame"
 _OUTSIDE = "move it outside, to the inputs and outputs of a step"
 _WINDOWS = "use lax.conv_general_dilated or lax.reduce_window, whose pads are fixed numbers of frames"
 
-#: By function, as users write it.
+#: Hints, keyed by the usual spelling of the function.
 _CALLS = {
     "jnp.roll": "to shift frames into the future by k, write jnp.pad(x, ((k, 0), (0, 0)))[: x.shape[0]]; jnp.roll by "
     "-k, which moves the first k frames to the end, does stream",
@@ -203,7 +207,7 @@ _CALLS = {
     "jnp.split": "cut at fixed frames, or reshape into blocks",
 }
 
-#: By primitive.
+#: Hints, keyed by primitive.
 _PRIMITIVES = {
     **dict.fromkeys(("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"), _POSITIONS),
     "dynamic_update_slice": _POSITIONS,
@@ -212,14 +216,14 @@ _PRIMITIVES = {
     **dict.fromkeys(("pure_callback", "io_callback", "debug_callback", "debug_print"), _OUTSIDE),
 }  # fmt: skip
 
-#: By what JAX says, where it hides the function that says it.
+#: Hints, keyed by a part of JAX's message, for functions that do not appear in the traceback.
 _MESSAGES = {
     "associative scan over axis": "call jaxrnn.associative_scan, which takes the same arguments",
     "slice indices must be integers": "cut an array of JAX, and not of NumPy: jnp.asarray(table)[: x.shape[0]]",
 }
 
 
-#: Errors of JAX about the shapes of a node, and their text for the reader of a file.
+#: Patterns of JAX's errors about shapes, and texts for the reader of a file.
 _ABOUT_FILES = (
     (r"Shape polymorphism is supported for jnp\.pad .*", "it reflects more frames than a short recording has"),
     (r"\w+ got incompatible shapes for broadcasting: (.*)", r"the shapes \1 do not broadcast"),
@@ -229,7 +233,7 @@ _ABOUT_FILES = (
 
 
 def error_in_words_of_file(error: Exception) -> str:
-    """Return the text of an error about a node of a file without JAX's advice."""
+    """Return the text of an error about a node of a file, without JAX's advice."""
     text = str(error).rstrip(".")
     for pattern, words in _ABOUT_FILES:
         text = re.sub(pattern, words, text)
@@ -237,24 +241,24 @@ def error_in_words_of_file(error: Exception) -> str:
 
 
 def hint_for_message(message: str) -> str | None:
-    """What to write in place of what JAX cannot trace; None where nothing is known."""
+    """Return a hint for an error message of JAX, or None."""
     return next((hint for part, hint in _MESSAGES.items() if part in message), None)
 
 
 def hint_for_call(calls: str | None) -> str | None:
-    """What to write in place of a function of JAX; None where nothing is known."""
+    """Return a hint for a JAX function that cannot be streamed, or None."""
     return None if calls is None else _CALLS.get(calls)
 
 
 def hint_for_equation(primitive: str, place: Place) -> str | None:
-    """What to write in place of an equation that cannot be streamed; None where its rule knows best."""
-    if (place.calls, primitive) == ("jnp.pad", "pad"):  # the advice on jnp.pad is about its modes
+    """Return a hint for an equation that cannot be streamed, or None to use the hint of the rule."""
+    if (place.calls, primitive) == ("jnp.pad", "pad"):  # the advice about jnp.pad concerns modes
         return None
     return hint_for_call(place.calls) or _PRIMITIVES.get(primitive)
 
 
 def in_words_of_file(hint: str) -> str:
-    """What to do about a node of a file: no advice about Python."""
+    """Rewrite a hint for a node of a file, where advice about Python does not help."""
     if _PYTHON.search(hint):
         return "export the model with other operators there, or without this part"
     return hint.replace("the function that is streamed", "the model").replace("the function", "the model")

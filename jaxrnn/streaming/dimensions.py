@@ -1,7 +1,7 @@
-"""Symbolic dimensions as numbers: the value of one for any length, also a traced one, and how often it repeats.
+"""Symbolic dimensions: evaluation for any length, also a traced length, and periods of their growth.
 
-JAX spells a symbolic dimension as an expression of the grammar that ``jax.export.symbolic_shape`` reads; that spelling
-is public, so it is what is read here.
+JAX prints a symbolic dimension as an expression that ``jax.export.symbolic_shape`` can read. This module parses the
+printed expression, which is public. Example: ``floordiv(S, 2)`` has period 2, because 2 more frames add exactly 1.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import inner_jaxprs, shape_of
 
-#: The one symbol of everything that is streamed: the number of input frames.
+#: The symbol of the length: the number of input frames.
 SYMBOL = "S"
-#: The functions in the spelling of a dimension.
+#: Function names in the printed form of a dimension.
 FUNCTIONS = ("floordiv", "mod", "max", "min")
 
 
 class UndecidedError(StreamError):
-    """What may yet be streamed where recordings have a least length, or one that is a multiple of some number."""
+    """A function that can be streamed only if the constraints on the length are stricter."""
 
 
 def is_symbolic(size: Any) -> bool:
-    """Whether a dimension depends on the length of the stream."""
+    """Return True if a dimension depends on the length of the stream."""
     return not isinstance(size, (int, np.integer))
 
 
 def symbolic_axes(shape: Any) -> list[int]:
-    """The axes of a shape that depend on the length of the stream."""
+    """Return the axes of a shape that depend on the length of the stream."""
     return [axis for axis, size in enumerate(shape) if is_symbolic(size)]
 
 
 def expression(size: Any) -> ast.expr:
-    """The syntax of a dimension, or of a constraint on one."""
+    """Return the syntax tree of a dimension or constraint."""
     return _parsed(str(size))[0]
 
 
@@ -53,11 +53,11 @@ def _parsed(spelling: str) -> tuple[ast.expr, Any]:
 
 
 def value_of(size: Any, length: Any) -> Any:
-    """The value of a dimension for a length.
+    """Return the value of a dimension for a length.
 
     Args:
         size: an integer or a symbolic dimension.
-        length: an integer, a NumPy array of them, or a traced integer.
+        length: an integer, a NumPy array of integers, or a traced integer.
     """
     if not is_symbolic(size):
         return int(size)
@@ -69,9 +69,9 @@ def value_of(size: Any, length: Any) -> Any:
 
 
 def period_of(size: Any) -> int:
-    """A number of frames after which a dimension has, in the long run, grown by a whole number; not the smallest.
+    """Return a number of frames after which a dimension has grown by a whole number, not necessarily the smallest.
 
-    A constraint is met again after so many frames where it is met, in the long run.
+    This holds for long recordings. A constraint on the length has the same period.
     """
     return 1 if not is_symbolic(size) else _period(_parsed(str(size))[0])
 
@@ -87,7 +87,7 @@ def _period(node: ast.expr) -> int:
 
 
 def magnitude_of(size: Any) -> int:
-    """A length beyond which ``max`` and ``min`` in a dimension have settled on one of their arguments."""
+    """Return a length beyond which ``max`` and ``min`` in a dimension always choose the same argument."""
     constants = [
         abs(node.value)
         for node in ast.walk(_parsed(str(size))[0])
@@ -97,7 +97,7 @@ def magnitude_of(size: Any) -> int:
 
 
 def parts_of(text: str) -> list[str]:
-    """The divisions, remainders and extremes of S in a text, which may be that of an error, the shortest first."""
+    """Return the divisions, remainders, maxima and minima of S in a text, such as an error message, shortest first."""
     found = set()
     for match in re.finditer(rf"\b(?:{'|'.join(FUNCTIONS)})\(", text):
         depth, end = 1, match.end()
@@ -119,7 +119,7 @@ def _is_dimension(text: str) -> bool:
 
 
 def settled(dimension: Any, size: Any) -> int | None:
-    """A dimension as a number, if it is the same for every length for which ``size`` is not zero; else None."""
+    """Return a dimension as a number if it is constant for every length with ``size > 0``; otherwise None."""
     if not is_symbolic(dimension):
         return int(dimension)
     lengths = np.arange(1, 2 * max(magnitude_of(dimension), magnitude_of(size)) + 2)

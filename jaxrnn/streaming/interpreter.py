@@ -1,7 +1,7 @@
-"""The interpreter of `stream`: evaluates a jaxpr traced over all of time on the chunks of one step.
+"""The interpreter of `stream`: evaluates a jaxpr, traced over all of time, on the chunks of one step.
 
-Time is the one symbolic dimension of the jaxpr. Every pass, the warm-up before the first step, a step, and the flush,
-goes through the same rules, one for each primitive (`jaxrnn.streaming.interpreter`), so they cannot drift apart.
+Time is the only symbolic dimension of the jaxpr. Each pass (the warm-up before the first step, a step, the flush)
+applies the same rules, one for each primitive. Rules are registered with `register`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from jaxrnn.streaming.reach import Spans
 from jaxrnn.streaming.timeline import Clock
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Late, is_length, is_static, reach_of, settled_since
 
-#: What looks at a value that cannot be streamed: it may choose another, or say better what is wrong.
+#: Primitives whose rules accept a `Deferred` operand: the rule may choose another operand, or raise a clearer error.
 LOOKING = ("select_n", "gather", "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_lin")
 
 
 #: Primitives whose rules take chunks with late frames.
 LATE = {*CALLS, "remat2", "checkpoint", "concatenate", "conv_general_dilated", "gather", "slice"}
 LATE |= {f"reduce_window{kind}" for kind in ("", "_sum", "_max", "_min")}
-#: Primitives through which late frames go like any others: rules for each frame alone, without singular derivatives.
+#: Primitives that apply to late frames as to other frames: frame by frame, without singular derivatives.
 FRAME_BY_FRAME = {
     *("broadcast_in_dim", "concatenate", "reshape", "slice", "squeeze", "transpose"),
     *("add", "convert_element_type", "copy", "max", "min", "mul", "neg", "sub"),
@@ -48,13 +48,13 @@ FRAME_BY_FRAME = {
 
 
 def interpret(run: Pass, inner: Any, arguments: Sequence[Any], *, late: bool = False) -> list[Any]:
-    """Return the outputs of a jaxpr on chunks, values known at the end, and arrays.
+    """Return the outputs of a jaxpr: chunks, final values and arrays.
 
     Args:
         run: the pass.
         inner: the jaxpr, closed or without constants.
-        arguments: its inputs.
-        late: chunks may come out with late frames.
+        arguments: the inputs.
+        late: True to allow chunks with late frames as outputs.
     """
     results = equations.evaluate(inner, arguments, functools.partial(apply, run))
     results = _typed(getattr(inner, "jaxpr", inner).outvars, results)
@@ -62,7 +62,7 @@ def interpret(run: Pass, inner: Any, arguments: Sequence[Any], *, late: bool = F
 
 
 def apply(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-    """The results of one equation."""
+    """Return the results of one equation."""
     with run.at(equation):
         results = _apply(run, equation, _typed(equation.invars, operands))
         tell(run.path, equation, results, run.clock)
@@ -70,7 +70,7 @@ def apply(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
 
 
 def _typed(atoms: Iterable[Atom], values: Iterable[Any]) -> list[Any]:
-    """Values, of which literals are known arrays of their type."""
+    """Convert literals to NumPy arrays of their dtype."""
     pairs = zip(atoms, values, strict=True)
     return [np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else value for atom, value in pairs]
 
@@ -124,7 +124,7 @@ def _listed(results: Any) -> list[Any]:
 
 
 def _fronts(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
-    """Return the operands with the late frames alone, as if all frames were equal; None if that is not possible."""
+    """Return operands with the late frames only, as if all frames were equal; None if that is impossible."""
     chunks = [value for value in operands if isinstance(value, Chunk)]
     late = [chunk for chunk in chunks if chunk.late is not None]
     alike = {
@@ -137,7 +137,7 @@ def _fronts(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]
         and sizes == {str(late[0].timeline.size)}
         and all(chunk.late is not None or chunk.delay is None for chunk in chunks)
         and not any(isinstance(value, FinalValue) for value in operands)
-        # The lengths that a shape needs are operands, too.
+        # Shape operands of these primitives may be lengths.
         and (name in ("broadcast_in_dim", "reshape") or not any(map(is_length, operands)))
     )
     if not possible:
@@ -158,28 +158,28 @@ def _is_inside_frames(equation: JaxprEqn, x: Any, indices: Any) -> bool:
 
 
 def _with_fronts(run: Pass, equation: JaxprEqn, operands: Sequence[Any], fronts: Sequence[Any]) -> list[Any]:
-    """Return the results of an equation that works on each frame alone, with late frames."""
+    """Apply a rule to the frames and to the late frames separately."""
     rule = RULES[equation.primitive.name]
     since = next(value.late.since for value in operands if isinstance(value, Chunk) and value.late is not None)
     whole = [dataclasses.replace(value, late=None) if isinstance(value, Chunk) else value for value in operands]
     pairs = zip(_listed(rule(run, equation, *whole)), _listed(rule(run, equation, *fronts)), strict=True)
     return [
-        # What has no elements has no late ones either.
+        # An empty result has no late frames.
         result if result.delay is None else dataclasses.replace(result, affine=None, late=Late(front.array, since))
         for result, front in pairs
     ]
 
 
-#: ``(run, equation, *operands) -> results``: what an equation does to the chunks of a pass.
+#: A rule, ``(run, equation, *operands) -> results``: applies an equation to the chunks of a pass.
 Rule = Callable[..., Any]
 
-#: The rules by the name of their primitive.
+#: Rules, keyed by the name of the primitive.
 RULES: dict[str, Rule] = {}
 
-#: Export rules that callers add, by the name of their primitive: ``(lowering, equation, *operands) -> results``.
+#: Export rules that callers add, keyed by primitive: ``(lowering, equation, *operands) -> results``.
 EXPORTS: dict[str, Rule] = {}
 
-#: Primitives whose rule is used wherever they stand; others are applied as they are where no stream enters.
+#: Primitives whose rule also applies to equations without streamed operands.
 ALWAYS: set[str] = set()
 
 
@@ -191,7 +191,7 @@ def register(
     replace: bool = False,
     always: bool = False,
 ) -> Any:
-    """Say how a primitive runs on a stream, pulse by pulse.
+    """Register the streaming rule of a primitive.
 
     Example::
 
@@ -201,24 +201,25 @@ def register(
             return run.make(array, x.axis, x.timeline, x.delay, x.reach)
 
     Args:
-        primitive: the primitive, or its name.
-        rule: ``(run, equation, *operands) -> results``, called in every pass: the warm-up, where the state begins,
-            each step, and the flush. ``run`` is the `Pass`. An operand is a `Chunk`, a `FinalValue` that is known when
-            the stream ends, or an array that is the same in every step: a NumPy array where it is known while tracing.
-            The rule returns a value of these kinds for each result, or the value itself where there is one result; it
-            makes chunks with `Pass.make` alone, and keeps what must be remembered with `Pass.window` or `Pass.carry`.
-            Without it, `register` is a decorator.
-        export: ``(lowering, equation, *operands) -> results`` writes the primitive to an ONNX file. Operands and
+        primitive: the primitive or its name.
+        rule: ``(run, equation, *operands) -> results``, called in each pass: the warm-up, which creates the state, each
+            step, and the flush. ``run`` is the `Pass`. An operand is a `Chunk`, a `FinalValue`, which is known when the
+            stream ends, or an array that is the same in every step (a NumPy array if the value is static). The rule
+            returns such a value for each result, or the value itself for a single result. Rules create chunks with
+            `Pass.make` only, and keep past frames or totals with `Pass.window` or `Pass.carry`. Without a rule,
+            `register` is a decorator.
+        export: ``(lowering, equation, *operands) -> results``, which writes the primitive to an ONNX file. Operands and
             results are NumPy arrays, which become constants, or values of the graph. ``lowering.writer.node(operator,
-            *operands)`` writes a node, and ``lowering.trace(function, *operands)`` a JAX function.
-        replace: the primitive may have a rule, which this one takes the place of.
-        always: use the rule where no stream enters the equation too; otherwise the primitive is applied there as it is.
+            *operands)`` writes a node, and ``lowering.trace(function, *operands)`` writes a JAX function.
+        replace: True to replace an existing rule.
+        always: True to use the rule for equations without streamed operands too. By default, such an equation is
+            applied unchanged.
 
     Returns:
         The rule, or the decorator.
 
     Raises:
-        InputError: the primitive is none, or it has a rule already.
+        InputError: `primitive` is not a primitive or a name, or the primitive already has a rule.
     """
     name = primitive.name if isinstance(primitive, Primitive) else primitive
     if not isinstance(name, str) or not name:
@@ -234,7 +235,7 @@ def register(
     if name in RULES and not replace:
         raise InputError(
             f"the primitive {name!r} has a rule already, {getattr(RULES[name], '__qualname__', RULES[name])} of "
-            f"{RULES[name].__module__}; register(..., replace=True) puts another in its place"
+            f"{RULES[name].__module__}; register(..., replace=True) replaces this rule"
         )
     RULES[name] = rule
     if export is not None:
@@ -245,16 +246,16 @@ def register(
 
 @dataclass(frozen=True)
 class StreamedValue:
-    """What is known of one value in pulses.
+    """Facts about one value of a streamed function.
 
     Attributes:
-        shape: over all of time: sizes, as text where they depend on the length.
-        axis: the time axis; None for a value that is known when the stream ends.
-        delay: frames that come before its frame 0; None where all frames are equal, or at the end.
-        rate: frames for each input frame; None at the end.
-        first: the earliest input frame that a frame depends on, counted from its own place; None for all of the past.
-        last: the latest one.
-        varies: whether it depends on the input at all.
+        shape: the shape over all of time; a size that depends on the length is a string.
+        axis: the time axis; None if the value is known when the stream ends.
+        delay: number of frames before frame 0; None if all frames are equal, or for a value known at the end.
+        rate: frames for each input frame; None if the value is known at the end.
+        first: the earliest input frame that a frame depends on, relative to the frame; None for all of the past.
+        last: the latest input frame that a frame depends on, relative to the frame.
+        varies: True if the value depends on the input.
     """
 
     shape: tuple[int | str, ...]
@@ -267,7 +268,7 @@ class StreamedValue:
 
 
 class Observed(dict[str, list[StreamedValue]]):
-    """Values by the scope that they were traced in, in the order in which they were computed."""
+    """Values by the scope of their trace, in the order of computation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -279,7 +280,7 @@ _OBSERVED: contextvars.ContextVar[Observed | None] = contextvars.ContextVar("obs
 
 @contextlib.contextmanager
 def observe() -> Iterator[Observed]:
-    """Collect the values of whatever is streamed inside; after an error, those until then."""
+    """Collect the facts about values that are streamed inside the context, even if an error ends the stream."""
     values = Observed()
     token = _OBSERVED.set(values)
     try:
@@ -290,7 +291,7 @@ def observe() -> Iterator[Observed]:
 
 
 def tell(path: Path, equation: JaxprEqn, results: Sequence[object], clock: Clock) -> None:
-    """Note the results of an equation inside `observe`."""
+    """Record the results of an equation inside `observe`."""
     values = _OBSERVED.get()
     if values is None:
         return
@@ -308,7 +309,7 @@ def tell(path: Path, equation: JaxprEqn, results: Sequence[object], clock: Clock
             values.setdefault(scope, []).append(StreamedValue(shape))
 
 
-#: Larger known arrays are left to be computed at run time.
+#: Larger static arrays are computed at run time.
 LARGEST = 1 << 16
 
 _ON_LENGTHS: dict[str, Any] = {
@@ -328,7 +329,7 @@ _ON_LENGTHS: dict[str, Any] = {
 
 
 def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
-    """The results of an equation on known operands, as NumPy arrays; None where they are better left to run time."""
+    """Evaluate an equation on static operands; return NumPy arrays, or None to leave the equation to run time."""
     if equation.primitive.name == "dim_as_value" or is_platform_index(equation) or equation.effects:
         return None
     for result in equation.outvars:

@@ -1,7 +1,7 @@
-"""Which lengths recordings have: what a caller says of them, and what a function needs, such as a least one.
+"""Lengths of recordings: the constraints of the caller, and the constraints that a function needs.
 
-JAX's algebra of symbolic dimensions decides some questions about a length only where constraints say more of it. An
-error says which constraint is enough: the smallest, found by trying.
+JAX decides some questions about symbolic dimensions only under constraints, such as a least length. If a function needs
+such a constraint, the error suggests the weakest constraint, which is found by trying.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ from jaxrnn.streaming.dimensions import (
 )
 from jaxrnn.streaming.timeline import LARGEST
 
-#: A number of frames that is long enough for whatever a function asks, and one that many block sizes divide.
+#: A length that is long enough for all functions, and a length that many block sizes divide.
 _LONG, _DIVISIBLE = 1 << 16, 2**9 * 3**2 * 5**2 * 7
-#: A least length up to this is easy to keep, and so is one of these multiples.
+#: Least lengths up to `_PLAIN`, and these multiples, are easy for a caller to satisfy.
 _PLAIN, _SMALL = 256, (2, 3, 4, 5, 6, 8, 10, 12, 16)
-#: Lengths below this are looked at one by one.
+#: Lengths below this number are checked individually.
 _MANY = 2 * _LONG
 
-#: Tries to stream a function, for lengths that are multiples of a number times these, under more constraints.
+#: Streams a function for multiples of a number of frames, under more constraints, or raises an error.
 Attempt = Callable[[int, tuple[str, ...]], Any]
 
 
 class Lengths:
-    """Numbers of input frames, in units of ``multiple``, that constraints allow.
+    """The lengths that constraints allow, in units of `multiple`.
 
     Attributes:
-        constraints: such as ``S >= 3``.
-        least, most: the smallest and the largest number; most is None where there is no largest.
+        constraints: the constraints, such as ``S >= 3``.
+        least: the smallest allowed length.
+        most: the largest allowed length, or None.
 
     Raises:
-        StreamError: a constraint is not one on S, or no two lengths meet all of them.
+        StreamError: a constraint is invalid, or fewer than two lengths satisfy all constraints.
     """
 
     def __init__(self, constraints: Iterable[str]):
@@ -74,16 +75,16 @@ class Lengths:
         return f"constraints={list(self.constraints)}"
 
     def allow(self, lengths: Any) -> Any:
-        """Whether lengths meet all constraints, ``bool``: of an integer, an array or a traced one."""
+        """Return True for lengths that satisfy all constraints; lengths may be arrays or traced."""
         numbers: Any = jnp if isinstance(lengths, Array) else np
         met = numbers.ones(np.shape(lengths), bool)
-        with np.errstate(divide="ignore"):  # a length of 0 divides nothing, and meets no such constraint
+        with np.errstate(divide="ignore"):  # a division by length 0 satisfies no constraint
             for constraint in self.constraints:
                 met = met & value_of(constraint, lengths if isinstance(lengths, Array) else np.asarray(lengths))
         return met
 
     def settled(self, unit: int) -> int | None:
-        """Units after which a length is allowed by its place in a unit alone; None where it never is, or too late."""
+        """Return the units after which the constraints depend on the place in a unit only, or None."""
         period, far = math.lcm(self._period, unit), -(-self._far // unit)
         if far * unit + period > LARGEST:
             return None
@@ -93,10 +94,10 @@ class Lengths:
         return int(np.max(np.flatnonzero(np.any(rows != rows[-1], 1)), initial=-1)) + 1
 
     def check(self, label: str, total: int, multiple: int) -> None:
-        """Hold the frames of a recording against the constraints.
+        """Check the length of a recording.
 
         Raises:
-            InputError: they do not meet them.
+            InputError: the length is not a multiple of `multiple`, or violates the constraints.
         """
         if total % multiple:
             raise InputError(
@@ -110,11 +111,7 @@ class Lengths:
 
 
 def _checked(constraints: Any) -> tuple[str, ...]:
-    """Constraints on the one symbol.
-
-    Raises:
-        StreamError: one of them is not that.
-    """
+    """Check the syntax of constraints."""
     listed = [constraints] if isinstance(constraints, str) else constraints
     if not isinstance(listed, Iterable) or isinstance(constraints, str):
         raise StreamError(f"constraints must be a list of strings such as ['S >= 3'], not {constraints!r}")
@@ -131,7 +128,7 @@ def _checked(constraints: Any) -> tuple[str, ...]:
                 raise ValueError("its numbers must be below 2,147,483,648")
         except (ValueError, SyntaxError) as error:
             raise StreamError(
-                f"constraints must be such as 'S >= 3', 'S <= 90' or 'mod(S, 2) == 0', not {constraint!r}: "
+                f"constraints must look like 'S >= 3', 'S <= 90' or 'mod(S, 2) == 0', not {constraint!r}: "
                 f"{first_line(error)}"
             ) from error
     return listed
@@ -141,13 +138,13 @@ def _period_of(constraint: str) -> int:
     try:
         return period_of(constraint)
     except UndecidedError:
-        return 1  # what S divides settles when S is larger
+        return 1  # a division by S is constant for large S
 
 
 def implied(jaxpr: Any, lengths: Lengths) -> list[str]:
-    """What constraints imply of divisions by a length in a jaxpr, as constraints: ``mod(2, S) == 2`` where S >= 3.
+    """Return the values of divisions by a length in a jaxpr, as constraints: ``mod(2, S) == 2`` if S >= 3.
 
-    `jax.numpy.roll` divides by the length, and JAX knows no value of that.
+    `jax.numpy.roll` divides by the length, and JAX cannot evaluate such a division.
     """
     equalities: dict[str, str] = {}
     for size, _ in symbolic_sizes(jaxpr):
@@ -160,10 +157,10 @@ def implied(jaxpr: Any, lengths: Lengths) -> list[str]:
 
 
 def identities(parts: Sequence[str], allowed: Lengths) -> list[str]:
-    """Which parts of dimensions are others but for a number, whatever the length: ``floordiv(S - 8, 8) == ... - 1``.
+    """Return equal parts of dimensions as constraints, such as ``floordiv(S - 8, 8) == floordiv(S, 8) - 1``.
 
-    JAX takes sizes for different ones that are spelled differently, and exporters and people spell them in many ways.
-    A part is held against those that are shorter, or come before it, over all lengths that can tell them apart.
+    JAX treats differently spelled sizes as different, and exporters spell sizes in many ways. Each part is compared
+    with shorter and earlier parts, for all lengths that can make a difference.
     """
     equalities, known = [], [("", 0, 1)]
     for part in parts:
@@ -187,7 +184,7 @@ def identities(parts: Sequence[str], allowed: Lengths) -> list[str]:
 
 
 def _as_sum(part: str, other: str, lengths: np.ndarray) -> str | None:
-    """A part of a dimension as another one, or the length less that, and a number; None where it is not that."""
+    """Return a part of a dimension as ``other + number`` or ``-other + k*S + number``; None if unequal."""
     if len(lengths) < 2:
         return None
     values = np.broadcast_to(value_of(part, lengths), lengths.shape)
@@ -204,7 +201,7 @@ def _as_sum(part: str, other: str, lengths: np.ndarray) -> str | None:
 
 
 def _is_taken(equality: str) -> bool:
-    """Whether JAX takes an equality: its left side must be one term."""
+    """Return True if JAX accepts an equality, whose left side must be a single term."""
     try:
         jax.export.SymbolicScope([equality])
     except (ValueError, NotImplementedError):
@@ -213,7 +210,7 @@ def _is_taken(equality: str) -> bool:
 
 
 def _divisions(size: Any) -> Iterator[ast.Call]:
-    """Divisions of a constant by what depends on the length, in a dimension."""
+    """Yield divisions of a constant by an expression of the length."""
     for node in ast.walk(expression(size)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("mod", "floordiv"):
             names = [any(isinstance(part, ast.Name) for part in ast.walk(each)) for each in node.args]
@@ -222,7 +219,7 @@ def _divisions(size: Any) -> Iterator[ast.Call]:
 
 
 def _settled_division(call: ast.Call, allowed: Lengths) -> str | None:
-    """What a division comes to for every length that meets the constraints, without dividing; None if they differ."""
+    """Return the value of a division for every allowed length, without a division; None if the values differ."""
     number, divisor = map(ast.unparse, call.args)
     sizes = (abs(int(each)) + 1 for each in re.findall(r"\d+", ast.unparse(call)))
     least = max(1, allowed.least)
@@ -236,16 +233,16 @@ def _settled_division(call: ast.Call, allowed: Lengths) -> str | None:
 
 
 def advice(error: UndecidedError, attempt: Attempt, multiple: int, most: int | None) -> str:
-    """Under which condition an attempt that failed succeeds, as the end of a message; empty where none was found.
+    """Return the condition under which a failed attempt succeeds, as the end of a message, or an empty string.
 
     Args:
-        error: why it failed.
-        attempt: with other lengths.
+        error: the error of the failed attempt.
+        attempt: streams the function for other lengths.
         multiple: as in `stream`.
-        most: the largest length that was allowed in the attempt that failed.
+        most: the largest length that the failed attempt allowed.
 
     Raises:
-        StreamError: what cannot be streamed, whatever the length.
+        StreamError: the function cannot be streamed for any length.
     """
     long = f"S >= {_LONG if most is None else most - 1}"
 
@@ -254,7 +251,7 @@ def advice(error: UndecidedError, attempt: Attempt, multiple: int, most: int | N
 
     if _is_decided(attempt, 1, long):
         times, least = 1, least_of(1)
-        if least > _PLAIN:  # a multiple may be easier to keep
+        if least > _PLAIN:  # a multiple may be easier to satisfy
             easier = (times for times in _SMALL if _is_decided(attempt, times))
             times, least = next(((times, 1) for times in easier), (1, least))
     elif _is_decided(attempt, _DIVISIBLE, long):
@@ -277,7 +274,7 @@ def advice(error: UndecidedError, attempt: Attempt, multiple: int, most: int | N
 
 
 def obstacle(error: UndecidedError, attempt: Attempt, most: int | None) -> UndecidedError:
-    """Return the error that remains for long recordings: a short length may not be the only obstacle."""
+    """Return the error that remains for long recordings, because a short length may not be the only problem."""
     try:
         attempt(1, (f"S >= {_LONG if most is None else most - 1}",))
     except UndecidedError as remaining:
@@ -286,7 +283,7 @@ def obstacle(error: UndecidedError, attempt: Attempt, most: int | None) -> Undec
 
 
 def _at_most(error: UndecidedError, attempt: Attempt, multiple: int) -> str:
-    """The advice for what works up to a length, such as that of a table; the error then shows ``min(S, 512)``."""
+    """Return advice for a function that works up to a length, such as the length of a table."""
     bounds = " ".join(part for part in parts_of(str(error)) if part.startswith("min("))
     numbers = {int(number) for number in re.findall(r"\d+", bounds)}
     for most in sorted(numbers, reverse=True):
@@ -305,7 +302,7 @@ def _is_streamed(attempt: Attempt, constraint: str) -> bool:
 
 
 def fixed_length(error: BaseException, works: Callable[[int], bool]) -> int | None:
-    """The one number of frames that a function or a file was written for, among the numbers in an error."""
+    """Return the only length that a function or file accepts, if an error contains this number; or None."""
     numbers = {int(each) for each in re.findall(r"\d+", str(error))}
     for number in sorted(each for each in numbers if 1 < each < _LONG)[:32]:
         others = (*range(number + 1, number + 9), 2 * number)
@@ -315,7 +312,7 @@ def fixed_length(error: BaseException, works: Callable[[int], bool]) -> int | No
 
 
 def _is_decided(attempt: Attempt, times: int, *constraints: str) -> bool:
-    """Whether an attempt does not depend on more that lengths may be."""
+    """Return True if the outcome of an attempt does not depend on further constraints."""
     try:
         attempt(times, constraints)
     except UndecidedError:
@@ -326,7 +323,7 @@ def _is_decided(attempt: Attempt, times: int, *constraints: str) -> bool:
 
 
 def _least(enough: Callable[[int], bool]) -> int:
-    """The smallest number that is enough, of which larger ones are enough too."""
+    """Return the smallest sufficient number; all larger numbers are sufficient too."""
     high = 2
     while high < _LONG and not enough(high):
         high *= 2
@@ -338,7 +335,7 @@ def _least(enough: Callable[[int], bool]) -> int:
 
 
 def _divisor(enough: Callable[[int], bool]) -> int:
-    """The smallest divisor of a number with many of them that is enough."""
+    """Return the smallest sufficient divisor of `_DIVISIBLE`."""
     number = _DIVISIBLE
     for prime in (2, 3, 5, 7):
         while number % prime == 0 and enough(number // prime):

@@ -334,7 +334,7 @@ class Pass:
         delay = int(delay)
         if array.shape[axis] != timeline.outer * self.frames_of(timeline):
             self.refuse(
-                f"its result has {timeline.size} frames, but they arrive at another rate than this length grows",
+                f"its result has {timeline.size} frames, but frames arrive at a rate that differs from this length",
                 "take every k-th frame, and cut off a fixed number of frames",
             )
         self.facts.warm_up = max(self.facts.warm_up, -(delay // timeline.per_unit))
@@ -350,7 +350,7 @@ class Pass:
 
         Args:
             chunk: the chunk.
-            delay: the least delay of the result; None for the least delay at which the frames certainly exist.
+            delay: the least delay of the result; default: the least delay at which the frames certainly exist.
         """
         if chunk.delay is not None:
             return chunk
@@ -434,7 +434,7 @@ class Pass:
             chunk: the chunk.
             history: number of past frames; a negative number drops frames of the chunk instead.
             kind: the kind of the state entry; see `carry`.
-            initial: initial value of the buffer; None for the placeholder.
+            initial: initial value of the buffer; default: the placeholder.
         """
         return jnp.moveaxis(*self.windowed(chunk, history, kind, initial), 0)
 

@@ -46,7 +46,7 @@ class Leaf:
     Attributes:
         shape: the shape over all of time, with a symbolic dimension on the time axis.
         dtype: the element type.
-        axis: the time axis; None for an array that is constant in time.
+        axis: the time axis; None if the array is constant in time.
         times: frames of this array for each input frame.
         name: the path to the array, for messages.
     """
@@ -336,7 +336,7 @@ class Plan:
         return most is None or self.total(self.layout.unpack(state), units * self.clock.unit) <= most
 
     def counts(self, state: State, existing: Any) -> list[Any]:
-        """Return the number of frames that a flush completes, for each output; None for other values."""
+        """Return the number of frames that a flush completes, for each output; None if the output is not a stream."""
         before = self._count(self.layout.unpack(state))
         result: list[Any] = []
         for output in self.outputs:

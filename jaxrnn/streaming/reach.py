@@ -1,11 +1,13 @@
-"""Reach: which input frames each frame of a value depends on.
+"""Reach: the input frames that each frame of a value depends on.
 
-A `Reach` is a small expression that the rules build while they run: the input, taken, windowed, joined. Nothing is
-computed until somebody asks. Then the expression is evaluated on recordings of a few lengths, with one interval of
-input frames for every frame of the value, so look-ahead and receptive field are exact at the beginning, in the middle
-and at the end of a recording.
+A `Reach` is a small expression that rules build while they run: the input, a slice, a window, a union. The expression
+is evaluated only on request, on recordings of a few lengths, with one interval of input frames for each frame. So
+look-ahead and receptive field are exact at the start, in the middle and at the end of a recording.
 
-An interval is all that is kept: a frame that reads input frames 0 and 7 counts as one that reads 0 to 7.
+Example: for ``y = x[1:] - x[:-1]``, frame i of y reads input frames i to i + 1. With 4 input frames, the span of y is
+``first = [0, 1, 2]``, ``last = [1, 2, 3]``: look-ahead 1, receptive field 2.
+
+Only intervals are kept: a frame that reads input frames 0 and 7 counts as a frame that reads 0 to 7.
 """
 
 from __future__ import annotations
@@ -21,23 +23,23 @@ import numpy as np
 
 from jaxrnn.streaming.timeline import Clock, Timeline
 
-#: The first input frame of a value that depends on all of the past, and bounds of a frame that depends on no input.
+#: First input frame for all of the past, and bounds of the interval of a frame that reads no input.
 _ALL, _EMPTY = -(1 << 40), 1 << 40
 
 
 class Span(NamedTuple):
-    """The earliest and the latest input frame that each frame of a value depends on, ``int64[frames]``."""
+    """The earliest and latest input frame that each frame depends on, ``int64[frames]``."""
 
     first: np.ndarray
     last: np.ndarray
 
     @classmethod
     def empty(cls, frames: int) -> Span:
-        """Return the span of frames that depend on no input."""
+        """Return the span of frames that read no input."""
         return cls(np.full(frames, _EMPTY), np.full(frames, -_EMPTY))
 
     def at(self, places: np.ndarray) -> Span:
-        """Return the frames at some places; a place outside depends on no input."""
+        """Return the span of the frames with these indices; an index out of range reads no input."""
         inside = (places >= 0) & (places < len(self.first))
         if not len(self.first):
             return Span.empty(len(places))
@@ -45,7 +47,7 @@ class Span(NamedTuple):
         return Span(np.where(inside, self.first[places], _EMPTY), np.where(inside, self.last[places], -_EMPTY))
 
     def together(self) -> Span:
-        """Return one frame that depends on whatever any of the frames does."""
+        """Return the span of one frame that depends on all of these frames."""
         return Span(
             np.min(self.first, keepdims=True, initial=_EMPTY), np.max(self.last, keepdims=True, initial=-_EMPTY)
         )
@@ -55,15 +57,15 @@ class Span(NamedTuple):
 
 
 class Reach:
-    """The input frames that the frames of a value depend on. Equal expressions are one object.
+    """The input frames that the frames of a value depend on. Equal expressions are the same object.
 
-    A value that is known at the end, or after the first frames, has one interval.
+    A value that is not a stream has a single interval.
 
     Args:
-        timeline: of the frames; None for one value.
+        timeline: timeline of the frames; None if there is a single value.
         compute: ``(total, *spans of the parents) -> span``.
-        parents: reaches that this one is computed from.
-        wide: a bound of the input frames, in units of the trace, between what this one reads of a parent.
+        parents: the expressions that this expression reads.
+        wide: a bound of the distance between input frames that one frame adds, in units of the trace.
     """
 
     def __init__(self, timeline: Timeline | None, compute: Callable[..., Span], parents: tuple[Reach, ...], wide: int):
@@ -74,7 +76,7 @@ class Reach:
 
     @staticmethod
     def of_input(timeline: Timeline, times: int, multiple: int) -> Reach:
-        """Return the reach of an input that has ``times`` frames for every ``multiple`` input frames."""
+        """Return the reach of an input with `times` frames for every `multiple` input frames."""
 
         def compute(total: int) -> Span:
             own = np.arange(_count(timeline, total)) * multiple // times
@@ -84,7 +86,7 @@ class Reach:
 
     @staticmethod
     def of_nothing(timeline: Timeline) -> Reach:
-        """Return the reach of frames that depend on no input."""
+        """Return the reach of frames that read no input."""
         return _interned(timeline, lambda total: Span.empty(_count(timeline, total)), ("nothing", timeline), ())
 
     def __or__(self, other: Reach) -> Reach:
@@ -101,7 +103,7 @@ class Reach:
 
     @property
     def unbounded(self) -> Reach:
-        """The reach of frames that depend on these and on all before them."""
+        """The reach of frames that depend on these frames and on all earlier frames."""
         parts = (
             part if part._compute is _accumulated else _interned(part._timeline, _accumulated, ("past",), (part,))
             for part in self._parts
@@ -119,8 +121,8 @@ class Reach:
     def under(self, timeline: Timeline, length: int, stride: int, dilation: int, spacing: int, low: int) -> Reach:
         """Return the reach of windows, in the terms of ``lax.conv_general_dilated``.
 
-        Frames are spread by `spacing` and padded by `low` in front; window j sees `length` of these, `dilation` apart,
-        from ``j * stride`` on.
+        Frames are dilated by `spacing` and padded by `low` in front. Window j reads `length` of these frames, from
+        ``j * stride`` on, with a step of `dilation`.
         """
 
         def compute(total: int, span: Span) -> Span:
@@ -134,7 +136,7 @@ class Reach:
         return _interned(timeline, compute, key, (self,), ((length - 1) * dilation + abs(low)) // spacing + stride)
 
     def merged(self, timeline: Timeline, times: int) -> Reach:
-        """Return the reach of frames of which every frame gives ``times``."""
+        """Return the reach after each frame was replaced by `times` frames."""
 
         def compute(total: int, span: Span) -> Span:
             return span.at(np.arange(_count(timeline, total)) // times)
@@ -142,11 +144,11 @@ class Reach:
         return _interned(timeline, compute, ("merge", timeline, times), (self,))
 
     def split(self, timeline: Timeline, times: int) -> Reach:
-        """Return the reach of frames that hold ``times`` of these."""
+        """Return the reach after each group of `times` frames became one frame."""
         return self.under(timeline, times, times, 1, 1, 0)
 
     def concatenated(self, timeline: Timeline, front: Reach | None, low: int, after: Reach | None) -> Reach:
-        """Return the reach of these frames behind ``low`` others, and of what follows; None depends on no input."""
+        """Return the reach of these frames after `low` front frames and before other frames; None reads no input."""
         parents = [each for each in (front, after) if each is not None]
 
         def compute(total: int, span: Span, *others: Span) -> Span:
@@ -162,7 +164,7 @@ class Reach:
         return _interned(timeline, compute, key, (self, *parents), low)
 
     def picked(self, start: int, stride: int, count: int, *, back: int | None = None) -> Reach:
-        """Return the reach of a few frames, from a frame on or from ``back`` frames before the end."""
+        """Return the reach of a few frames, from `start` on or from `back` frames before the end."""
 
         def compute(total: int, span: Span) -> Span:
             begin = start if back is None else max(len(span.first) - back, 0)
@@ -178,7 +180,7 @@ class Reach:
         return _interned(None, _over_all, ("all",), (self,))
 
     def everywhere(self, timeline: Timeline) -> Reach:
-        """Return the reach of frames that all depend on this one value."""
+        """Return the reach of frames that all depend on this single value."""
 
         def compute(total: int, span: Span) -> Span:
             return span.at(np.zeros(_count(timeline, total), np.int64))
@@ -188,7 +190,7 @@ class Reach:
     # -- evaluation
 
     def span(self, total: int, kept: Spans | None = None) -> Span:
-        """Return the intervals in a recording of so many input frames, in units of the trace."""
+        """Return the intervals in a recording of `total` input frames, in units of the trace."""
         order = [node for node in self._ancestors() if kept is None or (node, total) not in kept]
         readers = collections.Counter(parent for node in order for parent in node._parents)
         spans = {} if kept is None else kept
@@ -197,16 +199,16 @@ class Reach:
             readers.subtract(node._parents)
             for parent in set(node._parents) if kept is None else ():
                 if not readers[parent]:
-                    del spans[parent, total]  # long recordings have large spans
+                    del spans[parent, total]  # save memory
         return spans[self, total]
 
     def extent(self, timeline: Timeline | None, clock: Clock, kept: Spans | None = None) -> Extent:
-        """Return the most that any frame depends on.
+        """Return the largest intervals over all frames.
 
         Args:
-            timeline: of the frames; None for a value that is known at the end.
-            clock: of the function.
-            kept: spans that were computed for other values, and those that are computed here.
+            timeline: timeline of the frames; None if the value is known at the end.
+            clock: the clock of the function.
+            kept: a cache of spans, which other values may share.
         """
         key = timeline, clock
         if key not in self._extents:
@@ -219,20 +221,20 @@ class Reach:
             lengths = clock.lengths(least)
             found = [_extent_of(self.span(total, kept), timeline, clock, total) for total in lengths]
             extent = functools.reduce(operator.or_, found)
-            # The middle of the recording must be free of both ends.
+            # Some frames in the middle must depend on neither end of the recording.
             far = max(abs(extent.first or 0), abs(extent.last), extent.field or 0)
             if 2 * far // clock.multiple + 8 <= lengths[0] or lengths[-1] <= longest:
                 return extent
-            if lengths[0] > 2 * bound + 8:  # it grows with the recording, such as from the first frame to the last
+            if lengths[0] > 2 * bound + 8:  # the interval grows with the recording
                 return extent._replace(first=None, field=None)
             longest, least = lengths[-1], min(2 * max(least, lengths[0]), 2 * bound + 9)
 
     def _bound(self, unit: int) -> int:
-        """Return a number of input frames, in units of the trace, from which all windows together see fewer."""
+        """Return an upper bound of the input frames that all windows together read, in units of the trace."""
         return sum(node._wide for node in self._ancestors()) + 4 * unit
 
     def _ancestors(self) -> list[Reach]:
-        """Return what this one is computed from and itself, parents first."""
+        """Return the expressions that this expression depends on, parents first, and this expression."""
         order: list[Reach] = []
         seen, stack = set(), [(self, False)]
         while stack:
@@ -246,7 +248,7 @@ class Reach:
 
 
 class Content:
-    """A reach that equals others with the same intervals in a long recording, however they are made."""
+    """A reach that compares equal if the intervals in a long recording are equal."""
 
     def __init__(self, reach: Reach, timeline: Timeline):
         self._reach, self._unit = reach, timeline.unit
@@ -265,17 +267,17 @@ class Content:
         return np.array_equal(one.first, two.first) and np.array_equal(one.last, two.last)
 
 
-#: Spans by reach and length of the recording.
+#: Spans, keyed by reach and length of the recording.
 Spans = dict[tuple[Reach, int], Span]
 
 
 class Extent(NamedTuple):
-    """The most that any frame of a value depends on, in input frames.
+    """The largest interval of input frames that a frame of a value depends on.
 
     Attributes:
-        first: the earliest input frame, counted from the place of the frame; None for all of the past.
-        last: the latest one.
-        field: input frames from the first to the last; None for all of the past.
+        first: the earliest input frame, relative to the frame; None for all of the past.
+        last: the latest input frame, relative to the frame.
+        field: number of input frames from the first to the last; None for all of the past.
     """
 
     first: int | None
@@ -293,7 +295,7 @@ def _extent_of(span: Span, timeline: Timeline | None, clock: Clock, total: int) 
     first, last = span.first[depends], span.last[depends]
     if not len(first):
         return Extent(0, 0, 0)
-    places: Any = last  # a value that is known at the end has no place of its own
+    places: Any = last  # a value known at the end has no place in time
     if timeline is not None:
         places = (np.arange(len(span.first)) * timeline.unit * clock.multiple // timeline.per_unit)[depends]
     latest = int(np.max(last - places))
@@ -302,14 +304,14 @@ def _extent_of(span: Span, timeline: Timeline | None, clock: Clock, total: int) 
     return Extent(int(np.min(first - places)), latest, int(np.max(last - first)) + 1)
 
 
-#: Every expression by what it is made of: equal ones are one object, so loops can tell that nothing changes any more.
+#: All expressions, keyed by their parts. Equal expressions are one object, so loops detect a fixed point.
 _EXPRESSIONS: weakref.WeakValueDictionary[Any, Reach] = weakref.WeakValueDictionary()
 
 
 def _interned(
     timeline: Timeline | None, compute: Callable[..., Span], detail: Any, parents: tuple[Reach, ...], frames: int = 0
 ) -> Reach:
-    """Return the one expression of its kind, which reads up to so many frames of a parent."""
+    """Return the unique expression with this key; `frames` bounds the frames of a parent that one frame adds."""
     key = (*detail, *parents)
     known = _EXPRESSIONS.get(key)
     if known is None:
@@ -340,7 +342,7 @@ def _over_all(total: int, span: Span) -> Span:
 
 
 def _sliding(extreme: np.ufunc, values: np.ndarray, length: int, dilation: int) -> np.ndarray:
-    """Return the extreme of every window of ``length`` values, ``dilation`` apart, by windows of doubling length."""
+    """Return the maximum or minimum of each window of `length` values with a step of `dilation`, by doubling."""
     width = 1
     while 2 * width <= length:
         values = extreme(values[: max(len(values) - width * dilation, 0)], values[width * dilation :])
@@ -350,7 +352,7 @@ def _sliding(extreme: np.ufunc, values: np.ndarray, length: int, dilation: int) 
 
 
 def union(reaches: Iterable[Reach | None]) -> Reach | None:
-    """Return the reach of a value that depends on several; None stands for no input."""
+    """Return the reach of a value that depends on several values; None reads no input."""
     result = None
     for reach in reaches:
         result = reach if result is None else result if reach is None else result | reach

@@ -393,7 +393,7 @@ class Streamed:
 
     @property
     def delay(self) -> Any:
-        """For each output, the number of frames before frame 0; None for an output known only at the end."""
+        """For each output, the number of frames before frame 0; None if the output is known only at the end."""
         return self._tree(each.delay for each in self._flat.outputs)
 
     @property
@@ -408,7 +408,7 @@ class Streamed:
 
     @property
     def axes(self) -> Any:
-        """For each output, the time axis; None for an output known only at the end."""
+        """For each output, the time axis; None if the output is known only at the end."""
         return self._tree(each.time_axis for each in self._flat.outputs)
 
     @property
@@ -418,7 +418,7 @@ class Streamed:
 
     @property
     def receptive_field(self) -> int | None:
-        """The largest number of input frames that an output frame depends on; None for an infinite memory."""
+        """The largest number of input frames that an output frame depends on; None for an unlimited field."""
         return self._flat.receptive_field
 
     @property
@@ -495,8 +495,8 @@ def _by_name(structure: Any, specs: Sequence[Any], verb: str) -> Mapping[str, An
     if isinstance(tree, dict) and all(isinstance(k, str) and isinstance(v, ArraySpec) for k, v in tree.items()):
         return tree
     raise InputError(
-        f"the streamed function {verb} {jax.tree.structure(tree)}; arrays have names here: stream a function that "
-        f"{verb} one dict of arrays with strings for keys"
+        f"the streamed function {verb} {jax.tree.structure(tree)}, but each array needs a name: stream a function that "
+        f"{verb} one dict of arrays with string keys"
     )
 
 

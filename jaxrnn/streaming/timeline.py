@@ -1,4 +1,8 @@
-"""Timelines: how many frames of a value there are after so many input frames, and when that is certain."""
+"""Timelines: the number of frames of a value after a number of input frames, and the delay that makes frames certain.
+
+Example: ``x[2:]`` has length ``S - 2``. After S input frames there are S - 2 frames, so the last two frames of a
+chunk with delay 0 do not exist yet. With a delay of 2, all frames that a step returns exist: `Timeline.certain` is 2.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,22 @@ import numpy as np
 from jaxrnn.errors import StreamError
 from jaxrnn.streaming.dimensions import UndecidedError, magnitude_of, period_of, value_of
 
-#: Beyond this many frames nothing about a length is tabulated.
+#: The largest number of lengths in a table.
 LARGEST = 1 << 22
 
 
 class Timeline:
     """The frames of one streamed axis, as a function of the number of input frames.
 
-    In the long run, `per_unit` frames come with every unit of input frames, the unit being the smallest pulse.
+    For long recordings, each unit of input frames adds `per_unit` frames. A unit is the smallest pulse.
 
     Attributes:
         size: the symbolic dimension of the axis.
-        outer: how often the axis repeats the stream: it is ``outer`` streams, concatenated.
+        outer: number of streams that are concatenated along the axis.
         unit: the smallest pulse, in input frames.
-        per_unit: frames in one unit.
-        certain: the smallest delay for which every frame that is handed out is known to exist.
-        settled: units after which the frames follow `per_unit` exactly.
+        per_unit: frames for each unit.
+        certain: the smallest delay at which every frame of a chunk certainly exists.
+        settled: number of units after which each unit adds exactly `per_unit` frames.
     """
 
     def __init__(self, size: Any, outer: int, unit: int):
@@ -36,7 +40,7 @@ class Timeline:
         if far * unit > LARGEST:
             raise StreamError(f"the length {size} becomes regular only after {far * unit} frames, too late to stream")
         table = np.broadcast_to(self.length(np.arange(0, (far + 2) * unit)), ((far + 2) * unit,))
-        # JAX spells a length for recordings of at least one frame; without any, the spelling may say more than for one.
+        # JAX's expression assumes at least one frame. For no frames, its value may exceed the value for one frame.
         table = np.append(np.minimum(table[0], table[1]), table[1:])
         if np.any(np.diff(table) < 0):
             raise StreamError(f"a time axis of length {size} shrinks as more frames arrive, so it cannot be streamed")
@@ -57,18 +61,18 @@ class Timeline:
         return Fraction(self.per_unit, self.unit)
 
     def length(self, total: Any) -> Any:
-        """The number of frames of one stream after ``total`` input frames: an integer, an array or traced."""
+        """Return the number of frames of one stream after `total` input frames, which may be traced."""
         return value_of(self.size, total) // self.outer
 
 
 class Clock:
-    """All timelines of one traced function.
+    """The timelines of one traced function.
 
     Args:
-        unit: what they share, which fits every stride: a common multiple of the periods of all sizes.
-        multiple: input frames in a frame of the trace.
-        allow: ``lengths -> bool``: the numbers of frames of the trace that recordings may have.
-        most: the largest of these; None if there is no largest.
+        unit: the smallest pulse, a common multiple of the periods of all sizes.
+        multiple: input frames for each frame of the trace.
+        allow: ``lengths -> bool``, True for lengths that recordings may have, in frames of the trace.
+        most: the largest allowed length, or None.
     """
 
     def __init__(self, unit: int, multiple: int, allow: Callable[[np.ndarray], np.ndarray], most: int | None):
@@ -76,7 +80,7 @@ class Clock:
         self._allow, self._most = allow, most
 
     def lengths(self, least: int) -> list[int]:
-        """Return up to four lengths that recordings may have, from ``least`` on if possible, which end differently."""
+        """Return up to four allowed lengths, from `least` on if possible, that end at different places in a unit."""
         span = 4 * self.unit + 1024
         begin = least if self._most is None else max(0, min(least, self._most - 4 * self.unit))
         lengths = np.arange(begin, begin + span)
@@ -90,12 +94,12 @@ class Clock:
         return Timeline(size, outer, self.unit)
 
     def timeline(self, size: Any, outer: int = 1) -> Timeline:
-        """The timeline of an axis of a symbolic size that holds ``outer`` streams."""
+        """Return the timeline of an axis of symbolic size that holds `outer` streams."""
         return self._timeline(str(size), outer, size)
 
 
 def smallest_period(size: Any) -> int:
-    """The smallest number of frames after which a dimension has, in the long run, grown by the same whole number."""
+    """Return the smallest number of frames after which a long dimension grows by the same number."""
     period, start = period_of(size), magnitude_of(size)
     if period > LARGEST or start > LARGEST:
         raise StreamError(f"a time axis of length {size} has a pattern of {period} frames, which is too long to stream")

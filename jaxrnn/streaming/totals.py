@@ -1,11 +1,12 @@
-"""Running totals that do not drift: a total of floats is carried as the sum of two floats.
+"""Running totals without drift: a total of floats is carried as the sum of two floats.
 
-After hours of audio, a float32 total is so large that adding a frame changes only its last digits, or none. So `high`
-holds the rounded total and `low` holds what rounding took from it, which doubles the digits. Totals of types below
-float32 are two float32. Totals of integers, extremes and bits are exact and have no `low`.
+After hours of audio, a float32 total is so large that adding a frame changes only the last digits, or nothing. So
+`high` holds the rounded total, and `low` holds the rounding error, which doubles the number of digits. Totals of
+narrower dtypes are carried as two float32 values. Totals of integers, maxima, minima and bits are exact and have no
+`low`. Example: after ``2**24`` frames of 1.0, a float32 total stays at 16,777,216; here, `low` counts further frames.
 
-Compilers must keep the order of additions, as XLA and ONNX Runtime do. They may fuse a product with an addition and
-round once in place of twice, so the products here are exact before they are added.
+Compilers must keep the order of additions, as XLA and ONNX Runtime do. A compiler may fuse a product and an addition,
+and round once instead of twice, so products are computed exactly before an addition.
 
 Sources: Knuth, "The Art of Computer Programming", volume 2, section 4.2.2 (`_two_sum`); Dekker, "A Floating-Point
 Technique for Extending the Available Precision", 1971 (`_product`); Rump, Ogita and Oishi, "Accurate Floating-Point
@@ -29,21 +30,21 @@ from jaxrnn.streaming.timeline import Timeline
 
 
 class Wide(NamedTuple):
-    """An array as the unevaluated sum of two arrays of one type; `low` is None where it is zero."""
+    """An array as the unevaluated sum of two arrays of one dtype; `low` is None for zero."""
 
     high: Any
     low: Any = None
 
 
 def _two_sum(a: Any, b: Any) -> Wide:
-    """Return the rounded sum of two arrays and its exact rounding error."""
+    """Return the rounded sum of two arrays and the exact rounding error."""
     total = a + b
     part = total - a
     return Wide(total, (a - (total - part)) + (b - part))
 
 
 def _rounded(high: Any, error: Any) -> Wide:
-    """Return a sum whose `high` is rounded from both parts; where the error is NaN, `high` is not finite and stays."""
+    """Round the sum of both parts into `high`. If the error is NaN, `high` is not finite and stays."""
     known = lax.eq(error, error)
     total = jnp.where(known, high + error, high)
     return Wide(total, jnp.where(known, error - (total - high), jnp.zeros_like(error)))
@@ -59,7 +60,7 @@ def _sum(a: Wide, b: Wide) -> Wide:
 
 
 def _halves(x: Any) -> tuple[Any, Any]:
-    """Split numbers into two with half the digits each, so that products of the halves are exact."""
+    """Split numbers into two numbers with half the digits, so that products of the halves are exact."""
     info = jnp.finfo(x.dtype)
     bits = (info.nmant - 1) // 2
     if is_plain():  # ONNX has no operator that rounds to fewer bits, and engines do not fuse these operations
@@ -80,10 +81,10 @@ def _product(a: Wide, b: Wide) -> Wide:
 
 
 def _logaddexp(a: Wide, b: Wide) -> Wide:
-    """Add ``log(1 + exp(smaller - larger))`` to the larger number. Parts of a chunk, ``b``, have no `low`."""
+    """Add ``log(1 + exp(smaller - larger))`` to the larger number; `b`, a part of a chunk, has no `low`."""
     swapped = a.high < b.high
     larger, smaller = jnp.where(swapped, b.high, a.high), jnp.where(swapped, a.high, b.high)
-    gap = jnp.where(a.high == b.high, jnp.zeros_like(larger), smaller - larger)  # infinities are equal, too
+    gap = jnp.where(a.high == b.high, jnp.zeros_like(larger), smaller - larger)  # infinities may be equal
     high, error = _two_sum(larger, jnp.log1p(jnp.exp(gap)))
     return _rounded(high, error + jnp.where(swapped, jnp.zeros_like(error), a.low))
 
@@ -101,14 +102,14 @@ def _highest(dtype: Any) -> Any:
 
 
 class _Monoid(NamedTuple):
-    """How two parts join, the neutral element by dtype, and how `Wide` parts join; None if totals are exact."""
+    """An associative operation, its neutral element by dtype, and its form for `Wide` numbers, if any."""
 
     join: Callable[[Any, Any], Any]
     identity: Callable[[Any], Any]
     wide: Callable[[Wide, Wide], Wide] | None = None
 
 
-#: By the last part of a primitive's name.
+#: Monoids, keyed by the last part of the primitive's name.
 _MONOIDS = {
     "sum": _Monoid(lax.add, lambda dtype: 0, _sum),
     "prod": _Monoid(lax.mul, lambda dtype: 1, _product),
@@ -127,25 +128,28 @@ def identity_of(name: str, dtype: Any) -> Any:
 
 
 def _wide_join(kind: str, dtype: Any) -> Callable[[Wide, Wide], Wide] | None:
-    """Return how `Wide` totals of a dtype join; None if totals are exact, and for products of complex numbers."""
+    """Return the operation on `Wide` totals of a dtype; None if totals are exact, and for complex products."""
     return _MONOIDS[kind].wide if jnp.issubdtype(dtype, jnp.inexact if kind == "sum" else jnp.floating) else None
 
 
 def carried_as(kind: str, dtype: Any) -> np.dtype:
-    """Return the dtype in which a total is carried: float32 for lower precision, else its own."""
+    """Return the dtype of the carried total: float32 for narrower floats, otherwise the same dtype."""
     dtype = np.dtype(dtype)
     return np.dtype(np.float32) if dtype.itemsize < 4 and _wide_join(kind, dtype) else dtype
 
 
 class Total:
-    """A total over the frames of a stream: its entries of the state, read at the start and stored by each method.
+    """A running total over the frames of a stream, with its state entries.
+
+    The constructor reads the entries, and each method stores the new values.
 
     Args:
         run: the pass.
         kind: the last part of the primitive's name, such as "sum", "prod" or "max".
         shape: the shape of the total.
         dtype: the dtype of the results.
-        timeline, delay: those of the chunk of frames.
+        timeline: timeline of the chunk of frames.
+        delay: delay of the chunk of frames.
     """
 
     def __init__(self, run: Pass, kind: str, shape: Sequence[int], dtype: Any, timeline: Timeline, delay: int):
@@ -160,7 +164,7 @@ class Total:
         self._before = Wide(*(value for _, value in entries))
 
     def after_each(self, x: Any, axis: int, cumulate: Callable[[Any], Any]) -> Any:
-        """Return the total after each frame of a chunk; ``cumulate`` computes running totals of such an array."""
+        """Return the total after each frame of a chunk; `cumulate` computes running totals of an array."""
         x = x.astype(self._carried)
         if x.shape[axis] == 1:
             part = Wide(x)
@@ -171,7 +175,7 @@ class Total:
         return self._add(part, lambda running: lax.slice_in_dim(running, x.shape[axis] - 1, None, axis=axis))
 
     def after_all(self, x: Any, axes: Sequence[int], time: int, reduce: Callable[[Any, Sequence[int]], Any]) -> Any:
-        """Return the total after a chunk, reduced over several axes by ``reduce``; ``time`` is the time axis."""
+        """Return the total after a chunk, reduced over several axes by `reduce`; `time` is the time axis."""
         x = x.astype(self._carried)
         if self._wide is _sum:
             return self.after(*(reduce(part, axes) for part in _exact_parts(x, axes)))
@@ -181,7 +185,7 @@ class Total:
         return self.after(*(part[-1] for part in _products(frames, 0)))
 
     def after(self, high: Any, low: Any = None) -> Any:
-        """Return the total after one more part, which a chunk was reduced to."""
+        """Return the total after one more part, which is the reduction of a chunk."""
         self._run.facts.sinks.append(self._frames)
         return self._add(Wide(high.astype(self._carried), low), lambda total: total)
 
@@ -193,9 +197,9 @@ class Total:
 
 
 def _exact_parts(x: Any, axes: Sequence[int]) -> tuple[Any, ...]:
-    """Split numbers into large parts, whose sums along some axes need no rounding, and small rests.
+    """Split numbers into large parts, whose sums along some axes are exact, and small remainders.
 
-    Numbers are not split if one of them is not finite, or if their sum may overflow.
+    Numbers are not split if one number is not finite, or if their sum may overflow.
     """
     if math.prod(x.shape[axis] for axis in axes) == 1:
         return (x,)
@@ -208,10 +212,10 @@ def _exact_parts(x: Any, axes: Sequence[int]) -> tuple[Any, ...]:
 
 
 def _products(x: Any, axis: int) -> Wide:
-    """Compute running products as usual, and their errors from each product and the one before it."""
+    """Compute running products, and their errors from each product and its predecessor."""
     high = lax.cumprod(x, axis)
     before = lax.slice_in_dim(high, 0, x.shape[axis] - 1, axis=axis)
     before = jnp.concatenate([jnp.ones_like(lax.slice_in_dim(x, 0, 1, axis=axis)), before], axis)
     exact = _product(Wide(before), Wide(x))
-    off = ((exact.high - high) + exact.low) / high  # not finite only from where on the products are not, or are 0
+    off = ((exact.high - high) + exact.low) / high  # finite unless a product is 0 or not finite
     return Wide(high, lax.stop_gradient(high * lax.cumsum(off, axis)))

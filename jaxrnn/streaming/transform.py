@@ -1,4 +1,8 @@
-"""`stream`: from a function over all of time to one over a pulse of frames."""
+"""`stream`: traces a function over a whole recording with a symbolic length, and returns its streaming form.
+
+Functions may be Flax NNX modules, Equinox modules, or ``apply`` of a linen module. Flax is looked up among the loaded
+modules only, because an object of a package exists only if the package is loaded.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ from jaxrnn.streaming.passes import Placeholder
 from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
 from jaxrnn.streaming.streamed import Streamed
 
-#: What stands in frames that do not exist; tests put NaN there.
+#: Values in frames that do not exist; tests replace the values by NaN.
 PLACEHOLDER = Placeholder()
 
 
@@ -41,10 +45,10 @@ def stream(
     multiple: int = 1,
     constraints: Sequence[str] = (),
 ) -> Streamed:
-    """Turn a function over a whole recording into one that runs on pulses of it, so many frames a step, exactly.
+    """Turn a function over a whole recording into an exact streaming function over pulses of frames.
 
-    For every length of the recording, and however it is cut, the outputs of `Streamed.step` and `Streamed.flush`,
-    concatenated, less the first `Streamed.delay` frames, are those of the function on the whole recording.
+    For every length and every division into pulses, concatenate the outputs of `Streamed.step` and `Streamed.flush` and
+    drop the first `Streamed.delay` frames: the result equals the output of the function on the whole recording.
 
     Example::
 
@@ -57,27 +61,29 @@ def stream(
         y, state = jax.jit(streamed.step)(None, state, frames)  # float32[4, 2]
 
     Args:
-        function: ``function(x)``, or ``function(params, x)`` where ``params`` are given; pure, of pytrees of arrays. A
-            Flax NNX or Equinox module will do: its arrays are constants then, and what it changes in itself is dropped.
-        example: an example of x: arrays, or ``jax.ShapeDtypeStruct``. Where leaves have different numbers of frames,
-            each must have a multiple of the smallest number: one second may be 100 frames of features and 16,000
-            samples. The numbers themselves do not matter.
-        axes: the time axis of each leaf of x, as an integer or a pytree of them (a prefix of x); None for leaves that
-            are constant in time.
+        function: a pure ``function(x)``, or ``function(params, x)`` with `params`, of pytrees of arrays. Flax NNX and
+            Equinox modules are accepted: their arrays become constants, and changes that a module makes to itself are
+            lost.
+        example: an example of x: arrays, or ``jax.ShapeDtypeStruct``. Leaves may have different numbers of frames if
+            each number is a multiple of the smallest: one second may be 100 frames of features and 16,000 samples. Only
+            the ratios matter.
+        axes: the time axis of each leaf of x, as an integer or a pytree of integers (a prefix of x); None for leaves
+            that are constant in time.
         params: an example of the parameters.
-        pulse: input frames in each step, those of the leaf with the fewest frames; by default the fewest that fit.
-        multiple: what every length is a multiple of, for functions that work on such lengths only.
-        constraints: what the function may take for granted of the number S of input frames (in units of ``multiple``),
-            such as ``"S >= 3"``, ``"S <= 500"`` or ``"mod(S, 2) == 0"``; an error asks for them. Other recordings are
-            refused: by `Streamed.run`, by `Streamed.flush`, and by a step that goes beyond the largest number.
-            Compiled functions cannot raise errors, and give NaN (0 in types without it) there.
+        pulse: input frames in each step, counted in the leaf with the fewest frames. Default: the smallest pulse that
+            fits.
+        multiple: every length is a multiple of this number. Required for functions that only accept such lengths.
+        constraints: assumptions about the number S of input frames (in units of ``multiple``), such as ``"S >= 3"``,
+            ``"S <= 500"`` or ``"mod(S, 2) == 0"``; an error suggests the constraints that a function needs. Other
+            lengths are refused by `Streamed.run`, by `Streamed.flush`, and by a step beyond the largest length.
+            Compiled functions cannot raise errors and return NaN (0 for integers) instead.
 
-    Positions in time and lengths, where the function uses them as values, are counted in 64 bits if ``jax_enable_x64``
-    is set here, else in 32.
+    Positions in time and lengths that the function uses as values are 64-bit integers if ``jax_enable_x64`` is set
+    during this call, otherwise 32-bit integers.
 
     Raises:
-        StreamError: part of the function needs all of the future, or has no rule; names it, and what to do. Or the
-            pulse does not fit the strides; names the smallest pulses that do.
+        StreamError: part of the function needs the unbounded future, or has no rule; the error names this part and a
+            remedy. Or the pulse does not fit the strides; the error names pulses that fit.
     """
     callee = as_function(function)
     whole = callee if params is not None else (lambda _, x: callee(x))
@@ -97,19 +103,19 @@ def stream(
     multiple = operator.index(multiple)
     allowed = Lengths(constraints)
     shapes, of_params = jax.tree.map(shape_of, (example, params))
-    # 64-bit types and products are what they are here and now, whatever they are where the result is called.
+    # The types are the types during this call, not the types when the result is called.
     types = Types.here()
 
     label = f"the stream of {_name_of(function)}"
 
     def plan(times: int = 1, more: tuple[str, ...] = ()) -> Plan:
-        """The plan for lengths that are ``times`` as large multiples, under more constraints."""
+        """Return the plan for lengths that are multiples of `times`, under more constraints."""
         try:
             lengths = Lengths((*allowed.constraints, *more)) if more else allowed
         except StreamError as error:
             raise UndecidedError(str(error)) from error
         known = lengths.constraints
-        while True:  # as long as JAX does not know of sizes what follows from others
+        while True:  # until JAX knows all implied equalities of sizes
             scope = _scope_of(known)
             leaves = []
             for (path, leaf), axis in zip(paths, places, strict=True):
@@ -131,7 +137,7 @@ def stream(
             known = (*known, *facts)
 
     def works(count: int) -> bool:
-        """Whether the function can be traced on so many frames."""
+        """Return True if the function can be traced for this number of frames."""
         inputs = []
         for (_, leaf), axis in zip(paths, places, strict=True):
             shape = list(np.shape(leaf))
@@ -140,7 +146,7 @@ def stream(
             inputs.append(jax.ShapeDtypeStruct(tuple(shape), shape_of(leaf).dtype))
         try:
             jax.eval_shape(whole, of_params, jax.tree.unflatten(structure, inputs))
-        except Exception:  # whatever a function raises on arrays that do not fit
+        except Exception:  # the function may raise any error for a wrong length
             return False
         return True
 
@@ -150,7 +156,7 @@ def stream(
         except UndecidedError as error:
             cause = error.__cause__
             if hint := advice(error, plan, multiple, allowed.most):
-                # What JAX says of its own functions is no help with a file.
+                # JAX's text about its functions does not help the reader of a file.
                 place = getattr(cause, "place", "")
                 said = f"{place}: it does not work for every length; {hint}"
                 raise StreamError(said if place else whole_message(error, f"; {hint}")) from cause or error
@@ -169,7 +175,7 @@ def stream(
 
 
 def _about_fixed(frames: int, *, is_file: bool) -> str:
-    """What to do about a length that is written into a function or a file."""
+    """Return a hint for a length that is fixed in a function or file."""
     if is_file:
         return (
             f"the exporter fixed the length {frames}: export the model with an open (dynamic) time axis, and sizes in "
@@ -179,10 +185,10 @@ def _about_fixed(frames: int, *, is_file: bool) -> str:
 
 
 def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:
-    """The stream of a model, traced again in a compute dtype.
+    """Return the stream of a model, traced again with a compute dtype.
 
     Raises:
-        InputError: nothing in the function is a product of a model, so that it computes as it is written.
+        InputError: the function contains no product of a model, so the compute dtype has no effect.
     """
     low = _traced_in(streamed, products=dtype)
     if low.fingerprint == streamed.fingerprint:
@@ -191,31 +197,30 @@ def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:
 
 
 def in_plain_forms(streamed: Streamed) -> Streamed:
-    """The stream traced again in plain forms, as an ONNX graph has it.
+    """Return the stream, traced again in plain forms, as an ONNX graph needs.
 
-    Its state has the same entries by name; each is an array of its own, in the order of axes that its values have.
+    The state entries have the same names. Each entry is a separate array, with the axes in the order of its value.
     """
     return _traced_in(streamed, plain=True)
 
 
 def _traced_in(streamed: Streamed, **types: Any) -> Streamed:
-    """The stream traced again, in other types or forms."""
+    """Trace the stream again, with other types or forms."""
     recipe, (pulse,) = streamed.__reduce__()
     assert isinstance(recipe, Recipe)
     return dataclasses.replace(recipe, types=dataclasses.replace(recipe.types, **types))(pulse)
 
 
 def _scope_of(constraints: Sequence[str]) -> Any:
-    """The scope of the symbol, under constraints."""
     try:
         return jax.export.SymbolicScope(constraints)
     except ValueError as error:
-        raise StreamError(f"constraints must be such as 'S >= 3': {first_line(error)}") from error
+        raise StreamError(f"constraints must look like 'S >= 3': {first_line(error)}") from error
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Streams a function again as it was streamed before: what a pickle of the result holds."""
+    """The arguments of `stream` and the types of the trace; a pickle of the result holds a recipe."""
 
     function: Callable[..., Any]
     example: Any
@@ -226,7 +231,7 @@ class Recipe:
     types: Types
 
     def __call__(self, pulse: int) -> Streamed:
-        """The streamed function in pulses of this size."""
+        """Stream the function again, with this pulse."""
         with self.types.in_force():
             return stream(
                 self.function,
@@ -255,18 +260,17 @@ class Recipe:
 
 
 def _name_of(function: Any) -> str:
-    """What messages call a function."""
     if isinstance(function, functools.partial):
         return _name_of(function.func)
     return getattr(function, "__name__", type(function).__name__)
 
 
 def _axes_of(axes: Any, example: Any) -> list[int | None]:
-    """The time axis of every leaf, counted from the front."""
+    """Return the time axis of each leaf, counted from the front."""
     try:
         whole = jax.tree.broadcast(axes, example, is_leaf=lambda item: item is None)
     except ValueError as error:
-        raise StreamError(f"axes must be an integer, or a pytree of them that fits the example: {error}") from error
+        raise StreamError(f"axes must be an integer, or a pytree of integers that fits the example: {error}") from error
     result: list[int | None] = []
     for (path, leaf), axis in zip(
         jax.tree_util.tree_flatten_with_path(example)[0],
@@ -282,16 +286,16 @@ def _axes_of(axes: Any, example: Any) -> list[int | None]:
     return result
 
 
-#: What tracing raises where a function asks for what is no array of JAX, besides errors of its own.
+#: Errors that tracing raises if a function cannot work on traced arrays.
 _UNTRACEABLE = (TypeError, AssertionError, NotImplementedError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
 def trace_over_time(function: Callable[..., Any], params: Any, whole: Any) -> tuple[Any, Any]:
-    """The jaxpr of a function whose arrays have a symbolic dimension, and the tree of its outputs.
+    """Trace a function of arrays with a symbolic dimension; return the jaxpr and the pytree of the outputs.
 
     Raises:
-        UndecidedError: the length does not let it be traced; what JAX raised is the cause.
-        JaxrnnError: what the function raised.
+        UndecidedError: the function cannot be traced for every length; the cause is JAX's error.
+        JaxrnnError: the function raised this error.
     """
     try:
         return trace_nested(function, params, whole)
@@ -304,11 +308,11 @@ def trace_over_time(function: Callable[..., Any], params: Any, whole: Any) -> tu
 
 
 def hint_for_error(error: UndecidedError, function: Callable[..., Any], params: Any, example: Any) -> str:
-    """What to do about an error of tracing, whatever the lengths.
+    """Return a hint for an error of tracing that does not depend on the length.
 
     Raises:
-        Exception: what the function raised, where it fails on the example too, or a node of a model did.
-        StreamError: JAX cannot trace it at all.
+        Exception: the error of the function, if the function also fails on the example, or of a node of a model.
+        StreamError: JAX cannot trace the function at all.
     """
     cause = error.__cause__
     if cause is None:
@@ -339,7 +343,7 @@ def _said_of(error: Exception, what: str) -> str:
     return "\n".join([f"the function {what}{at}: {kind}{first.rstrip('.')}", *rest])
 
 
-#: How a function takes the parameters of an NNX module apart from the rest of it, which it works on a copy of.
+#: Code that separates the parameters of an NNX module from its other variables.
 _MERGED = (
     "graph, params, rest = nnx.split(module, nnx.Param, ...) and "
     "jaxrnn.stream(lambda params, x: nnx.merge(graph, params, rest, copy=True)(x), ..., params=params)"
@@ -347,20 +351,20 @@ _MERGED = (
 
 
 def as_function(function: Any) -> Callable[..., Any]:
-    """What is traced of what a caller gives.
+    """Return the function that is traced for a function or module.
 
-    The variables of an NNX module belong to the trace that they were made in, and a call may change them: counters of
-    random numbers, running statistics. So a copy of it is called, one for each trace, and its changes are dropped.
+    The variables of an NNX module belong to the trace that created them, and a call may change them, such as random
+    counters and running statistics. So each trace calls a copy of the module, and changes are lost.
 
     Raises:
-        StreamError: it is a linen module, which has no parameters of its own.
+        StreamError: the module is a linen module, which holds no parameters.
     """
     if isinstance(function, functools.partial):
         return functools.partial(as_function(function.func), *function.args, **function.keywords)
     nnx, linen = sys.modules.get("flax.nnx"), sys.modules.get("flax.linen")
     if linen is not None and isinstance(function, linen.Module) and function.scope is None:
         raise StreamError(
-            f"a linen module such as {type(function).__name__} has no parameters of its own: write "
+            f"a linen module such as {type(function).__name__} has no parameters: write "
             "jaxrnn.stream(module.apply, ..., params=variables), with variables = module.init(key, x)"
         )
     module = getattr(function, "__self__", function)
@@ -377,7 +381,7 @@ def as_function(function: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Inside, an NNX module that a function closes over and changes is an error that says what to write instead."""
+    """Turn Flax's error about an NNX module that a closure changes into an error with a remedy."""
     try:
         yield
     except Exception as error:
@@ -392,10 +396,10 @@ def explained() -> Iterator[None]:
 
 
 def check_params(params: Any) -> None:
-    """See that all parameters are arrays.
+    """Check that all parameters are arrays.
 
     Raises:
-        StreamError: a leaf is none; names it, and how to take a module of Equinox apart.
+        StreamError: a leaf is not an array; the error shows how to partition an Equinox module.
     """
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         if not hasattr(leaf, "dtype") and not isinstance(leaf, (bool, int, float, complex, np.generic)):

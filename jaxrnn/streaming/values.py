@@ -1,6 +1,10 @@
-"""What flows through the interpreter of `stream`: chunks of streamed values, values known at the end, and known ones.
+"""Values in the interpreter of `stream`: chunks of frames, final values, deferred values, and static values.
 
-Everything else, a parameter or what is computed from parameters alone, is a plain array: it is the same in every step.
+Other values, such as parameters, are plain arrays, which are the same in every step.
+
+Example of late frames: ``jnp.concatenate([x[2:3], x])`` puts a copy of frame 2 first. The copy has index 0, but is
+known only after three frames have come. Its chunk has `Late` frames: the array holds a placeholder at index 0, and
+`Late.array` holds the copy. Rules without support for late frames get a delayed chunk instead (`Pass.on_time`).
 """
 
 from __future__ import annotations
@@ -25,10 +29,10 @@ Affine = tuple[int, np.ndarray]
 
 @dataclass(frozen=True)
 class Late:
-    """The first frames of a value that come before they are known, such as a copy of frame 0 in front of a stream.
+    """The first frames of a chunk if they become known only later, such as a copy of frame 2 in front of a stream.
 
     Attributes:
-        array: these frames, with time on the axis of the chunk.
+        array: these frames; the time axis is the axis of the chunk.
         since: units of input after which the frames are known.
     """
 
@@ -37,30 +41,30 @@ class Late:
 
     @property
     def first_pass(self) -> int:
-        """The pass of one unit, counted from 0, at the end of which the frames are known."""
+        """The index of the first pass of one unit after which the frames are known."""
         return math.ceil(self.since) - 1
 
 
 @brief
 @dataclass(frozen=True)
 class Chunk:
-    """The frames of a streamed value that one step handles: frames ``[n*q - delay, n*q - delay + q)`` in step n.
+    """The frames of a streamed value in one step: frames ``[n*q - delay, n*q - delay + q)`` in step n.
 
-    ``delay`` None means that all frames are equal, so that they align with anything; the array then holds one.
+    With ``delay=None``, all frames are equal, and the array holds a single frame.
 
     Attributes:
-        array: frames along ``axis``; where ``timeline.outer`` is above 1, that many streams, concatenated.
+        array: frames along `axis`. If ``timeline.outer > 1``, the axis holds several streams, concatenated.
         axis: the time axis.
-        timeline: how many frames exist.
-        delay: frames that come before frame 0.
-        reach: what a frame depends on; None where it depends on no input at all.
-        affine: for integers that count frames, scale and offsets: frame i holds ``scale * i + offsets``. The offsets
-            are known, of the array's rank, with one frame.
-        late: frames that `array` does not have yet, from frame 0 on. Rules that do not know of late frames get chunks
-            without them (`Pass.on_time`).
-        lineage: stands for what the array holds. New content has one of its own, which slices of it along time share,
-            at other delays and with facts of their own. The function alone decides that, so it is the same in every
-            pass; whether two arrays are one object is not.
+        timeline: the number of frames that exist.
+        delay: number of frames before frame 0.
+        reach: input frames that each frame depends on; None if no input is read.
+        affine: scale and offsets of integers that count frames: frame i holds ``scale * i + offsets``. The offsets are
+            static, with the rank of the array and one frame.
+        late: the first frames, if `array` does not contain them yet. Rules without support for late frames get a
+            delayed chunk (`Pass.on_time`).
+        lineage: an identity of the content. New content has a new lineage. Slices share the lineage, with different
+            delays and facts. Only the function determines lineages, so all passes find the same lineages; identity of
+            arrays does not have this property.
     """
 
     array: Any
@@ -74,30 +78,30 @@ class Chunk:
 
     @property
     def outer(self) -> int:
-        """How many streams are concatenated along the axis."""
+        """The number of streams that are concatenated along the axis."""
         return self.timeline.outer
 
     @property
     def frames(self) -> int:
-        """Frames of one stream in the chunk."""
+        """The number of frames of one stream in the chunk."""
         return self.array.shape[self.axis] // self.outer
 
     def holding(self, array: Any, axis: int | None = None) -> Chunk:
-        """The same frames with other content, perhaps elsewhere in the layout."""
+        """Return a chunk with the same frames and another array, perhaps with another time axis."""
         return Chunk(array, self.axis if axis is None else axis, self.timeline, self.delay, self.reach)
 
 
 @brief
 @dataclass(frozen=True)
 class FinalValue:
-    """A value that is known when the stream ends: a final carry, a sum over all of time.
+    """A value that is known when the stream ends, such as a final carry or a sum over time.
 
-    In a step, the array holds what the value would be if the stream ended there.
+    In a step, the array holds the value for a stream that ends here.
 
     Attributes:
         array: the value.
-        since: units of input after which it stays as it is, as the first frame does; None where the end settles it.
-        reach: the input frames that the value depends on; None where it depends on no input.
+        since: units of input after which the value is final, as for the first frame; None if only the end decides.
+        reach: the input frames that the value depends on; None if no input is read.
     """
 
     array: Any
@@ -105,12 +109,12 @@ class FinalValue:
     reach: Reach | None = None
 
     def holding(self, array: Any) -> FinalValue:
-        """Another value that is known when this one is."""
+        """Return a value with another array that is known at the same time."""
         return FinalValue(array, self.since, self.reach)
 
 
 def settled_since(values: Iterable[Any]) -> Fraction | None:
-    """Units after which what is computed from values that are no streams stays as it is; None if only the end does."""
+    """Return the units after which a result of values that are not streams is final; None if only the end decides."""
     since = [
         value.since if isinstance(value, FinalValue) else None if is_length(value) else Fraction(0) for value in values
     ]
@@ -119,17 +123,17 @@ def settled_since(values: Iterable[Any]) -> Fraction | None:
 
 
 def reach_of(values: Iterable[Any]) -> Reach | None:
-    """Return the reach of what is computed from values that are not streams."""
+    """Return the reach of a result of values that are not streams."""
     return union(value.reach for value in values if isinstance(value, FinalValue))
 
 
 @dataclass(frozen=True)
 class Deferred:
-    """A value that cannot be streamed, nor what is computed from it, which matters only if it is chosen in the end.
+    """A value that cannot be streamed. The error is raised only if the value is used in the end.
 
     Attributes:
-        error: why.
-        backwards: whether it counts down from the end.
+        error: the error.
+        backwards: True if the value counts down from the end.
     """
 
     error: StreamError
@@ -137,17 +141,17 @@ class Deferred:
 
 
 def is_static(value: Any) -> bool:
-    """Whether a value is known while tracing: a NumPy array, of dtype object where it holds symbolic dimensions."""
+    """Return True if a value is known while tracing: a number or NumPy array, perhaps of symbolic dimensions."""
     return isinstance(value, (np.ndarray, np.generic, int, float, bool))
 
 
 def is_length(value: Any) -> bool:
-    """Whether a known value depends on the length of the stream."""
+    """Return True if a static value depends on the length of the stream."""
     return isinstance(value, np.ndarray) and value.dtype == object
 
 
 def static_integer(value: Any) -> Any:
-    """The one integer or symbolic dimension of a known value; None where it is not known."""
+    """Return a static value of one element as an integer or symbolic dimension; otherwise None."""
     if not is_static(value) or np.size(value) != 1:
         return None
     item = np.asarray(value).reshape(-1)[0]
@@ -157,12 +161,12 @@ def static_integer(value: Any) -> Any:
 
 
 def along(vector: Any, axis: int, rank: int) -> Any:
-    """A vector along one axis of an array of a rank."""
+    """Reshape a vector to lie along one axis of an array of the given rank."""
     return jnp.reshape(vector, [-1 if index == axis else 1 for index in range(rank)])
 
 
 def split_outer(array: Any, chunk: Chunk) -> Any:
-    """The array with streams that share its time axis on an axis of their own, in front of the time axis."""
+    """Move streams that share the time axis to a separate axis in front of the time axis."""
     if chunk.outer == 1:
         return array
     shape = list(array.shape)

@@ -18,7 +18,7 @@ REASONS = (
     "it reverses time, so its first frame is the last of the stream",
     "it runs backwards in time, from the last frame",
     "it uses a value in every frame that is known only when the stream has ended",
-    "they arrive at another rate than this length grows|its windows advance at another rate",
+    "frames arrive at a rate that differs from this length|its windows advance at a rate that differs",
     # JAX cannot say whether two lengths are equal.
     "cannot be traced for every length of its time axis: AssertionError: Incompatible reduction dimensions",
     # Of recordings so short that a length does not grow with them yet.

@@ -1,4 +1,7 @@
-"""Streaming rules, one for each primitive: how it runs on the frames of one step (`jaxrnn.streaming.register`)."""
+"""Streaming rules: one function for each primitive, which runs the primitive on the frames of one step.
+
+`jaxrnn.streaming.register` adds a rule.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from jaxrnn.streaming.rules import control, elementwise, indexing, movement, rec
 
 __all__ = ["RULES"]
 
-#: Calls are inlined, and lengths counted, whether or not a stream enters.
+#: Primitives whose rule also runs without streamed operands.
 _ALWAYS = {*control.INLINED, "dim_as_value"}
 
 for _family in (elementwise, movement, time, indexing, windows, reductions, recurrence, control):

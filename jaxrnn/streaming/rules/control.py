@@ -1,4 +1,7 @@
-"""Loops over other axes, branches and calls of inner functions."""
+"""Rules for control flow that time passes through: loops over other axes, branches, and calls of inner functions.
+
+The body of a loop or branch exchanges arrays only, so chunks cross the boundary as a `Template` and an array.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +30,19 @@ from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import scan_over_time
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue
 
-#: A loop whose iterations differ in delay is written out up to so many of them.
+#: The largest number of iterations with different delays that are unrolled.
 LONGEST = 128
 
 
 def scan(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """A scan, over time or over another axis."""
+    """Stream a scan over time or over another axis."""
     if is_symbolic(equation.params["length"]):
         return scan_over_time(run, equation, operands)
     return _around_time(run, equation, operands)
 
 
 def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
-    """A scan over another axis, with time inside: the body runs on chunks, with one state for each iteration."""
+    """Stream a scan over another axis: the body runs on chunks, with separate state for each iteration."""
     refuse_final_values(run, operands)
     body, length, reverse = (equation.params[key] for key in ("jaxpr", "length", "reverse"))
     consts, carries = scan_parts(equation)
@@ -53,7 +56,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     states = {name: value for name, value in (run.state or {}).items() if name.startswith(prefix)}
 
     def attempt(carry_kinds: list[Template]) -> list[Any]:
-        """The results of the loop for such carries."""
+        """Run the loop with these templates of the carry."""
         results: list[Template] = []
 
         def step(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
@@ -77,8 +80,8 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
             *(made(run, kind, array, 1) for kind, array in zip(results[carries:], outs, strict=True)),
         ]
 
-    # Carries take on what the body makes of them; where that never settles, the iterations differ. What one pass has
-    # found, the next one begins with.
+    # Repeat with the templates that the body returns, until the templates stop changing. If they never do, unroll the
+    # loop. Later passes begin with the templates that an earlier pass has found.
     key = id(equation), prefix, *(Template.of(value).is_same_as for value in operands)
     become = run.facts.carries.setdefault(key, (equation, []))[1]
     for trip in range(3):
@@ -92,7 +95,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
 
 
 class _UnsettledError(Exception):
-    """Carries are other values after an iteration than before it, of these kinds."""
+    """Raised if an iteration changes the templates of the carry; holds the new templates."""
 
     def __init__(self, kinds: list[Template]):
         super().__init__()
@@ -100,7 +103,7 @@ class _UnsettledError(Exception):
 
 
 def _join(run: Pass, value: Any, kind: Template) -> Any:
-    """A carry that can also hold what the body makes of it."""
+    """Convert a carry so that the carry can also hold the result of an iteration."""
     if kind.chunk is None:
         return value
     if not isinstance(value, Chunk):
@@ -116,7 +119,7 @@ def _join(run: Pass, value: Any, kind: Template) -> Any:
 def _written_out(
     run: Pass, equation: JaxprEqn, inner: Any, prefix: str, fixed: Any, carry: list[Any], xs: Any
 ) -> list[Any]:
-    """The iterations one by one, each with delays of its own."""
+    """Unroll a loop whose iterations have different delays."""
     length, reverse = equation.params["length"], equation.params["reverse"]
     if length > LONGEST:
         run.refuse(
@@ -148,9 +151,9 @@ def _written_out(
 
 
 def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """A loop of unknown length: time may pass through it, if it keeps nothing from frame to frame.
+    """Stream a loop of unknown length whose body keeps no state.
 
-    Its condition may be one for each frame, as `jax.vmap` makes it: a frame then stays as it is once its own is false.
+    With `jax.vmap`, the condition may differ between frames: a frame stays unchanged once its condition is False.
     """
     refuse_final_values(run, operands)
     params = equation.params
@@ -167,14 +170,13 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         results = interpret(child, part, values)
         if child.new:
             run.refuse(
-                "its body remembers past frames, or sums over time, and its number of rounds is not known while "
-                "tracing",
+                "its body remembers past frames, or sums over time, and its number of iterations is not static",
                 "use a loop of known length (lax.scan, or fori_loop with constant bounds)",
             )
         return child, results
 
     def going(arrays: Any) -> Any:
-        """The condition: one for all, or one for each frame (and other rows in front), false where none exists."""
+        """Return the condition: a scalar, or one value for each frame (and row), False in frames that do not exist."""
         child, (value,) = inner(params["cond_jaxpr"], [*test_consts, *around(kinds, arrays)])
         return child.fill(child.spread(value), False).array if isinstance(value, Chunk) else array_of(value)
 
@@ -183,7 +185,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         values = [child.spread(value) if isinstance(value, Chunk) else value for value in values]
         if any(Template.of(a).is_same_as[:4] != kind.is_same_as[:4] for a, kind in zip(values, kinds, strict=True)):
             run.refuse(
-                "a round changes the time axis or the delay of its carry",
+                "an iteration changes the time axis or the delay of its carry",
                 "start with arrays that have the time axis that the body returns",
             )
         here = going(arrays)
@@ -200,10 +202,10 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 
 def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]:
-    """A choice that is the same in every step, that by platform too; the branches keep state each for itself."""
+    """Stream a choice that is the same in every step, also by platform; each branch has separate state."""
     refuse_final_values(run, [index, *operands])
     branches, platforms = equation.params["branches"], platforms_of(equation)
-    # A choice by platform is no part of the model: what else bears its name keeps it, whether there is a choice or not.
+    # A choice by platform is not part of the model. Its label must not change the names of other entries.
     prefix = run.unique(f"{run.prefix}{run.here or 'cond'}{'.platform' if platforms else ''}") + "/"
     inputs = [Template.of(value) for value in operands]
 
@@ -251,7 +253,7 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
 
 
 def _reaching(results: list[Template], kinds: list[list[Template]]) -> list[Template]:
-    """Results of one branch, with the reach of all of them."""
+    """Return the templates of one branch, with the union of the reaches of all branches."""
     merged = []
     for result, *choices in zip(results, *kinds, strict=True):
         if result.chunk is not None:
@@ -262,6 +264,7 @@ def _reaching(results: list[Template], kinds: list[list[Template]]) -> list[Temp
 
 
 def _common(run: Pass, choices: Any) -> int | None:
+    """Return the delay of an output, which is the same in all branches; None if the output is not a stream."""
     if any(kind.final for kind in choices):
         run.refuse("a branch returns a value that is known only at the end", "compute it outside of the branch")
     if not all(kind.chunk is not None for kind in choices):
@@ -270,32 +273,33 @@ def _common(run: Pass, choices: Any) -> int | None:
 
 
 def _late(run: Pass, value: Any, delay: int | None) -> Any:
+    """Delay a chunk with separate frames."""
     if not isinstance(value, Chunk) or delay is None:
         return value
     return run.delayed(run.spread(value, delay), delay)
 
 
-#: By primitive, the parameter that holds the inner function.
+#: Names of the parameter that holds the inner function, keyed by primitive.
 INLINED = {**CALLS, "remat2": "jaxpr", "checkpoint": "jaxpr"}
 
 
 def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """A call of an inner function, inlined."""
+    """Inline a call of an inner function."""
     return interpret(run, equation.params[INLINED[equation.primitive.name]], operands, late=True)
 
 
 def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """A function with a derivative rule of its own.
+    """Stream a function with a custom derivative rule.
 
-    Where it keeps no state, the rule is traced too and goes with the function, as on the whole recording. A function
-    that keeps state is rewritten, and so are its derivatives.
+    If the function keeps no state, its derivative rule is traced too and stays attached. Otherwise the function is
+    inlined, and JAX differentiates the streaming form.
     """
     body = equation.params["call_jaxpr"]
     if not any(isinstance(value, Chunk) for value in operands) or any(
         isinstance(value, FinalValue) for value in operands
     ):
         return interpret(run, body, operands)
-    # With one delay, what runs inside needs no buffers.
+    # With equal delays, the inner function needs no buffers.
     operands = tuple(run.together(*operands))
     inputs = [Template.of(value) for value in operands]
     domain = OnePass(run, body, inputs)
@@ -308,7 +312,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 
 def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """An operator as one equation: of elements or rows, it is one of the frames too; else, what it computes."""
+    """Stream an ONNX operator: as one equation if it works on elements or rows, otherwise as its inner function."""
     x, *others = operands
     if isinstance(x, Chunk) and not any(isinstance(value, Chunk | FinalValue) for value in others):
         along, rank = equation.params["along"], x.array.ndim
@@ -321,12 +325,12 @@ def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 
 class OnePass:
-    """The `Domain` of chunks at the moment of one pass, which is what it reads besides its operands.
+    """The `Domain` of chunks in one pass, which holds the arrays of the pass that rules read.
 
     Attributes:
         body: the function.
-        inputs: what it takes.
-        outputs: what it gives, once it was evaluated.
+        inputs: templates of the operands.
+        outputs: templates of the results, after the first evaluation.
     """
 
     def __init__(self, run: Pass, body: Any, inputs: list[Template]):
@@ -337,7 +341,7 @@ class OnePass:
         self.outputs: list[Template] = []
 
     def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
-        """As in `Domain`.
+        """Check the function on shapes, as in `Domain`.
 
         Raises:
             KeepsStateError: the function keeps state.
@@ -348,10 +352,10 @@ class OnePass:
 
     @own_arithmetic()
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Template], operands: Sequence[Any]) -> list[Any]:
-        """The results of the function or of its rules, which keep no state, at the moment that the arrays say.
+        """Evaluate the function or a derivative rule on chunks, with the arrays of the pass.
 
         Raises:
-            KeepsStateError: the function is none of that kind.
+            KeepsStateError: the function keeps state, or its results have different delays.
         """
         rule = jaxpr is not self.body
         child = self.run.child("", None, local=rule, stateless=not rule)
@@ -367,42 +371,42 @@ class OnePass:
         return results
 
     def arrays_of(self, values: Sequence[Any]) -> list[Any]:
-        """As in `Domain`."""
+        """Return the arrays of values, as in `Domain`."""
         return arrays_of(values)
 
     def kinds_of(self, values: Sequence[Any]) -> list[Template]:
-        """As in `Domain`."""
+        """Return the templates of values, as in `Domain`."""
         return [Template.of(value) for value in values]
 
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """What a value is, without its array: a chunk and where it lies, a value known at the end, or (None) an array."""
+    """A value without its array: a chunk, a final value, or (None) an array."""
 
     chunk: Chunk | None = None
     final: bool = False
 
     @classmethod
     def of(cls, value: Any) -> Template:
-        """What a value is."""
+        """Return the template of a value."""
         if isinstance(value, Chunk):
             return cls(dataclasses.replace(value, array=None))
         return cls(final=isinstance(value, FinalValue))
 
     def around(self, array: Any, axis: int = 0) -> Any:
-        """The value of this kind that holds an array, in which time is so many axes further back."""
+        """Return a value with this template and an array, with the time axis moved back by `axis`."""
         if self.chunk is not None:
             return self.chunk.holding(array, self.chunk.axis + axis)
         return FinalValue(array) if self.final else array
 
     @property
     def delay(self) -> int | None:
-        """The delay of a chunk with frames of its own."""
+        """The delay of a chunk with separate frames."""
         return None if self.chunk is None else self.chunk.delay
 
     @property
     def is_same_as(self) -> tuple[Any, ...]:
-        """What must be equal for one to stand for the other."""
+        """A tuple that is equal for templates that can replace each other."""
         if self.chunk is None:
             return (self.final,)
         timeline, reach = self.chunk.timeline, self.chunk.reach
@@ -411,15 +415,15 @@ class Template:
 
 
 def around(kinds: Sequence[Template], arrays: Sequence[Any]) -> list[Any]:
-    """The values of these kinds that hold the arrays."""
+    """Return values with these templates and arrays."""
     return [kind.around(array) for kind, array in zip(kinds, arrays, strict=True)]
 
 
 def array_of(value: Any) -> Any:
-    """The array of a value.
+    """Return the array of a value.
 
     Raises:
-        StreamError: it cannot be streamed.
+        StreamError: the value cannot be streamed.
     """
     if isinstance(value, Deferred):
         raise value.error
@@ -427,12 +431,12 @@ def array_of(value: Any) -> Any:
 
 
 def arrays_of(values: Sequence[Any]) -> list[Any]:
-    """The arrays of values."""
+    """Return the arrays of values."""
     return [array_of(value) for value in values]
 
 
 def templates_of(function: Callable[[Any], list[Any]], arrays: Any) -> list[Template]:
-    """What the values are that a function makes of arrays, without computing them."""
+    """Return the templates of the results of a function of arrays, without computing the results."""
     templates: list[Template] = []
 
     def trial(arrays: Any) -> list[Any]:
@@ -445,13 +449,13 @@ def templates_of(function: Callable[[Any], list[Any]], arrays: Any) -> list[Temp
 
 
 def slice_kind(value: Any) -> Template:
-    """What one slice of a scanned value is: time lies one axis further in front."""
+    """Return the template of one slice of a scanned value, with the time axis one place further to the front."""
     kind = Template.of(value)
     return Template.of(kind.around(None, -1)) if kind.chunk is not None else kind
 
 
 def made(run: Pass, kind: Template, array: Any, further: int = 0) -> Any:
-    """A value of a kind, made anew outside of what only arrays leave; time may lie further back."""
+    """Create a value from a template and a result array, with the time axis moved back by `further`."""
     if kind.chunk is None:
         return array
     chunk = kind.chunk

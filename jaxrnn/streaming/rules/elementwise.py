@@ -1,4 +1,9 @@
-"""Operations on each element, and integers that count frames."""
+"""Rules for operations on each element, for positions in time, and for integers that count frames.
+
+Operands with different delays are first delayed to the largest delay. Integers that count frames are followed exactly
+(`Chunk.affine`), because indexing is written with such integers: ``x[::2]`` reads frames ``2 * i``, and overlapping
+frames are ``hop * i + arange(size)``.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.timeline import LARGEST, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, Deferred, FinalValue, along, is_length, is_static, reach_of
 
-#: What each operation with a singular derivative reads where no frame exists: inside its domain, and not at its edge.
+#: Operand values inside the domain of each operation with a singular derivative, for frames that do not exist.
 # fmt: off
 HARMLESS: dict[str, float] = {
     **dict.fromkeys((
@@ -33,12 +38,12 @@ HARMLESS: dict[str, float] = {
 # fmt: on
 
 
-#: The operands in which a derivative is singular, where it is not so in all of them.
+#: Operands with a singular derivative, for operations in which not all operands have a singular derivative.
 _SINGULAR = {"div": (1,), "rem": (1,), "pow": (0,)}
 
 
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """Any operation on each element alone."""
+    """Stream an operation that works on each element alone."""
     name = equation.primitive.name
     operands = _whole(run, [_settled(equation, value) for value in operands])
     if name == "select_n":
@@ -70,7 +75,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 
 def _same_shape(name: str, arrays: list[Any]) -> list[Any]:
-    """The arrays of equal shape; a scalar stays one where the operation lets it choose or limit whole arrays."""
+    """Broadcast arrays to one shape, except for scalars that choose or limit whole arrays."""
     shape = np.broadcast_shapes(*map(np.shape, arrays))
     return [
         array if np.ndim(array) == 0 and (name == "clamp" or index == 0) else jnp.broadcast_to(array, shape)
@@ -79,7 +84,7 @@ def _same_shape(name: str, arrays: list[Any]) -> list[Any]:
 
 
 def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
-    """The arrays of operands with one time axis, all of the same frames, and a chunk that stands for their result."""
+    """Return the arrays of the operands for the same frames, and a chunk without array that describes the result."""
     chunks = [value for value in operands if isinstance(value, Chunk)]
     like = chunks[0]
     for chunk in chunks[1:]:
@@ -116,16 +121,16 @@ def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
 
 
 def refuse_final_values(run: Pass, operands: Sequence[Any]) -> None:
-    """Refuse to mix a value that is known only at the end into the stream."""
+    """Refuse operands that are known only when the stream ends."""
     if any(isinstance(value, FinalValue) or is_length(value) for value in operands):
         raise unknown_yet(run)
 
 
 def earliest_delay(run: Pass, values: Sequence[Any], timeline: Timeline) -> int:
-    """The smallest delay at which frames of a timeline may use values that are no streams.
+    """Return the smallest delay at which frames may read values that are not streams, such as the first frame.
 
     Raises:
-        StreamError: one of them is known only when the stream has ended.
+        StreamError: a value is known only when the stream ends.
     """
     delay = -LARGEST
     for value in values:
@@ -134,23 +139,23 @@ def earliest_delay(run: Pass, values: Sequence[Any], timeline: Timeline) -> int:
         if isinstance(value, FinalValue):
             if value.since is None:
                 raise unknown_yet(run)
-            # Frame 0 is handed out when more units than delay / per_unit have come.
+            # Frame 0 leaves when more units than delay / per_unit have come.
             delay = max(delay, timeline.per_unit * (math.ceil(value.since) - 1))
     return delay
 
 
 def everywhere(run: Pass, value: Any, axis: int, timeline: Timeline) -> Chunk:
-    """A value that is no stream as one, the same in every frame; its array has one frame on the axis.
+    """Return a chunk in which every frame equals a value that is not a stream; the array has one frame along `axis`.
 
     Raises:
-        StreamError: it is known only when the stream has ended.
+        StreamError: the value is known only when the stream ends.
     """
     delay = earliest_delay(run, [value], timeline)
     return run.spread(Chunk(run.unstreamed(value), axis, timeline, None, reach_everywhere([value], timeline)), delay)
 
 
 def _whole(run: Pass, operands: Sequence[Any]) -> tuple[Any, ...]:
-    """Operands of which those with an axis for time are streams."""
+    """Turn final values with a time axis into chunks."""
     chunks = [value for value in operands if isinstance(value, Chunk)]
     like = next((chunk for chunk in chunks if chunk.delay is not None), chunks[0] if chunks else None)
     if like is None:
@@ -164,13 +169,13 @@ def _whole(run: Pass, operands: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def reach_everywhere(values: Iterable[Any], timeline: Timeline) -> Reach | None:
-    """Return the reach of frames that all use values which are not streams, such as the first frame."""
+    """Return the reach of frames that all read the same values, such as the first frame."""
     reach = reach_of(values)
     return None if reach is None else reach.everywhere(timeline)
 
 
 def backwards(run: Pass) -> StreamError:
-    """The error for what goes through time from its end."""
+    """Return the error for an operation that reverses time."""
     return run.refusal(
         "it reverses time, so its first frame is the last of the stream",
         "use a model that runs forward in time (a bidirectional recurrence needs the whole recording)",
@@ -178,7 +183,7 @@ def backwards(run: Pass) -> StreamError:
 
 
 def unknown_yet(run: Pass) -> StreamError:
-    """The error for what a stream needs before it is known."""
+    """Return the error for an operation that reads, in every frame, a value known only at the end."""
     return run.refusal(
         "it uses a value in every frame that is known only when the stream has ended (a sum, mean or maximum over "
         "time, a final state, or the length)",
@@ -187,7 +192,7 @@ def unknown_yet(run: Pass) -> StreamError:
 
 
 def _settled(equation: JaxprEqn, value: Any) -> Any:
-    """A length that is the same number wherever the result has any frames, as that number."""
+    """Replace a length by a number if the length is constant for every recording in which the result has frames."""
     if not is_length(value) or np.size(value) != 1:
         return value
     (size,) = (size for size in out_shape(equation) if is_symbolic(size))
@@ -200,7 +205,7 @@ _COMPARISONS = {**_ORDER, "eq": operator.eq, "ne": operator.ne}
 
 
 def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
-    """Scale and offsets of the result of an operation on each element; None where it does not count frames."""
+    """Return scale and offsets of a result that counts frames, or None."""
     terms = [_term(value) for value in operands]
     if not any(isinstance(value, Chunk) for value in operands) or any(term is None for term in terms):
         return None
@@ -225,9 +230,9 @@ def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine 
 
 
 def against_the_length(run: Pass, name: str, operands: Sequence[Any]) -> Chunk | None:
-    """A comparison of frames' numbers with the length, such as a mask of the last frames; None where it is another.
+    """Compare frame numbers with the length, such as for a mask of the last frames, or return None.
 
-    It comes out the same for all frames but some last ones, so it waits until it is certain that a frame is not one.
+    The result is the same for all frames except some of the last, so each frame waits until its result is certain.
     """
     compare = _COMPARISONS.get(name)
     places = [place for place, value in enumerate(operands) if isinstance(value, Chunk) and value.affine is not None]
@@ -239,7 +244,7 @@ def against_the_length(run: Pass, name: str, operands: Sequence[Any]) -> Chunk |
     beyond = settled(scale * size - limit.reshape(-1)[0], size) if np.size(limit) == 1 and chunk.outer == 1 else None
     if scale == 0 or beyond is None:
         return None
-    # Frame i is ``size - i`` frames before the end, and there its number is more than the length by this:
+    # Frame i is ``size - i`` frames before the end. In the last frame, the number exceeds the length by this much.
     surplus = offsets + beyond
     wait = max(0, *(int(each) // scale for each in surplus.flat))
     chunk = run.spread(chunk)
@@ -255,12 +260,12 @@ def against_the_length(run: Pass, name: str, operands: Sequence[Any]) -> Chunk |
 
 
 def is_wide(dtype: Any) -> bool:
-    """Whether a type counts without wrapping around, for as long as a stream may last, and below 0 too."""
+    """Return True for signed integers of at least 32 bits, which count frames without overflow."""
     return np.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4
 
 
 def _term(value: Any) -> Affine | None:
-    """What an operand contributes: a known number is the same in every frame."""
+    """Return scale and offsets of an operand; a static number has scale 0."""
     if isinstance(value, Chunk):
         return value.affine
     if is_static(value) and not is_length(value) and np.asarray(value).dtype.kind in "iub":
@@ -269,10 +274,10 @@ def _term(value: Any) -> Affine | None:
 
 
 def _decided(name: str, scale: int, offsets: np.ndarray) -> Affine | None:
-    """A comparison with 0 that has one outcome in every frame from the first on."""
+    """Return the result of a comparison with 0 that is the same in every frame; None if frames differ."""
     compare = _ORDER[name]
     first = compare(offsets, 0)
-    # Growing numbers keep what they are above 0, falling ones what they are below it.
+    # Growing numbers above 0 stay above 0, and falling numbers below 0 stay below 0.
     stays = (scale >= 0 and np.all(offsets >= 0)) or (scale <= 0 and np.all(offsets < 0))
     if not stays or (name in ("gt", "le") and scale != 0):
         return None
@@ -280,7 +285,7 @@ def _decided(name: str, scale: int, offsets: np.ndarray) -> Affine | None:
 
 
 def chosen(predicate: Any, cases: Sequence[Any]) -> Any:
-    """The one of several streams that a choice takes in every frame; None where that is not known."""
+    """Return the stream that a selection takes in every frame; None if the choice is not static or not a stream."""
     if not isinstance(predicate, Chunk) or predicate.affine is None or predicate.affine[0] != 0:
         return None
     outcomes = np.unique(predicate.affine[1])
@@ -291,7 +296,7 @@ def chosen(predicate: Any, cases: Sequence[Any]) -> Any:
 
 
 def iota(run: Pass, equation: JaxprEqn) -> Chunk:
-    """Counting along time, from a true counter, or along another axis, the same in every frame."""
+    """Count along time, or along another axis, where all frames are equal."""
     shape, dimension = list(equation.params["shape"]), equation.params["dimension"]
     dtype = equation.params["dtype"]
     (axis,) = symbolic_axes(shape)
@@ -301,7 +306,7 @@ def iota(run: Pass, equation: JaxprEqn) -> Chunk:
         return run.make(lax.broadcasted_iota(dtype, shape, dimension), axis, timeline, None, None)
     delay = timeline.certain
     run.facts.counts = True
-    # Counted in the type of the result, it wraps around where the whole recording's would.
+    # Counting in the dtype of the result overflows at the same frame as counting over the whole recording.
     units = run.count if isinstance(run.count, int) else run.units_before
     count, per_unit, late = (_wrapped(number, dtype) for number in (units, timeline.per_unit, delay))
     first = count * per_unit - late
@@ -313,11 +318,12 @@ def iota(run: Pass, equation: JaxprEqn) -> Chunk:
 
 
 def _wrapped(number: Any, dtype: Any) -> Any:
+    """Cast a number with wrap-around."""
     return number.astype(dtype) if isinstance(number, Array) else jnp.asarray(np.asarray(number).astype(dtype))
 
 
 def dim_as_value(run: Pass, equation: JaxprEqn) -> np.ndarray:
-    """The length as a value: known, as a symbolic dimension, until arithmetic needs a number."""
+    """Return the length as a static value, a symbolic dimension in an object array."""
     boxed = np.empty((), object)
     boxed[()] = equation.params["dim"]
     return boxed

@@ -1,4 +1,4 @@
-"""Gathers and slices with indices as values: known ones along time, any along other axes."""
+"""Rules for gathers and dynamic slices: static indices along time, any indices along other axes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HINT = "read frames at fixed positions, at a fixed step, or up to a fixed dista
 
 
 def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk | FinalValue:
-    """A slice whose beginnings are values: known along time, any along the others."""
+    """Stream a dynamic slice; its start must be static along time."""
     if not isinstance(x, Chunk) and not symbolic_axes(out_shape(equation)):
         run.refuse("it slices a constant at a position that moves with time", "compute the slice frame by frame")
     x = as_table(run, x, out_shape(equation))
@@ -43,7 +43,7 @@ def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk 
 
 
 def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | FinalValue:
-    """Indexing: any along other axes than time, slices and steps along time, and tables that a stream indexes."""
+    """Stream indexing: slices and steps along time, any indices along other axes, and tables indexed by a stream."""
     if isinstance(x, Deferred):
         raise x.error
     if isinstance(indices, Deferred):
@@ -95,13 +95,13 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
 
 
 def _is_frame_by_frame(numbers: Any, x: Chunk, indices: Chunk) -> bool:
-    """Whether each frame of a stream is indexed by the same frame of the indices."""
+    """Return True if each frame of the indices applies to the same frame of the stream."""
     pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
     return (x.axis, indices.axis) in pairs and x.outer == indices.outer
 
 
 def _in_each_frame(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
-    """Indexing inside each frame, by numbers that may differ from frame to frame."""
+    """Index inside each frame, with indices that may differ from frame to frame."""
     x, indices = run.together(run.spread(x), run.fill(run.spread(indices), 0))
     (array,) = run.bind(equation, [x.array, indices.array])
     batch = [d for d in range(array.ndim) if d not in equation.params["dimension_numbers"].offset_dims]
@@ -109,7 +109,7 @@ def _in_each_frame(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> C
 
 
 def _static_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
-    """Frames of known numbers; where a recording is too short for one, NaN or its last frame, as the gather says."""
+    """Take frames with static numbers; a missing frame is NaN or the last frame, as the mode of the gather says."""
     first, end = pick(run, x, 0, 1, int(np.max(indices)) + 1), run.end(x.timeline)
     places = jnp.asarray(indices)
     (array,) = run.bind(
@@ -126,26 +126,26 @@ def _static_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Fin
 
 
 def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
-    """Frames of known numbers before the end."""
+    """Take frames at static distances from the end."""
     back = [x.timeline.size - number for number in indices.reshape(-1)]
     if any(is_symbolic(distance) or distance < 1 for distance in back):
         run.refuse("it reads frames at positions that move with the stream", _HINT)
     most = max(map(int, back))
     last, end = pick(run, x, x.timeline.size - most, 1, most), run.end(x.timeline)
     places = most - np.asarray(back, np.int32).reshape(indices.shape)
-    # A recording too short for all of them gives its first ones: what lies before those is out of bounds.
+    # A recording with fewer frames gives its first frames; indices before these frames are out of bounds.
     short = 0 if end is None else jnp.clip(most - end, 0)
     (array,) = run.bind(equation, [last.array, jnp.asarray(places, jnp.int32) - jnp.asarray(short, jnp.int32)])
     return last.holding(array)
 
 
 def _is_fixed(indices: Any) -> bool:
-    """Whether indices are known numbers of frames, counted from the first."""
+    """Return True for static frame numbers, counted from the first frame."""
     return is_static(indices) and not is_length(indices) and np.size(indices) > 0 and bool(np.all(indices >= 0))
 
 
 def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
-    """Frames looked up by numbers that count on: every second one, or windows of several frames at a fixed hop."""
+    """Take frames whose numbers grow by a fixed step: every second frame, or windows of frames with a hop."""
     numbers = equation.params["dimension_numbers"]
     sizes, rank = equation.params["slice_sizes"], len(out_shape(equation))
     assert indices.affine is not None
@@ -170,7 +170,7 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     each = np.broadcast_to(offsets[..., 0] - low, shape)
     places = each + along(np.arange(run.frames_of(timeline)) * hop, indices.axis, each.ndim)
     array = jnp.take(part.frames, jnp.asarray(places, jnp.int32), part.axis)
-    # The axes of the indices are where time was; the result has them where no offset is.
+    # The axes of the indices replace the time axis. In the result, these axes are the batch axes of the gather.
     batch = [d for d in range(rank) if d not in numbers.offset_dims]
     order = list(numbers.offset_dims)
     order[part.axis : part.axis] = batch
@@ -179,7 +179,7 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
 
 
 def _inside(x: Chunk, size: Any, hop: int, largest: int) -> bool:
-    """Whether every frame that is looked up exists, for recordings of any length."""
+    """Return True if all frames exist that the indices read, for every length of the recording."""
     far = np.arange(1, 2 * max(magnitude_of(size), magnitude_of(x.timeline.size)) + 2)
     counts = np.broadcast_to(value_of(size, far), far.shape)
     last = (counts - 1) * hop + largest
@@ -187,7 +187,7 @@ def _inside(x: Chunk, size: Any, hop: int, largest: int) -> bool:
 
 
 def _look_up(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Chunk:
-    """A table of constants, indexed by a stream: an embedding."""
+    """Index a constant table by a stream, as an embedding does."""
     numbers = equation.params["dimension_numbers"]
     if not isinstance(indices, Chunk) or any(map(is_symbolic, equation.params["slice_sizes"])):
         run.refuse("it slices a constant by a length that grows with the stream", "compute it frame by frame")

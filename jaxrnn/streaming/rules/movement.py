@@ -1,4 +1,4 @@
-"""Operations that move elements but not along time: transposing, reshaping, broadcasting, joining and cutting."""
+"""Rules for moving elements along other axes than time: transpose, reshape, broadcast, concatenate and split."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from jaxrnn.streaming.values import Chunk, FinalValue, is_length, is_static, rea
 
 
 def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
-    """Transpose: the time axis moves along."""
+    """Stream a transpose."""
     permutation = equation.params["permutation"]
     axis = permutation.index(x.axis)
     return run.make(lax.transpose(x.array, permutation), axis, x.timeline, x.delay, x.reach)
 
 
 def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
-    """Broadcasting: of a stream along other axes, or of a value along time, which makes all frames equal."""
+    """Stream a broadcast: of a stream along other axes, or of a value along time, where all frames are equal."""
     shape, dimensions = list(equation.params["shape"]), equation.params["broadcast_dimensions"]
     (axis,) = symbolic_axes(shape)
     if isinstance(x, Chunk):
@@ -46,7 +46,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
 
 
 def _stretched(offsets: np.ndarray, rank: int, dimensions: Any) -> np.ndarray:
-    """Offsets with the rank that they are broadcast to."""
+    """Reshape offsets to the rank of a broadcast."""
     shape = [1] * rank
     for size, place in zip(offsets.shape, dimensions, strict=True):
         shape[place] = size
@@ -54,7 +54,7 @@ def _stretched(offsets: np.ndarray, rank: int, dimensions: Any) -> np.ndarray:
 
 
 def squeeze(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
-    """Dropping axes of size 1."""
+    """Stream the removal of axes of size 1."""
     dimensions = {d % x.array.ndim for d in equation.params["dimensions"]}
     axis = x.axis - sum(d < x.axis for d in dimensions)
     affine = x.affine and (x.affine[0], np.squeeze(x.affine[1], tuple(dimensions)))
@@ -62,7 +62,7 @@ def squeeze(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
 
 
 def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
-    """Reshaping: other axes may merge into time and split from it, which changes the rate, or stay in front of it."""
+    """Stream a reshape; merging other axes into time or splitting them from time changes the rate."""
     if equation.params["dimensions"] is not None:
         run.refuse("it reorders axes while it reshapes", "transpose first")
     old, new = list(in_shape(equation)), list(out_shape(equation))
@@ -104,13 +104,13 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
         reach = x.reach and x.reach.split(timeline, times)
     else:
         run.refuse("its output frames do not contain whole input frames", "group whole frames")
-    # Where all frames are equal, the array holds one for each stream, or one for all of them.
+    # If all frames are equal, the array has one frame for each stream that shares the axis, or one in total.
     new[axis] = array.size // (before_new * after_new) if delay is None else timeline.outer * run.frames_of(timeline)
     return run.make(jnp.reshape(array, new), axis, timeline, delay, reach, affine)
 
 
 def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
-    """Joining along another axis than time."""
+    """Stream a concatenation."""
     dimension = equation.params["dimension"]
     if is_symbolic(out_shape(equation)[dimension]):
         return concatenate_time(run, equation, *operands)
@@ -121,7 +121,7 @@ def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
 
 
 def stack(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
-    """Joining along a new axis."""
+    """Stream a concatenation along a new axis."""
     new = equation.params["axis"]
     arrays, like = align(run, operands)
     array = jnp.stack(_along_time(arrays, like), new)
@@ -129,7 +129,7 @@ def stack(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
 
 
 def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:
-    """The arrays with equal sizes along time, where frames that are all equal may stand as one."""
+    """Broadcast arrays to one size along time, where a single frame may stand for equal frames."""
     most = max(array.shape[like.axis] for array in arrays)
     result = []
     for array in arrays:
@@ -140,14 +140,14 @@ def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:
 
 
 def split(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
-    """Cutting along another axis than time, or along time."""
+    """Stream a split along time or along another axis."""
     if equation.params["axis"] == x.axis:
         return split_time(run, equation, x)
     return run.frame_by_frame(equation, x)
 
 
 def tile(run: Pass, equation: JaxprEqn, x: Any) -> Any:
-    """Repeating along other axes than time, or a constant as often as there are frames."""
+    """Stream a repetition along other axes than time, or of a constant along time."""
     if not isinstance(x, Chunk):
         return _over_and_over(run, equation, x)
     if equation.params["reps"][x.axis] != 1:
@@ -156,7 +156,7 @@ def tile(run: Pass, equation: JaxprEqn, x: Any) -> Any:
 
 
 def _over_and_over(run: Pass, equation: JaxprEqn, x: Any) -> Chunk:
-    """A constant repeated along time: a window for each frame, one behind the other."""
+    """Repeat a constant along time, cut to the length of the stream."""
     shape, repeats = out_shape(equation), list(equation.params["reps"])
     (axis,) = symbolic_axes(shape)
     refuse_final_values(run, [x])
@@ -166,13 +166,13 @@ def _over_and_over(run: Pass, equation: JaxprEqn, x: Any) -> Chunk:
     if period <= 1:
         return run.make(array, axis, timeline, None, None)
     delay = timeline.certain
-    assert timeline.per_unit % period == 0  # so that every pass begins at the same place of the constant
+    assert timeline.per_unit % period == 0  # each pass begins at the same row of the constant
     places = (np.arange(run.frames_of(timeline)) - delay) % period
     return run.make(jnp.take(array, jnp.asarray(places), axis), axis, timeline, delay, None)
 
 
 def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
-    """Reversing other axes than time."""
+    """Stream a reversal of other axes than time."""
     if x.axis in equation.params["dimensions"]:
         raise backwards(run)
     return run.frame_by_frame(equation, x)

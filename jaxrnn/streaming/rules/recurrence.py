@@ -1,4 +1,8 @@
-"""Recurrences over time: scans, recurrent layers and associative scans."""
+"""Rules for recurrences over time: scans, recurrent layers and associative scans. The carry is state.
+
+Frames that do not exist leave the carry unchanged. Example: with a delay of 2 and a pulse of 4, the first step holds
+frames -2 to 1. The mask is ``[False, False, True, True]``, and the carry after the step has seen frames 0 and 1.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,12 @@ from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.values import Chunk, FinalValue
 
 #: ``(carry, mask, constants, frames) -> (carry, outputs)``: a recurrence over the frames of a chunk. The mask is
-#: ``bool[frames]``, which of them exist, or None if all do; arrays of frames and outputs have time in front.
+#: ``bool[frames]``, True for frames that exist, or None if all exist. Time is the first axis of frames and outputs.
 Sweep = Callable[[list[Any], Any, list[Any], list[Any]], tuple[Sequence[Any], Sequence[Any]]]
 
 
 def scan_over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
-    """A scan over time: its carry is state, which frames that do not exist leave alone."""
+    """Stream a scan over time."""
     if equation.params["reverse"]:
         refuse_reverse(run)
     consts, carries = scan_parts(equation)
@@ -63,7 +67,7 @@ def scan_over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
 
 
 def refuse_reverse(run: Pass) -> None:
-    """Refuse what begins with the last frame."""
+    """Refuse a recurrence that begins with the last frame."""
     run.refuse(
         "it runs backwards in time, from the last frame (the backward half of a bidirectional recurrence)",
         "use a recurrence that runs forwards only, after a convolution with some look-ahead if necessary",
@@ -81,24 +85,27 @@ def over_time(
     outputs: Sequence[Any],
     needed: Sequence[int],
 ) -> list[Any]:
-    """A recurrence over time, whose carry is state.
+    """Run a recurrence over the frames of a pass, with the carry as state.
 
     Args:
         run: the pass.
-        timeline: of its frames.
-        fixed: what each frame reads.
+        timeline: timeline of the frames.
+        fixed: values that each frame reads.
         start: the carry before the first frame.
-        xs: what it goes over, with time in front.
-        sweep: runs it over a chunk.
-        final, outputs: its results, the last carry and what has time in front, as variables.
-        needed: which parts of the carry later frames depend on.
+        xs: operands with time as the first axis.
+        sweep: runs the recurrence over a chunk.
+        final: variables of the last carry.
+        outputs: variables of the outputs with a time axis.
+        needed: indices of the carries that later frames depend on; other carries are not kept as state.
 
     Returns:
-        The last carry, and the outputs.
+        The last carry, as final values, and the outputs, as chunks.
     """
     carries = len(start)
     if any(isinstance(value, Chunk) for value in (*fixed, *start)):
-        run.refuse("every frame reads a value of the recording's length", "give each frame its own part")
+        run.refuse(
+            "every frame reads the whole recording", "scan over the recording, so that each frame reads one part"
+        )
     refuse_final_values(run, xs)
     moving = [x for x in xs if isinstance(x, Chunk)]
     if any(x.outer != 1 for x in moving):
@@ -136,19 +143,19 @@ def _is_key(array: Any) -> bool:
 
 
 def _numbers(carry: Any, dtype: Any = None) -> Any:
-    """A part of a carry as the state has it: keys of random numbers as their numbers."""
+    """Return a carry as the state stores the carry: random keys as integers."""
     carry = jnp.asarray(carry)
     return jax.random.key_data(carry) if _is_key(carry) else jnp.array(carry, dtype)
 
 
 def _like(carry: Any, numbers: Any) -> Any:
-    """A part of a carry from what the state has of it."""
+    """Restore a carry from the state."""
     carry = jnp.asarray(carry)
     return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(carry)) if _is_key(carry) else numbers
 
 
 def _begun(run: Pass, carry: Any, start: Any, timeline: Timeline, delay: int) -> Any:
-    """The carry before a pass, which is the first value until frame 0: that may be known no earlier."""
+    """Return the carry before a pass: until frame 0, the initial carry, which may be known only then."""
     if not isinstance(start, FinalValue):
         return carry
     run.facts.wait_for(timeline, delay + 1)
@@ -156,7 +163,7 @@ def _begun(run: Pass, carry: Any, start: Any, timeline: Timeline, delay: int) ->
 
 
 def layer(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """A layer; it stays one equation."""
+    """Stream a whole recurrent layer, as plain forms have it, as one equation."""
     structure = equation.params["structure"]
     x, initial, weights, exists = jax.tree.unflatten(structure, operands)
     if any(isinstance(value, Chunk) for value in jax.tree.leaves(weights)):
@@ -178,7 +185,7 @@ def layer(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         if len(frames) > 1:
             here = frames[1] if here is None else frames[1] & here
         operands, structure = jax.tree.flatten((frames[0], tuple(before), tree.unflatten(constant), here))
-        # Nobody reads outputs in frames that the stream does not have.
+        # No result reads outputs in frames that do not exist.
         fills = equation.params["fills"] and exists is not None
         y, *after = run.bind(equation, operands, structure=structure, fills=fills)
         return after, [y]
@@ -191,23 +198,23 @@ def layer(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     return [outputs, *after]
 
 
-#: A step of a scan, ``(carry, (exists, frame)) -> (carry, outputs)``. The carry is whether the scan has started, and
-#: the prefix.
+#: A step of a scan, ``(carry, (exists, frame)) -> (carry, outputs)``. The carry is a flag, True after the first frame,
+#: and the prefix.
 Step = Callable[[list[Any], tuple[Any, Sequence[Any]]], tuple[list[Any], Any]]
 
 
 def associative(step: Step, carry: list[Any], mask: Any, frames: list[Any], outputs: Sequence[int]) -> Any:
-    """An associative scan over the frames of a chunk.
+    """Run an associative scan over the frames of a chunk: in a loop on a CPU, and in parallel elsewhere.
 
-    On a CPU, a loop is the fast form: it combines each frame once, with a carry that stays in the cache. Written out in
-    a graph, it has the fewest nodes, too.
+    On a CPU, a loop is faster: the loop combines each frame once, with a carry that stays in the cache. An exported
+    graph of the loop also has the fewest nodes.
 
     Args:
-        step: of the scan.
-        carry: before the chunk.
-        mask: which frames exist, ``bool[frames]``; None if all do.
+        step: the step of the scan.
+        carry: the carry before the chunk.
+        mask: True for frames that exist, ``bool[frames]``; None if all frames exist.
         frames: arrays ``[frames, ...]``.
-        outputs: which part of the carry each output of a step is.
+        outputs: for each output of the step, the index of the equal carry.
 
     Returns:
         The carry after the chunk, and outputs ``[frames, ...]``.
@@ -226,10 +233,10 @@ def associative(step: Step, carry: list[Any], mask: Any, frames: list[Any], outp
 
 
 def carries_of(step: Step, carry: list[Any], mask: Any, frames: list[Any]) -> list[Any]:
-    """The carries of an associative scan after each frame of a chunk, ``[frames, ...]``, in parallel.
+    """Return the carries after each frame of a chunk, ``[frames, ...]``, computed in parallel.
 
-    The associative function is lifted to pairs of whether a value exists and the value; where only one exists, that one
-    is the result. Lifted, it is associative too, and what stands in frames that do not exist reaches no result.
+    The associative function is extended to pairs (exists, value): if only one value exists, this value is the result.
+    The extended function is associative too, and frames that do not exist have no influence.
     """
 
     def combine(exists: Any, earlier: list[Any], later: list[Any]) -> list[Any]:
@@ -242,7 +249,7 @@ def carries_of(step: Step, carry: list[Any], mask: Any, frames: list[Any]) -> li
         both = combine(exists, first, second)
         return exists | here, [lax.select(here, *pair) for pair in zip(both, first, strict=True)]
 
-    # The carry goes into the first frame.
+    # Combine the carry with the first frame.
     (started, *prefix), _ = step(carry, (None if mask is None else mask[0], [x[0] for x in frames]))
     exists = None if mask is None else _beginning_with(started, mask)
     values = [_beginning_with(*pair) for pair in zip(prefix, frames, strict=True)]
@@ -251,6 +258,7 @@ def carries_of(step: Step, carry: list[Any], mask: Any, frames: list[Any]) -> li
 
 
 def _beginning_with(first: Any, frames: Any) -> Any:
+    """Replace the first frame."""
     return jnp.concatenate([jnp.asarray(first)[None], frames[1:]])
 
 

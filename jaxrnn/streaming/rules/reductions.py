@@ -1,4 +1,8 @@
-"""Reductions, running totals, products and sorting."""
+"""Rules for reductions and running totals, for matrix products, and for transforms and sorting inside a frame.
+
+A reduction over time gives a `FinalValue`, which is known when the stream ends. A running total carries the total up to
+the last frame as state.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from jaxrnn.streaming.values import Chunk, FinalValue, is_length
 
 
 def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
-    """Running totals: along time, the total up to the last frame is carried on."""
+    """Stream running totals; along time, the state carries the total."""
     if equation.params["axis"] != x.axis:
         return run.frame_by_frame(equation, x)
     if equation.params["reverse"]:
@@ -36,7 +40,7 @@ def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
 
 
 def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
-    """Reductions over other axes, or over time too."""
+    """Stream a reduction over time, or over other axes in each frame."""
     axes = equation.params["axes"]
     if x.axis not in axes:
         return run.frame_by_frame(equation, x, axis=x.axis - sum(other < x.axis for other in axes))
@@ -56,14 +60,14 @@ def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
 
 
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
-    """Products: time among the free or the batch axes, or summed over, which gives a value known at the end."""
+    """Stream a product, with time as a free, batch or contracting axis."""
     (summed_left, summed_right), _ = equation.params["dimension_numbers"]
     axes = [value.axis if isinstance(value, Chunk) else None for value in (left, right)]
     if axes[0] in summed_left or axes[1] in summed_right:
         return _over_time(run, equation, left, right)
     (axis,) = symbolic_axes(out_shape(equation))
     if isinstance(left, Chunk) and isinstance(right, Chunk):
-        # Batched over time: elsewhere, two time axes would meet in the result.
+        # Time is a batch axis of both operands; otherwise the result would have two time axes.
         left, right = run.together(run.spread(left), run.spread(right))
         if left.outer != right.outer:
             run.refuse("its operands merge time with another axis in different orders", "merge both in the same order")
@@ -101,13 +105,14 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
 
 
 def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
-    """Fourier transforms inside a frame."""
+    """Stream a Fourier transform inside each frame."""
     if x.axis >= x.array.ndim - len(equation.params["fft_lengths"]):
         run.refuse("it transforms the whole recording at once", "cut the recording into windows first")
     return run.frame_by_frame(equation, x)
 
 
 def _other_axis(run: Pass, equation: JaxprEqn, x: Chunk, axis: int) -> list[Chunk]:
+    """Apply an operation along another axis than time, or refuse."""
     if axis % x.array.ndim == x.axis:
         run.refuse(
             "it orders or counts all frames, which are known only when the stream has ended",
@@ -117,12 +122,12 @@ def _other_axis(run: Pass, equation: JaxprEqn, x: Chunk, axis: int) -> list[Chun
 
 
 def top_k(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
-    """The largest elements of each frame."""
+    """Stream the largest elements of each frame."""
     return _other_axis(run, equation, x, equation.params.get("axis", -1))
 
 
 def sort(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
-    """Sorting inside a frame."""
+    """Stream sorting inside each frame."""
     arrays, like = align(run, operands)
     if equation.params["dimension"] == like.axis:
         run.refuse("it sorts all frames", "sort along another axis")
@@ -132,7 +137,7 @@ def sort(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
 
 
 def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
-    """Where each frame has its largest or smallest element."""
+    """Stream the index of the largest or smallest element of each frame."""
     (axis,) = equation.params["axes"]
     if axis == x.axis:
         return _other_axis(run, equation, x, axis)

@@ -1,4 +1,9 @@
-"""Operations along time that keep single frames: slices, pads and joins."""
+"""Rules for slices, pads and concatenation along time.
+
+These operations change the delay rather than the frames. Example: with a pulse of 4, step n holds frames 4n to 4n + 3
+of an input x (delay 0). ``x[3:]`` has the same frames with indices 4n - 3 to 4n: its delay is 3. A pad of 3 frames in
+front gives frames 4n + 3 to 4n + 6: its delay is -3, and `init` runs a warm-up for frames 0 to 2.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ from jaxrnn.streaming.values import Chunk, FinalValue, Late, along, reach_of
 
 
 def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Chunk | FinalValue:
-    """Slicing, also along time."""
+    """Stream a slice, also along time."""
     starts, limits = list(equation.params["start_indices"]), list(equation.params["limit_indices"])
     strides = list(equation.params["strides"] or [1] * len(starts))
     x = as_table(run, x, out_shape(equation))
@@ -44,11 +49,11 @@ def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Chunk | FinalValue:
 
 @dataclass(frozen=True)
 class Table:
-    """A constant, of which as many rows are taken as there are frames, such as encodings of positions.
+    """A constant from which a slice takes one row for each frame, such as a positional encoding.
 
     Attributes:
         array: the constant.
-        axis: that of the rows.
+        axis: the axis of the rows.
     """
 
     array: Any
@@ -56,7 +61,7 @@ class Table:
 
 
 def as_table(run: Pass, x: Any, shape: Any) -> Chunk | Table:
-    """A stream as it is; what is no stream as a table, whose rows become time in a result of this shape."""
+    """Return a stream unchanged, and a constant as a table, whose rows become the time axis of `shape`."""
     if isinstance(x, Chunk):
         return x
     refuse_final_values(run, [x])
@@ -65,7 +70,7 @@ def as_table(run: Pass, x: Any, shape: Any) -> Chunk | Table:
 
 
 def _rows(run: Pass, table: Table, start: int, stride: int, size: Any) -> Chunk:
-    """Rows ``start``, ``start + stride``, ... of a table as a stream; constraints see to it that there are enough."""
+    """Return rows of a table as a stream; the constraints guarantee that the table is long enough."""
     timeline = run.clock.timeline(size)
     delay, most = timeline.certain, table.array.shape[table.axis]
     run.facts.wait_for(timeline, delay + -(-most // stride))  # later frames have no row
@@ -74,7 +79,7 @@ def _rows(run: Pass, table: Table, start: int, stride: int, size: Any) -> Chunk:
 
 
 def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any, limit: Any = None) -> Chunk | FinalValue:
-    """Frames ``start``, ``start + stride``, ...: a stream, or known at the end where their number is fixed."""
+    """Take frames ``start``, ``start + stride``, ...: a stream, or a final value if the number of frames is fixed."""
     if not is_symbolic(size):
         assert isinstance(x, Chunk)
         return pick(run, x, start, stride, int(size))
@@ -100,7 +105,7 @@ def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any, limit:
 
 
 def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue:
-    """A fixed number of frames, the first or the last ones; they are known at the end."""
+    """Take a fixed number of the first or last frames as a final value."""
     x = run.spread(x)
     assert x.delay is not None
     if x.outer != 1:
@@ -124,7 +129,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
         end = run.end(x.timeline)
         here = run.start(x.timeline, x.delay)
         last = here + x.frames if end is None else end
-        # A recording too short for them gives its first ones, as JAX's indexing does.
+        # A recording with fewer frames gives its first frames, as indexing in JAX does.
         offset = jnp.clip(last - here, 0, x.frames) + jnp.clip(back - last, 0, back)
         places = jnp.clip(offset + np.arange(size, dtype=np.int32), 0, frames.shape[x.axis] - 1)
         chosen = jnp.take(joined, places, x.axis)
@@ -139,7 +144,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
         kept = jnp.where(along(jnp.asarray(here), x.axis, x.array.ndim), fresh, old)
         run.store(name, kept, x.timeline, x.delay)
         end = run.end(x.timeline)
-        # A recording too short for them gives its last ones, as JAX's indexing does.
+        # A recording with fewer frames gives its last frames, as indexing in JAX does.
         begin = int(start) if end is None else jnp.clip(jnp.minimum(int(start), end - size), 0)
         chosen = lax.dynamic_slice_in_dim(kept, begin, size, x.axis)
     reach = x.reach and x.reach.picked(0 if back is not None else int(start), stride, count, back=back)
@@ -153,7 +158,7 @@ def _empty(run: Pass, x: Chunk, frames: int) -> Any:
 
 
 def split_time(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
-    """Cutting time into parts: each is a slice."""
+    """Split time into parts, each of which is a slice."""
     begin: Any = 0
     parts = []
     for size in equation.params["sizes"]:
@@ -163,7 +168,7 @@ def split_time(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
 
 
 def pad(run: Pass, equation: JaxprEqn, x: Any, value: Any) -> Chunk:
-    """Padding; negative pads cut, and interior ones put values between frames."""
+    """Stream a pad; a negative pad cuts frames, and an interior pad inserts values between frames."""
     refuse_final_values(run, [x, value])
     if isinstance(value, Chunk):
         run.refuse("its padding value changes with time", "pad with a constant")
@@ -183,7 +188,7 @@ def _plain(config: list[Any]) -> list[tuple[int, int, int]]:
 
 
 def pad_time(run: Pass, x: Chunk, low: Any, high: Any, interior: int, value: Any, size: Any) -> Chunk:
-    """A chunk padded along time: the value goes into the frames that do not exist, and the frames are counted anew."""
+    """Pad a chunk along time: frames that do not exist get the padding value, and the delay decreases by `low`."""
     x = run.spread(x)
     assert x.delay is not None
     if x.outer != 1:
@@ -202,14 +207,14 @@ def pad_time(run: Pass, x: Chunk, low: Any, high: Any, interior: int, value: Any
 
 
 def check_pads(run: Pass, low: Any, high: Any) -> None:
-    """Refuse pads in front whose size depends on the length of the stream; after its end, anything may follow."""
+    """Refuse a pad in front of the stream whose size depends on the length; a pad after the end may have any size."""
     if is_symbolic(low):
         why = f"its padding ({low} in front, {high} after) depends on the length of the stream"
         raise run.refusal(why, "pad by a fixed number of frames", UndecidedError)
 
 
 def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
-    """Joining along time: fixed frames in front of a stream and after it."""
+    """Stream a concatenation along time, of fixed frames before and after one stream."""
     axis = equation.params["dimension"]
     sizes = [shape_of(atom)[axis] for atom in equation.invars]
     streams = [index for index, size in enumerate(sizes) if is_symbolic(size)]
@@ -231,7 +236,7 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
         [value for value, size in zip(operands[part], sizes[part], strict=True) if size]
         for part in (slice(place), slice(place + 1, None))
     )
-    # What comes after the end may be known as late as that.
+    # Frames after the end of the stream may be known as late as the end.
     x = run.spread(stream)
     assert x.delay is not None
     front = [jnp.asarray(run.unstreamed(value), x.array.dtype) for value in first]

@@ -1,4 +1,13 @@
-"""Windows over time: convolution, transposed convolution and pooling."""
+"""Rules for windows along time: convolution, transposed convolution and pooling.
+
+Example: a convolution with a kernel of 5 frames, stride 2 and no padding, with a pulse of 4. Output frame j reads input
+frames 2j to 2j + 4, so a step with input frames 4n to 4n + 3 completes output frames 2n - 2 and 2n - 1: the output has
+a delay of 2 frames. Frame 2n - 2 reads input frames from 4n - 4 on, so the buffer keeps 4 past frames.
+
+A convolution keeps past input frames in a buffer, or adds the contributions of past frames in advance (overlap-add). In
+the second case, a step reads no past frame: the step multiplies the new frames by all taps at once, and the buffer
+advances by an addition, which XLA's CPU backend does at memory speed.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +31,10 @@ from jaxrnn.streaming.values import Chunk
 
 @dataclass(frozen=True)
 class Window:
-    """A window along time, in the terms of ``lax.conv_general_dilated``.
+    """The geometry of a window along time, in the terms of ``lax.conv_general_dilated``.
 
-    The operand is spread by `spacing` and padded by `low` in front; output frame j sees `length` of its frames, from
-    ``j * stride`` on, `dilation` apart.
+    The operand is dilated by `spacing` and padded by `low` frames in front. Output frame j reads `length` frames of
+    this operand, from ``j * stride`` on, with a step of `dilation`.
     """
 
     length: int
@@ -36,19 +45,20 @@ class Window:
 
     @property
     def extent(self) -> int:
-        """How far the window's last frame is from its first."""
+        """The distance between the first and the last frame of a window."""
         return (self.length - 1) * self.dilation
 
 
 @dataclass(frozen=True)
 class Framed:
-    """The frames that a chunk of output needs, and how they are to be padded for a window without pads of its own.
+    """The frames under the windows of one pass, ready for a window operation with explicit padding.
 
     Attributes:
-        frames: with time on the axis `axis`, the others in their order.
-        axis: the axis of time.
-        pads: positions without a frame in front and after, in the frames of the spread operand.
-        delay, reach: those of the output.
+        frames: the operand; time is on axis `axis`, and the other axes keep their order.
+        axis: the time axis.
+        pads: padding in front and after, in frames of the dilated operand.
+        delay: delay of the output.
+        reach: reach of the output.
     """
 
     frames: Any
@@ -59,10 +69,10 @@ class Framed:
 
 
 def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any, kind: str) -> Framed:
-    """The frames under the windows of a pass, past ones from a buffer.
+    """Return the frames under the windows of a pass, with past frames from a buffer.
 
-    In the frames of the spread and padded operand (``m = i * spacing + low`` for frame i), a pass of q frames in gives
-    ``q * spacing / stride`` frames out, the last of which must see nothing after the last frame of the chunk.
+    In the dilated and padded operand, input frame i is frame ``i * spacing + low``. A pass of q input frames gives
+    ``q * spacing / stride`` output frames. The last window must end at or before the last frame of the chunk.
     """
     x, padded = whole_frames(run, x, window, high, value, size)
     assert x.delay is not None
@@ -70,15 +80,18 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     delay = (x.delay * spacing - low + window.extent) // window.stride
     timeline = run.clock.timeline(size)
     delay = max(delay, timeline.certain)
-    # All below in frames of the padded operand, from its frame n * q * spacing on, n being the pass.
+    # Frames below are frames of the padded operand, relative to frame n * q * spacing in pass n.
     first = -delay * window.stride
     frames = run.frames_of(timeline)
     end = first + (frames - 1) * window.stride + window.extent + 1
     latest, earliest = (end - 1 - low) // spacing, -((low - first) // spacing)
-    # The history is one of the function, whatever the pulse: that of a short one may have no frame under its windows.
+    # The history does not depend on the pulse. With a short pulse, no frame of the buffer may be under a window.
     under, axis = run.windowed(x, -x.delay - earliest, kind, jnp.asarray(value, x.array.dtype) if padded else None)
     if latest < earliest:
-        earliest, under = latest, jnp.zeros_like(under, shape=_with_size(under.shape, axis, 1))  # in front of them all
+        earliest, under = (
+            latest,
+            jnp.zeros_like(under, shape=_with_size(under.shape, axis, 1)),
+        )  # the windows lie before all frames
     else:
         under = lax.slice_in_dim(under, 0, latest - earliest + 1, axis=axis)
     pads = (earliest * spacing + low - first, end - 1 - low - latest * spacing)
@@ -91,21 +104,21 @@ def _with_size(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
 
 
 def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any) -> tuple[Chunk, bool]:
-    """A chunk with frames of its own that windows may run over, and whether it is padded.
+    """Return a chunk that is ready for windows, and True if the windows are padded.
 
-    It then has the value in every frame that does not exist.
+    If the windows are padded, every frame that does not exist holds the padding value.
     """
     check_pads(run, window.low, high)
     if run.clock.timeline(size).per_unit * window.stride != x.timeline.per_unit * window.spacing:
         run.refuse(
-            f"its result has {size} frames, but its windows advance at another rate than this length grows",
+            f"its result has {size} frames, but its windows advance at a rate that differs from this length",
             "use windows at a fixed stride, and cut off a fixed number of frames",
         )
     if x.outer != 1:
         run.refuse("its windows run over an axis that merges time with another axis", "split the axes first")
     x = run.spread(x)
     if x.late is not None:
-        # Window 0 may see late frames, so it must not leave before these are known.
+        # Window 0 may read late frames, so the window must wait until these frames are known.
         assert x.delay is not None
         least = x.late.first_pass * run.clock.timeline(size).per_unit * window.stride - window.extent + int(window.low)
         x = run.delayed(x, max(x.delay, -(-least // window.spacing)))
@@ -114,7 +127,7 @@ def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, siz
 
 
 def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | list[Chunk]:
-    """Convolution over time, or over other axes with time among the batch."""
+    """Stream a convolution over time, or over other axes with time as the batch axis."""
     refuse_final_values(run, [x, kernel])
     if isinstance(kernel, Chunk) or not isinstance(x, Chunk):
         run.refuse("its kernel changes with time", "use a kernel that does not depend on the streamed input")
@@ -136,7 +149,7 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
         low=low,
     )
     size = out_shape(equation)[axis]
-    if x.late is None and overlaps(equation, x, window, place):  # a sum cannot take a late frame
+    if x.late is None and overlaps(equation, x, window, place):  # a sum cannot include late frames
         return overlap_add(run, equation, x, kernel, window, high, place)
     part = framed(run, x, window, high, 0, size, "history")
     layout = [d for d in range(x.array.ndim) if d != x.axis]
@@ -146,22 +159,22 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
     return run.make(array, axis, run.clock.timeline(size), part.delay, part.reach)
 
 
-#: Elements of past frames from which on sums pay: joining fewer of them to a pulse costs next to nothing.
+#: Overlap-add pays for at least this many elements of past frames; concatenating fewer elements is almost free.
 LARGE = 2048
 
 
 def convolved(
     run: Pass, equation: JaxprEqn, x: Any, kernel: Any, pads: Mapping[int, tuple[int, int]], order: Sequence[int] = ()
 ) -> Any:
-    """An equation's convolution of the frames at hand.
+    """Apply the convolution of an equation to the frames of a pass.
 
     Args:
         run: the pass.
         equation: the equation.
-        x: frames.
-        kernel: that of the equation.
-        pads: other ones, for some of the spatial axes by number.
-        order: where the operand's axes are in x, if not in their order.
+        x: the frames.
+        kernel: the kernel.
+        pads: new padding, keyed by the number of the spatial axis.
+        order: the position of each operand axis in `x`; empty if the axes are in order.
     """
     parameters = equation.params
     padding = tuple(pads.get(index, pair) for index, pair in enumerate(parameters["padding"]))
@@ -186,11 +199,12 @@ def convolved(
 
 
 def overlaps(equation: JaxprEqn, x: Chunk, window: Window, place: int) -> bool:
-    """Whether a convolution over time is better done by sums.
+    """Return True if overlap-add is better for a convolution over time than a buffer of past frames.
 
-    A transposed one is. In plain forms no other is: engines convolve. Otherwise another one is if it is dense and over
-    time alone, has no more channels out than in, so that sums take no more room than frames, and its past is large. The
-    pulse has no say in it, as one state serves every pulse.
+    A transposed convolution always uses overlap-add. In plain forms, no other convolution does, because inference
+    engines convolve faster. Elsewhere, a dense convolution over time alone uses overlap-add if there are at most as
+    many output channels as input channels and the history is large. The pulse has no influence, because one state
+    serves every pulse.
     """
     if window.stride > 1 or x.outer > 1:
         return False
@@ -202,7 +216,7 @@ def overlaps(equation: JaxprEqn, x: Chunk, window: Window, place: int) -> bool:
 
 
 def _is_over_time_alone(equation: JaxprEqn, place: int) -> bool:
-    """Whether a convolution has windows over time only, without pads elsewhere, in one group of channels."""
+    """Return True if a convolution has windows over time only, no padding on other axes, and one group of channels."""
     parameters, kernel = equation.params, in_shape(equation, 1)
     axes = parameters["dimension_numbers"].rhs_spec[2:]
     return parameters["feature_group_count"] == parameters["batch_group_count"] == 1 and all(
@@ -214,14 +228,14 @@ def _is_over_time_alone(equation: JaxprEqn, place: int) -> bool:
 
 
 def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Window, high: Any, place: int) -> Chunk:
-    """The convolution, with the sums that later outputs begin with as its state."""
+    """Stream a convolution by overlap-add; the state holds partial sums of future output frames."""
     axis = equation.params["dimension_numbers"].out_spec[2 + place]
     extent, spacing = window.extent, window.spacing
     timeline = run.clock.timeline(out_shape(equation)[axis])
     x, padded = whole_frames(run, x, window, high, 0, timeline.size)
     assert x.delay is not None
     low = int(window.low)
-    # All outputs that the frames at hand have a part in; at least those before the next frame's first.
+    # All output frames to which the frames contribute, and at least all frames before the next pass.
     after = extent + max(spacing - 1 - extent, 0)
     parts = convolved(run, equation, x.array, kernel, {place: (extent, after)})
     time = axis if is_plain() else 0
@@ -231,7 +245,7 @@ def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Wi
         shape = (*parts.shape[:time], waiting, *parts.shape[time + 1 :])
         value = 0 if padded else run.placeholder.of(parts.dtype)
         name, old = run.carry("sums", lambda: lax.full(shape, value, parts.dtype))
-        if is_plain() and waiting <= ready:  # what is ready takes all of them
+        if is_plain() and waiting <= ready:  # the completed frames take all partial sums
             later = lax.slice_in_dim(parts, ready, None, axis=time)
             parts = _sum_in_front(lax.slice_in_dim(parts, 0, ready, axis=time), old, time)
         else:
@@ -244,8 +258,8 @@ def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Wi
 
 
 def _sum_in_front(parts: Any, old: Any, axis: int) -> Any:
-    """Parts with others added to their first frames."""
-    if not is_plain():  # time is in front
+    """Add an array to the first frames of another."""
+    if not is_plain():  # time is the first axis
         flat = parts.reshape(-1) + jnp.pad(old.reshape(-1), (0, parts.size - old.size))
         return flat.reshape(parts.shape)
     rest = parts.shape[axis] - old.shape[axis]
@@ -253,7 +267,7 @@ def _sum_in_front(parts: Any, old: Any, axis: int) -> Any:
 
 
 def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
-    """Pooling: a sum, a maximum, a minimum, or any function over windows."""
+    """Stream pooling: a sum, a maximum, a minimum, or another reduction over windows."""
     refuse_final_values(run, operands)
     count = len(equation.outvars)
     parameters, chunks, starts = equation.params, operands[:count], operands[count:]
