@@ -1,0 +1,181 @@
+"""Mutants of the core, and whether quick tests catch them: ``python -m tools.mutants [--only WORD] [--list]``.
+
+A mutant replaces a text of a file in `jaxrnn/` by a wrong text, in a copy of the repository. The named tests must then
+fail. A mutant whose tests pass shows a gap in the tests. A mutant whose text is missing is stale, and is to be adapted
+to the code.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).parent.parent
+#: The folders and files that tests read.
+COPIED = ("jaxrnn", "tests", "tools", "benchmarks", "examples", "pyproject.toml")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A wrong text in a file.
+
+    Attributes:
+        name: the mistake.
+        file: a path in `jaxrnn/`.
+        old: a text that occurs once in the file.
+        new: the text in its place.
+        tests: files in `tests/`, perhaps followed by ``::`` and a test.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def _mutants(tests: str, *rows: tuple[str, str, str, str]) -> list[Mutant]:
+    return [Mutant(*row, tuple(tests.split())) for row in rows]
+
+
+EVIDENCE, FIND, SIZES = (f"onnx/state/{name}.py" for name in ("evidence", "find", "sizes"))
+STATE = _mutants(
+    "test_state_finding.py test_state_principle.py test_state_of_arithmetic.py test_state_generated.py test_state.py",
+    ("averages are proved without names", EVIDENCE, "(self.rank == KEPT and self.affinity == 2)", "self.rank == KEPT"),
+    ("swapped final values", EVIDENCE, "    if misplaced.any():", "    if misplaced.all() and not misplaced.any():"),
+    ("buffers in any order", EVIDENCE, "mask[old] = (apart == apart[:, :1]).all()", "mask[old] = True"),
+    ("PyTorch's final states", EVIDENCE, '{"hn": "h", "cn": "c"}', "{}"),
+    ("scaled final values", EVIDENCE, "    scaled = own & (grade == SCALED)", "    scaled = own & (grade < 0)"),
+    ("recordings forget nothing", FIND, "return True  # nothing is open", "return False  # nothing is open"),
+    ("accidental equations", SIZES, "self._solved is not None and self._accepts(", "self._solved is not None or bool("),
+    ("open batches of size 1", SIZES, "first != second and 1 in (first, second)", "first is None"),
+)
+
+WINDOWS, RECURRENCE, TIME = (f"streaming/rules/{name}.py" for name in ("windows", "recurrence", "time"))
+STREAMS = _mutants(
+    "test_stream_models.py test_stream_random.py test_stream_lengths.py test_stream_odd_input.py test_stream_totals.py",
+    ("pads at the end", WINDOWS, "window.low != 0 or high != 0 or", "window.low != 0 or"),
+    ("too early windows", WINDOWS, "- low + window.extent) // window.stride", "- low) // window.stride"),
+    ("absent frames in carries", RECURRENCE, "new = [jnp.where(here, after, earlier) for", "new = [after for"),
+    ("carries stay", RECURRENCE, "_numbers(after[index], type_of", "_numbers(before[index], type_of"),
+    ("frames in front", TIME, "along(where < 0, axis, array.ndim)", "along(where <= 0, axis, array.ndim)"),
+    ("frames after the end", TIME, "jnp.clip(where - end, 0,", "jnp.clip(where - end + 1, 0,"),
+    ("totals drift", "streaming/totals.py", "_rounded(high, sum(_lows(a, b), start=error))", "_rounded(high, error)"),
+    (
+        "narrow totals",
+        "streaming/totals.py",
+        "np.dtype(np.float32) if dtype.itemsize < 4",
+        "dtype if dtype.itemsize < 4",
+    ),
+    ("masks by the length", "streaming/rules/counting.py", "timeline.certain + wait)", "timeline.certain)"),
+)
+
+BODIES = "cells/bodies.py"
+CELLS = _mutants(
+    "test_recurrent.py test_recurrent_gradients.py test_fast_forms.py",
+    ("another peephole", BODIES, "self._sigmoid(a_i + peephole[0] * c)", "self._sigmoid(a_i + peephole[2] * c)"),
+    ("uncoupled gates", BODIES, "c = (1 - i if self.input_forget else f) * c", "c = f * c"),
+    ("late reset", BODIES, "(product(r * h, recurrent[0][1]) if", "(r * product(h, recurrent[0][1]) if"),
+    ("tangent of the reset", BODIES, "candidate = of_r + r * rest[0] if rest", "candidate = r * rest[0] if rest"),
+    ("one frame too many", "cells/recurrence.py", "[:, None] < lengths[None, :]", "[:, None] <= lengths[None, :]"),
+    ("remainders of reversed blocks", "cells/chunks.py", "length - covered if reverse else 0", "0"),
+)
+
+MATCHING = "jaxprs/recognition/matching.py"
+RECOGNITION = _mutants(
+    "test_recognition.py",
+    ("other sums than one", MATCHING, " or polynomial[_pair(z, g)] != -0.5 * sign * gate:", ":"),
+    ("negative relus", MATCHING, 'if kind == "relu" and sign < 0:', 'if kind == "relu" and sign is None:'),
+    ("outputs without tanh of c", MATCHING, "if _is(algebra, carry, cell_state):", "if cell_state is not None:"),
+    ("rows that meet", MATCHING, "(self._row[elements] == np.arange(elements.shape[0])[:, None]).all()", "True"),
+    ("biases of the carry", MATCHING, "if candidate.recurrent:", "if candidate.recurrent is None:"),
+)
+
+LOWERING = _mutants(
+    "test_lowering_elements.py test_lowering_windows.py test_lowering_indexing.py test_lowering_patterns.py "
+    "test_lowering_control.py test_lowering_layers.py",
+    ("division by -1", "export/rules/arithmetic.py", "edges[-1] = elements(", "edges[0] = elements("),
+    (
+        "roots of negative numbers",
+        "export/rules/arithmetic.py",
+        '"Mul", elements(lowering, "Sign", x), root)',
+        '"Abs", root)',
+    ),
+    ("minima as maxima", "export/rules/windows.py", "x, windows, _extremes(x)[1])", "x, windows, _extremes(x)[0])"),
+    ("reads behind the end", "export/rules/indexing.py", "np.asarray(np.clip(places, 0, last))", "np.asarray(places)"),
+    (
+        "slices behind the end",
+        "export/rules/indexing.py",
+        "begins[axis] = int(np.clip(start, 0, room))",
+        "begins[axis] = int(start)",
+    ),
+    ("negative slopes", "export/rewrites/activations.py", 'if 0 < match["alpha"] <= 1 else', 'if match["alpha"] else'),
+)
+
+MOVES = _mutants(
+    "test_moves.py",
+    (
+        "interior pads",
+        "jaxprs/moves.py",
+        "places.append(slice(max(low, 0), end, interior + 1))",
+        "places.append(slice(max(low, 0), end))",
+    ),
+    ("windows behind the end", "jaxprs/moves.py", "int(np.clip(start, 0, whole - size)) for", "int(start) for"),
+    ("scatters from outside", "jaxprs/moves.py", "self.inside &= (start >= 0) &", "self.inside &="),
+)
+
+MUTANTS = [*STATE, *STREAMS, *CELLS, *RECOGNITION, *LOWERING, *MOVES]
+
+
+def verdict(mutant: Mutant, copy: Path) -> str:
+    """Return "caught" with the failed test, "SURVIVED" or "STALE"."""
+    file = copy / "jaxrnn" / mutant.file
+    text = file.read_text()
+    if text.count(mutant.old) != 1:
+        return f"STALE: {mutant.file} has {text.count(mutant.old)} times {mutant.old!r}"
+    file.write_text(text.replace(mutant.old, mutant.new))
+    try:
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "--dist", "worksteal"]
+        command += [f"tests/{test}" for test in mutant.tests]
+        environment = {**os.environ, "PYTHONPATH": str(copy)}
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+    finally:
+        file.write_text(text)
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if done.returncode == 1 and failed:
+        return f"caught by {failed[0].split(maxsplit=1)[1]}"
+    return "SURVIVED" if done.returncode == 0 else f"pytest ended with {done.returncode}: {done.stdout[-500:]}"
+
+
+@click.command()
+@click.option("--only", multiple=True, help="Only mutants with this word in their name or file.")
+@click.option("--list", "listed", is_flag=True, help="List the mutants and stop.")
+def main(only: tuple[str, ...], listed: bool) -> None:
+    """Show that the quick tests catch each mutant."""
+    chosen = [each for each in MUTANTS if not only or any(word in f"{each.name} {each.file}" for word in only)]
+    if listed:
+        click.echo("\n".join(f"{each.file}: {each.name}" for each in chosen))
+        return
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in COPIED:
+            source = ROOT / name
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, copy / name)
+        for each in chosen:
+            found = verdict(each, copy)
+            missed += not found.startswith("caught")
+            click.echo(f"{each.file}: {each.name}: {found[:160]}")
+    click.echo(f"{len(chosen) - missed} of {len(chosen)} are caught")
+    sys.exit(missed > 0)
+
+
+if __name__ == "__main__":
+    main()
