@@ -1,4 +1,4 @@
-"""``jaxrnn export``: parameters from a checkpoint or an archive into a file, shown and verified."""
+"""Export of files and steps by the command."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import numpy as np
 import onnx
 import pytest
 from export_models import TIMES, check_reads_back, model_of, tensor
-from onnx import TensorProto
-from small_models import a_little_wrong, layers_model, operator_replaced
+from onnx import TensorProto, helper
+from small_models import a_little_wrong, layers_model, look_ahead_model, make_model, operator_replaced
 from test_cli import call, call_json
+from tiers import of_tiers
 
 import jaxrnn
+from jaxrnn.cli import export_writing
 from jaxrnn.cli.options import save_archive
+from jaxrnn.demo import PACKAGED
 
 
 @pytest.fixture
@@ -110,4 +113,148 @@ def test_what_is_said_about_mistakes(layers, tmp_path):
     before = sorted(tmp_path.iterdir())
     for arguments, words in mistakes:
         assert words in call_json("export", *arguments, status=2)["error"]
+    assert sorted(tmp_path.iterdir()) == before
+
+
+STREAM = ("--symbol", "T", "--pulse", 2)
+
+
+@pytest.fixture
+def offline(tmp_path):
+    """A model over whole recordings of T frames."""
+    path = tmp_path / "offline.onnx"
+    onnx.save(look_ahead_model(), path)
+    return path
+
+
+@pytest.fixture
+def step(tmp_path):
+    """A step of an exponential mean, for a batch that is left open."""
+    infos = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["streams", 2])
+        for name in ("x", "mean", "y", "new_mean")
+    }
+    weight = onnx.numpy_helper.from_array(np.array([0.9, 0.5], np.float32), "decay")
+    nodes = [
+        helper.make_node("Mul", ["mean", "decay"], ["old"]),
+        helper.make_node("Add", ["old", "x"], ["new_mean"]),
+        helper.make_node("Tanh", ["new_mean"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "mean", [infos["x"], infos["mean"]], [infos["y"], infos["new_mean"]], [weight])
+    path = tmp_path / "step.onnx"
+    onnx.save(make_model(graph), path)
+    return path
+
+
+def archive(path, model, factor=1.5):
+    """Other parameters of a model in a file."""
+    save_archive(
+        path, {name: np.asarray(value) * np.float32(factor) for name, value in jaxrnn.load(model).params.items()}
+    )
+    return path
+
+
+def test_a_stream_and_its_flush(offline, tmp_path):
+    out, flush = tmp_path / "s.onnx", tmp_path / "f.onnx"
+    arguments = ("export", offline, *STREAM, "-o", out, "--flush", flush, "--verify")
+    found = call_json(*arguments)
+    sizes = {each["file"]: each["bytes"] for each in found["files"]}
+    assert sizes == {str(path): path.stat().st_size for path in (out, flush, tmp_path / "s.first_state.npz")}
+    assert (found["pulse"], found["look_ahead"], found["batch"]) == (2, 1, None)
+    assert found["inputs"] == [{"name": "x", "dtype": "float32", "shape": [1, 3, 2], "time_axis": 2}]
+    (output,) = found["outputs"]
+    assert (output["name"], output["shape"], output["delay"], output["rate"]) == ("y", [1, 2, 2], 1, "1")
+    history = next(each for each in found["state"] if each["name"] == "window.history")
+    assert (history["input"], history["output"]) == ("window.history", "window.history_next")
+    step, rest = found["graphs"]
+    assert (step["kind"], rest["kind"], step["opset"], step["operators"]["Tanh"]) == ("step", "flush", 17, 1)
+    assert step["nodes"] == sum(step["operators"].values()) == len(onnx.load(out).graph.node)
+    assert found["verified"]
+    assert found["lost"] == []
+    assert {check["against"] for check in found["checks"]} == {"the whole recording", "the steps in jaxrnn"}
+    text = call(*arguments, "--opset", 18, "--batch", 3).stdout
+    for word in ("opset 18", "3 stream(s)", "look-ahead: 1", "[3, 1, 2, 2]", "window.history_next", "Verified in ONNX"):
+        assert word in text
+    assert text.rstrip().endswith("agrees")
+    text = call("export", offline, *STREAM, "-o", out).stdout
+    assert "the last frames of total, y stay inside: --flush FLUSH.onnx" in text
+
+
+@pytest.mark.thorough
+def test_a_stream_with_other_parameters(offline, tmp_path):
+    params = archive(tmp_path / "params.npz", offline)
+    plain, tuned = tmp_path / "plain.onnx", tmp_path / "tuned.onnx"
+    call("export", offline, *STREAM, "-o", plain)
+    assert call_json("export", offline, *STREAM, "--params", params, "-o", tuned, "--verify")["verified"]
+    assert tuned.read_bytes() != plain.read_bytes()
+    assert call_json("export", offline, "--params", params, "-o", tuned)["changed"] == 2  # the graph that it was
+
+
+def test_a_step(step, tmp_path):
+    out, params = tmp_path / "out.onnx", archive(tmp_path / "params.npz", step)
+    found = call_json("export", step, "-o", out, "--verify", "--batch", 3)
+    assert (found["verified"], found["batch"], found["streams"]) == (True, 3, False)
+    assert [(each["input"], each["output"]) for each in found["state"]] == [("mean", "new_mean")]
+    assert found["inputs"][0]["shape"] == [3, 2]
+    text = call("export", step, "--as-step", "--params", params, "-o", out, "--verify").stdout
+    assert "state mean" in text
+    (decay,) = onnx.load(out).graph.initializer
+    np.testing.assert_allclose(onnx.numpy_helper.to_array(decay).ravel(), [1.35, 0.75])
+
+
+def test_a_file_that_differs_is_not_written(offline, tmp_path, monkeypatch):
+    write = export_writing.export_onnx
+
+    def write_another(stepper, params, path, **options):
+        return write(stepper, {name: 1.01 * array for name, array in params.items()}, path, **options)
+
+    monkeypatch.setattr(export_writing, "export_onnx", write_another)
+    arguments = ("export", offline, *STREAM, "-o", tmp_path / "s.onnx", "--flush", tmp_path / "f.onnx", "--verify")
+    text = call(*arguments, status=1).stdout
+    for word in ("elements differ, first in frame 0", "differs", "nothing was written"):
+        assert word in text
+    found = call_json(*arguments, status=1)
+    assert (found["verified"], found["files"]) == (False, [])
+    assert [path.name for path in tmp_path.iterdir()] == ["offline.onnx"]
+
+
+MISTAKES = {
+    "no steps": ((), "give --symbol T for a stream"),
+    "no such dimension": (("--symbol", "S"), "'S'"),
+    "a pulse of steps": (("--pulse", 2), "--pulse needs --symbol NAME"),
+    "the flush of a step": (("--flush", "{}/f.onnx"), "--flush is for a stream"),
+    "a flush in no folder": ((*STREAM, "--flush", "{}/no/f.onnx"), "no folder"),
+    "two sizes": ((*STREAM, "--dim", "batch=2,3"), "needs one size"),
+    "an opset of the past": ((*STREAM, "--opset", 7), "give --opset "),
+    "an opset of the future": ((*STREAM, "--opset", 99), "opset 99 is newer"),
+    "two ways": ((*STREAM, "--as-step"), "--as-step is the step of the model"),
+    "the opset of a graph": (("--params", "{}/params.npz", "--opset", 18), "--as-step for a step"),
+    "parameters of another": ((*STREAM, "--params", "{}/other.npz"), "params"),
+}
+
+
+@pytest.mark.thorough
+def test_a_start_that_is_an_input_is_fixed(tmp_path):
+    arguments = ("export", PACKAGED, "--symbol", "time", "-o", tmp_path / "s.onnx")
+    assert "--static h=VALUE" in call_json(*arguments, status=2)["error"]
+    np.save(tmp_path / "h.npy", np.full((1, 1, 80), 0.5, np.float32))
+    found = call_json(
+        *arguments, "--static", f"h={tmp_path / 'h.npy'}", "--pulse", 2, "--flush", tmp_path / "f.onnx", "--verify"
+    )
+    assert found["verified"]
+    assert found["graphs"][0]["operators"]["GRU"] == 1
+    with np.load(tmp_path / "s.first_state.npz") as first:
+        assert (first["hidden_by_time.carry"] == 0.5).all()
+
+
+@pytest.mark.parametrize("mistake", of_tiers(MISTAKES, ["no steps", "the flush of a step", "the opset of a graph"]))
+def test_mistakes(offline, tmp_path, mistake):
+    archive(tmp_path / "params.npz", offline)
+    onnx.save(layers_model(), tmp_path / "other.onnx")
+    archive(tmp_path / "other.npz", tmp_path / "other.onnx")
+    arguments, words = MISTAKES[mistake]
+    before = sorted(tmp_path.iterdir())
+    options = [str(each).format(tmp_path) for each in arguments]
+    result = call_json("export", offline, *options, "-o", tmp_path / "out.onnx", status=2)
+    assert words in result["error"]
     assert sorted(tmp_path.iterdir()) == before

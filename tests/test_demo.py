@@ -196,7 +196,7 @@ def test_a_file_is_not_written_in_place_of_a_device(tmp_path):
 def test_script_trains_and_writes_the_same_graph(script, tmp_path):
     out = tmp_path / "tried.onnx"
     with jax.numpy_dtype_promotion("standard"):  # optax's schedules mix integers and floats
-        ran = CliRunner().invoke(script.main, ["--steps", "20", "--out", str(out)])
+        ran = CliRunner().invoke(script.main, ["--steps", "8", "--out", str(out)])
     assert ran.exit_code == 0, ran.output
     first, last = map(float, re.findall(r"loss (\S+) -> (\S+) in", ran.stdout)[0])
     assert last < first

@@ -1,18 +1,28 @@
-"""The pages of the documentation run, print what they show, and refer to files that are there."""
+"""The pages: code that runs and prints what they show, links, installation and the table of operators."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
 import importlib.util
 import io
 import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import pytest
 from tiers import of_tiers
+
+from jaxrnn.onnx.operators import operator_table
+from tools.operators_page import entries, page, read_page
+from tools.trials import Evidence
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PICTURES = DOCS / "pictures"
@@ -149,3 +159,105 @@ def test_every_shortcut_has_tests_that_exist():
         named.update(modules)
     found = (path for path in package.rglob("*.py") if SHORTCUTS.search(path.read_text(encoding="utf-8")))
     assert {path.relative_to(package).as_posix() for path in found} - named == set()
+
+
+ROOT = Path(__file__).parent.parent
+INSTALLED_BY = [page for page in sorted(ROOT.glob("docs/*.md")) if "\n```python\n" in page.read_text(encoding="utf-8")]
+NAME = re.compile(r"([\w.-]+)(?:\[([^]]*)\])?")
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@functools.cache
+def distributions() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
+def providers(package: str) -> set[str]:
+    """The distributions that bring a package; where none is installed, that of its name."""
+    return set(map(normalised, distributions().get(package, [package])))
+
+
+@functools.cache
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def brought(requirement: str) -> set[str]:
+    """The distributions that a requirement names, those of jaxrnn and its extras among them."""
+    found = NAME.match(requirement)
+    assert found is not None
+    name, extras = found.groups("")
+    names = {normalised(name)}
+    if normalised(name) == "jaxrnn":
+        optional = project()["optional-dependencies"]
+        further = [
+            *project()["dependencies"],
+            *(each for extra in extras.split(",") if extra for each in optional[extra]),
+        ]
+        names.update(*map(brought, further))
+    return names
+
+
+def installed(text: str) -> set[str]:
+    """The distributions that the commands of a page install, and jaxrnn with what it needs."""
+    lines = re.findall(r"\bpip install ([^#\n]*)", text)
+    words = [word.strip("'\"") for line in lines for word in line.split() if not word.startswith("-")]
+    return set().union(*map(brought, ["jaxrnn", *filter(NAME.match, words)]))
+
+
+def imported(text: str) -> set[str]:
+    """The packages that the code of a page imports, but for those of Python and jaxrnn."""
+    names = set()
+    for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.Import):
+                names.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                names.add(str(node.module))
+    return {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"jaxrnn"}
+
+
+@pytest.mark.parametrize("page", INSTALLED_BY, ids=lambda page: page.name)
+def test_a_page_says_how_to_install_what_it_imports(page):
+    text = page.read_text(encoding="utf-8")
+    here = installed(text)
+    assert [name for name in sorted(imported(text)) if here.isdisjoint(providers(name))] == []
+
+
+PAGE = Path(__file__).parent.parent / "docs" / "operators.md"
+AGAIN = "make it again: python -m tools.operators_page --write docs/operators.md"
+
+
+def test_the_page_is_not_stale():
+    written, registered = read_page(PAGE.read_text(encoding="utf-8")), entries()
+    assert set(written) == set(registered) == set(operator_table()), AGAIN
+    stale = {key: written[key][0] for key, entry in registered.items() if written[key][0] != entry}
+    assert not stale, AGAIN
+    assert all(facts[0] in ("yes", "no", "-") for _, facts in written.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("LSTM", ("yes", "yes")),
+        ("Conv", ("yes", "yes")),
+        ("Floor", ("no", "yes")),
+        ("And", ("-", "yes")),
+        ("NonZero", ("-", "-")),
+    ],
+)
+def test_facts_that_are_known(name, facts):
+    assert read_page(PAGE.read_text(encoding="utf-8"))["", name][1] == facts
+
+
+def test_a_page_is_read_as_it_is_written():
+    """Operators that were not tried, that have no derivative, and primitives without a rule."""
+    seen = {("", "Relu"): Evidence(True, ()), ("", "TopK"): Evidence(False, ("sort", "top_k")), ("", "NonZero"): None}
+    read = read_page(page(seen))
+    assert read["", "Relu"][1] == ("yes", "yes")
+    assert read["", "TopK"][1] == ("no", "not `sort`, `top_k`")
+    assert read["", "NonZero"][1] == ("-", "-")
+    assert {key: entry for key, (entry, _) in read.items()} == entries()

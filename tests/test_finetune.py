@@ -17,7 +17,7 @@ import yaml
 from click.testing import CliRunner
 from small_models import FEATURES, layers_model
 from stores import new_bucket, upload
-from test_training_buffers import normalised_model
+from test_training_modes import normalised_model
 
 import jaxrnn
 from jaxrnn.cli import main

@@ -8,10 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from finite_differences import (
+from test_models import CASES, NETS, random_inputs
+from tiers import of_tiers
+from verifier import (
     EQUAL,
     assert_derivative,
     assert_equal,
+    assert_same,
     difference,
     dot,
     floats,
@@ -19,9 +22,6 @@ from finite_differences import (
     network,
     random_like,
 )
-from test_models import CASES, NETS, random_inputs
-from tiers import of_tiers
-from verifier import assert_same
 
 #: Silero's other file is the same network behind a branch that folds.
 MODELS = tuple(name for name in CASES if name != "silero_vad_16k_op15")

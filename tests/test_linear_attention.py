@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from finite_differences import assert_derivative, dot, random_like
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from small_models import make_model
 from streaming_verifier import POISON, Streaming, assert_same, recording
 from tiers import of_tiers
+from verifier import assert_derivative, dot, random_like
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types

@@ -1,15 +1,24 @@
-"""Operators on elements, written as ONNX: every primitive in every type, at the edges of the types too."""
+"""Operators on elements, reductions, complex numbers and quantised types, written as ONNX."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from jax import lax
-from lowering_verifier import verify_lowering
+from lowering_verifier import lowered, operators_of, verify_lowering
+from tiers import of_tiers
+
+import jaxrnn
+from jaxrnn.cells.products import plain_forms
+from jaxrnn.errors import UnsupportedError
+from jaxrnn.onnx.operators import quantization as q
 
 SIGNED = ("int8", "int16", "int32", "int64")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
@@ -139,3 +148,160 @@ def test_one_condition_of_a_matrix():
     """A condition that was an array of one element chooses a number, which has no axes."""
     x = np.float32([[3.0]])
     verify_lowering(lambda x: jnp.where((x > 2).reshape(()), x[0, 0], x[0, 0] + 1), x)
+
+
+MATRIX = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "uint8", "uint32", "bool"])
+def test_extremes_and_their_places(dtype):
+    """NaN is the largest and the smallest, wherever it is; of equal ones the first counts."""
+    x = (MATRIX * 3).astype(dtype)
+    if x.dtype.kind == "f":
+        x[0, 0], x[2, 1], x[4, 2], x[1, 2] = np.nan, np.nan, np.nan, np.inf
+    for axis in (0, 1):
+        functions = [jnp.max, jnp.min, jnp.argmax, jnp.argmin]
+        verify_lowering(lambda x, axis=axis, f=functions: [each(x, axis=axis) for each in f], x)
+
+
+def test_softmax_stays_one_node():
+    """What NaN needs is written after patterns are found."""
+    model = verify_lowering(lambda x: jax.nn.softmax(x), MATRIX)
+    assert operators_of(model.graph) == {"Softmax": 1}
+
+
+def test_reductions_of_bits():
+    """Halves with halves."""
+    x = np.random.default_rng(1).integers(-99, 99, (5, 3)).astype(np.int32)
+    functions = [jnp.bitwise_and.reduce, jnp.bitwise_or.reduce, jnp.bitwise_xor.reduce]
+    verify_lowering(lambda x: [each(x, axis=axis) for each in functions for axis in (0, 1)], x, opset=18)
+    parity = functools.partial(lax.reduce_xor, axes=(0,))
+    verify_lowering(lambda x: [jnp.all(x), jnp.any(x, 0), parity(x)], MATRIX > 0)
+
+
+RNG = np.random.default_rng(0)
+
+
+def parts(z):
+    """What an engine can give."""
+    return [jnp.real(z), jnp.imag(z)]
+
+
+@pytest.mark.parametrize("length", of_tiers([1, 2, 7, 12, 64, 1024], quick=[12]))
+@pytest.mark.parametrize("known", [(), (1,)])
+def test_transforms(length, known):
+    """All four, there and back, of any length."""
+
+    def function(x, y):
+        z = lax.complex(x, y)
+        half = jnp.fft.rfft(x * y)
+        both = [jnp.fft.fft(z), jnp.fft.ifft(z, axis=0), jnp.fft.ifft(z), half]
+        return [each for z in both for each in parts(z)] + [jnp.fft.irfft(half * 2, n=length), jnp.fft.irfft(z, n=5)]
+
+    x, y = (RNG.normal(size=(3, length)).astype(np.float32) for _ in range(2))
+    verify_lowering(function, x, y, known=known, roundings=32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_transforms_of_several_axes(dtype):
+    """Of images, and in float64."""
+    x = RNG.normal(size=(2, 6, 8)).astype(dtype)
+    verify_lowering(lambda x: parts(jnp.fft.rfft2(x)), x, roundings=16)
+    verify_lowering(lambda x: [*parts(jnp.fft.fft2(x)), jnp.fft.irfft2(jnp.fft.fft2(x)[..., :5])], x, roundings=16)
+
+
+def test_arithmetic():
+    """Of complex numbers with each other, with known ones and with real ones; and what only moves them."""
+    known = (RNG.normal(size=4) + 1j * RNG.normal(size=4)).astype(np.complex64)
+
+    def function(a, b, c):
+        z, w = lax.complex(a, b), lax.complex(b, c)
+        values = [z + w, z - known, z * w, z * 2, z / w, known / z, jnp.conj(z), -z, z**2, z**-1, z**3, jnp.exp(z)]
+        values += [jnp.log(z), jnp.where(a > 0, z, w), jnp.concatenate([z, known])[::2], z.reshape(2, 2).T]
+        values += [jnp.pad(z, (1, 2)), z[None] @ w[:, None], jnp.outer(z, known).sum(0), a.astype(jnp.complex64)]
+        real = [jnp.abs(z), jnp.angle(z), z == w, z != z, jnp.real(z * jnp.conj(z)), jnp.abs(known)]
+        return [part for z in values for part in parts(z)] + real
+
+    verify_lowering(function, *RNG.normal(size=(3, 4)).astype(np.float32), roundings=16)
+
+
+def test_magnitudes_do_not_vanish():
+    """Nor overflow, however small or large the parts are."""
+    a, b = np.float32([[3e-30, 0, 4e30, -5e-37, 0], [4e-30, 0, 3e30, 0, -2]])
+    verify_lowering(lambda a, b: jnp.abs(lax.complex(a, b)), a, b, scale=0)
+
+
+def test_what_has_no_parts():
+    """Functions that are not written of complex numbers are refused, and complex inputs and outputs."""
+    with pytest.raises(UnsupportedError, match="complex"):
+        lowered(lambda a, b: jnp.abs(jnp.sin(lax.complex(a, b))), *np.float32([[1], [2]]))
+    with pytest.raises(UnsupportedError, match="complex"):
+        lowered(lambda a, b: lax.complex(a, b), *np.float32([[1], [2]]))
+    with pytest.raises(UnsupportedError, match="complex"):
+        lowered(jnp.abs, np.complex64([1j]))
+
+
+X = RNG.normal(size=(2, 6, 8)).astype(np.float32)
+BYTES = RNG.integers(0, 255, (6, 8)).astype(np.uint8)
+WEIGHT = RNG.integers(-99, 99, (8, 9)).astype(np.int8)
+SCALES, ZEROS = np.abs(RNG.normal(size=9)).astype(np.float32), RNG.integers(-9, 9, 9).astype(np.int8)
+S, Z = np.float32(0.05), np.uint8(7)
+
+CASES = {
+    "QuantizeLinear": (lambda x: q.quantize_linear(x, S, Z), X),
+    "DequantizeLinear": (lambda x: q.dequantize_linear(x, S, Z), BYTES),
+    "DynamicQuantizeLinear": (q.dynamic_quantize_linear, X),
+    "MatMulInteger": (lambda x: q.matmul_integer(x, WEIGHT, Z, ZEROS), BYTES),
+    "QLinearMatMul": (lambda x: q.q_linear_matmul(x, S, Z, WEIGHT, SCALES, ZEROS, np.float32(9), Z), BYTES),
+    "ConvInteger": (lambda x: q.conv_integer(x, BYTES.reshape(8, 6, 1)[:, :, :1], Z, pads=[0, 1]), BYTES[None]),
+    "QLinearConv": (
+        lambda x: q.q_linear_conv(
+            x, S, Z, WEIGHT[:6, :6, None], S, np.int8(0), np.float32(1), Z, np.arange(6, dtype=np.int32), pads=[1, 1]
+        ),
+        BYTES[None],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operators_stay_what_they_are(name):
+    """One node for each, which gives the same integers."""
+    function, x = CASES[name]
+    with plain_forms():
+        model = verify_lowering(function, x, roundings=1)
+    assert name in [node.op_type for node in model.graph.node]
+    assert sum(node.op_type not in ("Reshape", "Squeeze", "Unsqueeze") for node in model.graph.node) == 1
+
+
+def test_weights_stay_integers():
+    """What is dequantised in the graph is bytes in the file."""
+    x = RNG.normal(size=WEIGHT.shape).astype(np.float32)
+    with plain_forms():
+        model = verify_lowering(lambda x: x * q.dequantize_linear(WEIGHT, SCALES, ZEROS, axis=1), x)
+    (weight,) = [each for each in model.graph.initializer if np.prod(each.dims) == WEIGHT.size]
+    assert weight.data_type == onnx.TensorProto.INT8
+
+
+def test_what_an_opset_lacks_is_written_out():
+    """Blocks of a scale, and types that came later."""
+    blocks = np.abs(RNG.normal(size=(2, 8))).astype(np.float32)
+    with plain_forms():
+        verify_lowering(lambda x: q.quantize_linear(x, blocks, axis=0, block_size=3), X[0])
+        verify_lowering(lambda x: q.quantize_linear(x, S, np.int16(7)), X)
+        verify_lowering(lambda x: q.dequantize_linear(x, np.float16(0.5), Z), BYTES)
+
+
+def test_streams_keep_them():
+    """On elements and on rows of frames; what sees several frames is what it computes."""
+
+    def function(x):
+        small = q.quantize_linear(x, S, Z)
+        product = q.q_linear_matmul(small, S, Z, WEIGHT[:3], SCALES, ZEROS, np.float32(9), Z)
+        return q.dequantize_linear(product, S, Z)
+
+    with plain_forms():
+        streamed = jaxrnn.stream(function, X[0, :, :3], axes=0, pulse=2)
+        state = streamed.init()
+        names = {each.primitive.name for each in jax.make_jaxpr(streamed.step)(None, state, X[0, :2, :3]).eqns}
+        assert "onnx_operator" in names
+        np.testing.assert_array_equal(streamed.run(None, X[0, :, :3]), function(X[0, :, :3]))

@@ -1,4 +1,4 @@
-"""Recurrent layers as nodes of ONNX: with every feature, for ONNX Runtime as it is."""
+"""Control flow, recurrent layers and streams as graphs of ONNX."""
 
 from __future__ import annotations
 
@@ -15,15 +15,128 @@ from flax import nnx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
-from lowering_verifier import operators_of, verify_lowering
-from recurrent_nodes import build, nodes
+from lowering_verifier import check_well_formed, lowered, operators_of, outputs_of, verify_lowering
+from recurrent_reference import build, nodes
+from stream_fuzzing.programs import program_of
+from stream_fuzzing.trial import recording as whole_numbers
+from stream_fuzzing.writing import INPUTS
 from streaming_verifier import recording
 from tiers import of_tiers
 from written_out_cells import CHOICES, written_out
 
 import jaxrnn
+from jaxrnn import StreamError
 from jaxrnn.cells import LSTM, Weights, plain_forms, run_layer
+from jaxrnn.errors import UnsupportedError
 from jaxrnn.jaxprs.scanning import step_with_layers
+from jaxrnn.streaming import stream
+
+WEIGHT = np.float32(np.random.default_rng(0).normal(size=(3, 3)))
+
+
+@pytest.mark.parametrize("which", of_tiers([-3, 0, 1, 2, 7], quick=[1, 7]))
+def test_branches(which):
+    """Of two by a condition, of several by a number, one inside of another; they read what is around them."""
+
+    def function(i, x):
+        y = x * 2
+        two = lax.cond(i > 0, lambda x: (x + y, y.sum()), lambda x: (x, jnp.float32(3)), x)
+        four = lax.switch(i, [lambda x: x, lambda x: jnp.sin(x) + two[0], lambda x: x @ WEIGHT, jnp.negative], x)
+        inner = lax.cond(i > 1, lambda: lax.cond(i > 2, lambda: x, lambda: y), lambda: WEIGHT[0])
+        return two, four, inner
+
+    model = verify_lowering(function, np.int32(which), np.float32([1, 2, 3]))
+    assert operators_of(model.graph)["If"] == 6
+
+
+@pytest.mark.parametrize("length", of_tiers([0, 1, 2, 5, 40], quick=[0, 2, 40]))
+@pytest.mark.parametrize("reverse", [False, True])
+def test_scans(length, reverse):
+    """Short ones are written out, long ones are a Scan; carries of all types, some handed on, and outer values."""
+
+    def body(carry, frames):
+        h, count, same, mask = carry
+        x, index = frames
+        h = jnp.tanh(h @ WEIGHT + x + same)
+        return (h, count + index, same, ~mask), (h.sum(), count, same, x, jnp.where(mask, 1, 2))
+
+    def function(h, x, same):
+        carry = (h, jnp.int8(3), same, True)
+        return lax.scan(body, carry, (x, jnp.arange(length, dtype=jnp.int8)), reverse=reverse)
+
+    x = np.random.default_rng(1).normal(size=(length, 3)).astype(np.float32)
+    model = verify_lowering(function, np.float32([1, 0, -1]), x, np.float32([0.1, 0.2, 0.3]))
+    assert operators_of(model.graph)["Scan"] == (length == 40)
+
+
+def test_scans_of_nothing_but_a_carry():
+    """A Scan has something to go through all the same; scans inside of scans, and of branches."""
+
+    def inner(c, x):
+        return lax.cond(x > 1, lambda c: c * 0.5 + 1, lambda c: c + x, c), c
+
+    def outer(c, x):
+        c, ys = lax.scan(inner, c, x + jnp.arange(40, dtype=jnp.float32))
+        return c, ys.sum()
+
+    verify_lowering(lambda c: lax.scan(lambda c, _: (jnp.sin(c) + 1, None), c, length=300), np.float32(0.5))
+    verify_lowering(lambda c, x: lax.scan(outer, c, x), np.float32(0.5), np.arange(30, dtype=np.float32), roundings=16)
+
+
+@pytest.mark.parametrize("limit", [-1.0, 0.0, 7.0, 100.0])
+def test_loops_as_long_as_a_condition_holds(limit):
+    """No trip at all too; with outer values in the condition and the body, and loops inside of it."""
+
+    def function(limit, x):
+        def body(carry):
+            n, x, same = carry
+            x = lax.fori_loop(0, n, lambda _, x: x + same, x)
+            return n + 1, x + 1, same
+
+        return lax.while_loop(lambda c: (c[1].sum() < limit) & (c[0] < 9), body, (jnp.int32(0), x, jnp.float32(0.5)))
+
+    verify_lowering(function, np.float32(limit), np.float32([0, 0.25]))
+
+
+def test_functions_with_rules_of_their_own():
+    """Derivative rules, checkpoints and linear solves are the functions themselves."""
+
+    @jax.custom_vjp
+    def double(x):
+        return 2 * x
+
+    double.defvjp(lambda x: (double(x), None), lambda _, g: (g,))
+
+    def function(x):
+        solved = lax.custom_linear_solve(lambda v: v * 4, x, lambda _, b: b / 4, lambda _, b: b / 4)
+        return double(x), jax.checkpoint(jnp.sin)(x), jax.nn.relu(x), solved
+
+    verify_lowering(function, np.float32([-1, 0, 2]))
+
+
+def test_refusals():
+    """All that cannot be written is named at once, with its line and why; what prints or calls Python too."""
+
+    def function(x):
+        jax.debug.print("{}", x)
+        y = lax.scan(lambda c, x: (c + lax.lgamma(x), None), x[0], x)[0]
+        return y, jnp.linalg.cholesky(x[:, None] * x), lax.erf_inv(x), jnp.bitwise_or(x.astype(jnp.int32), 5)
+
+    with pytest.raises(UnsupportedError) as error:
+        lowered(function, np.float32([1, 2]))
+    lines = str(error.value).splitlines()
+    assert lines[0] == "5 operations cannot be written as ONNX:"
+    for line, words in zip(lines[1:], ("calls Python", "lgamma", "cholesky", "erf_inv", "opset=18"), strict=True):
+        assert words in line
+        assert "test_lowering_layers.py:" in line
+
+
+def test_random_numbers():
+    """Those of a known key are constants; others are refused."""
+    verify_lowering(lambda x: x + jax.random.normal(jax.random.key(1), (3,), jnp.float32), np.float32([1, 2, 3]))
+    with pytest.raises(UnsupportedError, match="draw them outside"):
+        lowered(lambda seed: jax.random.normal(jax.random.key(seed), (3,), jnp.float32), np.int32(3))
+
 
 #: Files of converters that write layers as loops, and the nodes that these become.
 LOOPS = {
@@ -205,3 +318,51 @@ def test_a_stream_of_rows_that_end_early(tmp_path, pulse):
     found = ExportedStream(step, flush).run(x)
     for name, value in model.apply(model.params, x).items():
         np.testing.assert_allclose(found[name], value, atol=1e-6)
+
+
+STEPS = 5
+
+
+def check(number):
+    """One program; None where it is no stream."""
+    program = program_of(3, number)
+    with plain_forms():
+        try:
+            streamed = stream(program.function(), INPUTS, axes=0, pulse=None, constraints=program.constraints)
+        except StreamError:
+            return
+        whole = whole_numbers(STEPS * streamed.pulse)
+        frames = [
+            {name: x[index * streamed.pulse : (index + 1) * streamed.pulse] for name, x in whole.items()}
+            for index in range(STEPS)
+        ]
+        state, structure = jax.tree.flatten(streamed.init())
+
+        def step(*arrays):
+            before, inputs = arrays[: len(state)], arrays[len(state) :]
+            return streamed.step(None, jax.tree.unflatten(structure, before), dict(zip(INPUTS, inputs, strict=True)))
+
+        model = lowered(step, *state, *frames[0].values(), opset=18)
+        compiled = jax.jit(step)
+        check_well_formed(model)
+        carry = [np.asarray(array) for array in state]
+        for each in frames:
+            arrays = [*carry, *each.values()]
+            found = outputs_of(model, {f"x{index}": array for index, array in enumerate(arrays)})
+            expected = [np.asarray(value) for value in jax.tree.leaves(compiled(*arrays))]
+            for value, other in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(value, other)
+            carry = found[len(found) - len(carry) :]
+
+
+def test_two_programs():
+    """What they compute is whole numbers, and so exact."""
+    for number in (2, 5):
+        check(number)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [0, 1, 3, 4])
+def test_programs(number):
+    """Others."""
+    check(number)

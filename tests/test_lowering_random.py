@@ -8,9 +8,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax import lax
-
-from tests.lowering_verifier import verify_lowering
-from tests.tiers import of_tiers
+from lowering_verifier import verify_lowering
+from tiers import of_tiers
 
 #: Numbers that identities and activations are made of.
 CONSTANTS = [0.0, -0.0, 1.0, -1.0, 2.0, 0.25, 6.0]

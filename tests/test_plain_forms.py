@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from recurrent_nodes import build, nodes
+from recurrent_reference import build, nodes
 from small_models import FEATURES, layers_model
 from stream_functions import CASES
 from streaming_verifier import POISON, Streaming, assert_same, check_values, recording

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN with every feature of the specification, drawn at random and held against a plain reference."""
+"""The recurrent operators in ONNX's features: values, types, loops, and derivatives of both orders."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
 from onnx import TensorProto, helper
-from recurrent_nodes import OUTPUTS, build, nodes
-from recurrent_reference import ROWS, recurrent
+from recurrent_reference import OUTPUTS, ROWS, build, nodes, recurrent
+from tiers import of_tiers
+from verifier import EQUAL, assert_derivative, assert_equal, dot, random_like, size_of
 
 import jaxrnn
 
@@ -102,3 +104,142 @@ def test_half_precision_keeps_its_type():
         np.testing.assert_allclose(
             np.asarray(result).astype(np.float64), expected, atol=30 * float(jnp.finfo(dtype).eps)
         )
+
+
+def function_of(case):
+    """A drawn node as a function of its float operands, all outputs wanted, and these operands."""
+    operator, arrays, attributes, _, opset = case
+    lengths = {name: arrays[name] for name in ("sequence_lens",) if name in arrays}
+    varied = {name: jnp.array(array) for name, array in arrays.items() if name not in lengths}
+    model = jaxrnn.load(build(operator, arrays, attributes, [True] * len(OUTPUTS[operator]), opset, arrays))
+    return lambda arrays: model.apply({}, {**arrays, **lengths}), varied
+
+
+@given(nodes())
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+def test_first_order(case):
+    """Forward mode against differences, away from kinks; reverse mode is its transpose: <u, J v> = <J^T u, v>."""
+    with jax.enable_x64(True):
+        function, point = function_of(case)
+        along, weights = random_like(point, 1), random_like(jax.eval_shape(function, point), 2)
+
+        @jax.jit
+        def derivatives(point):
+            values, pushed = jax.jvp(function, (point,), (along,))
+            return values, pushed, jax.vjp(function, point)[1](weights)[0]
+
+        values, pushed, pulled = derivatives(point)
+        assume(size_of(values) < 1e3)  # products of activations without bound grow, and so do their derivatives
+        assert_derivative(pushed, lambda at: derivatives(at)[0], point, along, 1e-6, scale=size_of(pushed))
+        sizes = [jax.tree.map(jnp.abs, tree) for tree in (weights, pushed, pulled, along)]
+        limit = EQUAL * (dot(*sizes[:2]) + dot(*sizes[2:]))
+        assert abs(dot(weights, pushed) - dot(pulled, along)) <= limit
+
+
+@pytest.mark.thorough
+@given(nodes())
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+def test_second_order(case):
+    """With g the gradient, H g is forward over reverse, the gradient of |g|^2 / 2, and a difference of gradients."""
+    with jax.enable_x64(True):
+        function, point = function_of(case)
+        weights = random_like(jax.eval_shape(function, point), 3)
+
+        def loss(point):
+            return sum(
+                jnp.vdot(w, y**2) for w, y in zip(*map(jax.tree.leaves, (weights, function(point))), strict=True)
+            )
+
+        gradient = jax.grad(loss)
+
+        @jax.jit
+        def second(point):
+            slopes, forwards = jax.jvp(gradient, (point,), (gradient(point),))
+            backwards = jax.grad(lambda at: 0.5 * sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient(at))))(point)
+            return slopes, forwards, backwards
+
+        slopes, forwards, backwards = second(point)
+        assume(size_of(slopes) < 1e3)
+        assume(size_of(forwards) > 0)  # clipped everywhere, a cell is constant
+        assert_equal(forwards, backwards)
+        length = max(1.0, np.sqrt(dot(slopes, slopes)))
+        along = jax.tree.map(lambda g: g / length, slopes)
+        expected = jax.tree.map(lambda h: h / length, forwards)
+        assert_derivative(expected, lambda at: second(at)[0], point, along, 1e-6, scale=size_of(expected))
+
+
+def feature_rich(operator):
+    """A node of two directions with rows of every length, peepholes, and activations on both sides of their kinks."""
+    rng = np.random.default_rng(0)
+    _, gates, default = ROWS[operator]
+    time, batch, features, hidden = 3, 3, 2, 2
+    shapes = {
+        "X": (time, batch, features),
+        "W": (2, gates * hidden, features),
+        "R": (2, gates * hidden, hidden),
+        "B": (2, 2 * gates * hidden),
+        "initial_h": (2, batch, hidden),
+        **({"initial_c": (2, batch, hidden), "P": (2, 3 * hidden)} if operator == "LSTM" else {}),
+    }
+    arrays = {name: 0.8 * rng.normal(size=shape) for name, shape in shapes.items()}
+    arrays["sequence_lens"] = np.array([0, 3, 2], np.int32)
+    attributes = {
+        "direction": "bidirectional",
+        "hidden_size": hidden,
+        "clip": 1.5,
+        "activations": [*default, *("HardSigmoid", "LeakyRelu", "Elu")[: len(default)]],
+    }
+    order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+    return operator, {name: arrays[name] for name in order if name in arrays}, attributes, None, 14
+
+
+@pytest.mark.parametrize("operator", of_tiers(ROWS, ("GRU",)))
+def test_hessian_and_mapped_gradients(operator):
+    """`jax.hessian` is symmetric and holds differences of gradients; `vmap` of a gradient is a loop of gradients."""
+    with jax.enable_x64(True):
+        function, point = function_of(feature_rich(operator))
+        flat, tree_of = ravel_pytree(point)
+
+        def loss(flat):
+            return sum(jnp.sum(jnp.sin(3 * y) + y**2) for y in function(tree_of(flat)).values())
+
+        hessian = jax.jit(jax.hessian(loss))(flat)
+        np.testing.assert_allclose(hessian, hessian.T, rtol=0, atol=EQUAL * size_of(hessian))
+        gradient = jax.jit(jax.grad(loss))
+        for seed in range(3):
+            along = random_like(flat, seed)
+            assert_derivative(hessian @ along, gradient, flat, along, 1e-6)
+        points = flat + 0.1 * jnp.stack([random_like(flat, seed) for seed in range(3)])
+        mapped = jax.jit(jax.vmap(jax.grad(loss)))(points)
+        assert_equal(mapped, jnp.stack([gradient(each) for each in points]))
+
+
+@pytest.mark.parametrize("operator", of_tiers(ROWS, ("GRU",)))
+def test_frames_that_do_not_exist(operator):
+    """They have no gradient; a row without frames hands its initial state's on; a sequence of none has no other."""
+    _, full, attributes, _, opset = feature_rich(operator)
+    none = full | {"X": full["X"][:0], "sequence_lens": np.zeros(3, np.int32)}
+    unmasked = {name: array for name, array in none.items() if name != "sequence_lens"}
+    for arrays in (full, none, unmasked):
+        with jax.enable_x64(True):
+            function, point = function_of((operator, arrays, attributes, None, opset))
+            weights = random_like(jax.eval_shape(function, point), 1)
+            slopes, second = (jax.tree.map(np.asarray, tree) for tree in both_orders(function, weights)(point))
+        for tree in (slopes, second):
+            assert all(np.isfinite(leaf).all() for leaf in tree.values())
+        for row, length in enumerate(arrays.get("sequence_lens", none["sequence_lens"])):
+            assert not slopes["X"][length:, row].any()
+            assert slopes["X"][:length, row].all()
+            for start, end in (("initial_h", "Y_h"), ("initial_c", "Y_c")):
+                if length == 0 and start in slopes:
+                    np.testing.assert_array_equal(slopes[start][:, row], weights[end][:, row])
+        assert any(slopes[name].any() for name in "WRBP" if name in slopes) == (arrays is full)
+
+
+def both_orders(function, weights):
+    """Compiled: J^T w at a point, and the gradient of its squared norm."""
+
+    def pulled(point):
+        return jax.vjp(function, point)[1](weights)[0]
+
+    return jax.jit(lambda at: (pulled(at), jax.grad(lambda x: sum(jnp.sum(g**2) for g in pulled(x).values()))(at)))

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from finite_differences import assert_equal, difference, dot, floats, mean_squares, network, random_like
 from test_models import CASES
 from tiers import of_tiers
+from verifier import assert_equal, difference, dot, floats, mean_squares, network, random_like
 
 #: Networks that carry a state, and the sizes of a frame's open dimensions.
 STEPS = {

@@ -79,7 +79,7 @@ STREAMS = _mutants(
 
 BODIES = "cells/bodies.py"
 CELLS = _mutants(
-    "test_recurrent.py test_recurrent_gradients.py test_fast_forms.py",
+    "test_recurrent.py test_recurrent.py test_fast_forms.py",
     ("another peephole", BODIES, "self._sigmoid(a_i + peephole[0] * c)", "self._sigmoid(a_i + peephole[2] * c)"),
     ("uncoupled gates", BODIES, "c = (1 - i if self.input_forget else f) * c", "c = f * c"),
     ("late reset", BODIES, "(product(r * h, recurrent[0][1]) if", "(r * product(h, recurrent[0][1]) if"),
@@ -99,8 +99,8 @@ RECOGNITION = _mutants(
 )
 
 LOWERING = _mutants(
-    "test_lowering_elements.py test_lowering_windows.py test_lowering_indexing.py test_lowering_patterns.py "
-    "test_lowering_control.py test_lowering_layers.py",
+    "test_lowering_elements.py test_lowering_indexing.py test_lowering_indexing.py test_lowering_graphs.py "
+    "test_lowering_layers.py test_lowering_layers.py",
     ("division by -1", "export/rules/arithmetic.py", "edges[-1] = elements(", "edges[0] = elements("),
     (
         "roots of negative numbers",
