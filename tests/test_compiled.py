@@ -175,17 +175,17 @@ def huge_array():
         (replaced("manifest.json", b"[]"), "the manifest is no object"),
         (replaced("manifest.json", b"\xff"), "utf|UTF"),
         (replaced("params/0.npy", huge_array()), r"\[1125899906842624\], which takes 4503599627370496 bytes"),
-        (replaced("params/0.npy", b"\x93NUMPY"), "has the digest that it gives, but not the content"),
+        (replaced("params/0.npy", b"\x93NUMPY"), "matches its digest, but does not have the content"),
         (manifest(spec__label=None), "spec lacks label"),
         (manifest(params__0="O"), r"params\[0\] is 'O'"),
-        (manifest(params__0="float64"), "not the content"),
+        (manifest(params__0="float64"), "not have the content"),
         (manifest(start__0="int32"), "begins with int32"),
         (manifest(spec__inputs="x"), "inputs is no list"),
         (manifest(spec__inputs__0__shape=[-1]), r"inputs\[0\]\.shape\[0\] is -1"),
         (manifest(spec__state__0__dtype="finfo"), r"state\[0\]\.dtype is 'finfo'"),
         (manifest(spec__state__0__shape=[2**40, 2**10]), "input_3 takes 4.0 PiB"),
         (replaced("start/0.npy", npy(np.zeros(3, "V4"))), "broadcast"),
-        (manifest(start=[]), "arrays that the state begins with"),
+        (manifest(start=[]), "arrays of the first state"),
         (manifest(spec__needs_steps=1), "unknown fact.* needs_steps"),
         (manifest(spec__state__0__more=1), "unknown fact.* more"),
         (manifest(spec__batch_symbol=5), "batch_symbol is 5"),
@@ -202,12 +202,12 @@ def test_nothing_is_unpacked(small):
     """A small file would become a large one."""
     zeros = b"\0" * 2**24
     sealed(small, replaced("functions/other", zeros), packed=True)
-    with pytest.raises(jaxrnn.ModelError, match="packed"):
+    with pytest.raises(jaxrnn.ModelError, match="its entries are compressed"):
         jaxrnn.load_compiled(small)
     magic = small.read_bytes().partition(b"\n")[0] + b"\n"
     for body in (b"", b"PK", zeros[:100]):
         seal(small, magic, body)
-        with pytest.raises(jaxrnn.ModelError, match="not the content of a compiled model"):
+        with pytest.raises(jaxrnn.ModelError, match="not have the content of a compiled model"):
             jaxrnn.load_compiled(small)
 
 

@@ -59,7 +59,7 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
         (jaxrnn.load(layers_model()), None, {"step": True}, jaxrnn.StateError, "forgets its state.* stream"),
         (model, None, {"opset": 17}, jaxrnn.InputError, "opset applies to a step.* step=True"),
         (model, None, {"step": True, "flush": "f.onnx"}, jaxrnn.InputError, "keeps nothing back"),
-        (model, None, {"step": True, "dims": {"T": 3}}, jaxrnn.InputError, "dims names 'T'"),
+        (model, None, {"step": True, "dims": {"T": 3}}, jaxrnn.InputError, "dims gives 'T'"),
         (streamed, None, {}, jaxrnn.InputError, "give params"),
         (streamed, {"w": params["w"]}, {}, jaxrnn.InputError, "params: 'decay' is missing"),
         (streamed, streamed.pack(params), {}, jaxrnn.InputError, "packed.params"),

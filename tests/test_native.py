@@ -19,7 +19,7 @@ from test_pool import recurrent_streamed
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
-from jaxrnn.runtime.compiled import executables, native
+from jaxrnn.runtime.compiled import native
 from jaxrnn.steps import ArraySpec, OutputSpec, StepSpec, in_batch, nothing_left
 
 #: The model in steps: a denoiser.
@@ -166,7 +166,7 @@ def test_another_machine_or_installation_takes_the_portable_part_and_says_why(co
         entries["manifest.json"] = json.dumps(facts).encode()
 
     sealed(copied, change)
-    monkeypatch.setattr("jaxrnn.runtime.compiled.functions.function_of", None)  # or it would be used
+    monkeypatch.setattr("jaxrnn.runtime.compiled.stepper.function_of", None)  # or it would be used
     with pytest.warns(UserWarning, match=rf"machine code .*{words}.*portable part") as said:
         stepper = jaxrnn.load_compiled(copied, native=True)
     assert said[0].filename == __file__
@@ -183,7 +183,7 @@ def test_a_processor_may_have_more(monkeypatch):
 
 def test_without_asking_the_machine_code_is_not_looked_at(copied, monkeypatch):
     sealed(copied, replaced("native/step", b"no code"))
-    for module in ("jaxrnn.runtime.compiled.functions.function_of", "jaxrnn.runtime.compiled.format.check_native"):
+    for module in ("jaxrnn.runtime.compiled.stepper.function_of", "jaxrnn.runtime.compiled.format.check_native"):
         monkeypatch.setattr(module, None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -277,13 +277,13 @@ def test_what_has_no_machine_code_is_refused_and_nothing_is_written(tmp_path, mo
             jaxrnn.save_compiled(MODEL, tmp_path / "no", dims={"time": 1}, native=True, batches=batches)
     with pytest.raises(jaxrnn.InputError, match="give native"):
         jaxrnn.save_compiled(MODEL, tmp_path / "no", dims={"time": 1}, batches=[2])
-    monkeypatch.setattr(executables, "_PARTS", set())  # as with a JAX that has other ones
-    with pytest.raises(jaxrnn.UnsupportedError, match="machine code of 'step' cannot be kept"):
+    monkeypatch.setattr(native, "_PARTS", set())  # as with a JAX that has other ones
+    with pytest.raises(jaxrnn.UnsupportedError, match="machine code of 'step' cannot be stored"):
         jaxrnn.save_compiled(MODEL, tmp_path / "no", dims={"time": 1}, native=True)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_function_with_a_callback_has_no_code():
     shape = jax.ShapeDtypeStruct((2,), jnp.float32)
-    with pytest.raises(executables.CodeError, match="Python"):
-        executables.code_of(lambda x: jax.pure_callback(np.sin, shape, x), (shape,))
+    with pytest.raises(native.CodeError, match="Python"):
+        native.code_of(lambda x: jax.pure_callback(np.sin, shape, x), (shape,))

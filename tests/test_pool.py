@@ -105,7 +105,7 @@ def test_errors_change_nothing(dtln):
     with pytest.raises(jaxrnn.StateError, match="all 1 streams are open"):
         pool.open()
     for act in (lambda: pool.push(99, frame), lambda: pool.reset(99), lambda: pool.close(99), lambda: pool.state(99)):
-        with pytest.raises(jaxrnn.StateError, match="no open stream 99"):
+        with pytest.raises(jaxrnn.StateError, match="stream 99 is not open"):
             act()
     wrong = {"input_2": np.zeros((1, 2, 257), np.float32)}
     for bad in (wrong, {"other": frame["input_2"]}, {}, {"input_2": frame["input_2"].astype(np.float64)}):
@@ -118,7 +118,9 @@ def test_errors_change_nothing(dtln):
 
 @pytest.mark.parametrize("capacity", [0, -1, True, 2.0, "2", None, np.float32(2)])
 def test_a_capacity_is_a_positive_integer(dtln, capacity):
-    with pytest.raises(jaxrnn.InputError, match=r"capacity, how many .* must be a whole number from 1 on"):
+    with pytest.raises(
+        jaxrnn.InputError, match=r"capacity, the largest number of open streams, must be a whole number from 1 on"
+    ):
         StreamPool(dtln, dtln.params, capacity)
 
 
@@ -397,7 +399,7 @@ def test_errors_of_pulses_change_nothing(models):
         pool.flush(name)
     for found, value in pool.state(name).items():
         np.testing.assert_array_equal(value, before[found])
-    with pytest.raises(jaxrnn.StateError, match="no open stream 99"):
+    with pytest.raises(jaxrnn.StateError, match="stream 99 is not open"):
         pool.flush(99)
 
 

@@ -15,7 +15,7 @@ from test_cli_stream import gru_step_model
 import jaxrnn
 from jaxrnn.profiling import profile_stepper
 from jaxrnn.steps import ArraySpec, Flushed, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
-from jaxrnn.steps.recordings import scan
+from jaxrnn.steps.bound import Bound
 
 FLOAT = np.dtype("float32")
 
@@ -227,7 +227,7 @@ def test_many_pulses_in_one_call():
     batched, _ = streamed.scan(None, streamed.init(2), both)
     np.testing.assert_allclose(batched["y"][0], outputs["y"], rtol=1e-6)
     equal(streamed.run(None, {"x": x, "level": level}), smooth({"x": x, "level": level}))
-    with pytest.raises(jaxrnn.InputError, match=r"9 input frame.* no whole number of pulses of 2"):
+    with pytest.raises(jaxrnn.InputError, match=r"9 input frame.* not a whole number of pulses of 2"):
         streamed.scan(None, streamed.init(), {"x": x, "level": level})
 
 
@@ -235,7 +235,7 @@ def test_many_pulses_in_one_call():
 def test_many_steps_of_a_file(name, tmp_path):
     """A scan is step after step, of one stream, of a batch, and mapped; an object of one's own needs none itself."""
     own, loaded, x = OWN[name], compiled(OWN[name], tmp_path), recording(6)
-    expected, state = scan(own, getattr(own, "params", None), own.init(), {"x": x})
+    expected, state = Bound(own).scan(own.init(), {"x": x})
     outputs, after = loaded.scan(None, loaded.init(), {"x": x})
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), (outputs, after), (expected, state))
     frames = 0 if own.spec.streams else 1
@@ -340,7 +340,7 @@ class Wide(Smoother):
 def test_nothing_is_cut_or_lost_in_silence(tmp_path):
     frame = {"x": np.ones(2, np.float32)}
     run = jaxrnn.Runner(Growing())
-    with pytest.raises(jaxrnn.StateError, match=r"'mean' is float32\[2\] before a step, and float32\[4\] after"):
+    with pytest.raises(jaxrnn.StateError, match=r"'mean' is float32\[2\] before a step and float32\[4\] after"):
         run(frame)
     with pytest.raises(jaxrnn.InputError, match=r"flush without outputs: the 1 frame\(s\) of the tail would be lost"):
         jaxrnn.Runner(Forgetful()).flush({"x": np.ones((1, 2), np.float32)}, 1)

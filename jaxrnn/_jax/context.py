@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 _AS_IT_IS = contextlib.nullcontext()
@@ -99,3 +101,26 @@ def placed(array: Any) -> jax.Array:
         # A copy: on the CPU, JAX reads a NumPy array where it lies.
         on_device = jax.device_put(np.array(array))
         return jax.device_put(on_device, on_device.sharding)
+
+
+@dataclass(frozen=True)
+class OnHost:
+    """A JAX array as a NumPy array, a leaf of a pytree in a pickle.
+
+    Pickled JAX arrays come back with 32 bits if ``jax_enable_x64`` is off.
+    """
+
+    array: np.ndarray
+
+
+def on_host(tree: Any) -> Any:
+    """Return a pytree with its JAX arrays on the host; other leaves do not change."""
+    return jax.tree.map(
+        lambda leaf: OnHost(np.asarray(jax.device_get(leaf))) if isinstance(leaf, jax.Array) else leaf, tree
+    )
+
+
+def on_device(tree: Any) -> Any:
+    """Return the pytree from which `on_host` made this one."""
+    with exact_types():
+        return jax.tree.map(lambda leaf: jnp.array(leaf.array) if isinstance(leaf, OnHost) else leaf, tree)

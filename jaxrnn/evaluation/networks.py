@@ -1,4 +1,4 @@
-"""A stepper with its parameters over frames of recordings, a batch of them at a time."""
+"""A stepper with its parameters, run over the frames of a batch of recordings."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.systems import Piece, stepper_identity
-from jaxrnn.jaxprs.packing import Packed
-from jaxrnn.runtime.bound import Bound, packed
-from jaxrnn.steps.recordings import advance
+from jaxrnn.steps.bound import Bound
+from jaxrnn.steps.recordings import scan_steps, time_axis
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 
+Arrays = Mapping[str, Any]
+
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """What an `Offline` and a `Stage` share.
+    """The common base of `Offline` and `Stage`.
 
     Attributes:
-        stepper: a model in steps, a streamed function, a compiled file or one's own `Stepper`.
-        params: its parameters; None for the stepper's own.
+        stepper: a model in steps, a streamed function, a compiled file or a custom `Stepper`.
+        params: the parameters; None for the parameters of the stepper.
     """
 
     stepper: Stepper
@@ -42,32 +45,32 @@ class Network:
 
     @property
     def spec(self) -> StepSpec:
-        """That of the stepper, for one stream."""
+        """The spec of the stepper for one stream."""
         return self._bound.spec
 
     def types(self) -> AbstractContextManager[Any]:
-        """Inside, arrays keep the types of 64 bits that the stepper takes."""
+        """Keep 64-bit types in a ``with`` block if an input of the stepper has such a type."""
         return exact_types() if any(each.is_wide for each in self.spec.inputs) else contextlib.nullcontext()
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The stepper with its parameters."""
+        """The stepper and its parameters as plain values."""
         return stepper_identity(self.stepper, self._bound.params)
 
     def packed(self, dims: Mapping[str, int]) -> Any:
-        """The parameters as `advance` takes them, with the work done that depends on nothing else."""
-        with jax.ensure_compile_time_eval():  # the first call may come while something around is traced
-            return packed(self.stepper, self._bound.params, dims)
+        """Return the parameters for `advance`, packed for inputs of these sizes."""
+        with jax.ensure_compile_time_eval():  # the first call can come inside a trace
+            return Bound(self.stepper, self.params, dims=dims).packed().params
 
     def start(self, batch: int) -> Any:
-        """The state of so many streams before the first frame, with the batch in front."""
+        """Return the state of a batch before the first frame, with a leading batch axis."""
         return jax.tree.map(lambda array: jnp.broadcast_to(array, (batch, *array.shape)), self._bound.start())
 
     def fitted(self, each: ArraySpec, elements: int) -> ArraySpec:
-        """An input of one step, with the size of a dimension that it leaves open, for frames of so many elements.
+        """Return an input of one step, with its open dimension sized for frames of this number of elements.
 
         Raises:
-            InputError: no frame has so many.
+            InputError: the input has no such frame.
         """
         spec = self.spec
         one = each.with_frames(each.sizes[each.time_axis] // spec.pulse) if each.time_axis is not None else each
@@ -79,30 +82,28 @@ class Network:
     def advance(
         self, params: Any, state: Any, frames: Mapping[str, jax.Array], counts: jax.Array, *, ending: bool
     ) -> tuple[dict[str, Piece], Any]:
-        """Frames that follow on those before.
+        """Process the next frames of the recordings.
 
         Args:
-            params: of `packed`.
-            state: of `start` or the last call.
-            frames: by input, ``[batch, time, ...]``; the numbers of a frame are in the order of the input's own.
-            counts: ``int32[batch]``, how many of the frames are each stream's.
-            ending: whether any stream ends among them.
+            params: the parameters from `packed`.
+            state: the state from `start` or from the last call.
+            frames: by input, ``[batch, time, ...]``; the elements of a frame are in the order of the input's elements.
+            counts: ``int32[batch]``, the number of frames that belong to each stream.
+            ending: True if a stream ends in these frames.
         """
-        stepper, size = self.stepper, next(iter(frames.values())).shape[1]
-        if hasattr(stepper, "with_pulse") and not isinstance(params, Packed):
-            stepper = stepper.with_pulse(size)  # pyright: ignore[reportAttributeAccessIssue]
+        bound = self._bound.with_params(params).with_pulse(next(iter(frames.values())).shape[1])
         outputs = {each.name: each for each in self.spec.outputs}
 
         def one(state: Any, frames: Mapping[str, jax.Array], count: jax.Array) -> tuple[dict[str, Piece], Any]:
             inputs = {each.name: self._input(each, frames[each.name]) for each in self.spec.inputs}
-            arrays, counts, after = advance(stepper, params, state, inputs, count, ending=ending)
+            arrays, counts, after = advance(bound, state, inputs, count, ending=ending)
             pieces = {name: Piece(_in_front(outputs[name], array), counts[name]) for name, array in arrays.items()}
             return pieces, after
 
         return jax.vmap(one)(state, dict(frames), counts)
 
     def _input(self, each: ArraySpec, frames: jax.Array) -> jax.Array:
-        """Frames ``[time, ...]`` as an input of a recording; floats may round, but are no integers."""
+        """Return frames ``[time, ...]`` as an input of a recording. Floats may round, but do not become integers."""
         one = self.fitted(each, math.prod(frames.shape[1:]))
         assert each.dtype is not None, "it has a shape"
         kinds = (jnp.complexfloating, jnp.inexact)
@@ -117,6 +118,59 @@ class Network:
 
 
 def _in_front(output: OutputSpec, array: jax.Array) -> jax.Array:
-    """An output of a recording as ``[time, ...]``, without the batch of one that files give their arrays."""
+    """Return an output of a recording as ``[time, ...]``, without a batch axis of size 1."""
     moved = jnp.moveaxis(array, output.time_axis or 0, 0)
     return moved[:, 0] if moved.ndim > 1 and moved.shape[1] == 1 else moved
+
+
+def advance(
+    bound: Bound, state: Any, inputs: Arrays, frames: Any, *, ending: bool
+) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Process the next frames of one recording, of which the first ``frames`` (``int32``) exist.
+
+    If fewer frames exist than the arrays hold, the recording ends with the last of these frames. If ``ending``, it can
+    end here: it is then flushed, and the returned state is meaningless.
+
+    Returns the outputs with frames, the number of existing frames in each output, and the state.
+    """
+    spec = bound.spec
+    timed = [each for each in spec.outputs if not each.at_end and time_axis(spec, each) is not None]
+    room = spec.count_frames(inputs) or 0
+    if not spec.streams or not ending:
+        outputs, state = bound.scan(state, inputs)
+        counts = {
+            each.name: frames if each.time_axis is None else jnp.int32(outputs[each.name].shape[each.time_axis])
+            for each in timed
+        }
+        return {each.name: outputs[each.name] for each in timed}, counts, state
+    steps = frames // np.int32(spec.pulse)
+    outputs, after = scan_steps(spec, bound.step, state, inputs, steps)
+    last = jnp.minimum(steps, np.int32(room // spec.pulse - 1))
+    tail = {each.name: _pulse_at(each, inputs[each.name], last) for each in spec.inputs}
+    rest = bound.flush(after, tail, frames - steps * np.int32(spec.pulse))
+    arrays, counts = {}, {}
+    for each in timed:
+        body, certain = outputs[each.name], steps * np.int32(each.sizes[each.time_axis or 0])
+        if each.name in rest.outputs:
+            arrays[each.name] = _followed(body, rest.outputs[each.name], certain, each.time_axis or 0)
+            counts[each.name] = certain + jnp.where(frames < room, rest.counts[each.name], np.int32(0))
+        elif spec.pulse > spec.multiple or each.delay:
+            raise InputError(f"{spec.label}: its flush gives nothing of {each.name!r}, of which frames may be left")
+        else:
+            arrays[each.name], counts[each.name] = body, certain
+    return arrays, counts, after
+
+
+def _pulse_at(each: ArraySpec, array: Any, index: Any) -> Any:
+    """Return the frames of the pulse with this index."""
+    axis = each.time_axis
+    if axis is None:
+        return array
+    whole = each.sizes[axis]
+    return lax.dynamic_slice_in_dim(array, index * np.int32(whole), whole, axis)
+
+
+def _followed(body: Any, rest: Any, place: Any, axis: int) -> Any:
+    """Return an array with ``rest`` written at ``place``, and padded to hold both arrays."""
+    room = jnp.concatenate([body, jnp.zeros_like(rest)], axis)
+    return lax.dynamic_update_slice_in_dim(room, rest.astype(room.dtype), place, axis)

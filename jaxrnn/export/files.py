@@ -23,11 +23,11 @@ from jaxrnn._files.messages import brief, first_line
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
 from jaxrnn.export.describing import describe_file
 from jaxrnn.export.graphs import Graph, file_names, flush_graph, function_graph, step_graph
-from jaxrnn.export.sources import Source, is_stepper
+from jaxrnn.export.sources import Source
 from jaxrnn.model import Model
 from jaxrnn.model.loading import write_graph
 from jaxrnn.onnx.stepfile import StepFile, is_rate
-from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepper import Stepper, missing_parts
 
 #: The default opset. Every engine of the last years supports it.
 OPSET = 17
@@ -121,7 +121,7 @@ def export_onnx(
 
 def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph]:
     example, batch = options["example"], options["batch"]
-    if is_stepper(stepper):
+    if not missing_parts(stepper):
         if example is not None:
             raise InputError(f"leave out example: a {type(stepper).__name__} knows its inputs")
         if batch is not None:

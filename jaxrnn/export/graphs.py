@@ -16,9 +16,8 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 
-from jaxrnn._files.messages import describe
 from jaxrnn.cells import plain_forms
-from jaxrnn.errors import InputError, StateError
+from jaxrnn.errors import InputError
 from jaxrnn.export.lower import Argument, lower
 from jaxrnn.export.sources import Source, check_params, exact
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, STEP, StateNames, StepFile
@@ -142,7 +141,6 @@ def step_graph(source: Source, names: Names) -> Graph:
 
     def step(params: Any, arrays: Keyed) -> dict[Key, Any]:
         outputs, state = source.step(params, _of(BEFORE, arrays), _of(INPUT, arrays))
-        _check_steady(spec, source.lead, state)
         return _keyed(OUTPUT, outputs) | _keyed(AFTER, {each.name: state[each.name] for each in spec.state})
 
     with source.types():
@@ -245,18 +243,6 @@ def _keyed(kind: str, arrays: Arrays) -> dict[Key, Any]:
 
 def _of(kind: str, arrays: Keyed) -> dict[str, Any]:
     return {name: array for (own, name), array in arrays.items() if own == kind}
-
-
-def _check_steady(spec: StepSpec, lead: tuple[int, ...], after: Arrays) -> None:
-    """Refuse a state with a shape or dtype that changes in a step, such as a growing cache."""
-    for name, before in _structs(spec.state, lead).items():
-        array = after.get(name)
-        if array is None or (array.shape, array.dtype) != (before.shape, before.dtype):
-            raise StateError(
-                f"{spec.label} cannot be exported as a step: its state {name!r} is {describe(before)} before a step "
-                f"and {'missing' if array is None else describe(array)} after the step; the state of a file keeps its "
-                "shape and type"
-            )
 
 
 def _by_name(value: Any, single: str, what: str) -> dict[str, Any]:

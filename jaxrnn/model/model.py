@@ -23,7 +23,7 @@ from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import Packed, Purpose, computing_type, unpack
 from jaxrnn.model.steps import Steps, scan
-from jaxrnn.model.streaming import stream_model
+from jaxrnn.model.streaming import operators_by_scope, stream_model
 from jaxrnn.onnx.evaluate import BoundNode, Scope, all_hold, collecting, evaluate
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.interface import bind_inputs, bind_static, spec_of
@@ -34,7 +34,7 @@ from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.onnx.text import holds_text
 from jaxrnn.onnx.values import is_text, traced, unstacked
 from jaxrnn.steps.specs import ArraySpec, Dimension
-from jaxrnn.steps.stepper import Flushed, nothing_left
+from jaxrnn.steps.stepper import ExportForm, Flushed, nothing_left
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.streaming import Streamed
 
@@ -494,6 +494,15 @@ class Model:
                 f"output {with_text[0].name!r} holds strings, which no function under jit, grad or vmap can give, as "
                 "JAX has none; call apply outside them"
             )
+
+    def _export_form(self) -> ExportForm:
+        return ExportForm(
+            self,
+            step_file=self.step_file if self.declared_state is None else None,
+            state_names={each.name: (str(each.input), str(each.output)) for each in self.state},
+            operators=operators_by_scope(self),
+            keeps_types=True,
+        )
 
     def _check_params(self, params: Any) -> None:
         """Check parameters, plain or packed, against the model's and the compute dtype.

@@ -38,6 +38,11 @@ class Graph:
     def __name__(self) -> str:
         return self.model.label
 
+    @property
+    def operators(self) -> dict[str, str]:
+        """The operators of the model by scope."""
+        return operators_by_scope(self.model)
+
     def __call__(self, params: Any, inputs: Any) -> dict[str, Any]:
         """Apply the model."""
         return self.model.apply(params, inputs)

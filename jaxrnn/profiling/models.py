@@ -24,7 +24,7 @@ from jaxrnn.onnx.evaluate import Block
 from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.results import LowPrecision, OutputDifference, Profile
 from jaxrnn.profiling.timing import Peaks, time_calls
-from jaxrnn.runtime.bound import Bound
+from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.streaming import Streamed
@@ -99,18 +99,19 @@ def profile_model(
             raise InputError(f"{called('dtype')} is for steps, scans and streams, not for the whole graph")
         target = of_graph(model, inputs, dims, length=length, seed=seed)
     else:
-        stepper, sizes = (stream or _stream(model, dims), dims) if what == "stream" else (model, None)
+        streamed = (stream or _stream(model, dims)) if what == "stream" else None
         target = of_stepper(
-            stepper,
+            streamed or model,
             model.params,
             inputs,
-            {} if what == "stream" else dims,
+            {} if streamed else dims,
             batch=batch,
             seed=seed,
             frames=(length or LENGTH) if what == "scan" else None,
             dtype=dtype,
+            low=with_dtype(streamed, dtype) if streamed and dtype is not None else None,
             model=model,
-            sizes=sizes,
+            sizes=dims if streamed else None,
         )
     return _profiled(target, dict(operators_of(model)), peaks, seed)
 
@@ -150,7 +151,6 @@ def profile_stepper(
     Raises:
         InputError: an argument does not fit the stepper.
     """
-    params = Bound(stepper, params).params
     return _profiled(of_stepper(stepper, params, inputs or {}, dims or {}, batch=batch, seed=seed), {}, peaks, seed)
 
 
@@ -269,7 +269,7 @@ def of_graph(
 
 
 def of_stepper(
-    stepper: Stepper,
+    stepper: Any,
     params: Any,
     given: Mapping[str, Any],
     dims: Mapping[str, int],
@@ -278,12 +278,14 @@ def of_stepper(
     seed: int,
     frames: int | None = None,
     dtype: np.dtype | None = None,
+    low: Any = None,
     model: Model | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Target:
     """Return a step of a stepper, or a scan of `frames` steps.
 
-    The tables of `model` limit random indices. The label includes `sizes`.
+    With a compute dtype, the target is the step of `low`, or of the stepper with parameters that were packed in this
+    dtype. The tables of `model` limit random indices. The label includes `sizes`.
     """
     spec = stepper.spec
     symbol = spec.batch_symbol
@@ -292,28 +294,21 @@ def of_stepper(
             f"{called('dims')} gives the batch as {symbol}={dims[symbol]}, but {called('batch')} is {batch}; "
             f"give only {called('batch')}"
         )
-    infos = [each.batched(() if batch is None or symbol is not None else (batch,)) for each in spec.inputs]
-    streams, named = batch, {}
-    if symbol is not None:
-        streams = dims.get(symbol, 1 if batch is None else batch)
-        named = {symbol: streams} if any(symbol in each.symbols for each in infos) else {}
+    streams = batch if symbol is None else int(dims.get(symbol, batch or 1))
+    bound = Bound(stepper, params, batch=streams, dims=dims)
+    infos = [each.batched(bound.lead) for each in spec.inputs]
+    named = {name: streams or 1 for each in infos for name in each.symbols if name == symbol}
     limits = {} if model is None else index_limits(model)
 
     def draw(seed: int) -> Sample:
         return random_arrays(infos, given, dims={**dims, **named}, seed=seed, limits=limits, frames=frames)
 
-    def with_params(stepper: Any, params: Any) -> Callable[..., Any]:
-        if frames is None:
-            return lambda state, inputs: stepper.step(params, state, inputs)
-        return lambda state, inputs: stepper.scan(params, state, inputs)
-
     sample = draw(seed)
-    lead = 0 if symbol is not None or batch is None else 1
-    constants = {name: sample.inputs[name][0] if lead else sample.inputs[name] for name in spec.constants}
+    constants = {name: sample.inputs[name][0] if bound.lead else sample.inputs[name] for name in spec.constants}
 
-    def first_state(stepper: Stepper) -> Any:
+    def of(bound: Bound) -> tuple[Callable[..., Any], Any]:
         with exact_types():
-            return stepper.init(streams, params=params, constants=constants or None)
+            return bound.mapped(bound.step) if frames is None else bound.scan, bound.start(constants or None)
 
     details = [
         pairs_of({**sample.dims, **(sizes or {})}),
@@ -321,24 +316,17 @@ def of_stepper(
         "" if dtype is None else f"products in {dtype.name}",
     ]
     label = _label(spec.label if model is None else model.label, _what(spec, frames), *details)
+    function, state = of(bound)
     if dtype is None:
-        return Target(label, with_params(stepper, params), (first_state(stepper), sample.inputs), sample)
-    if isinstance(stepper, Streamed):
-        other = with_dtype(stepper, dtype)
-        packed, low = stepper.pack(params), other.pack(params)
-    else:
-        assert isinstance(stepper, Model)
-        other, known = stepper, {name: size for name, size in sample.dims.items() if name != symbol}
-        packed, low = stepper.pack(params, dims=known), stepper.pack(params, dims=known, dtype=dtype)
-    full = FullPrecision(
-        dtype.name,
-        with_params(stepper, packed),
-        packed,
-        first_state(stepper),
-        low,
-        lambda seed: draw(seed).inputs,
-    )
-    return Target(label, with_params(other, low), (first_state(other), sample.inputs), sample, full)
+        return Target(label, function, (state, sample.inputs), sample)
+    known = {name: size for name, size in sample.dims.items() if name != symbol}
+    options = {"dims": known} if known else {}
+    packed = stepper.pack(params, **options)
+    lowered = stepper.pack(params, **options, dtype=dtype) if low is None else low.pack(params)
+    full_function, full_state = of(bound.with_params(packed))
+    full = FullPrecision(dtype.name, full_function, packed, full_state, lowered, lambda seed: draw(seed).inputs)
+    function, state = of(Bound(stepper if low is None else low, lowered, batch=streams, dims=dims))
+    return Target(label, function, (state, sample.inputs), sample, full)
 
 
 def _what(spec: StepSpec, frames: int | None) -> str:

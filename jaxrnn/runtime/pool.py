@@ -1,4 +1,4 @@
-"""Many live streams through one stepper: their states in one array each, one compiled call for all with input."""
+"""Many live streams through one stepper: one array for all states, and one compiled call for all waiting streams."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ import copy
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._jax.context import exact_types, placed
-from jaxrnn.errors import StateError, check_count
-from jaxrnn.runtime.bound import Bound
-from jaxrnn.runtime.frames import Frame, Frames
-from jaxrnn.runtime.pickling import on_device, on_host
-from jaxrnn.runtime.slots import DONATING, SlotFunctions, slot_functions
+from jaxrnn._files.messages import describe
+from jaxrnn._jax.context import exact_types, on_device, on_host, placed
+from jaxrnn.errors import InputError, StateError, check_count
+from jaxrnn.steps.bound import Bound
+from jaxrnn.steps.specs import ArraySpec, bind, taken
 from jaxrnn.steps.stepper import Stepper
 
+Frame = dict[str, np.ndarray]
+Step = Callable[[Any, Any], tuple[Any, Any]]
 Arrays = Mapping[str, Any]
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 def _in_turn(method: Callable[Concatenate[Any, Arguments], Result]) -> Callable[Concatenate[Any, Arguments], Result]:
-    """A method of a pool that waits until no other of its methods runs."""
+    """Return a method of a pool that waits for the lock of the pool."""
 
     @functools.wraps(method)
     def alone(self: Any, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
@@ -39,7 +41,7 @@ def _in_turn(method: Callable[Concatenate[Any, Arguments], Result]) -> Callable[
 
 @dataclass
 class _Open:
-    """An open stream: its place in the pool, the state it begins with, and the frames that wait."""
+    """An open stream: its slot in the pool, its first state and the waiting frames."""
 
     slot: int
     start: dict[str, Any]
@@ -47,14 +49,13 @@ class _Open:
 
 
 class StreamPool:
-    """A pool of concurrent streams; it holds their states and is not a pure function.
+    """A pool of concurrent streams. A pool owns the states of its streams and is not a pure function.
 
-    What a stream gives never depends on its neighbours: it is the same, to the last bit on one device, as that of the
-    same stream alone in the pool. An error changes nothing.
+    The outputs of a stream never depend on other streams: on one device, they are bit-identical to the outputs of the
+    same stream alone in the pool. An error leaves the pool unchanged.
 
-    Threads may share it: their calls take turns, and one that comes while another runs waits for it. A copy is another
-    pool with the same streams, which go on from the same states; a pickle holds stepper, parameters, states and what
-    waits.
+    Threads can share a pool: their calls run one after another. A copy is a second pool with the same streams, which
+    continue from the same states. A pickle contains the stepper, the parameters, the states and the waiting frames.
 
     Example::
 
@@ -65,24 +66,24 @@ class StreamPool:
         rest = pool.flush(caller, {"input": last}, valid=3)
 
     Args:
-        stepper: a model whose state is external, a streamed function, a compiled file, or one's own `Stepper`.
-        params: its parameters, plain or packed; for a model in steps, packed ones are faster. They are compiled into
-            the pool. None for the stepper's own.
-        capacity: how many streams may be open at once. Every run computes for all of them.
+        stepper: a model with external state, a streamed function, a compiled file, or a custom `Stepper`.
+        params: the parameters, plain or packed; packed parameters are faster for a model in steps. They are constants
+            of the compiled functions. None for the parameters of the stepper.
+        capacity: the largest number of open streams. Each run computes all of these streams.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
-        InputError: the capacity is no integer from 1 up, the parameters do not fit, or the object is no stepper of
-            arrays by name.
+        InputError: the capacity is not a positive integer, the parameters do not fit, or the object is not a stepper
+            with arrays by name.
     """
 
     def __init__(self, stepper: Stepper, params: Any, capacity: int):
-        self.capacity = capacity = check_count("capacity, how many streams may be open at once,", capacity)
+        self.capacity = capacity = check_count("capacity, the largest number of open streams,", capacity)
         self._turn = threading.RLock()
         self._arguments = {"stepper": stepper, "params": params, "capacity": capacity}
         self._stream = Bound(stepper, params)
         self._frames = Frames(self._stream.spec.inputs, capacity)
-        #: The state before the first step, where it depends on no input.
+        #: The state before the first step, if the state does not depend on inputs.
         first = self._stream.start(self._stream.example_constants())
         self._fresh = None if self._stream.spec.constants else first
         self._state: Any = None
@@ -125,27 +126,27 @@ class StreamPool:
         self._state = on_device(state["state"])
 
     def __len__(self) -> int:
-        """How many streams are open."""
+        """Return the number of open streams."""
         return len(self._open)
 
     @_in_turn
     def open(self, constants: Arrays | None = None) -> int:
-        """Begin a stream with a fresh state; its id, which is never used again.
+        """Begin a stream with a new state, and return its id. A pool never uses an id twice.
 
         Args:
-            constants: inputs without a time axis, only needed where the state before the first frame is computed from
-                them, as in `Stepper.init`.
+            constants: the inputs without a time axis on which the state before the first frame depends, as in
+                `Stepper.init`.
 
         Raises:
             StateError: the pool is full.
-            InputError: constants are needed and were not given, or do not fit.
+            InputError: constants are needed and missing, or do not fit.
         """
         if not self._free:
             raise StateError(f"all {self.capacity} streams are open; close one, or make the pool larger")
         with exact_types():
             start = self._fresh if constants is None and self._fresh is not None else self._stream.start(constants)
             if self._state is None:
-                # A pool of one keeps the leading axis too.
+                # Also with a capacity of 1, the states have a leading axis.
                 self._state = jax.tree.map(
                     lambda x: placed(np.broadcast_to(np.asarray(x), (self.capacity, *x.shape))), start
                 )
@@ -157,21 +158,21 @@ class StreamPool:
 
     @_in_turn
     def push(self, stream: int, frame: Arrays) -> None:
-        """Queue the inputs of one step of a stream, by name, without a batch: a frame, or a pulse (`StepSpec.pulse`).
+        """Queue the inputs of one step of a stream by name, without a batch: a frame, or a pulse (`StepSpec.pulse`).
 
         Raises:
-            StateError: there is no such stream.
-            InputError: the frame does not fit the stepper, or has another shape than the pool's other frames.
+            StateError: the stream is not open.
+            InputError: the frame does not fit the stepper, or its shape differs from earlier frames in the pool.
         """
         self._find(stream).queue.append(self._frames.checked(frame))
 
     @_in_turn
     def run(self) -> dict[int, dict[str, np.ndarray]]:
-        """One step for every stream that has a frame waiting, in one call; the others are untouched.
+        """Run one step of each stream with a waiting frame, in one call; other streams do not change.
 
         Returns:
-            Outputs by stream and name, as NumPy arrays of a single stream's shapes. Those that are known only at the
-            end are in what `flush` gives.
+            Outputs by stream and name, as NumPy arrays with the shapes of a single stream. Results for the whole
+            recording come from `flush`.
         """
         waiting = {stream: entry for stream, entry in self._open.items() if entry.queue}
         if not waiting:
@@ -192,47 +193,47 @@ class StreamPool:
 
     @_in_turn
     def flush(self, stream: int, tail: Arrays | None = None, valid: int = 0) -> dict[str, np.ndarray]:
-        """The rest of a recording that has ended; the stream has a fresh state then, and other streams are untouched.
+        """Return the rest of a recording that has ended, and give the stream a new state; other streams do not change.
 
-        What `run` gave of an output and the rest, concatenated and less its first `StepSpec.delay` frames, are that
-        output for the whole recording. A model in steps keeps nothing back, so there is no rest.
+        The outputs of all runs, followed by the rest and without the first `StepSpec.delay` frames, equal the output
+        for the whole recording. A model in steps has no rest.
 
         Args:
-            stream: its id. None of its frames may still wait.
-            tail: input frames that do not fill a pulse, by name, padded with anything to no more than one.
-            valid: how many frames of the tail exist.
+            stream: the id of a stream without waiting frames.
+            tail: input frames that do not fill a pulse, by name, with any padding up to a pulse.
+            valid: the number of existing frames in the tail.
 
         Returns:
-            Outputs by name: the remaining frames along the time axis, and what is known at the end.
+            Outputs by name: the remaining frames along the time axis, and results for the whole recording.
 
         Raises:
-            StateError: there is no such stream, or frames of it wait for `run`.
+            StateError: the stream is not open, or has frames that wait for `run`.
             InputError: the tail does not fit the stepper.
         """
         entry = self._find(stream)
         if entry.queue:
-            raise StateError(f"{len(entry.queue)} frame(s) of stream {stream} wait: call run until it gives none of it")
+            raise StateError(f"{len(entry.queue)} frame(s) of stream {stream} wait: call run until no frame waits")
         with exact_types():
-            rest = self._stream.flush(self._functions.take(self._state, np.int32(entry.slot)), tail, valid)
+            rest = self._stream.rest(self._functions.take(self._state, np.int32(entry.slot)), tail, valid)
         self._reset_slot(entry)
         return rest
 
     @_in_turn
     def reset(self, stream: int) -> None:
-        """Give a stream a fresh state and forget its waiting frames."""
+        """Give a stream a new state, and drop its waiting frames."""
         entry = self._find(stream)
         entry.queue.clear()
         self._reset_slot(entry)
 
     @_in_turn
     def close(self, stream: int) -> None:
-        """End a stream; its place is free again."""
+        """End a stream, and free its slot."""
         self._free.append(self._find(stream).slot)
         del self._open[stream]
 
     @_in_turn
     def state(self, stream: int) -> dict[str, np.ndarray]:
-        """A copy of a stream's state, by name, as `StepSpec.state` describes it."""
+        """Return a copy of the state of a stream by name, as in `StepSpec.state`."""
         slot = self._find(stream).slot
         with exact_types():
             entries = self._stream.spec.entries(self._functions.take(self._state, np.int32(slot)))
@@ -241,10 +242,106 @@ class StreamPool:
     def _find(self, stream: int) -> _Open:
         if stream not in self._open:
             raise StateError(
-                f"there is no open stream {stream!r}; open ones: {', '.join(map(str, self._open)) or 'none'}"
+                f"stream {stream!r} is not open; open streams: {', '.join(map(str, self._open)) or 'none'}"
             )
         return self._open[stream]
 
     def _reset_slot(self, entry: _Open) -> None:
         with exact_types():
             self._state = self._functions.clear(self._state, entry.start, np.int32(entry.slot))
+
+
+class Frames:
+    """Buffers for the next frame of each stream: one array per input, with a leading axis of slots.
+
+    The first frame fixes the open dimensions of the inputs.
+    """
+
+    def __init__(self, specs: Sequence[ArraySpec], capacity: int):
+        self._specs, self._capacity = specs, capacity
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._buffers: dict[str, np.ndarray] = {}
+
+    def put(self, slot: int, frame: Mapping[str, np.ndarray]) -> None:
+        """Write a checked frame into a slot."""
+        for name, array in frame.items():
+            self._buffers[name][slot] = array
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the frames of all slots by name."""
+        # A copy, because on CPU JAX can read a NumPy array after the call has returned.
+        return {name: buffer.copy() for name, buffer in self._buffers.items()}
+
+    def checked(self, frame: Mapping[str, Any]) -> Frame:
+        """Return a copy of a frame with the declared dtypes.
+
+        Raises:
+            InputError: the frame does not fit the stepper, or its shape differs from earlier frames.
+        """
+        if not self._shapes or not self._fits(frame):
+            with exact_types():
+                frame = {name: np.asarray(value) for name, value in bind(self._specs, frame, convert=taken).items()}
+            shapes = {name: array.shape for name, array in frame.items()}
+            if not self._shapes:
+                self._fix_shapes(frame)
+            elif shapes != self._shapes:
+                name = next(name for name in shapes if shapes[name] != self._shapes[name])
+                raise InputError(
+                    f"input {name!r} got {describe(frame[name])}, but every frame of this pool has shape "
+                    f"{list(self._shapes[name])}"
+                )
+        return {name: np.array(frame[name]) for name in self._shapes}
+
+    def _fits(self, frame: Mapping[str, Any]) -> bool:
+        return (
+            isinstance(frame, Mapping)
+            and frame.keys() == self._shapes.keys()
+            and all(
+                isinstance(array, np.ndarray)
+                and array.shape == self._shapes[name]
+                and array.dtype == self._buffers[name].dtype
+                for name, array in frame.items()
+            )
+        )
+
+    def _fix_shapes(self, frame: Mapping[str, np.ndarray]) -> None:
+        """Fix the shapes of all frames."""
+        self._shapes = {name: array.shape for name, array in frame.items()}
+        self._buffers = {name: np.zeros((self._capacity, *array.shape), array.dtype) for name, array in frame.items()}
+
+
+class SlotFunctions(NamedTuple):
+    """Functions of the states of all streams in a pool.
+
+    - ``run(states, frames, active) -> (outputs, states)``: one step of each stream; inactive streams keep their state.
+    - ``take(states, slot) -> state``.
+    - ``clear(states, state, slot) -> states``: with the state in the slot.
+    """
+
+    run: Callable[..., Any]
+    take: Callable[..., Any]
+    clear: Callable[..., Any]
+
+
+#: The functions whose first argument can be overwritten.
+DONATING = ("run", "clear")
+
+
+def slot_functions(step: Step) -> SlotFunctions:
+    """Return the functions for a step of one stream, before compilation."""
+
+    def run(states: Any, frames: Arrays, active: jax.Array) -> tuple[Any, Any]:
+        outputs, new = jax.vmap(step)(states, frames)
+
+        def choose(after: jax.Array, before: jax.Array) -> jax.Array:
+            return jnp.where(active.reshape((-1,) + (1,) * (after.ndim - 1)), after, before)
+
+        return outputs, jax.tree.map(choose, new, states)
+
+    def take(states: Any, slot: jax.Array) -> Any:
+        return jax.tree.map(lambda x: x[slot], states)
+
+    def clear(states: Any, state: Any, slot: jax.Array) -> Any:
+        return jax.tree.map(lambda x, fresh: x.at[slot].set(fresh), states, state)
+
+    return SlotFunctions(run, take, clear)

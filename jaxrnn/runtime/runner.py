@@ -1,32 +1,33 @@
-"""One live stream with as little around each step as can be: for a microphone, not for a server."""
+"""A single live stream with little overhead around each step, for a microphone rather than a server."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
-from jaxrnn._jax.context import exact_types, own_transfers
-from jaxrnn.runtime.bound import Bound
-from jaxrnn.runtime.live import JoinedStep, LiveStep, ReadyStep
-from jaxrnn.runtime.pickling import on_device, on_host
+from jaxrnn._jax.context import exact_types, on_device, on_host, own_transfers, placed, unmapped
+from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.specs import bind
 from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import Layout
 
 Arrays = Mapping[str, Any]
+Vectors = tuple[Any, ...]
+Step = Callable[[Any, Arrays], tuple[dict[str, Any], Any]]
 
-_AS_IT_IS = contextlib.nullcontext()
+_UNCHANGED = contextlib.nullcontext()
 
 
 class Runner:
-    """One live stream, NumPy in and NumPy out; it holds its state and is not a pure function.
+    """A live stream with NumPy inputs and outputs. A runner owns its state and is not a pure function.
 
-    The parameters are compiled in. Of a compiled file with machine code, which is then all that runs, nothing is
-    compiled.
+    The parameters are constants of the compiled step. If the stepper is a compiled file with machine code, the machine
+    code runs and nothing is compiled.
 
     Example::
 
@@ -35,20 +36,20 @@ class Runner:
             outputs = run({"input": pulse})
         rest = run.flush()
 
-    Threads may share it: their calls take turns, each a whole step. A copy is another stream, which goes on from the
-    same state; a pickle holds function, parameters and state.
+    Threads can share a runner: their calls run one after another, each a whole step. A copy is a second stream that
+    continues from the same state. A pickle contains the stepper, the parameters and the state.
 
-    On CPU, a step is faster still in a process that begins with ``jax.config.update("jax_cpu_enable_async_dispatch",
-    False)``: it then runs in the calling thread.
+    On CPU, steps are faster in a process that begins with ``jax.config.update("jax_cpu_enable_async_dispatch",
+    False)``, because they then run in the calling thread.
 
     Args:
-        stepper: a model whose state is external, a streamed function, a compiled file, or one's own `Stepper`.
-        params: its parameters, plain or packed; the stepper's own by default.
-        constants: inputs without a time axis, where the state before the first frame is computed from them.
+        stepper: a model with external state, a streamed function, a compiled file, or a custom `Stepper`.
+        params: the parameters, plain or packed; by default the parameters of the stepper.
+        constants: the inputs without a time axis on which the state before the first frame depends.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
-        InputError: the parameters do not fit, or the object is no stepper of arrays by name.
+        InputError: the parameters do not fit, or the object is not a stepper with arrays by name.
     """
 
     def __init__(self, stepper: Stepper, params: Any = None, constants: Arrays | None = None):
@@ -61,7 +62,7 @@ class Runner:
             JoinedStep(self._stream.step, self._start) if ready is None else ReadyStep(ready, self._stream.spec.bind)
         )
         self._dtypes = {spec.name: spec.dtype for spec in self._stream.spec.inputs}
-        # 64-bit types, which JAX narrows elsewhere, take a context, and entering it takes time.
+        # 64-bit types need a context, and entering a context takes time.
         self._wide = any(each.is_wide for each in (*self._stream.spec.inputs, *self._stream.spec.state))
         self.reset()
 
@@ -70,7 +71,7 @@ class Runner:
 
     def __copy__(self) -> Runner:
         result = object.__new__(Runner)
-        # What is compiled is shared; the arrays of the state are never written to.
+        # The copy shares the compiled step. Nobody writes to the arrays of a state.
         vars(result).update(vars(self), _turn=threading.Lock())
         return result
 
@@ -90,24 +91,24 @@ class Runner:
             self._state = self._step.pack(self._start)
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """One step.
+        """Run one step.
 
         Args:
-            inputs: the arrays of one step by name, without a batch; anything that is no NumPy array of the declared
-                type and shape is converted first, which takes longer.
+            inputs: the arrays of one step by name, without a batch. NumPy arrays of the declared dtypes are fastest;
+                other values are converted.
 
         Returns:
-            The outputs by name, read-only views of one fresh buffer.
+            The outputs by name: read-only views of a new buffer.
 
         Raises:
-            InputError: an input is missing, unknown, or of another type or shape; the stream stays as it was.
+            InputError: an input is missing or unknown, or has a wrong dtype or shape. The stream does not change.
         """
         for name, array in inputs.items():
             if type(array) is not np.ndarray or array.dtype != self._dtypes.get(name):
                 inputs = self._bound(inputs)
                 break
         with self._turn:
-            # Contexts, `exact_types` among them, take as long as a small network computes: only what is needed.
+            # A context such as `exact_types` takes as long as a step of a small network, so enter none without need.
             if not self._wide:
                 try:
                     outputs, self._state = self._step(self._state, inputs)
@@ -115,32 +116,122 @@ class Runner:
                 except jax.errors.JaxRuntimeError as error:
                     if "transfer" not in str(error):
                         raise
-            with own_transfers(), jax.enable_x64(True) if self._wide else _AS_IT_IS:
+            with own_transfers(), jax.enable_x64(True) if self._wide else _UNCHANGED:
                 outputs, self._state = self._step(self._state, inputs)
                 return outputs
 
     def _bound(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """The inputs as arrays of the declared types."""
+        """Return the inputs as arrays of the declared dtypes."""
         with exact_types():
             return {name: np.asarray(value) for name, value in bind(self._stream.spec.inputs, inputs).items()}
 
     def flush(self, tail: Arrays | None = None, valid: int = 0) -> dict[str, np.ndarray]:
-        """What is left when the recording has ended, by name; then a new stream begins.
+        """Return the rest of the recording by name, and begin a new stream.
 
-        These are the frames that a delay has kept back, and what is known at the end; of a model in steps, nothing.
+        The rest consists of the frames that the delay kept back, and of results for the whole recording. A model in
+        steps has no rest.
 
         Args:
             tail: input frames that do not fill a pulse.
-            valid: how many of them exist.
+            valid: the number of existing frames in the tail.
         """
         with self._turn, exact_types():
-            results = self._stream.flush(self._step.unpack(self._state), tail, valid)
+            results = self._stream.rest(self._step.unpack(self._state), tail, valid)
             self._state = self._step.pack(self._start)
         return results
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state after the last step, by the names that ``spec.state`` of the stepper lists."""
+        """The state after the last step, by the names in ``spec.state`` of the stepper."""
         with exact_types():
             entries = self._stream.spec.entries(self._step.unpack(self._state))
             return {name: jax.device_put(array) for name, array in entries.items()}
+
+
+class LiveStep(Protocol):
+    """A step with its own representation of the state, a pytree of arrays."""
+
+    def pack(self, state: Arrays) -> Any:
+        """Return the representation of a state."""
+        ...
+
+    def unpack(self, packed: Any) -> dict[str, Any]:
+        """Return the state."""
+        ...
+
+    def __call__(self, packed: Any, inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
+        """Return the outputs as read-only host arrays, and the state after the step."""
+        ...
+
+
+class ReadyStep:
+    """A step in machine code, with arrays by name.
+
+    ``check`` raises an `InputError` for inputs that do not fit the step.
+    """
+
+    def __init__(self, step: Step, check: Callable[[Arrays], Any]):
+        self._step, self._check = step, check
+
+    def pack(self, state: Arrays) -> dict[str, Any]:
+        """Return the state as a dict."""
+        return dict(state)
+
+    def unpack(self, packed: Arrays) -> dict[str, Any]:
+        """Return the state as a dict."""
+        return dict(packed)
+
+    def __call__(self, packed: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Run one step, as in `LiveStep`."""
+        try:
+            outputs, after = self._step(packed, inputs)
+        except (TypeError, ValueError):
+            self._check(inputs)
+            raise
+        return {name: np.asarray(value) for name, value in outputs.items()}, after
+
+
+class JoinedStep:
+    """A compiled step with one vector for each dtype of the state and of the outputs.
+
+    Passing many small arrays to JAX takes longer than a step of a small network, and JAX accepts tuples fastest.
+    """
+
+    def __init__(self, step: Step, state: Arrays):
+        self._layout = Layout(state)
+        self._place = placed if all(array.committed for array in state.values()) else jax.device_put
+
+        #: Name, vector, slice and shape of each output; set when JAX traces the step.
+        self._places: tuple[tuple[str, int, slice, tuple[int, ...]], ...] = ()
+
+        def joined(vectors: Vectors, inputs: Arrays) -> tuple[Vectors, Vectors]:
+            with unmapped():
+                outputs, new = step(self._entries(vectors), inputs)
+            layout = Layout(outputs)
+            numbers = {name: number for number, name in enumerate(layout.vectors)}
+            self._places = tuple(
+                (name, numbers[place.vector], slice(place.start, place.start + place.size), place.shape)
+                for name, place in layout.places.items()
+            )
+            return tuple(layout.pack(outputs).values()), tuple(self._layout.pack(new).values())
+
+        self._step = jax.jit(joined)
+
+    def pack(self, state: Arrays) -> Vectors:
+        """Return the vectors of a state."""
+        # On the host, because JAX would compile a program for each shape.
+        vectors = self._layout.pack({name: np.asarray(array) for name, array in state.items()})
+        return tuple(map(self._place, vectors.values()))
+
+    def unpack(self, packed: Vectors) -> dict[str, Any]:
+        """Return the state as host arrays."""
+        return self._entries(tuple(map(np.asarray, packed)))
+
+    def __call__(self, packed: Vectors, inputs: Arrays) -> tuple[dict[str, np.ndarray], Vectors]:
+        """Run one step, as in `LiveStep`."""
+        vectors, after = self._step(packed, inputs)
+        flat = [np.asarray(vector) for vector in vectors]
+        return {name: flat[number][part].reshape(shape) for name, number, part, shape in self._places}, after
+
+    def _entries(self, vectors: Vectors) -> dict[str, Any]:
+        return self._layout.unpack(dict(zip(self._layout.vectors, vectors, strict=True)))

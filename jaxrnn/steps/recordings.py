@@ -1,8 +1,8 @@
-"""A recording through a stepper: its frames cut into steps, many steps in one call, and the outputs joined again.
+"""A recording in steps: its frames cut into pulses, many steps in one call, and the outputs joined.
 
-The arrays of a recording hold its frames along the time axes of the inputs, and what has no time axis once. For a step
-without any time axis they hold the frames stacked along a first axis. Outputs have theirs in the same places. All of it
-is about one stream: ``jax.vmap`` makes it a batch.
+The arrays of a recording have all frames along the time axes of the inputs. An array without a time axis is stored
+once. If no input of a step has a time axis, the frames are stacked along a new first axis. Outputs have the same
+layout. All functions handle one stream; ``jax.vmap`` maps them over a batch.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from jax import lax
 from jaxrnn._jax import varying
 from jaxrnn.errors import InputError
 from jaxrnn.steps.specs import ArraySpec
-from jaxrnn.steps.stepper import State, Stepper
-from jaxrnn.steps.stepspec import OutputSpec, StepSpec
+from jaxrnn.steps.stepspec import OutputSpec, State, StepSpec
 
 Arrays = Mapping[str, Any]
 Step = Callable[[State, Arrays], tuple[Arrays, State]]
 
 
 def recording_specs(spec: StepSpec, frames: str, lead: tuple[Any, ...] = ()) -> list[ArraySpec]:
-    """The arrays of recordings, with a name for the number of input frames.
+    """Return the specs of recordings, with a name for the number of input frames.
 
-    A batch is in front of the arrays of a stream; where frames are stacked, it comes after them.
+    The batch axes ``lead`` come first; if frames are stacked, they come after the axis of frames.
     """
     if not spec.streams:
         return [each.batched((frames, *lead)) for each in spec.inputs]
@@ -39,17 +38,17 @@ def recording_specs(spec: StepSpec, frames: str, lead: tuple[Any, ...] = ()) -> 
 
 
 def time_axis(spec: StepSpec, each: ArraySpec) -> int | None:
-    """The axis that holds the frames in a recording; None for what it holds once."""
+    """Return the axis of frames in a recording; None for an array without frames."""
     return each.time_axis if spec.streams else 0
 
 
 def _frames_of(spec: StepSpec, each: ArraySpec, frames: int) -> int:
-    """How many frames of an input go with so many input frames."""
+    """Return the number of frames of one input for a number of input frames."""
     return frames * each.sizes[each.time_axis] // spec.pulse if each.time_axis is not None else frames
 
 
 def part(spec: StepSpec, arrays: Arrays, begin: int, end: int | None = None) -> dict[str, Any]:
-    """The input frames from ``begin`` to ``end`` of a recording."""
+    """Return the input frames from ``begin`` to ``end`` of a recording."""
     result = dict(arrays)
     for each in spec.inputs:
         axis = time_axis(spec, each)
@@ -60,49 +59,35 @@ def part(spec: StepSpec, arrays: Arrays, begin: int, end: int | None = None) -> 
 
 
 def one_step(spec: StepSpec, arrays: Arrays, index: int) -> dict[str, Any]:
-    """The inputs of one step, by its number."""
+    """Return the inputs of the step with this index."""
     if spec.streams:
         return part(spec, arrays, index * spec.pulse, (index + 1) * spec.pulse)
     return {name: array[index] for name, array in arrays.items()}
 
 
-def scan(stepper: Stepper, params: Any, state: State, inputs: Arrays) -> tuple[dict[str, Any], State]:
-    """Many steps of any stepper in one call, by its own ``scan`` where it has one.
-
-    Args:
-        stepper: what runs.
-        params: its parameters.
-        state: before the first step.
-        inputs: a recording of whole steps.
-
-    Returns:
-        The outputs of a recording, None for those that only a flush gives, and the state after the last step.
-    """
-    if hasattr(stepper, "scan"):
-        return stepper.scan(params, state, inputs)  # pyright: ignore[reportAttributeAccessIssue]
-    return scan_steps(stepper.spec, functools.partial(stepper.step, params), state, inputs)
-
-
 def scan_steps(
     spec: StepSpec, step: Step, state: State, inputs: Arrays, steps: Any = None
 ) -> tuple[dict[str, Any], State]:
-    """As `scan`, by ``lax.scan`` over a step.
+    """Run many steps in one call, with ``lax.scan``.
 
     Args:
-        spec: of the step.
+        spec: the spec of the step.
         step: ``(state, inputs) -> (outputs, state)``.
-        state: before the first step.
+        state: the state before the first step.
         inputs: a recording of whole steps.
-        steps: how many of them exist, ``int32``: the others leave the state alone. None for all.
+        steps: the number of steps that exist, ``int32``; later steps keep the state. None for all steps.
+
+    Returns:
+        The outputs of the recording, None for outputs of the flush, and the state after the last step.
 
     Raises:
-        InputError: the recording has no frames, or no whole number of pulses.
+        InputError: the recording has no frames, or not a whole number of pulses.
     """
     frames = spec.count_frames(inputs)
     if not frames or frames % spec.pulse:
         raise InputError(
-            f"{spec.label}: {frames or 0} input frame(s) are no whole number of pulses of {spec.pulse}: give flush the "
-            "rest as its tail"
+            f"{spec.label}: {frames or 0} input frame(s) are not a whole number of pulses of {spec.pulse}: pass the "
+            "rest to flush as its tail"
         )
     moving = {
         each.name: _stacked(spec, each, inputs[each.name]) for each in spec.inputs if time_axis(spec, each) is not None
@@ -122,11 +107,11 @@ def scan_steps(
         state, outputs = one(state, jax.tree.map(lambda array: array[0], (places, moving)))
         return dict(outputs), state
     state, pieces = varying.scan(one, dict(state), (places, moving))
-    return {output.name: concatenated(spec, output, pieces[output.name]) for output in spec.outputs}, state
+    return {output.name: concatenated(spec, output, pieces.get(output.name)) for output in spec.outputs}, state
 
 
 def _stacked(spec: StepSpec, each: ArraySpec, array: Any) -> Any:
-    """An array of a recording as its steps, along a new first axis."""
+    """Return an array of a recording with its steps along a new first axis."""
     axis = each.time_axis
     if not spec.streams or axis is None:
         return array
@@ -136,7 +121,7 @@ def _stacked(spec: StepSpec, each: ArraySpec, array: Any) -> Any:
 
 
 def concatenated(spec: StepSpec, output: OutputSpec, pieces: Any) -> Any:
-    """What steps gave of one output, stacked along a first axis, as in a recording; the last of what is no stream."""
+    """Join the values of one output, stacked by step, as in a recording; without a time axis, return the last."""
     if pieces is None or not spec.streams:
         return pieces
     axis = output.time_axis
@@ -148,13 +133,13 @@ def concatenated(spec: StepSpec, output: OutputSpec, pieces: Any) -> Any:
 
 
 def whole(output: OutputSpec, body: Any, rest: Any, frames: int | None = None) -> Any:
-    """All of one output of a recording, from its frame 0 on.
+    """Return one output of a whole recording, from frame 0 on.
 
     Args:
-        output: the output.
-        body: what its steps gave, joined; None where there was no step.
-        rest: what its flush gave; None where it gave nothing of it, or there was none.
-        frames: how many it has after its delay; None for all that came.
+        output: the spec of the output.
+        body: the joined values of the steps; None without steps.
+        rest: the value of the flush, or None.
+        frames: the number of frames after the delay; None for all frames.
     """
     parts = [each for each in (body, rest) if each is not None]
     if output.time_axis is None or not parts:
@@ -164,66 +149,3 @@ def whole(output: OutputSpec, body: Any, rest: Any, frames: int | None = None) -
     first = output.delay or 0
     end = None if frames is None else first + frames
     return array[(slice(None),) * output.time_axis + (slice(first, end),)]
-
-
-def advance(
-    stepper: Stepper, params: Any, state: State, inputs: Arrays, frames: Any, *, ending: bool
-) -> tuple[dict[str, Any], dict[str, Any], State]:
-    """Frames of a recording that follow on those before; where fewer exist than there are, it ends with them.
-
-    Args:
-        stepper: what runs.
-        params: its parameters.
-        state: before these frames.
-        inputs: a recording of whole steps, padded with anything.
-        frames: how many of its input frames exist, ``int32``.
-        ending: whether the recording may end here. Where it does, it is flushed, and its state is of no use then.
-
-    Returns:
-        The outputs that have frames of time, as in a recording; how many frames of each exist, which come first; and
-        the state.
-
-    Raises:
-        InputError: a flush gives nothing of an output of which frames may be left.
-    """
-    spec = stepper.spec
-    timed = [each for each in spec.outputs if not each.at_end and time_axis(spec, each) is not None]
-    room = spec.count_frames(inputs) or 0
-    if not spec.streams or not ending:
-        outputs, state = scan(stepper, params, state, inputs)
-        counts = {
-            each.name: frames if each.time_axis is None else jnp.int32(outputs[each.name].shape[each.time_axis])
-            for each in timed
-        }
-        return {each.name: outputs[each.name] for each in timed}, counts, state
-    steps = frames // np.int32(spec.pulse)
-    outputs, after = scan_steps(spec, functools.partial(stepper.step, params), state, inputs, steps)
-    last = jnp.minimum(steps, np.int32(room // spec.pulse - 1))
-    tail = {each.name: _pulse_at(each, inputs[each.name], last) for each in spec.inputs}
-    rest = stepper.flush(params, after, tail, frames - steps * np.int32(spec.pulse))
-    arrays, counts = {}, {}
-    for each in timed:
-        body, certain = outputs[each.name], steps * np.int32(each.sizes[each.time_axis or 0])
-        if each.name in rest.outputs:
-            arrays[each.name] = _followed(body, rest.outputs[each.name], certain, each.time_axis or 0)
-            counts[each.name] = certain + jnp.where(frames < room, rest.counts[each.name], np.int32(0))
-        elif spec.pulse > spec.multiple or each.delay:
-            raise InputError(f"{spec.label}: its flush gives nothing of {each.name!r}, of which frames may be left")
-        else:
-            arrays[each.name], counts[each.name] = body, certain
-    return arrays, counts, after
-
-
-def _pulse_at(each: ArraySpec, array: Any, index: Any) -> Any:
-    """The frames of one pulse of a stream."""
-    axis = each.time_axis
-    if axis is None:
-        return array
-    whole = each.sizes[axis]
-    return lax.dynamic_slice_in_dim(array, index * np.int32(whole), whole, axis)
-
-
-def _followed(body: Any, rest: Any, place: Any, axis: int) -> Any:
-    """An array with another one written into it at a place, and room for all of that."""
-    room = jnp.concatenate([body, jnp.zeros_like(rest)], axis)
-    return lax.dynamic_update_slice_in_dim(room, rest.astype(room.dtype), place, axis)

@@ -1,12 +1,13 @@
-"""`Stepper`: the protocol of a pure step, which a model, a streamed function and a compiled file share with one's own.
+"""`Stepper`: the protocol of a pure step, which models, streamed functions, compiled files and user objects share.
 
-A stepper has four parts: ``spec`` describes the arrays, ``init`` makes the state before the first frame, ``step`` takes
-a pulse, which is so many input frames, ``flush`` gives what is left when a recording has ended. All of them are pure. A
-model whose call is one step is a stream of pulse 1, delay 0 and an empty flush.
+A stepper has four parts: ``spec`` describes the arrays, ``init`` returns the state before the first frame, ``step``
+processes one pulse of input frames, and ``flush`` returns the frames that are left at the end of a recording. All
+functions are pure. A model that is one step has pulse 1, delay 0 and an empty flush.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -27,12 +28,12 @@ State = dict[str, Any]
 
 @brief
 class Flushed(NamedTuple):
-    """What a flush gives.
+    """The result of a flush.
 
     Attributes:
-        outputs: like the outputs of a step: the remaining frames of every stream, those that exist first, and what is
-            known at the end, such as a sum over all of time. Empty where a step keeps nothing back.
-        counts: the same tree, with the number of frames that exist (``int32``); None for what is no stream.
+        outputs: like the outputs of a step: the remaining frames of every stream, existing frames first, and results
+            for the whole recording, such as a sum over time. Empty if a step keeps no frames back.
+        counts: the same tree with the number of existing frames (``int32``); None for outputs without a time axis.
     """
 
     outputs: Any
@@ -43,12 +44,12 @@ jax.export.register_namedtuple_serialization(Flushed, serialized_name="jaxrnn.Fl
 
 
 class Stepper(Protocol):
-    """A pure step. `jaxrnn.Runner`, `jaxrnn.StreamPool`, `jaxrnn.save_compiled` and the profile take any.
+    """A pure step, as `jaxrnn.Runner`, `jaxrnn.StreamPool`, `jaxrnn.save_compiled` and the profiler accept it.
 
-    A stepper may also have ``params``, its own parameters; ``scan(params, state, inputs)``, many steps in one call;
-    ``pack(params)``, parameters for `step` and `scan` with the work done that depends on nothing else; ``with_pulse``,
-    the same in pulses of another number of frames, on the same state; and ``fingerprint``, a text that tells what it
-    computes from anything else, values of parameters aside.
+    A stepper can have more members: ``params``, its own parameters; ``scan(params, state, inputs)``, many steps in one
+    call; ``pack(params)``, the parameters for `step` and `scan` after the work that depends on parameters only;
+    ``with_pulse(frames)``, the same function on the same state with another pulse; and ``fingerprint``, a string that
+    identifies the computation without the values of the parameters.
 
     Example::
 
@@ -75,25 +76,25 @@ class Stepper(Protocol):
 
     @property
     def spec(self) -> StepSpec:
-        """The arrays by name, and the facts."""
+        """The arrays by name, and the timing."""
         ...
 
     def init(self, batch: int | None = None, *, params: Any = None, constants: Any = None) -> State:
-        """The state before the first frame.
+        """Return the state before the first frame.
 
         Args:
-            batch: None for one stream; a number, 1 too, gives every array an axis in front, or fills the batch
+            batch: None for one stream. A number (1 too) adds a leading axis to every array, or sizes the batch
                 dimension of the spec.
-            params: the parameters, held against what the step takes where they are given.
+            params: the parameters. If given, they are checked against the parameters of the step.
             constants: the inputs in `StepSpec.constants`.
 
         Raises:
-            InputError: parameters or constants do not fit, or are needed and were not given.
+            InputError: parameters or constants do not fit, or are needed and missing.
         """
         ...
 
     def step(self, params: Any, state: State, inputs: Any) -> tuple[Any, State]:
-        """One step: the outputs by name, None for those that only a flush gives, and the state after it.
+        """Return the outputs of one step by name, None for outputs of the flush, and the state after the step.
 
         Raises:
             InputError: an input does not fit.
@@ -102,15 +103,41 @@ class Stepper(Protocol):
         ...
 
     def flush(self, params: Any, state: State, tail: Any = None, valid: Any = 0) -> Flushed:
-        """What is left when a recording has ended.
+        """Return the frames that are left at the end of a recording.
 
         Args:
             params: as in `step`.
-            state: after the last step.
-            tail: input frames that do not fill a pulse, padded with anything; inputs without a time axis.
-            valid: how many frames of the tail exist, ``int32``; may be traced.
+            state: the state after the last step.
+            tail: input frames that do not fill a pulse, with any padding, and the inputs without a time axis.
+            valid: the number of existing frames in the tail, ``int32``; can be traced.
         """
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportForm:
+    """A stepper as `jaxrnn.export_onnx` traces it.
+
+    Attributes:
+        stepper: the stepper to trace, with arithmetic in plain forms.
+        step_file: the facts of the file that a model was loaded from (`jaxrnn.onnx.stepfile.StepFile`), or None.
+        state_names: by entry, the names of the state's input and output in that file, or None.
+        operators: the ONNX operators by scope, for messages, or None.
+        keeps_types: True if the functions keep 64-bit types under any configuration of JAX.
+        has_layers: True if the cells of recurrences are layers already.
+    """
+
+    stepper: Any
+    step_file: Any = None
+    state_names: Mapping[str, tuple[str, str]] | None = None
+    operators: Mapping[str, str] | None = None
+    keeps_types: bool = False
+    has_layers: bool = False
+
+
+def missing_parts(value: Any) -> list[str]:
+    """Return the names of the parts that an object lacks to be a `Stepper`."""
+    return [name for name in ("spec", "init", "step", "flush") if not hasattr(value, name)]
 
 
 def check_batch(batch: Any) -> None:

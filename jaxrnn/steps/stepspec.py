@@ -306,12 +306,13 @@ class StepSpec:
             if axis is None or each.name not in arrays or np.ndim(arrays[each.name]) <= axis + len(lead):
                 continue
             size = arrays[each.name].shape[axis + len(lead)]
-            count = Fraction(size * self.pulse, each.sizes[axis]) if self.streams else Fraction(size)
+            count = Fraction(size * self.pulse, each.sizes[axis]) if self.streams else size
             counts.add(count)
             said.append(f"{each.name}: {size}" + ("" if count == size else f" (of {count} input frames)"))
-        if len(counts) > 1 or any(count.denominator != 1 for count in counts):
+        if len(counts) > 1 or any(isinstance(count, Fraction) and count.denominator != 1 for count in counts):
             raise InputError(f"{self.label}: the inputs have different numbers of frames: {', '.join(said)}")
-        return int(counts.pop()) if counts else None
+        count = next(iter(counts), None)
+        return int(count) if isinstance(count, Fraction) else count
 
     def bind(
         self, inputs: Arrays, lead: tuple[Any, ...] = (), convert: Callable[[ArraySpec, Any], Any] = converted

@@ -23,7 +23,7 @@ from jaxrnn.jaxprs.packing import Packed, Purpose, fits, fold, folding_of, run_f
 from jaxrnn.jaxprs.schedule import Step
 from jaxrnn.steps.recordings import part, recording_specs, scan_steps, whole
 from jaxrnn.steps.specs import ArraySpec, bind
-from jaxrnn.steps.stepper import Flushed, State, batch_note, check_valid, in_batch
+from jaxrnn.steps.stepper import ExportForm, Flushed, State, batch_note, check_valid, in_batch
 from jaxrnn.steps.stepspec import StateSpec, StepSpec
 from jaxrnn.streaming.plan import Plan, check_pulse, shape_of
 from jaxrnn.streaming.values import Chunk, FinalValue
@@ -90,6 +90,12 @@ class Streamed:
 
     def __reduce__(self) -> tuple[Callable[..., Streamed], tuple[Any, ...]]:
         return self._recipe, (self.pulse,)
+
+    def _export_form(self) -> ExportForm:
+        recipe: Any = self._recipe
+        operators = getattr(recipe.function, "operators", None)
+        plain = recipe.in_types(plain=True)(self.pulse)
+        return ExportForm(plain, operators=operators, keeps_types=True, has_layers=True)
 
     # -- functions
 

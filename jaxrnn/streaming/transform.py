@@ -208,7 +208,7 @@ def _traced_in(streamed: Streamed, **types: Any) -> Streamed:
     """Trace the stream again, with other types or forms."""
     recipe, (pulse,) = streamed.__reduce__()
     assert isinstance(recipe, Recipe)
-    return dataclasses.replace(recipe, types=dataclasses.replace(recipe.types, **types))(pulse)
+    return recipe.in_types(**types)(pulse)
 
 
 def _scope_of(constraints: Sequence[str]) -> Any:
@@ -242,6 +242,10 @@ class Recipe:
                 multiple=self.multiple,
                 constraints=self.constraints,
             )
+
+    def in_types(self, **types: Any) -> Recipe:
+        """Return the same with other types or forms."""
+        return dataclasses.replace(self, types=dataclasses.replace(self.types, **types))
 
     def __getstate__(self) -> dict[str, Any]:
         try:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.runtime.bound import Bound, packed
+from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.recordings import concatenated, one_step, part, whole
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
@@ -57,22 +57,17 @@ def make_ready(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[
     The recordings supply inputs that are constant in time; `dims` sizes the open dimensions.
     """
     began = time.perf_counter()
-    stream = Bound(stepper, packed(stepper, getattr(stepper, "params", None) if params is None else params, dims))
-    symbol = stepper.spec.batch_symbol
-    spec = stepper.spec.sized(dims if symbol is None else {symbol: 1, **dims})
-    constants = {name: recordings[name] for name in spec.constants}
-    batch = None if symbol is None else dims.get(symbol, 1)
-    open_sizes = {name for entry in stepper.spec.state for name in entry.symbols if name != symbol}
-    sizes: dict[str, Any] = {"dims": dims} if open_sizes else {}
+    bound = Bound(stepper, params, dims=dims).packed()
+    spec = bound.spec
     with exact_types():
-        start = stepper.init(batch, params=stream.params, constants=constants or None, **sizes)
+        start = bound.start({name: recordings[name] for name in spec.constants} or None)
         one = {each.name: np.zeros(each.sizes, each.dtype) for each in spec.inputs}
-        step = jax.jit(stream.step).lower(start, one).compile()
+        step = jax.jit(bound.step).lower(start, one).compile()
         # The first call is slow, so it is not timed.
         jax.block_until_ready(step(start, one))
         if spec.streams:
-            stream.flush(start, one, 0)
-    return Ready(spec, start, step, stream.flush, time.perf_counter() - began)
+            bound.rest(start, one, 0)
+    return Ready(spec, start, step, bound.rest, time.perf_counter() - began)
 
 
 def run(ready: Ready, recordings: Arrays, total: int, indices: Iterable[int] | None = None) -> Run:

@@ -1,4 +1,4 @@
-"""Export: a stepper in one file that needs neither ONNX nor tracing to run."""
+"""Compiled files: a stepper in one file that runs without ONNX and without tracing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxrnn.runtime.compiled.format import is_compiled
-    from jaxrnn.runtime.compiled.loading import load_compiled
     from jaxrnn.runtime.compiled.saving import save_compiled
-    from jaxrnn.runtime.compiled.stepper import CompiledStepper
+    from jaxrnn.runtime.compiled.stepper import CompiledStepper, load_compiled
 
 __all__ = ["CompiledStepper", "is_compiled", "load_compiled", "save_compiled"]
 
-#: Whoever loads a file does not wait for what writes one.
-_LAZY = {"CompiledStepper": "stepper", "is_compiled": "format", "load_compiled": "loading", "save_compiled": "saving"}
+#: Lazy, because a process that reads a file should not wait for the imports of `save_compiled`.
+_LAZY = {"CompiledStepper": "stepper", "is_compiled": "format", "load_compiled": "stepper", "save_compiled": "saving"}
 
 
 def __getattr__(name: str) -> Any:

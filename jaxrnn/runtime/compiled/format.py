@@ -1,12 +1,12 @@
-"""The file: a line of magic, a line with the SHA-256 of the rest, and a zip archive.
+"""The compiled file: a magic line, a line with the SHA-256 of the rest, and a zip archive.
 
-The archive holds ``manifest.json``, arrays as ``.npy`` entries, functions serialised by ``jax.export``, and perhaps the
-machine code of some; nothing in it is packed or pickled, and what it claims is held against what is there. Machine code
-is not read unless it is asked for.
+The archive contains ``manifest.json``, arrays as ``.npy`` entries, functions serialised by ``jax.export``, and machine
+code of some functions if the writer asked for it. Nothing is compressed or pickled, and all claims of the manifest are
+checked against the content. Machine code is read on request only.
 
-The digest tells damage: a transfer that was cut, a disk that lost a bit. It is no signature: whoever can write the file
-can write the digest, too. The functions are programs, which JAX compiles and runs with the rights of the caller: a
-compiled file is to be trusted as a program is, for where it comes from.
+The digest detects damage, such as an incomplete transfer. The digest is not a signature, because everybody who can
+write the file can write the digest. JAX compiles the functions and runs them with the rights of the caller, so a
+compiled file needs as much trust as a program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,30 +27,30 @@ from jaxrnn._files.files import check_regular
 from jaxrnn._files.stores import in_place_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import ModelError
-from jaxrnn.runtime.compiled.manifest import check_manifest, check_native
-from jaxrnn.runtime.compiled.native import Native, arguments_of
+from jaxrnn.runtime.compiled.native import BATCHED, Native, arguments_of
+from jaxrnn.steps.schemas import SPEC, check, check_size, checked_spec, is_dtype, is_text, is_whole
 from jaxrnn.steps.specs import dtype_named
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.version import __version__
 
-#: The first line of a file; another format has another.
+#: The first line of a file; each format has its own.
 MAGIC = b"jaxrnn compiled model, format 2\n"
-#: What the first lines of all formats begin with.
+#: The common beginning of the first lines of all formats.
 FAMILY = MAGIC.partition(b",")[0]
 
 
 class Archive(NamedTuple):
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
-        spec: the facts about the stepper.
-        jax: the version of JAX that it was compiled with.
-        params: arrays that the functions take.
-        start: the state before the first frame, in the order of `StepSpec.carried`, each of its shape or one that is
-            broadcast to it; None where a function ``init`` computes it.
+        spec: the spec of the stepper.
+        jax: the version of JAX that compiled the functions.
+        params: the leaves of the parameters.
+        start: the state before the first frame, in the order of `StepSpec.carried`, each array up to broadcasting; None
+            if a function ``init`` computes the state.
         functions: serialised functions by name.
-        native: their machine code; None where the file holds none, or none was asked for.
-        digest: SHA-256 of the file; of one that is to be written, nothing yet.
+        native: the machine code; None without machine code, or if it was not read.
+        digest: the SHA-256 of the file; empty before the file is written.
     """
 
     spec: StepSpec
@@ -63,10 +63,10 @@ class Archive(NamedTuple):
 
 
 def is_compiled(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins like a compiled one, of whatever format.
+    """Return True if a file begins like a compiled file of any format.
 
     Raises:
-        ModelError: it cannot be read.
+        ModelError: the file cannot be read.
     """
     try:
         with check_regular(path).open("rb") as opened:
@@ -76,7 +76,7 @@ def is_compiled(path: str | os.PathLike[str]) -> bool:
 
 
 def write(path: Path, archive: Archive) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file completely, or leave the disk unchanged."""
     groups = {"params": archive.params, "start": archive.start or ()}
     arrays = {group: [np.asarray(array) for array in entries] for group, entries in groups.items()}
     facts = {
@@ -94,7 +94,7 @@ def write(path: Path, archive: Archive) -> None:
         for group, entries in arrays.items():
             for index, array in enumerate(entries):
                 with opened.open(f"{group}/{index}.npy", "w", force_zip64=True) as entry:
-                    # Raw bytes: NumPy's files do not know types such as bfloat16.
+                    # Raw bytes, because NumPy's format has no dtypes such as bfloat16.
                     np.lib.format.write_array(entry, array.view(f"V{array.dtype.itemsize}"), allow_pickle=False)
         for name, data in archive.functions.items():
             opened.writestr(f"functions/{name}", data)
@@ -107,14 +107,10 @@ def write(path: Path, archive: Archive) -> None:
 
 
 def read(path: str | os.PathLike[str], native: bool = False) -> Archive:
-    """Read a file.
-
-    Args:
-        path: where it is.
-        native: whether its machine code is read, too.
+    """Read a file, with ``native`` also its machine code.
 
     Raises:
-        ModelError: no such file, another kind of file, one that has been damaged, or one that makes no sense.
+        ModelError: the file is missing, damaged, inconsistent, or of another kind.
     """
     try:
         data = check_regular(path).read_bytes()
@@ -122,7 +118,7 @@ def read(path: str | os.PathLike[str], native: bool = False) -> Archive:
         raise ModelError(f"{os.fspath(path)}: the file cannot be read: {error.strerror or error}") from error
     if not data.startswith(MAGIC):
         other = data.partition(b"\n")[0][:80].decode(errors="replace")
-        what = f"it says {other!r}" if data.startswith(FAMILY) else "it is another kind of file"
+        what = f"the first line is {other!r}" if data.startswith(FAMILY) else "it is another kind of file"
         raise ModelError(
             f"{os.fspath(path)} is not a model compiled by this version of jaxrnn: {what}; write it with "
             "'jaxrnn compile'"
@@ -130,14 +126,14 @@ def read(path: str | os.PathLike[str], native: bool = False) -> Archive:
     digest, _, body = data[len(MAGIC) :].partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise ModelError(
-            f"{os.fspath(path)} is damaged: its contents do not have the digest that it gives; compile it again"
+            f"{os.fspath(path)} is damaged: the content does not match the digest in the file; compile it again"
         )
     try:
         with exact_types():
             return _content(body, native)._replace(digest=digest.decode())
     except (ValueError, LookupError, TypeError, RuntimeError, OSError, zipfile.BadZipFile, MemoryError) as error:
         raise ModelError(
-            f"{os.fspath(path)} has the digest that it gives, but not the content of a compiled model: {error}; "
+            f"{os.fspath(path)} matches its digest, but does not have the content of a compiled model: {error}; "
             "compile it again"
         ) from error
 
@@ -147,7 +143,7 @@ def _content(body: bytes, native: bool) -> Archive:
         members = {member.filename: member for member in opened.infolist()}
         claimed = sum(member.file_size for member in opened.infolist())
         if claimed > len(body) or any(member.compress_type != zipfile.ZIP_STORED for member in members.values()):
-            raise ValueError(f"its entries are packed, or more than the file holds ({claimed} bytes of {len(body)})")
+            raise ValueError(f"its entries are compressed, or larger than the file ({claimed} bytes of {len(body)})")
         manifest = json.loads(opened.read("manifest.json"))
         functions = {
             name.removeprefix("functions/"): opened.read(name) for name in members if name.startswith("functions/")
@@ -177,7 +173,7 @@ def _native(
         return None
     check_native(facts)
     for name in facts["results"]:
-        arguments_of(spec, name)  # there is such a function
+        arguments_of(spec, name)  # refuses unknown functions
     code = {name: opened.read(members[f"native/{name}"]) for name in facts["results"]}
     return Native(facts["made"], facts["results"], code)
 
@@ -187,3 +183,55 @@ def _array(opened: zipfile.ZipFile, member: zipfile.ZipInfo, dtype: np.dtype) ->
     if raw.dtype.itemsize != dtype.itemsize:
         raise ValueError(f"{member.filename} holds elements of {raw.dtype.itemsize} bytes, not {dtype}")
     return raw.view(dtype)
+
+
+#: The schema of a manifest.
+_MANIFEST = {
+    "jaxrnn": is_text,
+    "jax": is_text,
+    "params": [is_dtype],
+    "start": [is_dtype],
+    "functions": [is_text],
+    "spec": SPEC,
+}
+
+
+def check_manifest(manifest: Any, functions: Collection[str]) -> StepSpec:
+    """Return the spec in a manifest after a check of the whole manifest.
+
+    Raises:
+        ValueError: an entry is missing, has a wrong type, or is too large.
+    """
+    check(manifest, _MANIFEST, "")
+    spec = checked_spec(manifest["spec"], "spec")
+    flushes = spec.streams or "flush" in manifest["functions"]
+    needed = [name + ending for name in ("step", "flush")[: 1 + flushes] for ending in ("", BATCHED)]
+    missing = {*needed, *manifest["functions"]} - set(functions)
+    if missing:
+        raise ValueError(f"it lacks the function(s) {', '.join(sorted(missing))}")
+    if "init" not in functions and len(manifest["start"]) != len(spec.carried):
+        raise ValueError(f"it lacks the function init, or the {len(spec.carried)} arrays of the first state")
+    return spec
+
+
+def check_native(facts: Any) -> None:
+    """Check the entry of a manifest about machine code.
+
+    Raises:
+        ValueError: an entry is missing or has a wrong type.
+    """
+    check(facts, {"made": {}, "results": {}}, "native")
+    for name, value in facts["made"].items():
+        check(value, is_text, f"native.made.{name}")
+    for name, results in facts["results"].items():
+        where = f"native.results.{name}"
+        check(results, [{}], where)
+        if not 0 < len(results) < 3:
+            raise ValueError(f"{where} has {len(results)} groups of arrays")
+        for array, described in (pair for each in results for pair in each.items()):
+            check(described, [lambda _: True], f"{where}.{array}")
+            if len(described) != 2:
+                raise ValueError(f"{where}.{array} is not a pair of dtype and shape")
+            check(described[0], is_dtype, f"{where}.{array}")
+            check(described[1], [lambda size: is_whole(size) and size >= 0], f"{where}.{array}")
+            check_size(f"{where}.{array}", described[1], described[0])

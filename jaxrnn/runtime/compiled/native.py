@@ -1,40 +1,52 @@
-"""The machine code of a file: for which machine it is, and the functions that it holds.
+"""Machine code of a compiled file: writing and reading the code, and the machine that the code is for.
 
-It serves one machine and one installation, and the rest of the file all others. What it depends on is compared before
-anything of it is used.
+Machine code serves one kind of machine and one installation; the portable part of the file serves all others. All
+dependencies of the code are compared before the code runs.
+
+JAX stores executables as pickles, and reading a pickle runs code. This module pickles nothing: the file contains the
+bytes that the compiler's runtime writes and reads, and the reader supplies the arguments and results. JAX has no public
+names for these functions. All private names that jaxrnn needs for them are in this module.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jaxlib.version
 import numpy as np
+from jax._src import config
+from jax._src.interpreters import pxla
+from jax.core import ShapedArray
+from jax.sharding import SingleDeviceSharding
+from jaxlib import xla_client
 
 from jaxrnn._jax.processors import features
-from jaxrnn.runtime.compiled.manifest import BATCHED
 from jaxrnn.steps.specs import ArraySpec, dtype_named
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.version import __version__
 
-#: What the compiler takes from the environment.
+#: The suffix of a function for a batch of streams, with a leading axis on every array.
+BATCHED = "_batched"
+#: The environment variables that change the compiler.
 VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 Results = list[dict[str, tuple[str, list[int]]]]
 
 
 class Native(NamedTuple):
-    """Machine code.
+    """Machine code by function.
 
     Attributes:
-        made: the `environment` that it was made in.
-        results: by function, the arrays that it returns: dicts of an element type and a shape each.
-        code: by function, its bytes.
+        made: the `environment` of the compilation.
+        results: by function, the dtypes and shapes of the results.
+        code: by function, the bytes.
     """
 
     made: Mapping[str, Any]
@@ -43,7 +55,7 @@ class Native(NamedTuple):
 
 
 def environment() -> dict[str, str]:
-    """All that machine code depends on, but for what it was compiled from."""
+    """Return all dependencies of machine code, except the compiled function."""
     (device,) = jax.device_put(0).devices()
     return {
         "jaxrnn": __version__,
@@ -59,9 +71,9 @@ def environment() -> dict[str, str]:
 
 
 def differences(made: Mapping[str, Any]) -> list[str]:
-    """What of the environment is not as it was, in words: nothing where the code can be used.
+    """Describe the dependencies that differ; return an empty list if the code can run here.
 
-    A processor may have more instruction sets than that for which the code was made.
+    The processor can have further instruction sets.
     """
     said = []
     for name, here in environment().items():
@@ -78,18 +90,18 @@ def differences(made: Mapping[str, Any]) -> list[str]:
 
 
 def arguments_of(spec: StepSpec, name: str) -> tuple[Any, ...]:
-    """What a function takes after the parameters, as trees of shapes and element types.
+    """Return the arguments of a function after the parameters, as trees of shapes and dtypes.
 
     Args:
-        spec: the facts of the file.
-        name: of the function, with the number of streams after that of one that takes a batch.
+        spec: the spec of the stepper.
+        name: the name of the function; for several streams, with the number of streams as suffix.
 
     Raises:
-        ValueError: there is no such function.
+        ValueError: a compiled file has no function of this name.
     """
     kind, _, number = name.rpartition("_") if name[-1:].isdigit() else (name, "", "")
     batch = int(number or 1)
-    # Of a step that has one, the batch dimension is that number, but in a pool, whose streams are apart.
+    # The number sizes the batch dimension of a step; a pool keeps its streams apart, on a leading axis.
     within = spec.batch_symbol is not None and not kind.startswith("pool")
     lead = () if within or not number else (batch,)
     state, frames = (structs(specs, spec, lead, batch if within else 1) for specs in (spec.carried, spec.inputs))
@@ -113,20 +125,13 @@ def arguments_of(spec: StepSpec, name: str) -> tuple[Any, ...]:
 def structs(
     specs: Sequence[ArraySpec], spec: StepSpec, lead: Sequence[Any], batch: Any = 1
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and element types by name.
-
-    Args:
-        specs: of the arrays.
-        spec: of the step that they belong to.
-        lead: axes in front.
-        batch: the size of the batch dimension, where the step has one.
-    """
+    """Return shapes and dtypes by name, with leading axes ``lead`` and this size of the step's batch dimension."""
     sizes = {} if spec.batch_symbol is None else {spec.batch_symbol: batch}
     return {each.name: each.sized(sizes).batched(lead).struct() for each in specs}
 
 
 def results_of(structs: Any) -> Results:
-    """The arrays that a function returns, in JSON's types: one dict, or a tuple of them."""
+    """Return the structs of a function's results, a dict or a tuple of dicts, as JSON values."""
     dicts = (structs,) if isinstance(structs, Mapping) else structs
     return [
         {name: (np.dtype(leaf.dtype).name, list(leaf.shape)) for name, leaf in sorted(each.items())} for each in dicts
@@ -134,9 +139,94 @@ def results_of(structs: Any) -> Results:
 
 
 def structs_of(results: Results) -> Any:
-    """The shapes and element types that `results_of` wrote."""
+    """Return the structs from the JSON values of `results_of`."""
     dicts = [
         {name: jax.ShapeDtypeStruct(tuple(shape), dtype_named(dtype)) for name, (dtype, shape) in each.items()}
         for each in results
     ]
     return tuple(dicts) if len(dicts) > 1 else dicts[0]
+
+
+#: The fields of an executable in this version of JAX; versions differ slightly.
+_PARTS = {field.name for field in dataclasses.fields(pxla.UnloadedMeshExecutable)}
+
+
+class CodeError(Exception):
+    """A function without machine code for other processes, or bytes that are not machine code."""
+
+
+def code_of(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    donated: tuple[int, ...] = (),
+) -> tuple[bytes, Any]:
+    """Compile a function of arrays for this machine, and return the machine code and the structs of the results.
+
+    Args:
+        function: the function.
+        arguments: trees of shapes and dtypes.
+        donated: indices of the arguments that the function can overwrite.
+
+    Raises:
+        CodeError: the function calls back into Python, or runs on several devices.
+    """
+
+    def jaxrnn_machine_code(*arrays: Any) -> Any:
+        return function(*arrays)
+
+    # Unused arguments stay arguments, so that a reader need not know the unused arguments.
+    jitted = jax.jit(jaxrnn_machine_code, keep_unused=True, donate_argnums=donated)
+    lowered = jitted.lower(*arguments)
+    # An executable from JAX's persistent cache has lost the names of its parts and cannot be written again. The
+    # function has a name that no cache contains.
+    with config.persistent_cache_min_compile_time_secs(math.inf):
+        compiled = lowered.compile()
+    unloaded: Any = getattr(compiled._executable, "_unloaded_executable", None)
+    if unloaded is None or unloaded.host_callbacks or unloaded.keepalive or unloaded.ordered_effects:
+        raise CodeError("it calls back into Python")
+    executable: Any = compiled.runtime_executable()
+    if len(executable.local_devices()) != 1:
+        raise CodeError("it runs on several devices")
+    return executable.client.serialize_executable(executable), lowered.out_info
+
+
+def function_of(code: bytes, arguments: tuple[Any, ...], results: Any) -> Callable[..., Any]:
+    """Return a function from its machine code, on JAX's default device, for arrays of exactly these shapes.
+
+    Args:
+        code: the bytes from `code_of`. The code runs unchecked.
+        arguments: trees of shapes and dtypes.
+        results: trees of shapes and dtypes.
+
+    Raises:
+        CodeError: the bytes are not machine code for this platform, or this version of JAX has another format.
+    """
+    (device,) = jax.device_put(0).devices()
+    sharding = SingleDeviceSharding(device)
+    devices = xla_client.DeviceList((device,))
+    taken, given = ([ShapedArray(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(t)] for t in (arguments, results))
+    facts: dict[str, Any] = {
+        "device_list": devices,
+        "backend": device.client,
+        "input_avals": taken,
+        "input_shardings": [sharding] * len(taken),
+        "output_avals": given,
+        "output_shardings": [sharding] * len(given),
+        "committed": True,
+        "name": "native",
+        "kept_var_idx": set(range(len(taken))),
+        "mut": None,
+        "auto_spmd_lowering": False,
+        "all_args_info": None,
+        "pgle_profiler": None,
+        **dict.fromkeys(("unordered_effects", "ordered_effects", "keepalive", "host_callbacks"), ()),
+        **dict.fromkeys(("xla_in_layouts", "dispatch_in_layouts"), [None] * len(taken)),
+        "xla_out_layouts": [None] * len(given),
+    }
+    try:
+        executable = device.client.deserialize_executable(code, executable_devices=devices)
+        parts = {name: value for name, value in facts.items() if name in _PARTS}
+        loaded = pxla.UnloadedMeshExecutable(xla_executable=executable, **parts).load()
+        return jax.stages.Compiled(loaded, [], (arguments, {}), jax.tree.structure(results), no_kwargs=True)
+    except Exception as error:  # any error: of the runtime, or of a JAX with other fields
+        raise CodeError(str(error)) from error

@@ -1,18 +1,44 @@
-"""Writing compiled files: `save_compiled`."""
+"""`save_compiled`: a stepper as portable functions, machine code and arrays in one file."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
 
 from jaxrnn._files.files import check_replaceable
-from jaxrnn.errors import InputError, check_count
-from jaxrnn.runtime.compiled.archive import archive
-from jaxrnn.runtime.compiled.format import write
-from jaxrnn.runtime.compiled.making import native as machine_code
-from jaxrnn.steps.stepper import Stepper
+from jaxrnn._jax.context import exact_types
+from jaxrnn.errors import InputError, UnsupportedError, check_count
+from jaxrnn.jaxprs.packing import Packed
+from jaxrnn.runtime.compiled.format import Archive, write
+from jaxrnn.runtime.compiled.native import (
+    BATCHED,
+    CodeError,
+    Native,
+    arguments_of,
+    code_of,
+    environment,
+    function_of,
+    results_of,
+    structs,
+    structs_of,
+)
+from jaxrnn.runtime.compiled.stepper import CompiledStepper
+from jaxrnn.runtime.pool import DONATING, slot_functions
+from jaxrnn.steps.bound import Bound
+from jaxrnn.steps.stepper import State, Stepper
+
+#: The platforms that programs can be compiled for, by JAX's names, besides the platform in use.
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+Arrays = Mapping[str, Any]
+Functions = dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
 def save_compiled(
@@ -26,33 +52,174 @@ def save_compiled(
     native: bool = False,
     batches: Sequence[int] = (),
 ) -> None:
-    """Write a stepper to a file, whole or not at all: its step, its flush, and the scan of a model in steps.
+    """Write a stepper to a file: the step, the flush, and the scan of a model in steps.
 
-    Parameters are in the file once; those of a model in steps packed. The number of streams stays open, and so is the
-    number of frames of a scan. A streamed function is compiled for its pulse, the input frames of a step.
+    The file is written completely, or not at all. It contains the parameters once, packed if the stepper is a model in
+    steps. The number of streams and the number of frames of a scan stay open. A streamed function is compiled for its
+    pulse.
 
     Args:
-        stepper: a model whose state is external, a streamed function, or one's own `Stepper`.
-        path: where to write; ``.jaxrnn`` is the customary ending.
-        params: the parameters; the stepper's own by default.
-        dims: sizes of dimensions that the stepper leaves open, other than the batch.
-        platforms: for which to compile, some of ``"cpu"``, ``"cuda"``, ``"rocm"`` and ``"tpu"``: one file serves them
-            all, with one state. By default the one that JAX uses here. No device of theirs is needed to compile.
-        label: what messages call it; by default the name of the model's file.
-        native: whether the file also holds machine code for one stream, so that nothing is compiled where it is loaded
-            with ``native=True``. It is for this processor and these versions of jaxrnn and JAX; elsewhere the rest of
-            the file serves. The parameters are in each function once more.
-        batches: numbers of streams that machine code is for, too: batches, and pools of that capacity.
+        stepper: a model with external state, a streamed function, or a custom `Stepper`.
+        path: the path of the file, customarily with the suffix ``.jaxrnn``.
+        params: the parameters; by default the parameters of the stepper.
+        dims: sizes of open dimensions, except the batch.
+        platforms: the platforms to compile for, some of ``"cpu"``, ``"cuda"``, ``"rocm"`` and ``"tpu"``; by default
+            the platform that JAX uses here. The devices are not needed. One file and one state serve all platforms.
+        label: the name in messages; by default the name of the model's file.
+        native: also store machine code for one stream, so that `load_compiled` with ``native=True`` compiles nothing.
+            Machine code is for this processor and these versions of jaxrnn and JAX; elsewhere the portable functions
+            run. The machine code of each function contains the parameters again.
+        batches: further numbers of streams for machine code, as batches and as capacities of pools.
 
     Raises:
         StateError: the model has no steps, or its state grows from step to step.
-        InputError: a dimension or parameters are missing or do not fit, arrays do not go by name, or there is no such
-            platform, or batches are no numbers of streams or given without native.
-        UnsupportedError: there is no machine code for a step that calls back into Python.
+        InputError: a dimension or a parameter is missing or does not fit, arrays have no names, a platform is unknown,
+            ``batches`` are not numbers of streams, or ``batches`` are given without ``native``.
+        UnsupportedError: the step calls back into Python and therefore has no machine code.
     """
     check_replaceable(Path(path))
     counts = [check_count("batches, the numbers of streams,", batch) for batch in dict.fromkeys(batches)]
     if counts and not native:
-        raise InputError("batches are for machine code: a file without it serves any number of streams; give native")
+        raise InputError(
+            "batches are for machine code, and portable functions serve any number of streams: give native"
+        )
     made = archive(stepper, params, dims or {}, platforms, label)
     write(Path(path), made._replace(native=machine_code(made, counts)) if native else made)
+
+
+def archive(
+    stepper: Stepper, params: Any, dims: Mapping[str, int], platforms: Sequence[str] | None, label: str | None
+) -> Archive:
+    """Return the portable content of a file."""
+    platforms = _known(platforms)
+    bound = Bound(stepper, params, dims=dims)
+    bound.check_sizes()
+    bound = bound.packed()
+    leaves, rebuild = _leaves_of(bound.params)
+    shapes = [_shape(leaf) for leaf in leaves]
+    constants = bound.example_constants() or {}
+
+    def init(leaves: Any, constants: Arrays) -> State:
+        return bound.with_params(rebuild(leaves)).start(constants or None)
+
+    with exact_types():
+        init(leaves, constants)  # checks the parameters
+        functions = _functions(bound, rebuild)
+        start = None
+        try:
+            made = bound.with_params(None).start()
+            start = tuple(_compact(np.asarray(made[each.name])) for each in bound.spec.carried)
+        except InputError:
+            functions["init"] = (init, (jax.tree.map(_shape, constants),))
+        exported = {
+            name: bytes(jax.export.export(jax.jit(function), platforms=platforms)(shapes, *rest).serialize())
+            for name, (function, rest) in functions.items()
+        }
+    spec = dataclasses.replace(bound.whole, label=label or PurePath(bound.whole.label).name, needs_params=False)
+    return Archive(spec, jax.__version__, tuple(map(np.asarray, leaves)), start, exported)
+
+
+def _known(platforms: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the names of platforms without repetitions; None stands for the platform that JAX uses here."""
+    if platforms is None:
+        return None
+    known = dict.fromkeys((*PLATFORMS, jax.export.default_export_platform()))
+    if isinstance(platforms, str) or not platforms or any(name not in known for name in platforms):
+        raise InputError(
+            f"platforms must be some of {', '.join(known)} (a GPU is cuda or rocm), as in platforms=('cpu', 'cuda'), "
+            f"not {platforms!r}"
+        )
+    return list(dict.fromkeys(platforms))
+
+
+def _leaves_of(params: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+    """Return the arrays of parameters that a file needs, and the function that rebuilds the parameters."""
+    if isinstance(params, Packed):
+        return [*params.folded], lambda leaves: dataclasses.replace(params, folded=tuple(leaves))
+    leaves, structure = jax.tree.flatten(params)
+    return leaves, lambda leaves: jax.tree.unflatten(structure, leaves)
+
+
+def _functions(bound: Bound, rebuild: Callable[[Sequence[Any]], Any]) -> Functions:
+    """Return the functions of a file by name, with the shapes of the arguments after the leaves of the parameters."""
+    spec, symbol = bound.whole, bound.whole.batch_symbol
+    time, batch = jax.export.symbolic_shape("time, batch")
+    keeps = spec.streams or bool(jax.eval_shape(bound.flush, structs(spec.carried, spec, ())).outputs)
+    functions: Functions = {}
+    for ending, size, lead in (("", batch, ()), (BATCHED, 1, (batch,))):
+        sized = Bound(bound.stepper, bound.params, batch=None if symbol is None else size, dims=bound.dims)
+        state, inputs = (structs(specs, spec, lead, size) for specs in (spec.carried, spec.inputs))
+        stacked = structs(spec.inputs, spec, (*lead, time), size)
+        rest = (inputs if spec.streams else {}, jax.ShapeDtypeStruct(lead, np.int32))
+
+        shapes: dict[str, tuple[Any, ...]] = {"step": (state, inputs)}
+        if keeps:
+            shapes["flush"] = (state, *rest)
+        if not spec.streams:
+            shapes["scan"] = (state, stacked)
+        for name, arguments in shapes.items():
+            function = functools.partial(_call, sized, rebuild, name)
+            mapped = jax.vmap(function, (None, *(0 for _ in arguments))) if lead else function
+            functions[name + ending] = (mapped, arguments)
+    return functions
+
+
+def _call(bound: Bound, rebuild: Callable[[Sequence[Any]], Any], name: str, leaves: Any, *arguments: Any) -> Any:
+    return tuple(getattr(bound.with_params(rebuild(leaves)), name)(*arguments))
+
+
+def _shape(array: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(np.shape(array), array.dtype)
+
+
+def _compact(array: np.ndarray) -> np.ndarray:
+    """Return one element if all elements are equal, as in most first states; otherwise return the array."""
+    first = array.reshape(-1)[:1]
+    return first.reshape(()) if array.size and array.tobytes() == first.tobytes() * array.size else array
+
+
+def machine_code(archive: Archive, batches: Sequence[int]) -> Native:
+    """Compile the portable functions for this machine, for one stream and for these numbers of streams.
+
+    Raises:
+        UnsupportedError: a function calls back into Python, or this version of JAX cannot store machine code.
+    """
+    code: dict[str, bytes] = {}
+    results: dict[str, Any] = {}
+    with exact_types():
+        for name, source in _sources(archive, batches).items():
+            arguments = arguments_of(archive.spec, name)
+            try:
+                code[name], returned = code_of(source.function, arguments, source.donated)
+                results[name] = results_of(returned)
+                ready = function_of(code[name], arguments, structs_of(results[name]))
+                # The code must run here before it is written.
+                jax.block_until_ready(ready(*jax.tree.map(lambda each: np.zeros(each.shape, each.dtype), arguments)))
+            except (CodeError, jax.errors.JaxRuntimeError) as error:
+                raise UnsupportedError(
+                    f"{archive.spec.label}: machine code of {name!r} cannot be stored: {error}; leave out native=True"
+                ) from error
+    return Native(environment(), results, code)
+
+
+class _Source(NamedTuple):
+    """A function to compile, and its donated arguments."""
+
+    function: Callable[..., Any]
+    donated: tuple[int, ...] = ()
+
+
+def _sources(archive: Archive, batches: Sequence[int]) -> dict[str, _Source]:
+    """Return the functions to compile by name, as in `arguments_of`."""
+    stepper = CompiledStepper(archive)
+    held = list(stepper.params)
+    names = [name for name in ("init", "step", "flush") if name in archive.functions]
+    sources = {name: _Source(functools.partial(stepper.portable(name), held)) for name in names}
+    ending = BATCHED if archive.spec.batch_symbol is None else ""
+    pool = slot_functions(Bound(stepper).step)._asdict()
+    for batch in batches:
+        for name in (f"{name}{ending}" for name in names if name != "init"):
+            sources[f"{name}_{batch}"] = _Source(functools.partial(stepper.portable(name), held))
+        for name, function in pool.items():
+            sources[f"pool_{name}_{batch}"] = _Source(function, (0,) if name in DONATING else ())
+    return sources

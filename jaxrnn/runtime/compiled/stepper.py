@@ -1,9 +1,12 @@
-"""`CompiledStepper`: what a compiled file holds, as a `Stepper`."""
+"""`CompiledStepper`, the content of a compiled file as a `Stepper`, and `load_compiled`, which reads the file."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,49 +14,134 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxrnn._files.messages import describe, first_line
 from jaxrnn._jax.context import exact_types, placed
-from jaxrnn.errors import InputError
-from jaxrnn.runtime.compiled.format import Archive
-from jaxrnn.runtime.compiled.functions import Functions
-from jaxrnn.runtime.compiled.manifest import BATCHED
+from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
+from jaxrnn.runtime.compiled.format import Archive, read
+from jaxrnn.runtime.compiled.native import BATCHED, CodeError, arguments_of, differences, function_of, structs_of
 from jaxrnn.steps.recordings import recording_specs, scan_steps
 from jaxrnn.steps.specs import bind, taken
-from jaxrnn.steps.stepper import Flushed, State, batch_note, in_batch, nothing_left, whole_pulse
-from jaxrnn.steps.stepspec import StepSpec
+from jaxrnn.steps.stepper import ExportForm, Flushed, State, in_batch, nothing_left, whole_pulse
+from jaxrnn.steps.stepspec import StepSpec, batch_note
 
 Arrays = Mapping[str, Any]
 
 
-class CompiledStepper(Functions):
-    """A stepper from a compiled file: `init`, `step`, `scan` and `flush`.
+def load_compiled(path: str | os.PathLike[str], *, native: bool = False) -> CompiledStepper:
+    """Read a file that `save_compiled` wrote. Neither ONNX nor a trace of the model is needed.
 
-    The functions are compiled for one stream and for a batch of any size. Mapped once with ``jax.vmap``, they are those
-    of a batch. They have no derivatives.
+    The digest in a file detects damage, but is not a signature. Run compiled files only from sources that you trust, as
+    you would run a program. Machine code needs the most trust: JAX compiles the portable part of a file, but machine
+    code runs unchecked, with all rights of the process.
+
+    Example::
+
+        jaxrnn.save_compiled(model, "denoiser.jaxrnn", dims={"time": 1})
+        run = jaxrnn.Runner(jaxrnn.load_compiled("denoiser.jaxrnn"))
+
+    Args:
+        path: the path of the file.
+        native: run the machine code in the file. If the file has no code for this machine, a `UserWarning` names the
+            reason, and JAX compiles the portable functions. Calls without machine code, such as a scan, are always
+            compiled. By default the machine code is not read.
+
+    Raises:
+        ModelError: the file is missing, damaged, inconsistent, or of another kind. The first call of a function raises
+            this error if the function was compiled for another platform, or by an incompatible version of JAX.
+    """
+    found = read(path, native)
+    if native and found.native is None:
+        warnings.warn(
+            f"{os.fspath(path)} holds no machine code, so JAX compiles the functions: write the file with native=True",
+            stacklevel=2,
+        )
+    return CompiledStepper(found)
+
+
+class CompiledStepper:
+    """A stepper from a compiled file: pure functions `init`, `step`, `scan` and `flush`.
+
+    The functions handle one stream, or a batch of any size; ``jax.vmap`` over one stream runs the functions of a batch.
+    The functions have no derivatives. If the file has machine code for a call, the machine code runs; otherwise JAX
+    compiles the portable function. Threads can call the functions at the same time.
 
     Attributes:
-        spec: the facts about the stepper.
-        params: its parameters.
-        native: the functions that run as machine code of the file, those of several streams with their number; none
-            unless `load_compiled` was asked for them.
+        spec: the spec of the stepper.
+        params: the parameters.
+        native: the names of the functions that run as machine code, with the number of streams as suffix; empty unless
+            `load_compiled` was called with ``native=True``.
     """
 
     def __init__(self, archive: Archive):
-        super().__init__(archive)
+        self.spec = archive.spec
+        self._archive = archive
         self._start = archive.start
+        self._serialised = archive.functions
+        self._loaded: dict[str, Any] = {}
+        self._bound: dict[str, Any] = {}
+        self._ready: dict[str, Any] = {}
+        self._code = {} if archive.native is None else dict(archive.native.code)
+        if archive.native is not None and (changes := differences(archive.native.made)):
+            self._code = {}
+            # The stack level of the line that loads the file.
+            self._tell(f"is for another machine or installation: {'; '.join(changes)}", stacklevel=4)
 
     def __repr__(self) -> str:
         return f"CompiledStepper({self.spec.summary})"
 
-    def init(self, batch: int | None = None, *, params: Sequence[Any] | None = None, constants: Any = None) -> State:
-        """The state before the first frame, as in every `Stepper`.
+    @functools.cached_property
+    def params(self) -> tuple[jax.Array, ...]:
+        """The parameters. A function that is called with these parameters, or with None, has them as constants.
+
+        Work that depends on parameters only is then done once, and steps are much faster.
+        """
+        with exact_types(), jax.ensure_compile_time_eval():
+            return tuple(placed(array) for array in self._archive.params)
+
+    @property
+    def native(self) -> tuple[str, ...]:
+        """The names of the functions with usable machine code."""
+        return tuple(self._code)
+
+    def ready(self, name: str) -> Callable[..., Any] | None:
+        """Return a function as machine code that contains the parameters; None without such code.
 
         Args:
-            batch: None for one stream, or a number of them.
+            name: the name of the function; for several streams, with the number of streams as suffix.
+        """
+        if name not in self._ready and name in self._code and self._archive.native is not None:
+            results = structs_of(self._archive.native.results[name])
+            try:
+                self._ready[name] = function_of(self._code[name], arguments_of(self.spec, name), results)
+            except CodeError as error:
+                del self._code[name]
+                self._tell(f"cannot be used for {name!r}: {first_line(error, 300)}")
+        return self._ready.get(name)
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest of the file."""
+        return self._archive.digest
+
+    def __copy__(self) -> CompiledStepper:
+        return self  # the object is immutable
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledStepper:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., CompiledStepper], tuple[Any, ...]]:
+        return type(self), (self._archive,)
+
+    def init(self, batch: int | None = None, *, params: Sequence[Any] | None = None, constants: Any = None) -> State:
+        """Return the state before the first frame, as every `Stepper`.
+
+        Args:
+            batch: the number of streams; None for one stream without a batch axis.
             params: as in `step`.
             constants: the inputs in ``spec.constants``.
 
         Raises:
-            InputError: constants are needed and were not given, or do not fit.
+            InputError: constants are needed and missing, or do not fit.
         """
         with exact_types():
             if self._start is None:
@@ -66,7 +154,7 @@ class CompiledStepper(Functions):
                     each.name: np.broadcast_to(array, each.sized(sizes).sizes)
                     for each, array in zip(self.spec.carried, self._start, strict=True)
                 }
-            # By NumPy: an operation of JAX would be compiled first, which takes longer than the step.
+            # With NumPy, because JAX would compile a program, which takes longer than the step.
             state = {name: np.asarray(array) for name, array in state.items()}
             return {name: placed(array) for name, array in in_batch(self.spec, state, batch).items()}
 
@@ -75,21 +163,21 @@ class CompiledStepper(Functions):
         arrays = {name: array for name, array in (constants or {}).items() if array is not None}
         if any(spec.name not in arrays for spec in specs):
             raise InputError(
-                f"the state before the first frame is computed from constants: call init(constants=...) with "
+                f"the state before the first frame depends on constants: call init(constants=...) with "
                 f"{', '.join(self.spec.constants)}"
             )
         return bind(specs, {spec.name: arrays[spec.name] for spec in specs}, convert=taken)
 
     def step(self, params: Sequence[Any] | None, state: State, inputs: Arrays) -> tuple[dict[str, Any], State]:
-        """One step.
+        """Run one step.
 
         Args:
-            params: as the attribute, or None for those compiled into the step, which is faster.
-            state: as `init` or the last step gave it.
-            inputs: one frame or pulse, by name.
+            params: parameters like the attribute; None for the parameters of the file, which is faster.
+            state: the state from `init` or the last step.
+            inputs: one frame or pulse by name.
 
         Returns:
-            The outputs, None for those that only a flush gives, and the state after the step.
+            The outputs, None for outputs of the flush, and the state after the step.
 
         Raises:
             InputError: an input does not fit.
@@ -103,12 +191,12 @@ class CompiledStepper(Functions):
         return {**outputs, **at_end}, after
 
     def scan(self, params: Sequence[Any] | None, state: State, inputs: Arrays) -> tuple[dict[str, Any], State]:
-        """Many steps in one call: of a stream over whole pulses, else with the frames stacked along a first axis.
+        """Run many steps in one call: whole pulses of a stream, else frames stacked along a first axis.
 
         Args:
             params: as in `step`.
             state: as in `step`.
-            inputs: frames of a recording, by name.
+            inputs: the frames of a recording by name.
 
         Raises:
             InputError: an input does not fit.
@@ -127,13 +215,13 @@ class CompiledStepper(Functions):
             return {name: jnp.moveaxis(array, 0, 1) for name, array in outputs.items()}, after
 
     def flush(self, params: Sequence[Any] | None, state: State, tail: Arrays | None = None, valid: Any = 0) -> Flushed:
-        """What is left when a recording has ended, as in every `Stepper`.
+        """Return the frames that are left at the end of a recording, as every `Stepper`.
 
         Args:
             params: as in `step`.
-            state: after the last step.
-            tail: input frames that do not fill a pulse, by name, padded with anything to no more than one.
-            valid: how many frames of the tail exist, in a batch perhaps another number for each; may be traced.
+            state: the state after the last step.
+            tail: input frames that do not fill a pulse, by name, with any padding up to a pulse.
+            valid: the number of existing frames in the tail, for a batch also an array of numbers; can be traced.
 
         Raises:
             InputError: the tail does not fit.
@@ -153,6 +241,116 @@ class CompiledStepper(Functions):
         return Flushed(outputs, {name: counts.get(name) for name in outputs})
 
     def _of_batch(self, state: State) -> StepSpec:
-        """The facts with the batch of a state, where it is a dimension of the arrays."""
+        """Return the spec with the batch of a state in the batch dimension."""
         symbol, lead, batch = self.spec.batch_symbol, self.spec.lead(state), self.spec.batch(state)
         return self.spec if symbol is None or batch is None else self.spec.sized({symbol: 1 if lead else batch})
+
+    def _export_form(self) -> ExportForm:
+        raise UnsupportedError(
+            "a compiled file contains XLA programs, which cannot be written as ONNX: export the model or stream that "
+            "was compiled"
+        )
+
+    def _tell(self, what: str, stacklevel: int = 2) -> None:
+        warnings.warn(
+            f"{self.spec.label}: the machine code of the compiled file {what}. JAX compiles the functions from the "
+            "portable part instead, with equal results",
+            stacklevel=stacklevel,
+        )
+
+    def _call(self, name: str, params: Sequence[Any] | None, *arguments: Any) -> Any:
+        with exact_types():
+            if params is vars(self).get("params"):
+                params = None  # the parameters of the file
+            if params is None and (ready := self._ready_for(name, arguments)) is not None:
+                # JAX compiles calls with other shapes, or on other devices.
+                with contextlib.suppress(TypeError, ValueError):
+                    return ready(*arguments)
+            function = self.portable(name)
+            if params is not None:
+                params = self._checked(params)
+            if params is None and name not in self._bound:
+                self._bound[name] = jax.jit(functools.partial(function, list(self.params)))
+            try:
+                return self._bound[name](*arguments) if params is None else function(params, *arguments)
+            except JaxrnnError:
+                raise
+            except (ValueError, jax.errors.JaxRuntimeError) as error:
+                # The arguments agree with the manifest, so the file itself is wrong.
+                if isinstance(error, jax.errors.JaxRuntimeError) and "INVALID_ARGUMENT" not in str(error):
+                    raise  # an error of the machine, such as a lack of memory
+                raise self._unusable(name, error) from error
+
+    def _checked(self, params: Any) -> list[Any]:
+        """Return a list of parameters after a check against the parameters of the file."""
+        own = self._archive.params
+        if not isinstance(params, (list, tuple)) or len(params) != len(own):
+            raise InputError(
+                f"{self.spec.label}: parameters of a compiled file are a list of {len(own)} array(s), like its "
+                f"attribute params, not {_kind_of(params)}; None stands for the parameters in the file"
+            )
+        for place, (each, want) in enumerate(zip(params, own, strict=True)):
+            if describe(each) != describe(want):
+                raise InputError(f"{self.spec.label}: params[{place}] must be {describe(want)}, not {describe(each)}")
+        return list(params)
+
+    def _ready_for(self, name: str, arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
+        """Return the machine code for a call; None without such code, and for traced calls."""
+        if not self._code or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
+            return None
+        streams = None if name == "init" else self.spec.batch(arguments[0])
+        of_one = streams is None or (streams == 1 and not name.endswith(BATCHED))
+        return self.ready(name if of_one else f"{name}_{streams}")
+
+    def portable(self, name: str) -> Callable[..., Any]:
+        """Return a function of the file for JAX to compile; the first argument is the list of parameters.
+
+        Raises:
+            ModelError: the function cannot be read, or is for another platform.
+        """
+        if name not in self._loaded:
+            try:
+                exported = jax.export.deserialize(bytearray(self._serialised[name]))
+            except Exception as error:  # any error, because JAX checks only versions
+                raise self._unusable(name, error) from error
+            here = jax.export.default_export_platform()
+            if here not in exported.platforms:
+                made = ", ".join(exported.platforms)
+                raise ModelError(
+                    f"{self.spec.label} was compiled for {made}, but JAX runs on {here} here; compile it for {here}"
+                )
+            call = exported.call
+            if not name.endswith(BATCHED) and name + BATCHED in self._serialised:
+                call = _mappable(call, lambda *arguments: self.portable(name + BATCHED)(*arguments))
+            self._loaded[name] = jax.jit(call)
+        return self._loaded[name]
+
+    def _unusable(self, name: str, error: Exception) -> ModelError:
+        return ModelError(
+            f"{self.spec.label}: the function {name!r} of the compiled file cannot be used: "
+            f"{first_line(error, 300)}. It was compiled with JAX {self._archive.jax}, and this is JAX "
+            f"{jax.__version__}: compile it again with this version, or upgrade JAX"
+        )
+
+
+def _mappable(one: Callable[..., Any], many: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of one stream that ``jax.vmap`` replaces by the function of many streams."""
+    mapped = jax.custom_batching.custom_vmap(one)
+
+    @mapped.def_vmap
+    def _rule(size: int, batched: Any, params: Any, *arguments: Any) -> tuple[Any, Any]:
+        if any(jax.tree.leaves(batched[0])):
+            raise InputError("a compiled file has one set of parameters: map only over state and inputs")
+        whole = jax.tree.map(
+            lambda array, is_batched: array if is_batched else jnp.broadcast_to(array, (size, *array.shape)),
+            arguments,
+            tuple(batched[1:]),
+        )
+        results = many(params, *whole)
+        return results, jax.tree.map(lambda _: True, results)
+
+    return mapped
+
+
+def _kind_of(params: Any) -> str:
+    return f"{len(params)} array(s)" if isinstance(params, (list, tuple)) else f"a {type(params).__name__}"
