@@ -176,15 +176,11 @@ def without_mark(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
 
 
 class Parts(NamedTuple):
-    """The parts of the carry of an associative scan: part 0 is True after the first frame, the others are the prefix.
+    """The parts of the carry of an associative scan: a flag (True after the first frame) and the prefix."""
 
-    Attributes:
-        outputs: for each output, the equal part of the carry.
-        needed: parts that outputs of later frames depend on. For the prefix ``(a, h)`` of a linear recurrence, the next
-            ``h`` needs no ``a``; ``a`` matters within a chunk only.
-    """
-
-    outputs: list[int]
+    outputs: list[int]  # for each output, the equal part of the carry
+    #: parts that outputs of later frames depend on. For the prefix ``(a, h)`` of a linear recurrence, the next ``h``
+    #: needs no ``a``; ``a`` matters within a chunk only.
     needed: list[int]
 
 

@@ -131,8 +131,7 @@ _OPERATORS: contextvars.ContextVar[Mapping[str, str] | None] = contextvars.Conte
 def of_file(operators: Mapping[str, str]) -> Iterator[None]:
     """Name nodes and operators of a file in messages, rather than Python code.
 
-    Args:
-        operators: operator names, keyed by the scoped name of the node.
+    `operators` maps the scoped name of each node to the operator.
     """
     token = _OPERATORS.set(operators)
     try:

@@ -53,12 +53,7 @@ def _parsed(spelling: str) -> tuple[ast.expr, Any]:
 
 
 def value_of(size: Any, length: Any) -> Any:
-    """Return the value of a dimension for a length.
-
-    Args:
-        size: an integer or a symbolic dimension.
-        length: an integer, a NumPy array of integers, or a traced integer.
-    """
+    """Return the value of a dimension for a length: an integer, a NumPy array of integers, or a traced integer."""
     if not is_symbolic(size):
         return int(size)
     numbers: Any = jnp if isinstance(length, Array) else np

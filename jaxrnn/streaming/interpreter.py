@@ -48,14 +48,7 @@ FRAME_BY_FRAME = {
 
 
 def interpret(run: Pass, inner: Any, arguments: Sequence[Any], *, late: bool = False) -> list[Any]:
-    """Return the outputs of a jaxpr: chunks, final values and arrays.
-
-    Args:
-        run: the pass.
-        inner: the jaxpr, closed or without constants.
-        arguments: the inputs.
-        late: True to allow chunks with late frames as outputs.
-    """
+    """Return the outputs of a jaxpr: chunks, final values and arrays. With `late`, chunks may keep late frames."""
     results = equations.evaluate(inner, arguments, functools.partial(apply, run))
     results = _typed(getattr(inner, "jaxpr", inner).outvars, results)
     return results if late else list(map(run.on_time, results))
@@ -246,25 +239,17 @@ def register(
 
 @dataclass(frozen=True)
 class StreamedValue:
-    """Facts about one value of a streamed function.
+    """Facts about one value of a streamed function."""
 
-    Attributes:
-        shape: the shape over all of time; a size that depends on the length is a string.
-        axis: the time axis; None if the value is known when the stream ends.
-        delay: number of frames before frame 0; None if all frames are equal, or for a value known at the end.
-        rate: frames for each input frame; None if the value is known at the end.
-        first: the earliest input frame that a frame depends on, relative to the frame; None for all of the past.
-        last: the latest input frame that a frame depends on, relative to the frame.
-        varies: True if the value depends on the input.
-    """
-
-    shape: tuple[int | str, ...]
-    axis: int | None = None
+    shape: tuple[int | str, ...]  # the shape over all of time; a size that depends on the length is a string
+    axis: int | None = None  # the time axis; None if the value is known when the stream ends
+    #: number of frames before frame 0; None if all frames are equal, or for a value known at the end
     delay: int | None = None
-    rate: Fraction | None = None
+    rate: Fraction | None = None  # frames for each input frame; None if the value is known at the end
+    #: the earliest input frame that a frame depends on, relative to the frame; None for all of the past
     first: int | None = None
-    last: int = 0
-    varies: bool = True
+    last: int = 0  # the latest input frame that a frame depends on, relative to the frame
+    varies: bool = True  # True if the value depends on the input
 
 
 class Observed(dict[str, list[StreamedValue]]):

@@ -45,15 +45,9 @@ Attempt = Callable[[int, tuple[str, ...]], Any]
 
 
 class Lengths:
-    """The lengths that constraints allow, in units of `multiple`.
+    """The lengths that constraints such as ``S >= 3`` allow, in units of `multiple`.
 
-    Attributes:
-        constraints: the constraints, such as ``S >= 3``.
-        least: the smallest allowed length.
-        most: the largest allowed length, or None.
-
-    Raises:
-        StreamError: a constraint is invalid, or fewer than two lengths satisfy all constraints.
+    Invalid constraints are refused, and constraints that fewer than two lengths satisfy.
     """
 
     def __init__(self, constraints: Iterable[str]):
@@ -68,6 +62,7 @@ class Lengths:
                 f"{self} allow only S = {fitting[-1]}, but a stream needs more than one length: remove a "
                 "constraint, or call the function itself on recordings of this length"
             )
+        #: The smallest and the largest allowed length; None if there is no largest.
         self.least = int(fitting[0]) if self.constraints else 0
         self.most = int(fitting[-1]) if fitting[-1] < self._far <= LARGEST else None
 
@@ -94,11 +89,7 @@ class Lengths:
         return int(np.max(np.flatnonzero(np.any(rows != rows[-1], 1)), initial=-1)) + 1
 
     def check(self, label: str, total: int, multiple: int) -> None:
-        """Check the length of a recording.
-
-        Raises:
-            InputError: the length is not a multiple of `multiple`, or violates the constraints.
-        """
+        """Refuse the length of a recording that is not a multiple of `multiple` or violates the constraints."""
         if total % multiple:
             raise InputError(
                 f"{label}: a recording must have a multiple of {multiple} frames, as {called('multiple')} requires, "
@@ -235,14 +226,8 @@ def _settled_division(call: ast.Call, allowed: Lengths) -> str | None:
 def advice(error: UndecidedError, attempt: Attempt, multiple: int, most: int | None) -> str:
     """Return the condition under which a failed attempt succeeds, as the end of a message, or an empty string.
 
-    Args:
-        error: the error of the failed attempt.
-        attempt: streams the function for other lengths.
-        multiple: as in `stream`.
-        most: the largest length that the failed attempt allowed.
-
-    Raises:
-        StreamError: the function cannot be streamed for any length.
+    `most` is the largest length that the failed attempt allowed. The error of a function that cannot be streamed for
+    any length is raised.
     """
     long = f"S >= {_LONG if most is None else most - 1}"
 

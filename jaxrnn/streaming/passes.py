@@ -47,17 +47,12 @@ class KeepsStateError(Exception):
 
 @dataclass(frozen=True)
 class Placeholder:
-    """Values in frames that do not exist. Results never depend on these values; tests set NaN to check that.
+    """Values in frames that do not exist. Results never depend on these values; tests set NaN to check that."""
 
-    Attributes:
-        value: fills buffers before the first frame, and input after the last frame.
-        integer: the same for integers; booleans are True unless this is zero.
-        harmless: replaces operands of operations with a singular derivative, so that no gradient becomes NaN; None
-            replaces nothing.
-    """
-
-    value: float = 0.0
-    integer: int = 0
+    value: float = 0.0  # fills buffers before the first frame, and input after the last frame
+    integer: int = 0  # the same for integers; booleans are True unless this is zero
+    #: replaces operands of operations with a singular derivative, so that no gradient becomes NaN; None replaces
+    #: nothing
     harmless: float | None = 0.5
 
     def of(self, dtype: Any) -> Any:
@@ -69,22 +64,15 @@ class Placeholder:
 
 @dataclass
 class Facts:
-    """Facts about a function that the passes find; all passes find the same facts.
+    """Facts about a function that the passes find; all passes find the same facts."""
 
-    Attributes:
-        warm_up: units that must run before the first input, because some values have frames that early.
-        sinks: timeline and delay of each value that the flush must complete.
-        kinds: the kind of each state entry, such as "delay" or "carry".
-        horizon: units after which no result depends on the number of frames.
-        counts: True if some value needs the exact number of units.
-        carries: for each loop, the templates of the carry until they stop changing.
-    """
-
-    warm_up: int = 0
-    horizon: int = 0
-    counts: bool = False
+    warm_up: int = 0  # units that must run before the first input, because some values have frames that early
+    horizon: int = 0  # units after which no result depends on the number of frames
+    counts: bool = False  # True if some value needs the exact number of units
+    #: timeline and delay of each value that the flush must complete
     sinks: list[tuple[Timeline, int]] = field(default_factory=list)
-    kinds: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)  # the kind of each state entry, such as "delay" or "carry"
+    #: for each loop, the templates of the carry until they stop changing
     carries: dict[Any, Any] = field(default_factory=dict)
 
     def wait_for(self, timeline: Timeline, frames: int) -> None:

@@ -41,21 +41,13 @@ COUNT, UNITS = "count", "units"
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of the input.
+    """One array of the input."""
 
-    Attributes:
-        shape: the shape over all of time, with a symbolic dimension on the time axis.
-        dtype: the element type.
-        axis: the time axis; None if the array is constant in time.
-        times: frames of this array for each input frame.
-        name: the path to the array, for messages.
-    """
-
-    shape: tuple[Any, ...]
-    dtype: Any
-    axis: int | None
-    times: int
-    name: str
+    shape: tuple[Any, ...]  # the shape over all of time, with a symbolic dimension on the time axis
+    dtype: Any  # the element type
+    axis: int | None  # the time axis; None if the array is constant in time
+    times: int  # frames of this array for each input frame
+    name: str  # the path to the array, for messages
 
     @property
     def whole(self) -> jax.ShapeDtypeStruct:
@@ -77,10 +69,8 @@ class Closed(NamedTuple):
 class Initial:
     """The state before the first frame: mostly constants, and a small program for entries that depend on arguments.
 
-    Args:
-        layout: the layout of the state.
-        closed: computes the state entries, in the order of the layout, from the leaves of the parameters and the
-            inputs that are constant in time.
+    `closed` computes the state entries, in the order of the layout, from the leaves of the parameters and the inputs
+    that are constant in time.
     """
 
     def __init__(self, layout: Layout, closed: ClosedJaxpr):
@@ -112,22 +102,7 @@ class Initial:
 
 
 class Plan:
-    """A function that was traced over all of time, ready to run on pulses of any size.
-
-    Attributes:
-        leaves: the arrays of the input.
-        params: shapes and dtypes of the parameters.
-        clock: the timelines; `clock.unit` is the smallest pulse, in frames of the trace.
-        facts: facts that the passes find.
-        outputs: each output as a chunk or final value without array; None for other outputs.
-        output_structure: the pytree of the outputs.
-        results: shape and dtype of each output, for the smallest pulse.
-        layout: the state entries, by name.
-        initial: the state before the first frame.
-        placeholder: values in frames that do not exist.
-        label: the name of the function in messages.
-        lengths: the lengths that recordings may have, in frames of the trace.
-    """
+    """A function that was traced over all of time, ready to run on pulses of any size."""
 
     def __init__(
         self,
@@ -140,20 +115,21 @@ class Plan:
         lengths: Lengths,
         multiple: int,
     ):
-        self.leaves = tuple(leaves)
+        self.leaves = tuple(leaves)  # the arrays of the input
         self.params = jax.tree.map(shape_of, params)
-        self.label, self.lengths = label, lengths
+        self.label, self.lengths = label, lengths  # the name in messages, and the lengths of recordings
         self.placeholder = placeholder
         self.output_structure = output_structure
         jaxpr = _without_dead_code(closed.jaxpr)
         self.closed = Closed(jaxpr, [_static_integers(value) for value in closed.consts])
+        #: The timelines; `clock.unit` is the smallest pulse, in frames of the trace.
         self.clock = _clock_of(jaxpr, multiple, lengths.allow, lengths.most)
         # After this many units, the constraints depend on the place of the end in a unit only.
         settled = lengths.settled(self.clock.unit)
         self.facts = Facts(horizon=settled or 0, counts=settled is None)
-        self.outputs: list[Any] = []
-        self.results: list[jax.ShapeDtypeStruct] = []
-        self.layout = Layout({})
+        self.outputs: list[Any] = []  # chunks and final values without arrays; None for other outputs
+        self.results: list[jax.ShapeDtypeStruct] = []  # of each output, for the smallest pulse
+        self.layout = Layout({})  # the state entries, by name
         constants = [leaf.whole for leaf in leaves if leaf.axis is None]
         with own_arithmetic():
             units = -(-max(_front_pads(jaxpr), default=0) // self.clock.unit)
@@ -238,17 +214,10 @@ class Plan:
     def run(
         self, params: Sequence[Any], state: State, arrays: Sequence[Any], units: int, existing: Any = None
     ) -> tuple[list[Any], State]:
-        """Run one pass.
+        """Run one pass on the leaves of the parameters, the packed state, and input arrays of `units` units.
 
-        Args:
-            params: the leaves of the parameters.
-            state: the packed state.
-            arrays: the input arrays, in the order of `leaves`.
-            units: number of units in each array.
-            existing: number of input frames that exist, if the stream ends in this pass.
-
-        Returns:
-            The arrays of the outputs, and the packed state.
+        If the stream ends in this pass, `existing` is the number of input frames that exist. Return the arrays of the
+        outputs, and the packed state.
         """
         entries = self.layout.unpack(state)
         own = {name: value for name, value in entries.items() if name not in (COUNT, UNITS)}
@@ -371,11 +340,7 @@ def _front_pads(jaxpr: Any) -> Iterator[int]:
 
 
 def _clock_of(jaxpr: Any, multiple: int, allow: Callable[[Any], Any], most: int | None) -> Clock:
-    """Return the clock of a jaxpr.
-
-    Raises:
-        StreamError: a length does not grow evenly; the error names the equation.
-    """
+    """Return the clock of a jaxpr; refuse a length that does not grow evenly."""
     unit, seen = 1, set[str]()
     for size, path in symbolic_sizes(jaxpr):
         if str(size) not in seen:
@@ -393,11 +358,7 @@ def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int, name: str, scope: Any) -> Leaf:
-    """Return a leaf with a symbolic number of frames.
-
-    Raises:
-        StreamError: the array holds random keys.
-    """
+    """Return a leaf with a symbolic number of frames; refuse random keys."""
     sizes: list[Any] = list(shape)
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise StreamError(
@@ -412,11 +373,7 @@ def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int
 
 
 def check_pulse(pulse: int, smallest: int, multiple: int) -> int:
-    """Return the number of units in a pulse.
-
-    Raises:
-        StreamError: the pulse does not fit the strides; the error names pulses that fit.
-    """
+    """Return the number of units in a pulse; refuse a pulse that does not fit the strides."""
     step = smallest * multiple
     if not is_count(pulse, 1):
         raise StreamError(f"pulse must be a positive number of input frames, not {pulse!r}")

@@ -59,13 +59,9 @@ class Span(NamedTuple):
 class Reach:
     """The input frames that the frames of a value depend on. Equal expressions are the same object.
 
-    A value that is not a stream has a single interval.
-
-    Args:
-        timeline: timeline of the frames; None if there is a single value.
-        compute: ``(total, *spans of the parents) -> span``.
-        parents: the expressions that this expression reads.
-        wide: a bound of the distance between input frames that one frame adds, in units of the trace.
+    A value that is not a stream has a single interval, and no timeline. `compute` returns the span from the length of
+    the recording and the spans of `parents`, the expressions that this expression reads. `wide` bounds the distance
+    between input frames that one frame adds, in units of the trace.
     """
 
     def __init__(self, timeline: Timeline | None, compute: Callable[..., Span], parents: tuple[Reach, ...], wide: int):
@@ -203,13 +199,7 @@ class Reach:
         return spans[self, total]
 
     def extent(self, timeline: Timeline | None, clock: Clock, kept: Spans | None = None) -> Extent:
-        """Return the largest intervals over all frames.
-
-        Args:
-            timeline: timeline of the frames; None if the value is known at the end.
-            clock: the clock of the function.
-            kept: a cache of spans, which other values may share.
-        """
+        """Return the largest intervals over all frames; `kept` is a cache of spans that other values may share."""
         key = timeline, clock
         if key not in self._extents:
             self._extents[key] = self._measured(timeline, clock, kept)
@@ -272,17 +262,11 @@ Spans = dict[tuple[Reach, int], Span]
 
 
 class Extent(NamedTuple):
-    """The largest interval of input frames that a frame of a value depends on.
+    """The largest interval of input frames that a frame of a value depends on."""
 
-    Attributes:
-        first: the earliest input frame, relative to the frame; None for all of the past.
-        last: the latest input frame, relative to the frame.
-        field: number of input frames from the first to the last; None for all of the past.
-    """
-
-    first: int | None
-    last: int
-    field: int | None
+    first: int | None  # the earliest input frame, relative to the frame; None for all of the past
+    last: int  # the latest input frame, relative to the frame
+    field: int | None  # number of input frames from the first to the last; None for all of the past
 
     def __or__(self, other: Extent) -> Extent:
         first = None if self.first is None or other.first is None else min(self.first, other.first)

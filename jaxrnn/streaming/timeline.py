@@ -24,17 +24,10 @@ class Timeline:
     """The frames of one streamed axis, as a function of the number of input frames.
 
     For long recordings, each unit of input frames adds `per_unit` frames. A unit is the smallest pulse.
-
-    Attributes:
-        size: the symbolic dimension of the axis.
-        outer: number of streams that are concatenated along the axis.
-        unit: the smallest pulse, in input frames.
-        per_unit: frames for each unit.
-        certain: the smallest delay at which every frame of a chunk certainly exists.
-        settled: number of units after which each unit adds exactly `per_unit` frames.
     """
 
     def __init__(self, size: Any, outer: int, unit: int):
+        #: The symbolic dimension, the number of streams concatenated along the axis, and the smallest pulse.
         self.size, self.outer, self.unit = size, outer, unit
         far = magnitude_of(size) // unit + 1
         if far * unit > LARGEST:
@@ -45,14 +38,16 @@ class Timeline:
         if np.any(np.diff(table) < 0):
             raise StreamError(f"a time axis of length {size} shrinks as more frames arrive, so it cannot be streamed")
         lengths = table[::unit]
-        self.per_unit = int(lengths[-1] - lengths[-2])
+        self.per_unit = int(lengths[-1] - lengths[-2])  # frames for each unit
         if self.per_unit < 1:
             raise UndecidedError(
                 f"a time axis of length {size} does not grow with the input, so it cannot be streamed; keep all frames "
                 "after a fixed frame, or a fixed number of frames"
             )
         lead = np.arange(len(lengths)) * self.per_unit - lengths
+        #: The smallest delay at which every frame of a chunk certainly exists.
         self.certain = int(lead.max())
+        #: The number of units after which each unit adds exactly `per_unit` frames.
         self.settled = int(np.max(np.flatnonzero(lead != lead[-1]), initial=-1)) + 1
 
     @property
@@ -68,11 +63,9 @@ class Timeline:
 class Clock:
     """The timelines of one traced function.
 
-    Args:
-        unit: the smallest pulse, a common multiple of the periods of all sizes.
-        multiple: input frames for each frame of the trace.
-        allow: ``lengths -> bool``, True for lengths that recordings may have, in frames of the trace.
-        most: the largest allowed length, or None.
+    `unit` is the smallest pulse, a common multiple of the periods of all sizes. `multiple` is the number of input
+    frames for each frame of the trace. `allow` is True for lengths that recordings may have, in frames of the trace,
+    and `most` is the largest of these lengths, or None.
     """
 
     def __init__(self, unit: int, multiple: int, allow: Callable[[np.ndarray], np.ndarray], most: int | None):

@@ -141,15 +141,8 @@ def carried_as(kind: str, dtype: Any) -> np.dtype:
 class Total:
     """A running total over the frames of a stream, with its state entries.
 
-    The constructor reads the entries, and each method stores the new values.
-
-    Args:
-        run: the pass.
-        kind: the last part of the primitive's name, such as "sum", "prod" or "max".
-        shape: the shape of the total.
-        dtype: the dtype of the results.
-        timeline: timeline of the chunk of frames.
-        delay: delay of the chunk of frames.
+    The constructor reads the entries, and each method stores the new values. `kind` is the last part of the primitive's
+    name, such as "sum", "prod" or "max". `dtype` is the dtype of the results.
     """
 
     def __init__(self, run: Pass, kind: str, shape: Sequence[int], dtype: Any, timeline: Timeline, delay: int):

@@ -185,11 +185,7 @@ def _about_fixed(frames: int, *, is_file: bool) -> str:
 
 
 def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:
-    """Return the stream of a model, traced again with a compute dtype.
-
-    Raises:
-        InputError: the function contains no product of a model, so the compute dtype has no effect.
-    """
+    """Return the stream of a model, traced again with a compute dtype; refuse a function without products."""
     low = _traced_in(streamed, products=dtype)
     if low.fingerprint == streamed.fingerprint:
         raise InputError(f"{streamed.spec.label} has no float32 product that could compute in {dtype.name}")
@@ -297,9 +293,8 @@ _UNTRACEABLE = (TypeError, AssertionError, NotImplementedError, jax.errors.JAXTy
 def trace_over_time(function: Callable[..., Any], params: Any, whole: Any) -> tuple[Any, Any]:
     """Trace a function of arrays with a symbolic dimension; return the jaxpr and the pytree of the outputs.
 
-    Raises:
-        UndecidedError: the function cannot be traced for every length; the cause is JAX's error.
-        JaxrnnError: the function raised this error.
+    If the function cannot be traced for every length, `UndecidedError` has JAX's error as its cause. Errors of jaxrnn
+    pass through.
     """
     try:
         return trace_nested(function, params, whole)
@@ -314,9 +309,7 @@ def trace_over_time(function: Callable[..., Any], params: Any, whole: Any) -> tu
 def hint_for_error(error: UndecidedError, function: Callable[..., Any], params: Any, example: Any) -> str:
     """Return a hint for an error of tracing that does not depend on the length.
 
-    Raises:
-        Exception: the error of the function, if the function also fails on the example, or of a node of a model.
-        StreamError: JAX cannot trace the function at all.
+    If the function also fails on the example, or a node of a model fails, raise that error instead.
     """
     cause = error.__cause__
     if cause is None:
@@ -355,13 +348,10 @@ _MERGED = (
 
 
 def as_function(function: Any) -> Callable[..., Any]:
-    """Return the function that is traced for a function or module.
+    """Return the function that is traced for a function or module; refuse a linen module, which contains no parameters.
 
     The variables of an NNX module belong to the trace that created them, and a call may change them, such as random
     counters and running statistics. So each trace calls a copy of the module, and changes are lost.
-
-    Raises:
-        StreamError: the module is a linen module, which holds no parameters.
     """
     if isinstance(function, functools.partial):
         return functools.partial(as_function(function.func), *function.args, **function.keywords)
@@ -400,11 +390,7 @@ def explained() -> Iterator[None]:
 
 
 def check_params(params: Any) -> None:
-    """Check that all parameters are arrays.
-
-    Raises:
-        StreamError: a leaf is not an array; the error shows how to partition an Equinox module.
-    """
+    """Check that all parameters are arrays; the error shows how to partition an Equinox module."""
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         if not hasattr(leaf, "dtype") and not isinstance(leaf, (bool, int, float, complex, np.generic)):
             raise StreamError(

@@ -29,15 +29,10 @@ Affine = tuple[int, np.ndarray]
 
 @dataclass(frozen=True)
 class Late:
-    """The first frames of a chunk if they become known only later, such as a copy of frame 2 in front of a stream.
+    """The first frames of a chunk if they become known only later, such as a copy of frame 2 in front of a stream."""
 
-    Attributes:
-        array: these frames; the time axis is the axis of the chunk.
-        since: units of input after which the frames are known.
-    """
-
-    array: Any
-    since: Fraction
+    array: Any  # these frames; the time axis is the axis of the chunk
+    since: Fraction  # units of input after which the frames are known
 
     @property
     def first_pass(self) -> int:
@@ -129,15 +124,10 @@ def reach_of(values: Iterable[Any]) -> Reach | None:
 
 @dataclass(frozen=True)
 class Deferred:
-    """A value that cannot be streamed. The error is raised only if the value is used in the end.
+    """A value that cannot be streamed. The error is raised only if the value is used in the end."""
 
-    Attributes:
-        error: the error.
-        backwards: True if the value counts down from the end.
-    """
-
-    error: StreamError
-    backwards: bool = False
+    error: StreamError  # the error
+    backwards: bool = False  # True if the value counts down from the end
 
 
 def is_static(value: Any) -> bool:

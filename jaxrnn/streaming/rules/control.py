@@ -325,27 +325,17 @@ def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 
 class OnePass:
-    """The `Domain` of chunks in one pass, which holds the arrays of the pass that rules read.
-
-    Attributes:
-        body: the function.
-        inputs: templates of the operands.
-        outputs: templates of the results, after the first evaluation.
-    """
+    """The `Domain` of chunks in one pass, which holds the arrays of the pass that rules read."""
 
     def __init__(self, run: Pass, body: Any, inputs: list[Template]):
         self.run, self.types = run, Types.here()
-        self.body, self.inputs = body, inputs
+        self.body, self.inputs = body, inputs  # the function, and templates of the operands
         self.names = [name for name in ("count", "existing", "before") if isinstance(getattr(run, name), jax.Array)]
         self.arrays = [getattr(run, name) for name in self.names]
-        self.outputs: list[Template] = []
+        self.outputs: list[Template] = []  # templates of the results, after the first evaluation
 
     def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
-        """Check the function on shapes, as in `Domain`.
-
-        Raises:
-            KeepsStateError: the function keeps state.
-        """
+        """Check the function on shapes, as in `Domain`; raise `KeepsStateError` if the function keeps state."""
         if not self.outputs:
             values = functools.partial(self.evaluate, arrays, self.body, self.inputs)
             jax.eval_shape(lambda *operands: arrays_of(values(operands)), *operands)
@@ -354,8 +344,7 @@ class OnePass:
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Template], operands: Sequence[Any]) -> list[Any]:
         """Evaluate the function or a derivative rule on chunks, with the arrays of the pass.
 
-        Raises:
-            KeepsStateError: the function keeps state, or its results have different delays.
+        Raise `KeepsStateError` if the function keeps state, or if its results have different delays.
         """
         rule = jaxpr is not self.body
         child = self.run.child("", None, local=rule, stateless=not rule)
@@ -420,11 +409,7 @@ def around(kinds: Sequence[Template], arrays: Sequence[Any]) -> list[Any]:
 
 
 def array_of(value: Any) -> Any:
-    """Return the array of a value.
-
-    Raises:
-        StreamError: the value cannot be streamed.
-    """
+    """Return the array of a value, or raise the error of a deferred value."""
     if isinstance(value, Deferred):
         raise value.error
     return value.array if isinstance(value, (Chunk, FinalValue)) else value

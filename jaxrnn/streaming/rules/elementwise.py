@@ -129,8 +129,7 @@ def refuse_final_values(run: Pass, operands: Sequence[Any]) -> None:
 def earliest_delay(run: Pass, values: Sequence[Any], timeline: Timeline) -> int:
     """Return the smallest delay at which frames may read values that are not streams, such as the first frame.
 
-    Raises:
-        StreamError: a value is known only when the stream ends.
+    Values that are known only when the stream ends are refused.
     """
     delay = -LARGEST
     for value in values:
@@ -145,11 +144,7 @@ def earliest_delay(run: Pass, values: Sequence[Any], timeline: Timeline) -> int:
 
 
 def everywhere(run: Pass, value: Any, axis: int, timeline: Timeline) -> Chunk:
-    """Return a chunk in which every frame equals a value that is not a stream; the array has one frame along `axis`.
-
-    Raises:
-        StreamError: the value is known only when the stream ends.
-    """
+    """Return a chunk in which every frame equals a value that is not a stream; the array has one frame along `axis`."""
     delay = earliest_delay(run, [value], timeline)
     return run.spread(Chunk(run.unstreamed(value), axis, timeline, None, reach_everywhere([value], timeline)), delay)
 
@@ -274,7 +269,7 @@ def _term(value: Any) -> Affine | None:
 
 
 def _decided(name: str, scale: int, offsets: np.ndarray) -> Affine | None:
-    """Return the result of a comparison with 0 that is the same in every frame; None if frames differ."""
+    """Return scale and offsets of a comparison with 0 whose outcome is the same in every frame, or None."""
     compare = _ORDER[name]
     first = compare(offsets, 0)
     # Growing numbers above 0 stay above 0, and falling numbers below 0 stay below 0.

@@ -77,30 +77,15 @@ def refuse_reverse(run: Pass) -> None:
 def over_time(
     run: Pass,
     timeline: Timeline,
-    fixed: Sequence[Any],
-    start: Sequence[Any],
-    xs: Sequence[Any],
+    fixed: Sequence[Any],  # values that each frame reads
+    start: Sequence[Any],  # the carry before the first frame
+    xs: Sequence[Any],  # operands with time as the first axis
     sweep: Sweep,
-    final: Sequence[Any],
-    outputs: Sequence[Any],
-    needed: Sequence[int],
+    final: Sequence[Any],  # variables of the last carry
+    outputs: Sequence[Any],  # variables of the outputs with a time axis
+    needed: Sequence[int],  # indices of the carries that later frames depend on; only these carries are state
 ) -> list[Any]:
-    """Run a recurrence over the frames of a pass, with the carry as state.
-
-    Args:
-        run: the pass.
-        timeline: timeline of the frames.
-        fixed: values that each frame reads.
-        start: the carry before the first frame.
-        xs: operands with time as the first axis.
-        sweep: runs the recurrence over a chunk.
-        final: variables of the last carry.
-        outputs: variables of the outputs with a time axis.
-        needed: indices of the carries that later frames depend on; other carries are not kept as state.
-
-    Returns:
-        The last carry, as final values, and the outputs, as chunks.
-    """
+    """Run a recurrence over the frames of a pass, with the carry as state; return the last carry and the outputs."""
     carries = len(start)
     if any(isinstance(value, Chunk) for value in (*fixed, *start)):
         run.refuse(
@@ -204,20 +189,11 @@ Step = Callable[[list[Any], tuple[Any, Sequence[Any]]], tuple[list[Any], Any]]
 
 
 def associative(step: Step, carry: list[Any], mask: Any, frames: list[Any], outputs: Sequence[int]) -> Any:
-    """Run an associative scan over the frames of a chunk: in a loop on a CPU, and in parallel elsewhere.
+    """Run an associative scan over the frames of a chunk, ``[frames, ...]``: in a loop on a CPU, in parallel elsewhere.
 
     On a CPU, a loop is faster: the loop combines each frame once, with a carry that stays in the cache. An exported
-    graph of the loop also has the fewest nodes.
-
-    Args:
-        step: the step of the scan.
-        carry: the carry before the chunk.
-        mask: True for frames that exist, ``bool[frames]``; None if all frames exist.
-        frames: arrays ``[frames, ...]``.
-        outputs: for each output of the step, the index of the equal carry.
-
-    Returns:
-        The carry after the chunk, and outputs ``[frames, ...]``.
+    graph of the loop also has the fewest nodes. `mask` is True for frames that exist, or None if all frames exist.
+    `outputs` is, for each output of the step, the index of the equal carry.
     """
 
     def in_turn(carry: list[Any], mask: Any, frames: list[Any]) -> Any:

@@ -49,15 +49,10 @@ def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Chunk | FinalValue:
 
 @dataclass(frozen=True)
 class Table:
-    """A constant from which a slice takes one row for each frame, such as a positional encoding.
+    """A constant from which a slice takes one row for each frame, such as a positional encoding."""
 
-    Attributes:
-        array: the constant.
-        axis: the axis of the rows.
-    """
-
-    array: Any
-    axis: int
+    array: Any  # the constant
+    axis: int  # the axis of the rows
 
 
 def as_table(run: Pass, x: Any, shape: Any) -> Chunk | Table:

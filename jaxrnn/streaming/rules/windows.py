@@ -51,21 +51,13 @@ class Window:
 
 @dataclass(frozen=True)
 class Framed:
-    """The frames under the windows of one pass, ready for a window operation with explicit padding.
+    """The frames under the windows of one pass, ready for a window operation with explicit padding."""
 
-    Attributes:
-        frames: the operand; time is on axis `axis`, and the other axes keep their order.
-        axis: the time axis.
-        pads: padding in front and after, in frames of the dilated operand.
-        delay: delay of the output.
-        reach: reach of the output.
-    """
-
-    frames: Any
-    axis: int
-    pads: tuple[int, int]
-    delay: int
-    reach: Any
+    frames: Any  # the operand; time is on axis `axis`, and the other axes keep their order
+    axis: int  # the time axis
+    pads: tuple[int, int]  # padding in front and after, in frames of the dilated operand
+    delay: int  # delay of the output
+    reach: Any  # reach of the output
 
 
 def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any, kind: str) -> Framed:
@@ -168,13 +160,8 @@ def convolved(
 ) -> Any:
     """Apply the convolution of an equation to the frames of a pass.
 
-    Args:
-        run: the pass.
-        equation: the equation.
-        x: the frames.
-        kernel: the kernel.
-        pads: new padding, keyed by the number of the spatial axis.
-        order: the position of each operand axis in `x`; empty if the axes are in order.
+    `pads` replaces the padding of some spatial axes, by number. `order` is the position of each operand axis in `x`, or
+    empty if the axes are in order.
     """
     parameters = equation.params
     padding = tuple(pads.get(index, pair) for index, pair in enumerate(parameters["padding"]))
