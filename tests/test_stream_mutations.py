@@ -155,12 +155,12 @@ VALUES = {
         facts_of_the_first,
         ["one buffer, a stream and its differences"],
     ),
-    "a carry keeps its lineage": (Template, "around", lineage_of_the_first, ["a loop beside what it began with"]),
-    "a carry keeps on counting": (Template, "around", lineage_of_the_first, ["a loop that counts"]),
+    "a carry keeps its lineage": (Template, "with_array", lineage_of_the_first, ["a loop beside what it began with"]),
+    "a carry keeps on counting": (Template, "with_array", lineage_of_the_first, ["a loop that counts"]),
     "values used before they are known": (elementwise, "earliest_delay", never_waits, ["beside the first frames"]),
     "an associative scan starts anew": (recurrence, "associative", starts_anew, ["linear recurrence"]),
     "an associative scan carries too little": (associative, "needed", outputs_need_themselves, ["running softmax"]),
-    "slices begin at frame 0": (time_rules, "settled", lambda _: lambda start, size: 0, ["first frames cut"]),
+    "slices begin at frame 0": (time_rules, "constant_value", lambda _: lambda start, size: 0, ["first frames cut"]),
 }
 
 

@@ -113,7 +113,7 @@ def _is_dimension(text: str) -> bool:
         return False
 
 
-def settled(dimension: Any, size: Any) -> int | None:
+def constant_value(dimension: Any, size: Any) -> int | None:
     """Return a dimension as a number if it is constant for every length with ``size > 0``; otherwise None."""
     if not is_symbolic(dimension):
         return int(dimension)

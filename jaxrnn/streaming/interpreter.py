@@ -31,15 +31,15 @@ from jaxrnn.streaming.dimensions import has_symbols, is_symbolic, out_shape, own
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import Spans
 from jaxrnn.streaming.timeline import Clock
-from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Late, is_length, is_static, reach_of, settled_since
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Late, is_length, is_static, known_since, reach_of
 
 #: Primitives whose rules accept a `Deferred` operand: the rule may choose another operand, or raise a clearer error.
-LOOKING = ("select_n", "gather", "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_lin")
+TAKES_DEFERRED = ("select_n", "gather", "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_lin")
 
 
 #: Primitives whose rules take chunks with late frames.
-LATE = {*CALLS, "remat2", "checkpoint", "concatenate", "conv_general_dilated", "gather", "slice"}
-LATE |= {f"reduce_window{kind}" for kind in ("", "_sum", "_max", "_min")}
+TAKES_LATE = {*CALLS, "remat2", "checkpoint", "concatenate", "conv_general_dilated", "gather", "slice"}
+TAKES_LATE |= {f"reduce_window{kind}" for kind in ("", "_sum", "_max", "_min")}
 #: Primitives that apply to late frames as to other frames: frame by frame, without singular derivatives.
 FRAME_BY_FRAME = {
     *("broadcast_in_dim", "concatenate", "reshape", "slice", "squeeze", "transpose"),
@@ -58,7 +58,7 @@ def apply(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """Return the results of one equation."""
     with run.at(equation):
         results = _apply(run, equation, _typed(equation.invars, operands))
-        tell(run.path, equation, results, run.clock)
+        _record(run.path, equation, results, run.clock)
         return results
 
 
@@ -71,7 +71,7 @@ def _typed(atoms: Iterable[Atom], values: Iterable[Any]) -> list[Any]:
 def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     name = equation.primitive.name
     unusable = next((value for value in operands if isinstance(value, Deferred)), None)
-    if unusable is not None and name not in LOOKING:
+    if unusable is not None and name not in TAKES_DEFERRED:
         return [unusable] * len(equation.outvars)
     shapes = [shape_of(variable) for variable in equation.outvars]
     crowded = next((shape for shape in shapes if len(symbolic_axes(shape)) > 1), None)
@@ -92,7 +92,7 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
             fronts = _fronts(name, equation, operands)
             if fronts is not None:
                 return _with_fronts(run, equation, operands, fronts)
-            if name not in LATE:
+            if name not in TAKES_LATE:
                 operands = list(map(run.on_time, operands))
         results = _listed(RULES[name](run, equation, *operands))
         if len(results) != len(equation.outvars):
@@ -109,7 +109,7 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
         )
     final = any(isinstance(value, FinalValue) or is_length(value) for value in operands)
     results = run.bind(equation, [run.unstreamed(value) for value in operands])
-    return [FinalValue(result, settled_since(operands), reach_of(operands)) for result in results] if final else results
+    return [FinalValue(result, known_since(operands), reach_of(operands)) for result in results] if final else results
 
 
 def _listed(results: Any) -> list[Any]:
@@ -275,7 +275,7 @@ def observe() -> Iterator[Observed]:
         values.spans.clear()
 
 
-def tell(path: Path, equation: JaxprEqn, results: Sequence[object], clock: Clock) -> None:
+def _record(path: Path, equation: JaxprEqn, results: Sequence[object], clock: Clock) -> None:
     """Record the results of an equation inside `observe`."""
     values = _OBSERVED.get()
     if values is None:

@@ -108,7 +108,7 @@ class FinalValue:
         return FinalValue(array, self.since, self.reach)
 
 
-def settled_since(values: Iterable[Any]) -> Fraction | None:
+def known_since(values: Iterable[Any]) -> Fraction | None:
     """Return the units after which a result of values that are not streams is final; None if only the end decides."""
     since = [
         value.since if isinstance(value, FinalValue) else None if is_length(value) else Fraction(0) for value in values

@@ -62,11 +62,11 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         def step(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
             slices, state = xs
             child = run.child(prefix, None if run.state is None else state)
-            values = inner(child, [*fixed, *around(carry_kinds, carry), *around(slice_kinds, slices)])
+            values = inner(child, [*fixed, *with_arrays(carry_kinds, carry), *with_arrays(slice_kinds, slices)])
             results[:] = map(Template.of, values)
             if any(kind.final for kind in results):
                 run.refuse("its body returns a value that is known only at the end", "compute it outside of the loop")
-            if any(a.is_same_as != b.is_same_as for a, b in zip(carry_kinds, results[:carries], strict=True)):
+            if any(a.key != b.key for a, b in zip(carry_kinds, results[:carries], strict=True)):
                 raise _UnsettledError(results[:carries])
             return arrays_of(values[:carries]), (arrays_of(values[carries:]), child.new, child.begun)
 
@@ -76,13 +76,13 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         run.new.update(new)
         run.begun.update(begun)
         return [
-            *(made(run, kind, array) for kind, array in zip(carry_kinds, last, strict=True)),
-            *(made(run, kind, array, 1) for kind, array in zip(results[carries:], outs, strict=True)),
+            *(rebuild(run, kind, array) for kind, array in zip(carry_kinds, last, strict=True)),
+            *(rebuild(run, kind, array, 1) for kind, array in zip(results[carries:], outs, strict=True)),
         ]
 
     # Repeat with the templates that the body returns, until the templates stop changing. If they never do, unroll the
     # loop. Later passes begin with the templates that an earlier pass has found.
-    key = id(equation), prefix, *(Template.of(value).is_same_as for value in operands)
+    key = id(equation), prefix, *(Template.of(value).key for value in operands)
     become = run.facts.carries.setdefault(key, (equation, []))[1]
     for trip in range(3):
         try:
@@ -131,7 +131,7 @@ def _written_out(
         slices = []
         for value in xs:
             part = lax.index_in_dim(jnp.asarray(array_of(value)), index, 0, keepdims=False)
-            slices.append(slice_kind(value).around(part))
+            slices.append(slice_kind(value).with_array(part))
         child = run.child(f"{prefix}{index}/", run.state)
         values = inner(child, [*fixed, *carry, *slices])
         run.new.update(child.new)
@@ -177,13 +177,13 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
     def going(arrays: Any) -> Any:
         """Return the condition: a scalar, or one value for each frame (and row), False in frames that do not exist."""
-        child, (value,) = inner(params["cond_jaxpr"], [*test_consts, *around(kinds, arrays)])
+        child, (value,) = inner(params["cond_jaxpr"], [*test_consts, *with_arrays(kinds, arrays)])
         return child.fill(child.spread(value), False).array if isinstance(value, Chunk) else array_of(value)
 
     def body(arrays: Any) -> list[Any]:
-        child, values = inner(params["body_jaxpr"], [*body_consts, *around(kinds, arrays)])
+        child, values = inner(params["body_jaxpr"], [*body_consts, *with_arrays(kinds, arrays)])
         values = [child.spread(value) if isinstance(value, Chunk) else value for value in values]
-        if any(Template.of(a).is_same_as[:4] != kind.is_same_as[:4] for a, kind in zip(values, kinds, strict=True)):
+        if any(Template.of(a).key[:4] != kind.key[:4] for a, kind in zip(values, kinds, strict=True)):
             run.refuse(
                 "an iteration changes the time axis or the delay of its carry",
                 "start with arrays that have the time axis that the body returns",
@@ -197,7 +197,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         ]
 
     last = varying.while_loop(lambda arrays: jnp.any(going(arrays)), body, [jnp.asarray(array_of(x)) for x in start])
-    results = [made(run, kind, array) for kind, array in zip(kinds, last, strict=True)]
+    results = [rebuild(run, kind, array) for kind, array in zip(kinds, last, strict=True)]
     return [dataclasses.replace(each, reach=reach) if isinstance(each, Chunk) else each for each in results]
 
 
@@ -212,7 +212,7 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
     def trial(place: int, delays: list[Any] | None, state: Any) -> Any:
         def branch(arrays: Any) -> Any:
             child = run.child(f"{prefix}{place}/", state)
-            outs = interpret(child, branches[place], around(inputs, arrays))
+            outs = interpret(child, branches[place], with_arrays(inputs, arrays))
             if delays is not None:
                 outs = [_late(child, out, delay) for out, delay in zip(outs, delays, strict=True)]
             return outs, child
@@ -249,7 +249,7 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
     else:
         chosen, kept = varying.switch(jnp.asarray(index), choices, arrays, own)
     run.new.update(kept)
-    return [made(run, kind, array) for kind, array in zip(_reaching(results, kinds), chosen, strict=True)]
+    return [rebuild(run, kind, array) for kind, array in zip(_reaching(results, kinds), chosen, strict=True)]
 
 
 def _reaching(results: list[Template], kinds: list[list[Template]]) -> list[Template]:
@@ -308,7 +308,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         results = function(*map(jnp.asarray, arrays_of(operands)))
     except KeepsStateError:
         return interpret(run, body, operands)
-    return [made(run, kind, result) for kind, result in zip(domain.outputs, results, strict=True)]
+    return [rebuild(run, kind, result) for kind, result in zip(domain.outputs, results, strict=True)]
 
 
 def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
@@ -350,7 +350,7 @@ class OnePass:
         child = self.run.child("", None, local=rule, stateless=not rule)
         for name, array in zip(self.names, arrays, strict=True):
             setattr(child, name, array)
-        results = interpret(child, jaxpr, around(kinds, operands))
+        results = interpret(child, jaxpr, with_arrays(kinds, operands))
         delays = {template.delay for template in (*kinds, *self.kinds_of(results))} - {None}
         results = [child.spread(value) if isinstance(value, Chunk) else value for value in results]
         if not self.outputs:
@@ -382,7 +382,7 @@ class Template:
             return cls(dataclasses.replace(value, array=None))
         return cls(final=isinstance(value, FinalValue))
 
-    def around(self, array: Any, axis: int = 0) -> Any:
+    def with_array(self, array: Any, axis: int = 0) -> Any:
         """Return a value with this template and an array, with the time axis moved back by `axis`."""
         if self.chunk is not None:
             return self.chunk.holding(array, self.chunk.axis + axis)
@@ -394,7 +394,7 @@ class Template:
         return None if self.chunk is None else self.chunk.delay
 
     @property
-    def is_same_as(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[Any, ...]:
         """A tuple that is equal for templates that can replace each other."""
         if self.chunk is None:
             return (self.final,)
@@ -403,9 +403,9 @@ class Template:
         return (self.chunk.axis, self.chunk.delay, self.chunk.outer, str(timeline.size), reads)
 
 
-def around(kinds: Sequence[Template], arrays: Sequence[Any]) -> list[Any]:
+def with_arrays(kinds: Sequence[Template], arrays: Sequence[Any]) -> list[Any]:
     """Return values with these templates and arrays."""
-    return [kind.around(array) for kind, array in zip(kinds, arrays, strict=True)]
+    return [kind.with_array(array) for kind, array in zip(kinds, arrays, strict=True)]
 
 
 def array_of(value: Any) -> Any:
@@ -436,10 +436,10 @@ def templates_of(function: Callable[[Any], list[Any]], arrays: Any) -> list[Temp
 def slice_kind(value: Any) -> Template:
     """Return the template of one slice of a scanned value, with the time axis one place further to the front."""
     kind = Template.of(value)
-    return Template.of(kind.around(None, -1)) if kind.chunk is not None else kind
+    return Template.of(kind.with_array(None, -1)) if kind.chunk is not None else kind
 
 
-def made(run: Pass, kind: Template, array: Any, further: int = 0) -> Any:
+def rebuild(run: Pass, kind: Template, array: Any, further: int = 0) -> Any:
     """Create a value from a template and a result array, with the time axis moved back by `further`."""
     if kind.chunk is None:
         return array

@@ -20,7 +20,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
-from jaxrnn.streaming.dimensions import is_symbolic, out_shape, settled, symbolic_axes
+from jaxrnn.streaming.dimensions import constant_value, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.timeline import LARGEST, Timeline
@@ -45,7 +45,7 @@ _SINGULAR = {"div": (1,), "rem": (1,), "pow": (0,)}
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream an operation that works on each element alone."""
     name = equation.primitive.name
-    operands = _whole(run, [_settled(equation, value) for value in operands])
+    operands = _whole(run, [_constant_length(equation, value) for value in operands])
     if name == "select_n":
         case = chosen(operands[0], operands[1:])
         if case is not None:
@@ -186,12 +186,12 @@ def unknown_yet(run: Pass) -> StreamError:
     )
 
 
-def _settled(equation: JaxprEqn, value: Any) -> Any:
+def _constant_length(equation: JaxprEqn, value: Any) -> Any:
     """Replace a length by a number if the length is constant for every recording in which the result has frames."""
     if not is_length(value) or np.size(value) != 1:
         return value
     (size,) = (size for size in out_shape(equation) if is_symbolic(size))
-    number = settled(value.reshape(-1)[0], size)
+    number = constant_value(value.reshape(-1)[0], size)
     return value if number is None else np.full(np.shape(value), number, type_of(equation.outvars[0]))
 
 
@@ -236,8 +236,10 @@ def against_the_length(run: Pass, name: str, operands: Sequence[Any]) -> Chunk |
     chunk, limit = operands[places[0]], operands[1 - places[0]]
     scale, offsets = chunk.affine
     size = chunk.timeline.size
-    beyond = settled(scale * size - limit.reshape(-1)[0], size) if np.size(limit) == 1 and chunk.outer == 1 else None
-    if scale == 0 or beyond is None:
+    if scale == 0 or np.size(limit) != 1 or chunk.outer != 1:
+        return None
+    beyond = constant_value(scale * size - limit.reshape(-1)[0], size)
+    if beyond is None:
         return None
     # Frame i is ``size - i`` frames before the end. In the last frame, the number exceeds the length by this much.
     surplus = offsets + beyond

@@ -14,7 +14,7 @@ from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbol
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere, refuse_final_values
 from jaxrnn.streaming.rules.time import concatenate_time, split_time
-from jaxrnn.streaming.values import Chunk, FinalValue, is_length, is_static, reach_of, settled_since
+from jaxrnn.streaming.values import Chunk, FinalValue, is_length, is_static, known_since, reach_of
 
 
 def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
@@ -39,7 +39,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
     timeline = run.clock.timeline(out_shape(equation)[axis])
     if isinstance(x, FinalValue) or is_length(x):
         array = lax.broadcast_in_dim(run.unstreamed(x), shape, dimensions)
-        return everywhere(run, FinalValue(array, settled_since([x]), reach_of([x])), axis, timeline)
+        return everywhere(run, FinalValue(array, known_since([x]), reach_of([x])), axis, timeline)
     known = is_static(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
     affine = (0, _stretched(np.asarray(x), len(shape), dimensions)) if known else None
     return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None, affine)

@@ -18,7 +18,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of
-from jaxrnn.streaming.dimensions import UndecidedError, in_shape, is_symbolic, out_shape, settled, symbolic_axes
+from jaxrnn.streaming.dimensions import UndecidedError, constant_value, in_shape, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import earliest_delay, refuse_final_values
@@ -78,7 +78,7 @@ def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any, limit:
     if not is_symbolic(size):
         assert isinstance(x, Chunk)
         return pick(run, x, start, stride, int(size))
-    begin = settled(start, size)
+    begin = constant_value(start, size)
     if begin is None:
         why = f"it starts at frame {start}, which depends on the length of the stream"
         raise run.refusal(why, "start at a fixed frame", UndecidedError)
