@@ -123,7 +123,7 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph
     example, batch = options["example"], options["batch"]
     if not missing_parts(stepper):
         if example is not None:
-            raise InputError(f"leave out example: a {type(stepper).__name__} knows its inputs")
+            raise InputError(f"leave out example: the inputs of a {type(stepper).__name__} are known")
         if batch is not None:
             check_count("batch, the number of streams,", batch)
         source = Source(stepper, params, batch, options["dims"] or {}, options["label"])
@@ -131,7 +131,7 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph
         return [step_graph(source, names), *([flush_graph(source, names)] if options["flush"] is not None else [])]
     if not callable(stepper):
         raise InputError(
-            f"expected a model, a streamed function, another stepper or a function, not {type(stepper).__name__}"
+            f"expected a model, a streamed function, a Stepper or a function, not {type(stepper).__name__}"
         )
     if example is None:
         raise InputError("a function is traced on an example: give example=x, an array or a dict of arrays by name")
@@ -216,7 +216,9 @@ def check_targets(paths: Sequence[Path]) -> None:
     places = [os.path.realpath(path).casefold() for path in paths]
     for index, place in enumerate(places):
         if place in places[:index]:
-            raise InputError(f"{paths[places.index(place)]} and {paths[index]} are one file: give each its own name")
+            raise InputError(
+                f"{paths[places.index(place)]} and {paths[index]} are the same file: choose different names"
+            )
 
 
 def start_path(path: Path) -> Path:
@@ -261,7 +263,7 @@ def _write_model(model: ir.Model, path: Path, folder: Path) -> list[Path]:
         _check(written, is_large, folder / f"{path.name}.inferred")
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ModelError(
-            f"ONNX refuses the graph that jaxrnn made for {path}, which is a defect of jaxrnn; nothing was written: "
+            f"ONNX refuses the graph that jaxrnn made for {path}, which is a bug in jaxrnn; nothing was written: "
             f"{first_line(error, 2000)}"
         ) from error
     return [data] if (folder / data.name).exists() else []

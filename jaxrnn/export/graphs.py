@@ -159,7 +159,7 @@ def flush_graph(source: Source, names: Names) -> Graph:
         tail = (_of(INPUT, arrays), arrays[VALID, ""]) if streams else ()
         outputs, counts = source.flush(params, _of(BEFORE, arrays), *tail)
         if not outputs:
-            raise InputError(f"{spec.label} keeps nothing back when a recording ends: leave out the flush")
+            raise InputError(f"{spec.label} has no frames left at the end of a recording: leave out flush")
         return _keyed(OUTPUT, outputs) | _keyed(COUNT, counts)
 
     with source.types():

@@ -84,7 +84,7 @@ def _refuse_complex(closed: ClosedJaxpr, arguments: Sequence[Argument], results:
     names = [argument.name if argument.value is None else "" for argument in arguments]
     for name, variable in zip([*names, *results], [*closed.jaxpr.invars, *closed.jaxpr.outvars], strict=True):
         if name and type_of(variable).kind == "c":
-            raise UnsupportedError(f"{name!r} is complex, and engines have no complex type: use two real arrays")
+            raise UnsupportedError(f"{name!r} is complex, and ONNX engines have no complex type: use two real arrays")
 
 
 def _trim_results(graph: ir.Graph) -> None:

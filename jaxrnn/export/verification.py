@@ -117,7 +117,7 @@ def verify_export(
         steps = [reference.step(recordings, length) for length in lengths]
         wholes = [reference.whole(recordings, length) for length in lengths]
     if wholes[-1] is not None and wholes[-1].problem is not None:
-        raise InputError(f"nothing to compare with: {wholes[-1].problem}")
+        raise InputError(f"no reference to compare with: {wholes[-1].problem}")
     compared = _Comparing([each for each in (step_file, flush_file) if each is not None])
     failures: list[str] = []
     for open_peer in candidates(engine, optimized=True):
@@ -133,9 +133,12 @@ def verify_export(
             for check in compared.checks(length, found, step, whole)
         ]
         if not any(check.outputs for check in checks):
-            raise InputError(f"{spec.label}: every output comes with the flush, which has no file: export with a flush")
+            raise InputError(
+                f"{spec.label}: only the flush returns outputs, and the export has no file of the flush: export again "
+                "with flush"
+            )
         return ExportReport(spec.label, name, tuple(failures), flushed, tuple(checks))
-    raise PeerError(f"{spec.label}: nothing to verify with: {'; '.join(failures)}")
+    raise PeerError(f"{spec.label}: no engine can run the files: {'; '.join(failures)}")
 
 
 def _total(spec: StepSpec, shortest: int) -> int:

@@ -69,8 +69,8 @@ def unpack(params: Any, program: Packable) -> Any:
         return params
     if params.purpose.program != program.fingerprint:
         raise InputError(
-            f"the parameters were packed for {params.purpose.label}, and were given to {program.label}, which is "
-            "another program: pack again, with the pack of what takes them"
+            f"the parameters were packed for {params.purpose.label}, and {program.label} is a different program: pack "
+            "the parameters with its pack method"
         )
     return params.params
 

@@ -147,7 +147,9 @@ def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
     try:
         pickle.dumps(arguments.get("operators"))
     except Exception as error:  # what pickle raises has many types
-        reason = f"one of its own operators cannot be: {error}; give functions that a module defines"
+        reason = (
+            f"an operator of the caller cannot be pickled: {error}; define the operator at the top level of a module"
+        )
         raise _refused(model, reason) from error
     file, proto = model._file, model.proto
     outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for _, tensor in tensors_of(proto.graph))
@@ -163,7 +165,7 @@ def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
     except (ValueError, MemoryError) as error:
         raise _refused(model, f"it is too large for one file: {error}") from error
     if outside and not _is_same_model(model, data, arguments):
-        raise _refused(model, "its external data is no longer what it was when the model was loaded")
+        raise _refused(model, "its external data has changed since the model was loaded")
     return data, arguments, model.label
 
 
@@ -232,7 +234,7 @@ def write_graph(model: Model, params: Mapping[str, Any], path: str | os.PathLike
 def stored_params(model: Model, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return parameters in the element types of the file, by name, in the file's order."""
     if isinstance(params, Packed):
-        raise InputError("params are packed: pass the plain ones that were given to pack, packed.params")
+        raise InputError("params are packed: pass the plain parameters, packed.params")
     expected = model.program.parameters
     check_names(params, expected)
     return {name: _stored(name, params[name], old) for name, old in expected.items()}
@@ -251,8 +253,8 @@ def _stored(name: str, value: Any, old: np.ndarray) -> np.ndarray:
         raise InputError(f"{where} must be {describe(old)}, not {describe(given)}")
     with np.errstate(all="ignore"):
         array = given if given.dtype == old.dtype else given.astype(old.dtype)
-        _refuse(name, given, np.isinf(array) & ~np.isinf(given), f"is beyond what the file's {old.dtype} can hold")
-        _refuse(name, given, np.isnan(array) & ~np.isnan(old), "is not a number, but the file has one there")
+        _refuse(name, given, np.isinf(array) & ~np.isinf(given), f"exceeds the range of the file's {old.dtype}")
+        _refuse(name, given, np.isnan(array) & ~np.isnan(old), "is NaN, but the file has a number there")
     return array
 
 
@@ -273,7 +275,7 @@ def _check_model(model: Any) -> None:
         return
     if hasattr(model, "step"):
         raise UnsupportedError(
-            f"a {type(model).__name__} cannot be written as ONNX yet: only the graph of a file, with other parameters. "
-            "Export the model that it was made of"
+            f"a {type(model).__name__} cannot be written as the graph of a file with new parameters. Pass the model "
+            "that it was made of"
         )
-    raise InputError(f"expected a model as jaxrnn.load gives it, not {type(model).__name__}")
+    raise InputError(f"expected a model from jaxrnn.load, not {type(model).__name__}")

@@ -244,7 +244,7 @@ class Model:
             InputError: an argument does not fit.
         """
         if constants is not None:
-            raise InputError(f"{self.label} holds no input constant: every step takes all of its inputs")
+            raise InputError(f"{self.label} has no constant inputs: every step takes all inputs")
         state = self._steps.init(batch, dims)
         if params is not None:
             with exact_types(), self._computing(params, None):
@@ -491,8 +491,8 @@ class Model:
         with_text = [info for info, value in zip(self.outputs, outputs, strict=True) if holds_text(value)]
         if with_text and (is_staged() or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments))):
             raise StaticValueError(
-                f"output {with_text[0].name!r} holds strings, which no function under jit, grad or vmap can give, as "
-                "JAX has none; call apply outside them"
+                f"output {with_text[0].name!r} has strings, which JAX does not support; call apply outside of jit, "
+                "grad and vmap"
             )
 
     def _export_form(self) -> ExportForm:

@@ -72,7 +72,7 @@ class Steps:
         missing = [name for name in self._open if name not in sizes]
         if missing:
             raise StateError(
-                f"the state has open dimensions that are no batch; say their sizes: "
+                "the state has open dimensions besides the batch; give their sizes: "
                 f"{argument('dims', dict.fromkeys(missing, SIZE), 'init()')}"
             )
         state = {}
@@ -83,8 +83,8 @@ class Steps:
                     state[name] = jax.device_put(np.broadcast_to(values, start.shape).copy())
                 except ValueError as error:
                     raise StateError(
-                        f"the file begins {name!r} with {describe(values)}, which does not fit a state of shape "
-                        f"{list(start.shape)}"
+                        f"the first value of {name!r} in the file is {describe(values)}, which does not fit a state "
+                        f"of shape {list(start.shape)}"
                     ) from error
             return in_batch(self.spec, state, batch)
 
@@ -95,7 +95,11 @@ class Steps:
         for name in dims:
             if name not in known:
                 value = tied.get(name)
-                why = "no array has it open" if value is None else f"the nodes need it to be {value!r}"
+                why = (
+                    "no array has this open dimension"
+                    if value is None
+                    else (f"the nodes need this dimension to be {value!r}")
+                )
                 listed = ", ".join(sorted(size for size in known if isinstance(size, str))) or "none"
                 raise InputError(f"{argument('dims', {name: SIZE}, 'init()')}: {why}; open dimensions: {listed}")
 
@@ -197,7 +201,7 @@ def scan(
         if not counts:
             raise InputError("a model without inputs besides its state has no time axis to scan")
         if len(set(counts.values())) > 1:
-            raise InputError(f"the inputs must have one number of frames, not {counts}")
+            raise InputError(f"the inputs must have equal numbers of frames, not {counts}")
         stacked = all(is_stacked for _, is_stacked in frames.values())
         arrays = {name: array for name, (array, _) in frames.items()}
         batch = lead[0] if lead else steps.spec.batch(state) or 1
@@ -222,15 +226,15 @@ def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[
     if info.name not in inputs:
         raise InputError(f"missing input: {info}")
     if info.shape is None:
-        raise InputError(f"{info.as_input} has no declared rank, so its frames cannot be told apart")
+        raise InputError(f"{info.as_input} has no declared rank, so its time axis is unknown")
     value = converted(info, inputs[info.name])
     rank = len(info.shape) + batched
     if value.ndim == rank + 1:
         return jnp.moveaxis(value, axis, 0), True
     if value.ndim != rank or not -rank <= axis < rank:
         raise InputError(
-            f"{info.as_input} got {describe(value)}: a recording has one axis more, for the frames, or the frames "
-            f"joined along axis {axis}"
+            f"{info.as_input} got {describe(value)}: a recording has an additional axis for frames, or frames "
+            f"concatenated along axis {axis}"
         )
     axis %= rank
     size = None if batched and axis == 0 else info.shape[axis - batched]
@@ -239,10 +243,8 @@ def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[
     why = {
         int: f"axis {axis} cannot be cut into frames of {size}",
         str: f"the file leaves axis {axis} open, so that one step takes all of these frames",
-    }.get(type(size), f"axis {axis} is that of the streams")
-    raise InputError(
-        f"{info.as_input} got {describe(value)}: {why}; to scan, stack the frames along an axis of their own"
-    )
+    }.get(type(size), f"axis {axis} is the batch of streams")
+    raise InputError(f"{info.as_input} got {describe(value)}: {why}; to scan, stack the frames along a new axis")
 
 
 def _cut(value: jax.Array, axis: int, size: int) -> jax.Array:

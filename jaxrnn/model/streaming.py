@@ -110,7 +110,7 @@ def stream_model(
         places = [axis for axis, count in times.items() if count]
         if len(places) > 1:
             raise InputError(
-                f"{model.label}: {info.as_input} has {symbol} on {len(places)} axes; time can be on one only"
+                f"{model.label}: {info.as_input} has {symbol} on {len(places)} axes; only one axis can be time"
             )
         axes[info.name] = places[0] if places else None
         shape = [times[axis] or (1 if isinstance(size, str) else int(size)) for axis, size in enumerate(sizes)]

@@ -37,7 +37,7 @@ def _check_names(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> N
     def declare(name: str, by: str) -> None:
         if name and name in sources:
             raise ModelError(
-                f"{where}the name {name!r} is given twice: by {sources[name]} and by {by}; names are unique"
+                f"{where}the name {name!r} is defined twice: by {sources[name]} and by {by}; rename one of the values"
             )
         sources[name] = by
 
@@ -47,7 +47,9 @@ def _check_names(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> N
     initializers: set[str] = set()
     for tensor in graph.initializer:
         if tensor.name in initializers:
-            raise ModelError(f"{where}the initializer {tensor.name!r} is given twice; names are unique")
+            raise ModelError(
+                f"{where}the initializer {tensor.name!r} is defined twice; rename or remove one of the two"
+            )
         initializers.add(tensor.name)
         if tensor.name not in inputs:
             declare(tensor.name, "an initializer")
@@ -108,7 +110,7 @@ def check_messages(
                 check_messages(inner, f"{label}: ", depth + 1)
     if depth > MAX_DEPTH:
         raise ModelError(
-            f"{where}graphs lie in each other more than {MAX_DEPTH} deep; write the model with fewer levels"
+            f"{where}subgraphs are nested deeper than {MAX_DEPTH} levels; write the model with fewer levels"
         )
     _check_texts(graph, where)
     for value in _values(graph):
@@ -138,7 +140,7 @@ def check_texts(texts: Iterable[Any], where: str = "") -> None:
     """Refuse text that is not UTF-8, which protobuf returns as bytes."""
     for text in texts:
         if not isinstance(text, str):
-            raise ModelError(f"{where}the name or text {text!r} is no text in UTF-8; the file is damaged")
+            raise ModelError(f"{where}the name or text {text!r} is not valid UTF-8; the file is damaged")
 
 
 def _texts_of(message: Any, without: Collection[str] = ()) -> Iterator[Any]:
@@ -165,29 +167,34 @@ def check_attribute(attribute: onnx.AttributeProto, label: str, declared: Collec
     if attribute.type not in _KINDS:
         raise ModelError(f"{label}: unknown type {attribute.type}; the types are those of AttributeProto")
     if attribute.ref_attr_name and (declared is None or attribute.ref_attr_name not in declared):
-        known = "it is in no function" if declared is None else f"the function declares {', '.join(declared) or 'none'}"
+        known = (
+            "the node is not inside a function"
+            if declared is None
+            else f"the function declares {', '.join(declared) or 'none'}"
+        )
         raise ModelError(
-            f"{label} takes its value from an attribute {attribute.ref_attr_name!r} of the function that it is in, but "
-            f"{known}; write the value into the node"
+            f"{label} refers to the attribute {attribute.ref_attr_name!r} of the enclosing function, but {known}; "
+            "write the value into the node"
         )
     if attribute.ref_attr_name and attribute.type in (_Attribute.GRAPH, _Attribute.GRAPHS):
         raise UnsupportedError(
-            f"{label} takes its graph from an attribute of the function that it is in; write the graph into the node"
+            f"{label} refers to a graph attribute of the enclosing function, which is not supported; write the graph "
+            "into the node"
         )
     if attribute.type in _UNREAD:
-        raise UnsupportedError(f"{label} holds sparse tensors; only Constant's sparse_value is read")
+        raise UnsupportedError(f"{label} has sparse tensors, which are supported only as Constant's sparse_value")
     if attribute.ref_attr_name:
         return
     field = _MESSAGES.get(attribute.type)
     kind = _Attribute.AttributeType.Name(attribute.type)
     if field is not None and not attribute.HasField(field):
-        raise ModelError(f"{label} is said to be a {kind}, but holds none")
+        raise ModelError(f"{label} has the type {kind}, but no value of this type")
     texts = [attribute.s] if attribute.type == _Attribute.STRING else attribute.strings
     for text in texts:
         try:
             text.decode()
         except UnicodeDecodeError as error:
-            raise ModelError(f"{label}: {bytes(text[:20])!r} is no text in UTF-8") from error
+            raise ModelError(f"{label}: {bytes(text[:20])!r} is not valid UTF-8") from error
     for kind_of in [attribute.tp] if attribute.HasField("tp") else attribute.type_protos:
         _check_type(kind_of, label)
 
@@ -211,4 +218,4 @@ def _check_type(kind: onnx.TypeProto, label: str) -> None:
     elif which in ("sequence_type", "optional_type"):
         _check_type(getattr(kind, which).elem_type, label)
     elif which == "map_type":
-        raise ModelError(f"{label}: it is a map, and only tensors, sequences and optionals are values here")
+        raise ModelError(f"{label}: maps are not supported; only tensors, sequences and optionals are")

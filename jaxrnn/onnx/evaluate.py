@@ -225,7 +225,7 @@ def check_outputs(node: BoundNode, outputs: Sequence[Value]) -> None:
     """Refuse a node that names more outputs than its operator returns."""
     named = max((place for place, key in enumerate(node.outputs, 1) if key.name), default=0)
     if named > len(outputs):
-        raise ValueError(f"the node names {named} outputs, but the operator gives {len(outputs)}")
+        raise ValueError(f"the node names {named} outputs, but the operator returns {len(outputs)}")
 
 
 def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> JaxrnnError:

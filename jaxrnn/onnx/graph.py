@@ -124,8 +124,8 @@ def _check_depth(graph: ir.Graph) -> None:
         graph, depth = pending.pop()
         if depth > MAX_DEPTH:
             raise ModelError(
-                f"local functions with graphs inside call each other, so that graphs lie in each other more than "
-                f"{MAX_DEPTH} deep; write the model with fewer levels"
+                f"calls of local functions nest subgraphs deeper than {MAX_DEPTH} levels; write the model with fewer "
+                "levels"
             )
         pending += [(inner, depth + 1) for node in graph for _, inner in subgraphs_of(node)]
 
@@ -145,7 +145,9 @@ def _check_expansion(model: ir.Model, allowed: int) -> None:
                 )
             function = model.functions.get(identifier)
             if len(path) > MAX_CALLS:
-                raise ModelError(f"local functions call each other more than {MAX_CALLS} deep, as {path[0][1]!r} does")
+                raise ModelError(
+                    f"calls of local functions, from {path[0][1]!r} on, are nested deeper than {MAX_CALLS} levels"
+                )
             if function is not None and identifier not in sizes:
                 sizes[identifier] = size(function.all_nodes(), (*path, identifier))
             total += 1 if function is None else sizes[identifier]
@@ -155,8 +157,8 @@ def _check_expansion(model: ir.Model, allowed: int) -> None:
     own = sum(1 for _ in model.graph.all_nodes())
     if nodes - own > allowed:
         raise LimitError(
-            f"the local functions make {nodes:,} nodes of the {own:,} that call them, but no more than "
-            f"{allowed:,} beside these are allowed; {raised('nodes')}"
+            f"inlining the local functions turns {own:,} nodes into {nodes:,}, and the limit is {allowed:,} "
+            f"additional nodes; {raised('nodes')}"
         )
 
 

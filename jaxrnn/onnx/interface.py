@@ -41,7 +41,10 @@ def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:
     for name, given in dims.items():
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
-            raise InputError(f"dims={{{name!r}: {given!r}}}: no input has such an open dimension; there are: {listed}")
+            raise InputError(
+                f"dims={{{name!r}: {given!r}}}: no input has an open dimension of this name; the open dimensions are: "
+                f"{listed}"
+            )
         if isinstance(given, str) and _MULTIPLE.fullmatch(given.strip()):
             continue
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
@@ -93,8 +96,9 @@ def _looks_like_text(value: Any) -> bool:
 def _strings(spec: ArraySpec, value: Any) -> np.ndarray:
     if isinstance(value, jax.Array):
         raise InputError(
-            f"{spec.as_input} got {describe(value)}; JAX has no strings, so they are no arguments of jit, grad or "
-            f"vmap: pass NumPy arrays of them to a plain call, or bind them with {static_argument(spec.name)}"
+            f"{spec.as_input} got {describe(value)}; JAX has no strings, so strings cannot be arguments of functions "
+            "under jit, grad or vmap: pass NumPy arrays of strings to a plain call, or bind the input with "
+            f"{static_argument(spec.name)}"
         )
     try:
         return as_text(value)

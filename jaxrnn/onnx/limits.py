@@ -90,8 +90,8 @@ class Budget:
         self._evaluations += count
         if self._evaluations > self.limits.evaluations:
             raise LimitError(
-                f"{self._evaluations:,} evaluations of nodes and trips of loops in Python are more than the "
-                f"{self.limits.evaluations:,} that are allowed; {raised('evaluations')}"
+                f"{self._evaluations:,} evaluations of nodes and loop trips in Python exceed the limit of "
+                f"{self.limits.evaluations:,}; {raised('evaluations')}"
             )
 
     def keep(self, size: int) -> None:
@@ -99,8 +99,8 @@ class Budget:
         self._constant_bytes += size
         if self._constant_bytes > self.limits.constant_bytes:
             raise LimitError(
-                f"values that follow from the file alone take {bytes_of(self._constant_bytes)}, more than the "
-                f"{bytes_of(self.limits.constant_bytes)} that are allowed; {raised('constant_bytes')}"
+                f"values computed from the file's constants take {bytes_of(self._constant_bytes)}, more than the "
+                f"limit of {bytes_of(self.limits.constant_bytes)}; {raised('constant_bytes')}"
             )
 
     def take(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
@@ -123,11 +123,10 @@ class Budget:
         allowed = self.limits.constant_bytes if constant else self.limits.value_bytes
         if needed + spent > allowed:
             name = "string" if np.dtype(dtype).kind == "T" else np.dtype(dtype).name
-            beside = f", and {bytes_of(spent)} are taken already" if spent else ""
+            beside = f", of which {bytes_of(spent)} are used" if spent else ""
             raise LimitError(
-                f"a value {name}[{', '.join(map(str, shape))}] takes {bytes_of(needed)}, but no more "
-                f"than {bytes_of(allowed)} are allowed{beside}; "
-                f"{raised('constant_bytes' if constant else 'value_bytes')}"
+                f"a value {name}[{', '.join(map(str, shape))}] takes {bytes_of(needed)}, and the limit is "
+                f"{bytes_of(allowed)}{beside}; {raised('constant_bytes' if constant else 'value_bytes')}"
             )
 
 
@@ -158,7 +157,7 @@ def leaves_of(values: Any) -> Iterator[Any]:
 def raised(field: str) -> str:
     """Return the part of a message about raising a limit."""
     limits = Placeholder(f"jaxrnn.Limits({field}=NUMBER)")
-    return f"if the file is to be trusted, {argument('limits', limits, 'jaxrnn.load(path)')} raises the limit"
+    return f"if you trust the file, {argument('limits', limits, 'jaxrnn.load(path)')} raises the limit"
 
 
 #: Bytes of a number of the widest type.

@@ -192,7 +192,7 @@ def check_signature(node: ir.Node, operator: Operator) -> None:
         raise ModelError(f"{label}: {len(inputs)} inputs, but the operator takes at most {len(operator.slots)}")
     schema = operator.schema
     if schema is not None and len(node.outputs) > schema.max_output:
-        raise ModelError(f"{label}: {len(node.outputs)} outputs, but the operator gives at most {schema.max_output}")
+        raise ModelError(f"{label}: {len(node.outputs)} outputs, but the operator has at most {schema.max_output}")
     for index, slot in enumerate(operator.slots):
         if slot.required and (index >= len(inputs) or inputs[index] is None):
             raise ModelError(f"{label}: the input {slot.name!r} is missing")

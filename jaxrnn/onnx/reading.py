@@ -78,10 +78,13 @@ def _parse(data: bytes) -> onnx.ModelProto:
         proto.ParseFromString(data)
     except DecodeError as error:
         raise ModelError(
-            "not an ONNX model, or a truncated one: the bytes do not parse; fetch or export it again"
+            "the bytes are not an ONNX model, or the model is truncated; download or export the file again"
         ) from error
     if not proto.HasField("graph") or not proto.ir_version:
-        raise ModelError("not an ONNX model: it has no graph or no IR version; is it another kind of protobuf file?")
+        raise ModelError(
+            "not an ONNX model: it has no graph or no IR version; check that the file is ONNX and not some other "
+            "protobuf message"
+        )
     return proto
 
 
@@ -93,7 +96,7 @@ def _check_versions(proto: onnx.ModelProto) -> None:
         )
     if not proto.opset_import:
         raise ModelError(
-            "the file imports no opset, so its operators have no meaning; set opset_import and save it again"
+            "the file imports no opset, so its operators are undefined; set opset_import and save the file again"
         )
     newest = onnx.defs.onnx_opset_version()
     opsets = [*proto.opset_import, *(entry for function in proto.functions for entry in function.opset_import)]

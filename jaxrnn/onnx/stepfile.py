@@ -166,7 +166,7 @@ class StepFile:
         if fields["kind"] == STEP and len(first) < len(spec.state):
             raise ValueError("an entry of the state has no first value")
         if fields["kind"] == STEP and any(each["output"] is None for each in fields["state"]):
-            raise ValueError("an entry of the state does not come out")
+            raise ValueError("an entry of the state has no output")
         return cls(
             fields["kind"],
             spec,
@@ -212,7 +212,7 @@ def from_json(value: Any, spec: ArraySpec) -> np.ndarray:
         try:
             data = base64.b64decode(value["base64"], validate=True)
         except (KeyError, TypeError, binascii.Error) as error:
-            raise ValueError(f"the first value of {spec.name} is no base64") from error
+            raise ValueError(f"the first value of {spec.name} is not base64") from error
         bits = np.frombuffer(data, np.dtype(f"u{_parts(dtype)}").newbyteorder("<"))
         array = bits.astype(bits.dtype.newbyteorder("=")).view(dtype)
         if array.size != math.prod(spec.sizes):

@@ -94,12 +94,12 @@ def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> N
     elif home == "raw_data":
         expected = -(-count * kind.bitwidth // 8)
         if len(tensor.raw_data) != expected:
-            raise ModelError(f"{label}: {shape} needs {expected} bytes, but the file holds {len(tensor.raw_data)}")
+            raise ModelError(f"{label}: {shape} needs {expected} bytes, but the file has {len(tensor.raw_data)}")
     else:
         count_stored = len(getattr(tensor, field))
         if count_stored != math.ceil(count / per_entry):
             raise ModelError(
-                f"{label}: {shape} needs {math.ceil(count / per_entry)} elements, but {field} holds {count_stored}"
+                f"{label}: {shape} needs {math.ceil(count / per_entry)} elements, but {field} has {count_stored}"
             )
 
 
@@ -118,8 +118,7 @@ def _check_one_place(tensor: onnx.TensorProto, field: str, label: str) -> str:
     stray = [name for name in filled if name != home]
     if stray:
         raise ModelError(
-            f"{label}: its data belongs into {home}, but {', '.join(stray)} holds some; a tensor has its data in one "
-            "place: save the model again"
+            f"{label}: its data must be in {home}, but {', '.join(stray)} also has data; save the model again"
         )
     return home
 
@@ -127,16 +126,14 @@ def _check_one_place(tensor: onnx.TensorProto, field: str, label: str) -> str:
 def _check_external(tensor: onnx.TensorProto, expected: int, label: str, folder: Path | None) -> None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     if len(entries) < len(tensor.external_data) or not all(isinstance(each, str) for each in entries.values()):
-        raise ModelError(f"{label}: the entries of its external data are no text in UTF-8, or stand there twice")
+        raise ModelError(f"{label}: the entries of its external data are not valid UTF-8, or are repeated")
     location = entries.get("location", "")
     if folder is None:
-        raise ModelError(
-            f"{label}: its data lies in the file {location!r}; load the model from its path, not from bytes"
-        )
+        raise ModelError(f"{label}: its data is in the file {location!r}; load the model from its path, not from bytes")
     where = f"{label}: external data {location!r}"
-    outside = ModelError(f"{where} lies outside the model's folder {folder}; copy the data beside the model")
+    outside = ModelError(f"{where} is outside of the model's folder {folder}; copy the data beside the model")
     if not location or "\0" in location:
-        raise ModelError(f"{where}: no usable location")
+        raise ModelError(f"{where}: the location is empty or invalid")
     if os.path.isabs(location) or not _inside(Path(os.path.normpath(folder / location)), folder):
         raise outside
     path = folder / location
@@ -205,7 +202,8 @@ class _Writer:
                 label = proto_label(node)
                 if node.op_type != "Constant" or attribute.name != "sparse_value":
                     raise UnsupportedError(
-                        f"{label}: the attribute {attribute.name!r} is sparse; only Constant has such an attribute"
+                        f"{label}: the attribute {attribute.name!r} is a sparse tensor, which is supported only in "
+                        "Constant"
                     )
                 dense = self._dense(attribute.sparse_tensor, f"{label}, attribute {attribute.name!r}")
                 attribute.Clear()
@@ -219,7 +217,7 @@ class _Writer:
         if any(size < 0 for size in shape):
             raise ModelError(f"{label}: negative dimension in shape {list(shape)}")
         if sparse.values.data_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
-            raise UnsupportedError(f"{label}: only numbers can be sparse; save it as a dense tensor")
+            raise UnsupportedError(f"{label}: only numbers can be sparse; save the tensor as a dense tensor")
         values = _read(sparse.values, f"{label}, values", self._folder)
         self._reserve(math.prod(shape) * values.dtype.itemsize, sparse.ByteSize(), shape, label)
         places = _places(_read(sparse.indices, f"{label}, indices", self._folder), shape, values, label)
@@ -235,9 +233,9 @@ class _Writer:
         allowed = self._limits.for_file(self._source_bytes).constant_bytes
         if self._bytes * _COPIES > allowed:
             raise LimitError(
-                f"{label} of shape {list(shape)} takes {bytes_of(size)} when it is written out, and all of them "
-                f"{bytes_of(self._bytes)}, of which {_COPIES} copies are more than the {bytes_of(allowed)} that are "
-                f"allowed; {raised('constant_bytes')}"
+                f"{label} of shape {list(shape)} takes {bytes_of(size)} as a dense tensor. All dense tensors take "
+                f"{bytes_of(self._bytes)}, and {_COPIES} copies exceed the limit of {bytes_of(allowed)}; "
+                f"{raised('constant_bytes')}"
             )
 
 
@@ -252,7 +250,7 @@ def _places(indices: np.ndarray, shape: tuple[int, ...], values: np.ndarray, lab
     """Return the flat indices of the values; ``indices`` has flat indices, or rows with an index for each axis."""
     if indices.dtype != np.int64 or values.ndim != 1:
         raise ModelError(
-            f"{label}: the values must lie along one axis and the indices be int64, not of {values.ndim} axes and "
+            f"{label}: the values must have one axis and the indices dtype int64, not {values.ndim} axes and "
             f"{indices.dtype}"
         )
     if indices.shape == (values.size, len(shape)) and indices.ndim == 2:

@@ -80,7 +80,7 @@ def _numbered(inputs: Sequence[Value]) -> tuple[list[Value], np.ndarray]:
         if isinstance(value, tuple):
             return tuple(map(number, value))
         if not is_text(value):
-            return value if value is None else static(value, "what stands beside strings")
+            return value if value is None else static(value, "an input beside strings")
         flat = [places.setdefault(item, len(places)) for item in value.ravel().tolist()]
         return np.array(flat, np.int64).reshape(value.shape)
 

@@ -139,8 +139,8 @@ def static(value: Value, what: str = "value") -> np.ndarray:
         return value
     if not is_known(value):
         raise StaticValueError(
-            f"{what} must be known while tracing, but it depends on data. Bind the graph input that it comes from with "
-            f"{static_or_eager()}"
+            f"{what} must be known while tracing, but depends on data. Bind the graph input that determines the value "
+            f"with {static_or_eager()}"
         )
     return np.asarray(value)
 

@@ -125,7 +125,7 @@ def write_data(
     for number, (location, inside) in enumerate(files.items()):
         original, written = folder / location, scratch / f"data{number}"
         if target.exists() and os.path.samefile(original, target):
-            raise InputError(f"{target} holds the model's external data; write the model to another name")
+            raise InputError(f"{target} contains the model's external data; write the model under a different name")
         new = {each.address: little_endian(arrays[each.address]) for each in inside if each.address in arrays}
         _check_shared(inside, new, names, original)
         shutil.copyfile(original, written)
@@ -164,8 +164,8 @@ def _check_shared(inside: list[Stored], new: Mapping[Address, bytes], names: Map
             if _bytes_of(first, new, file, start, end) != _bytes_of(second, new, file, start, end):
                 labels = [f"params[{names[e.address]!r}]" if e.address in new else e.label for e in (first, second)]
                 raise InputError(
-                    f"{labels[0]} and {labels[1]} share bytes {start} to {end} of {file.name}, and would need "
-                    "different ones; give both the same values, or save the model with a copy of its own for each"
+                    f"{labels[0]} and {labels[1]} share bytes {start} to {end} of {file.name}, but need different "
+                    "values; give both equal values, or save the model with separate data for each"
                 )
 
 
@@ -381,8 +381,8 @@ def edited(message: memoryview, edits: Mapping[Address, Edit]) -> Pieces:
         seen[field.number] += 1
         if (field.number, None) in inside and index:
             raise ModelError(
-                f"field {field.number} of a message comes in several parts, which protobuf allows but nobody writes; "
-                "save the model anew with onnx.save and load that"
+                f"field {field.number} of a message is split into several parts, which is not supported; save the "
+                "model with onnx.save and load the new file"
             )
         inner = inside.get((field.number, None)) or inside.get((field.number, index))
         if inner is None:

@@ -23,8 +23,8 @@ from jaxrnn.export.rules.complexes import with_complex
 
 #: Primitives that cannot be written, by the reason and the fix.
 _REASONS: Mapping[str, str] = {
-    "ONNX has no random numbers that are the same in every engine, and no type for keys; draw them outside, and pass "
-    "them as an input": """
+    "ONNX has no random numbers that are equal in every engine, and no type for keys; draw the numbers outside, and "
+    "pass them as an input": """
         random_bits random_clone random_fold_in random_gamma random_seed random_split random_unwrap random_wrap
         rng_bit_generator rng_uniform threefry2x32
     """,

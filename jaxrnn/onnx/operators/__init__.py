@@ -36,14 +36,14 @@ FAMILIES = tuple(
     """.split()  # noqa: SIM905
 )
 
-_MAPS = "it works on maps, and values here are arrays; export the model without it (in skl2onnx, zipmap=False)"
+_MAPS = "maps are not supported; export the model without it (in skl2onnx, zipmap=False)"
 
 #: Operators that stay out, and why.
 REFUSED = {
     ("ai.onnx.ml", "CastMap"): _MAPS,
     ("ai.onnx.ml", "DictVectorizer"): _MAPS,
     ("ai.onnx.ml", "ZipMap"): _MAPS,
-    ("ai.onnx.preview.training", "Gradient"): "differentiate the model with jax.grad in its place",
+    ("ai.onnx.preview.training", "Gradient"): "differentiate the model with jax.grad instead",
 }
 
 #: Operators of a caller, by domain and name: functions, or what `registry.since` makes of functions and traits.
@@ -92,11 +92,12 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
         reason = REFUSED.get((domain, name)) or _nearest(domain, name)
         raise UnsupportedError(
             f"{full_name} (opset {opset}) is not implemented; {reason}, or "
-            f"{argument('operators', {(domain, name): Placeholder('function')}, 'jaxrnn.load(path)')} adds one's own"
+            f"{argument('operators', {(domain, name): Placeholder('function')}, 'jaxrnn.load(path)')} adds your own "
+            "operator"
         )
     version = _version_in(versions, domain, name, opset)
     if version is None:
-        raise UnsupportedError(f"{full_name} does not exist in opset {opset}; it came with opset {min(versions)}")
+        raise UnsupportedError(f"{full_name} does not exist in opset {opset}; it was added in opset {min(versions)}")
     if version not in versions:
         known = ", ".join(map(str, versions))
         raise UnsupportedError(
@@ -118,8 +119,8 @@ def _nearest(domain: str, name: str) -> str:
     names = {known: known_domain for known_domain, known in operator_table()}
     for candidate in difflib.get_close_matches(name, names, n=1, cutoff=0.5):
         where = f" of the domain {names[candidate] or 'ai.onnx'!r}" if names[candidate] != domain else ""
-        return f"the nearest operator that is: {candidate}{where}"
-    return "nothing near it is either"
+        return f"the nearest implemented operator is {candidate}{where}"
+    return "no similar operator is implemented"
 
 
 def operator_of(node: ir.Node, own: OwnOperators) -> Operator:
@@ -174,7 +175,9 @@ def _signature_problem(function: Any) -> str | None:
         return f"its signature, which is the operator's schema, cannot be read: {error}"
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
-            return f"**{parameter.name} would hide attributes that nobody reads: name each, as a keyword-only parameter"
+            return (
+                f"**{parameter.name} would hide unknown attributes: declare each attribute as a keyword-only parameter"
+            )
         if parameter.kind is parameter.KEYWORD_ONLY:
             default = attributes.get(parameter.name)
             if default is not REQUIRED and not _is_attribute(default):
@@ -184,8 +187,8 @@ def _signature_problem(function: Any) -> str | None:
                 )
         elif parameter.kind is not parameter.VAR_POSITIONAL and parameter.default not in (REQUIRED, None):
             return (
-                f"the input {parameter.name!r} has the default {parameter.default!r}: an optional input that is absent "
-                "is None. An attribute is a keyword-only parameter, after a *"
+                f"the input {parameter.name!r} has the default {parameter.default!r}: an absent optional input is "
+                "None. Declare an attribute as a keyword-only parameter, after a *"
             )
     return None
 

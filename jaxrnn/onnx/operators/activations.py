@@ -95,7 +95,7 @@ def swiglu(a: Value, b: Value, *, alpha: float = 1.0) -> Value:
     """SwiGLU: Swish of the gate times the value; the two are not broadcast."""
     of_one_type(a, b)
     if tuple(a.shape) != tuple(b.shape):
-        raise ValueError(f"the gate and the value must have one shape, not {tuple(a.shape)} and {tuple(b.shape)}")
+        raise ValueError(f"the gate and the value must have equal shapes, not {tuple(a.shape)} and {tuple(b.shape)}")
     return swish(a, alpha=alpha) * traced(b)
 
 

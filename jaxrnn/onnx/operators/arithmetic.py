@@ -37,7 +37,7 @@ def of_one_type(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ..
     wide = any(sizes) and not all(map(is_integer, values))
     if len(types) > 1 or wide:
         names = sorted({dtype_of(value).name for value in values})
-        raise TypeError(f"the inputs must have one element type, not {', '.join(names)}; add a Cast")
+        raise TypeError(f"the inputs must have equal element types, not {', '.join(names)}; add a Cast")
     np_or_jnp, arrays = operands(*values, whole=whole)
     if np_or_jnp is jnp and any(sizes) and types:
         arrays = tuple(array.astype(*types) for array in arrays)

@@ -91,7 +91,9 @@ def _check_attributes(
     queries: Value, q_num_heads: int | None, kv_num_heads: int | None, mode: int, scale: float | None
 ) -> None:
     if len(queries.shape) == 4 and (q_num_heads is not None or kv_num_heads is not None):
-        raise ValueError("q_num_heads and kv_num_heads are for inputs of rank 3; those of rank 4 have an axis of heads")
+        raise ValueError(
+            "q_num_heads and kv_num_heads apply to inputs of rank 3; inputs of rank 4 have an axis of heads"
+        )
     if mode not in (RAW, CAPPED, BIASED, PROBABILITIES):
         raise ValueError(f"qk_matmul_output_mode must be 0, 1, 2 or 3, not {mode}")
     _check_scale(scale)
@@ -99,17 +101,20 @@ def _check_attributes(
 
 def _check_scale(scale: float | None) -> None:
     if scale is not None and scale < 0:
-        raise ValueError(f"scale must not be negative, as Q and K are multiplied with its square root, not {scale}")
+        raise ValueError(f"scale must not be negative, because Q and K are multiplied by its square root, not {scale}")
 
 
 def _with_past(k: jax.Array, v: jax.Array, past: tuple[Value, Value], valid: Value) -> tuple[jax.Array, jax.Array, Any]:
     """Append keys and values to the cache, and return both with the number of cached tokens."""
     if (past[0] is None) != (past[1] is None):
-        raise ValueError("past_key and past_value go together, but only one of them is given")
+        raise ValueError("past_key and past_value must both be given, or neither")
     if past[0] is None:
         return k, v, 0
     if valid is not None:
-        raise ValueError("nonpad_kv_seqlen is for caches outside the operator, but past_key and past_value are given")
+        raise ValueError(
+            "nonpad_kv_seqlen applies to caches outside of the operator; leave out past_key and past_value, or "
+            "nonpad_kv_seqlen"
+        )
     caches = []
     for name, old, new in zip(("past_key", "past_value"), past, (k, v), strict=True):
         of_one_type(old, new)
@@ -126,8 +131,8 @@ def _with_past(k: jax.Array, v: jax.Array, past: tuple[Value, Value], valid: Val
 def _check_shapes(q: jax.Array, k: jax.Array, v: jax.Array, valid: Value = None) -> None:
     if k.shape[0] != q.shape[0] or k.shape[:3] != v.shape[:3] or k.shape[3] != q.shape[3]:
         raise ValueError(
-            f"queries {q.shape}, keys {k.shape} and values {v.shape} do not fit: one batch, one head size for "
-            "queries and keys, one number of heads and of tokens for keys and values"
+            f"queries {q.shape}, keys {k.shape} and values {v.shape} do not fit: batches must be equal, head sizes of "
+            "queries and keys, and the numbers of heads and tokens of keys and values"
         )
     if valid is not None and tuple(valid.shape) != (q.shape[0],):
         raise ValueError(f"nonpad_kv_seqlen has shape {tuple(valid.shape)}, but ({q.shape[0]},) is expected")
@@ -149,7 +154,7 @@ def _biased(scores: jax.Array, bias: jax.Array | None, dtype: np.dtype) -> jax.A
         size == 1 or size == expected for size, expected in zip(bias.shape[::-1], scores.shape[::-1], strict=False)
     )
     if not fits:
-        raise ValueError(f"attn_mask gives a bias of shape {bias.shape}, which does not broadcast to {scores.shape}")
+        raise ValueError(f"the bias from attn_mask has shape {bias.shape}, which does not broadcast to {scores.shape}")
     # A masked key has no weight, even where its score is NaN.
     return jnp.where(bias == -jnp.inf, -jnp.inf, rounded(scores + bias, dtype)).astype(scores.dtype)
 
@@ -196,7 +201,7 @@ def _modified(modifier: Subgraph | None, x: jax.Array, kind: np.dtype, name: str
     results = modifier(x.astype(kind))
     if len(results) != 1 or tuple(results[0].shape) != tuple(x.shape):
         shown = ", ".join(map(describe, results))
-        raise ValueError(f"{name} must give one tensor of the shape {x.shape} that it takes, not {shown}")
+        raise ValueError(f"{name} must return one tensor of its input's shape {x.shape}, not {shown}")
     of_one_type(results[0], np.zeros((), kind))
     return rounded(traced(results[0]), kind)
 

@@ -38,8 +38,8 @@ def if_(cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> list[Va
     except TypeError as error:
         then, other = (jax.eval_shape(branch(body)) for body in (then_branch, else_branch))
         raise StaticValueError(
-            f"the condition depends on data, so both branches must agree: then gives {types_of(then)}, "
-            f"else gives {types_of(other)}. Bind the graph input that the condition comes from with "
+            f"the condition depends on data, so both branches must return equal types: then returns {types_of(then)}, "
+            f"else returns {types_of(other)}. Bind the graph input that the condition comes from with "
             f"{static_or_eager()}"
         ) from error
 
@@ -76,7 +76,7 @@ def scan(
     backwards = _directions(scan_input_directions, num_scan_inputs, "scan_input_directions")
     lengths = [value.shape[axis] for value, axis in zip(sequences, axes, strict=True)]
     if any(length != lengths[0] for length in lengths):
-        raise ValueError(f"the scanned inputs must have one length, not {lengths}")
+        raise ValueError(f"the scanned inputs must have equal lengths, not {lengths}")
     scanned = body.output_count - count
     backwards_out = _directions(scan_output_directions, scanned, "scan_output_directions")
     frames = [

@@ -27,7 +27,7 @@ def _operands(x: Value, w: Value, b: Value) -> tuple[jax.Array, jax.Array]:
     of_one_type(x, w, b)
     x, w = traced(x), traced(w)
     if w.ndim != x.ndim or x.ndim < 3:
-        raise ValueError(f"input and weight must have one rank of at least 3, not {x.ndim} and {w.ndim}")
+        raise ValueError(f"input and weight must have equal ranks of at least 3, not {x.ndim} and {w.ndim}")
     return x, w
 
 
@@ -69,8 +69,8 @@ def conv(
     x, w = _operands(x, w, b)
     if x.shape[1] != w.shape[1] * group or w.shape[0] % group:
         raise ValueError(
-            f"{x.shape[1]} input channels do not fit a weight for {w.shape[1]} a group, {group} groups and "
-            f"{w.shape[0]} outputs"
+            f"{x.shape[1]} input channels do not fit a weight with {w.shape[1]} channels in a group, {group} groups "
+            f"and {w.shape[0]} outputs"
         )
     windows = Windows(x.shape[2:], kernel_of(w, kernel_shape), **geometry)
     is_padded = any(low or high for low, high in windows.pads)
@@ -96,7 +96,9 @@ def conv_transpose(
     """ConvTranspose: a convolution of the dilated input with the flipped kernel."""
     x, w = _operands(x, w, b)
     if x.shape[1] != w.shape[0] or w.shape[0] % group:
-        raise ValueError(f"{x.shape[1]} input channels do not fit a weight for {w.shape[0]} and {group} groups")
+        raise ValueError(
+            f"{x.shape[1]} input channels do not fit a weight with {w.shape[0]} channels and {group} groups"
+        )
     windows = Windows(x.shape[2:], kernel_of(w, kernel_shape), **geometry)
     rank, strides, reach = len(windows.kernel), windows.strides, windows.reach
     extra = tuple(output_padding) if output_padding else (0,) * rank

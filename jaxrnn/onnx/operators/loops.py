@@ -116,9 +116,9 @@ class _Loop:
         except (StaticValueError, CarryTypeError) as error:
             if not isinstance(trips, int):
                 raise StaticValueError(
-                    f"the loop makes {trips} trips, so what it carries must keep its type, and shapes and positions "
-                    f"inside must not depend on the trip ({error or 'a carried value changes its type'}); call apply "
-                    "on arrays of known length"
+                    f"the loop makes {trips} trips, so carried values must keep their types, and shapes and positions "
+                    f"must not depend on the trip ({error or 'a carried value changes its type'}); call apply on "
+                    "arrays of known length"
                 ) from error
             # A shape or a position depends on the trip, or what is carried changes its type: every trip is a
             # computation of its own.
@@ -166,8 +166,8 @@ class _Loop:
         trip = _AbstractTrip(self.carried, self.body)
         if not trip.carry_keeps_its_type:
             raise TypeError(
-                "how often the loop runs depends on data, so what it carries must keep its type: it begins as "
-                f"{types_of(trip.before)}, and one trip makes {types_of(trip.after)} of it"
+                "the number of trips depends on data, so carried values must keep their types: they are "
+                f"{types_of(trip.before)} before a trip, and {types_of(trip.after)} after the trip"
             )
         return jnp.zeros((), jnp.int64), traced(self.go_on), all_traced(self.carried)
 
@@ -187,9 +187,9 @@ class _Loop:
             return list(values)
         bound = argument("max_trip_count", Placeholder("NUMBER"), "jaxrnn.load(path)")
         reason = (
-            f"{self.label}: its trip count depends on data, so that it runs as a while loop, which has no reverse-mode "
-            f"derivative. Say how many trips it makes at most: {bound}, or one number for each node by name; forward "
-            "mode (jax.jvp) needs none"
+            f"{self.label}: its trip count depends on data, so that it runs as a while loop, which has no "
+            f"reverse-mode derivative. Give the largest number of trips: {bound}, or a number for each node by name; "
+            "forward mode (jax.jvp) needs no bound"
         )
         return [jax.tree.map(lambda leaf: forward_mode_only(leaf, reason), value) for value in values]
 

@@ -21,7 +21,7 @@ def aligned(function: Callable[[Value, Value], Value]) -> Callable[..., Value]:
         if not broadcast:
             if tuple(a.shape) != tuple(b.shape):
                 raise ValueError(
-                    f"the operands must have one shape without broadcast=1, not {describe(a)} and {describe(b)}"
+                    f"the operands must have equal shapes without broadcast=1, not {describe(a)} and {describe(b)}"
                 )
             return function(a, b)
         first = len(a.shape) - len(b.shape) if axis is None else axis % len(a.shape)

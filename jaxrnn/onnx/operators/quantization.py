@@ -54,7 +54,7 @@ def _zero_point(zero_point: Value, scale: Value, shape: tuple[Any, ...], axis: i
     if zero_point is None:
         return jnp.zeros((), jnp.int32)
     if tuple(zero_point.shape) != tuple(scale.shape) and {zero_point.size, scale.size} != {1}:
-        raise ValueError(f"scale and zero point must have one shape, not {scale.shape} and {zero_point.shape}")
+        raise ValueError(f"scale and zero point must have equal shapes, not {scale.shape} and {zero_point.shape}")
     return _spread(wide(zero_point), shape, axis, block_size)
 
 
@@ -131,7 +131,7 @@ def dequantize_linear(
     dtype = numpy_dtype(output_dtype) if output_dtype else dtype_of(x_scale)
     if x_zero_point is not None and dtype_of(x_zero_point) != dtype_of(x):
         raise TypeError(
-            f"x and its zero point must have one type, not {dtype_of(x).name} and {dtype_of(x_zero_point).name}"
+            f"x and its zero point must have equal types, not {dtype_of(x).name} and {dtype_of(x_zero_point).name}"
         )
     steps = wide(x)
     if x_zero_point is not None:

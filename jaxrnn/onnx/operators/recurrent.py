@@ -286,7 +286,7 @@ def linear_attention_operator(
     ranks = [len(x.shape) for x in inputs]
     if set(ranks) != {3} or len({tuple(x.shape[:2]) for x in inputs}) > 1:
         shown = ", ".join(str(tuple(x.shape)) for x in inputs)
-        raise ValueError(f"the inputs must have rank 3, one batch and one length, but their shapes are {shown}")
+        raise ValueError(f"the inputs must have rank 3, equal batches and equal lengths, but their shapes are {shown}")
     dtype = widest(query.dtype, query.dtype if past_state is None else past_state.dtype)
     q = _heads(query, q_num_heads, "query")
     frames = AttentionFrames(

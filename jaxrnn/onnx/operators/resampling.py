@@ -237,7 +237,7 @@ def positions(axis: Rescaling, coordinates: str) -> np.ndarray:
             if axis.out > 1:
                 return start * last + i * (end - start) * last / (axis.out - 1)
             return 0 * i + 0.5 * (start + end) * last
-    raise ValueError(f"coordinate_transformation_mode {coordinates!r} is not one that ONNX defines")
+    raise ValueError(f"coordinate_transformation_mode {coordinates!r} is not defined by ONNX")
 
 
 _NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -275,7 +275,7 @@ def check_sampling(sampling: Sampling) -> None:
     if sampling.nearest not in _NEAREST:
         raise ValueError(f"nearest_mode must be one of {', '.join(_NEAREST)}, not {sampling.nearest!r}")
     if sampling.antialias and sampling.mode == "nearest":
-        raise ValueError("antialias goes with the modes linear and cubic, not with nearest")
+        raise ValueError("antialias applies only to the modes linear and cubic")
 
 
 def taps(position: np.ndarray, sampling: Sampling, scale: Fraction) -> tuple[np.ndarray, np.ndarray]:

@@ -64,7 +64,7 @@ def resize_10(x: Value, scales: Static, *, mode: str = "nearest") -> Value:
     sampling = Sampling(mode, "asymmetric")
     check_sampling(sampling)
     if mode == "cubic":
-        raise ValueError("mode must be nearest or linear; cubic came with opset 11")
+        raise ValueError("mode must be nearest or linear; cubic needs opset 11")
     changes = dict(enumerate(_rescalings(list(x.shape), scales, None, "stretch")))
     return _interpolated(x, changes, lambda change: replace(sampling, nearest="ceil" if change.scale < 1 else "floor"))
 
@@ -72,7 +72,7 @@ def resize_10(x: Value, scales: Static, *, mode: str = "nearest") -> Value:
 def upsample(x: Value, scales: Static, *, mode: str = "nearest") -> Value:
     """Upsample: Resize-10 with scales of at least 1."""
     if np.any(scales < 1):
-        raise ValueError(f"scales must be at least 1, not {scales.tolist()}; Resize also makes axes smaller")
+        raise ValueError(f"scales must be at least 1, not {scales.tolist()}; use Resize to shrink axes")
     return resize_10(x, scales, mode=mode)
 
 
@@ -86,7 +86,7 @@ def _rescalings(sizes_before: Sequence[Any], scales: Any, sizes: Any, policy: st
     scales = None if scales is None or not scales.size else scales.ravel()
     sizes = None if sizes is None or not sizes.size else sizes
     if (scales is None) == (sizes is None) and sizes_before:
-        raise ValueError("one of scales and sizes must be given, and not both")
+        raise ValueError("either scales or sizes must be given, not both")
     if scales is not None:
         _check_count("scales", len(scales), len(sizes_before))
         if not np.all((scales > 0) & np.isfinite(scales)):

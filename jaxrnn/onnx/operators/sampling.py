@@ -81,7 +81,7 @@ def grid_sample(
             f"{padding_mode!r}"
         )
     if 0 in x.shape[2:]:
-        raise ValueError(f"there is nothing to sample in an input of shape {x.shape}")
+        raise ValueError(f"an input of shape {x.shape} has no elements to sample")
     dtype = x.dtype
     grid = grid.astype(working_type(grid.dtype))
     values = x if _MODES[mode] == "nearest" else x.astype(working_type(dtype))
@@ -106,7 +106,7 @@ def grid_sample_16(
 ) -> Value:
     """GridSample of images."""
     if len(x.shape) != 4:
-        raise ValueError(f"version 16 samples images of rank 4, not of rank {len(x.shape)}; volumes came with opset 20")
+        raise ValueError(f"version 16 samples images of rank 4, not of rank {len(x.shape)}; volumes need opset 20")
     return grid_sample(x, grid, align_corners=align_corners, mode=mode, padding_mode=padding_mode)
 
 
@@ -206,12 +206,12 @@ def deform_conv(
     dtype, working = x.dtype, wide_type(x.dtype)
     rank, kernel = x.ndim - 2, kernel_of(w, kernel_shape)
     if rank < 1 or w.ndim != x.ndim or offset.ndim != x.ndim:
-        raise ValueError(f"input, weight and offset must have one rank, not {x.ndim}, {w.ndim} and {offset.ndim}")
+        raise ValueError(f"input, weight and offset must have equal ranks, not {x.ndim}, {w.ndim} and {offset.ndim}")
     batch, channels = x.shape[:2]
     if channels != w.shape[1] * group or w.shape[0] % group or channels % offset_group:
         raise ValueError(
-            f"{channels} input channels do not fit a weight for {w.shape[1]} a group, {group} groups, {w.shape[0]} "
-            f"outputs and {offset_group} groups of offsets"
+            f"{channels} input channels do not fit a weight with {w.shape[1]} channels in a group, {group} groups, "
+            f"{w.shape[0]} outputs and {offset_group} groups of offsets"
         )
     windows = Windows(x.shape[2:], kernel, **geometry)
     sizes = windows.counts
@@ -254,7 +254,9 @@ def col2im(x: Value, image_shape: Static, block_shape: Static, **geometry: Any) 
     x, image, kernel = traced(x), dimensions(image_shape), dimensions(block_shape)
     rank = len(kernel)
     if x.ndim != 3 or len(image) != rank:
-        raise ValueError(f"the input must have 3 axes and image and block one rank, not {x.ndim}, {len(image)}, {rank}")
+        raise ValueError(
+            f"the input must have 3 axes, and image and block equal ranks, not {x.ndim}, {len(image)}, {rank}"
+        )
     windows = Windows(image, kernel, **geometry)
     counts = windows.counts
     if x.shape[1] % math.prod(kernel) or x.shape[2] != math.prod(counts):

@@ -136,7 +136,7 @@ def sequence_map(input_sequence: Value, *additional_inputs: Value, body: Subgrap
     additional_inputs = tuple(_sequence(each) if is_sequence(each) else each for each in additional_inputs)
     for other in additional_inputs:
         if isinstance(other, tuple) and len(other) != len(sequence):
-            raise ValueError(f"the sequences must have one length, not {len(sequence)} and {len(other)}")
+            raise ValueError(f"the sequences must have equal lengths, not {len(sequence)} and {len(other)}")
     results = [
         body(element, *(other[index] if isinstance(other, tuple) else other for other in additional_inputs))
         for index, element in enumerate(sequence)

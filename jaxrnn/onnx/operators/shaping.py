@@ -79,7 +79,7 @@ def slice_(data: Value, starts: Static, ends: Static, axes: Static | None = None
     chosen = range(starts.size) if axes is None else axes_of(axes, rank)
     strides = (1,) * starts.size if steps is None else dimensions(steps)
     if not starts.size == ends.size == len(chosen) == len(strides):
-        raise ValueError("starts, ends, axes and steps must have one length")
+        raise ValueError("starts, ends, axes and steps must have equal lengths")
     for axis, start, end, step in zip(chosen, dimensions(starts), dimensions(ends), strides, strict=True):
         data = _slice_axis(data, axis, start, end, step)
     return data

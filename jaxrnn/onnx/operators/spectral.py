@@ -25,8 +25,8 @@ def dft(
     (along,) = axes_of([-2 if axis is None else _scalar(axis, "axis")], x.ndim)
     if along == x.ndim - 1 or x.shape[-1] not in (1, 2):
         raise ValueError(
-            f"the last axis holds real and imaginary parts, so it has size 1 or 2 and is not transformed; the input is "
-            f"{x.shape} and the axis {along}"
+            "the last axis is for real and imaginary parts, so it has size 1 or 2 and is not transformed; the input "
+            f"is {x.shape} and the axis {along}"
         )
     size = x.shape[along]
     if dft_length is not None:
@@ -181,7 +181,7 @@ def cosine_window(*coefficients: float) -> Callable[..., Any]:
 def _known(value: np.ndarray, name: str) -> int:
     number = _scalar(value, name)
     if not isinstance(number, int):
-        raise ValueError(f"{name} must be a known number, not {number}; bind the size that it comes from")
+        raise ValueError(f"{name} must be a known number, not {number}; bind the size that determines it")
     return number
 
 

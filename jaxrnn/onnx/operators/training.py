@@ -25,7 +25,7 @@ def _each(update: Update, kinds: int, inputs: tuple[Value, ...]) -> list[Value]:
     """Update every tensor: ``update`` takes an array of each group, and returns all arrays except the gradient."""
     count, rest = divmod(len(inputs), kinds)
     if rest or not count:
-        raise ValueError(f"{len(inputs)} tensors cannot be {kinds} for each that is updated")
+        raise ValueError(f"{len(inputs)} tensors do not divide into {kinds} for each updated tensor")
     arrays = [traced(value) for value in inputs]
     groups = [arrays[kind * count : (kind + 1) * count] for kind in range(kinds)]
     results = [update(*members) for members in zip(*groups, strict=True)]

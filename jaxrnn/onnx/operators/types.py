@@ -51,7 +51,7 @@ def bit_width(dtype: np.dtype) -> int:
 def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = "up") -> Value:
     """Convert a value to an element type; static values stay static. Floats truncate to integers."""
     if dtype.kind == "T":
-        return x if is_text(x) else written(static(x, "what is written as strings"))
+        return x if is_text(x) else written(static(x, "the input of a Cast to strings"))
     if is_text(x):
         x = numbers(x, dtype)
     if is_symbolic(x) and not symbols.are_whole(x):
@@ -118,7 +118,7 @@ def _integer(item: str) -> int:
     except ValueError:
         number = float(item)
         if not math.isfinite(number):
-            raise ValueError(f"{item!r} is no integer") from None
+            raise ValueError(f"{item!r} is not an integer") from None
         return math.trunc(number)
 
 
@@ -168,7 +168,7 @@ def bit_cast(x: Value, *, to: int) -> Value:
     dtype = numpy_dtype(to)
     x = traced(x)
     if bit_width(dtype) != bit_width(x.dtype):
-        raise TypeError(f"the types must have one width, not {x.dtype} and {dtype}")
+        raise TypeError(f"the types must have equal widths, not {x.dtype} and {dtype}")
     bits = x.astype(jnp.uint8) if x.dtype == bool else x
     return bits.astype(bool) if dtype.kind == "b" else lax.bitcast_convert_type(bits, dtype)
 
@@ -255,7 +255,7 @@ def value_range(start: Static, limit: Static, delta: Static, *, stash_type: int 
     if any(is_symbolic(item) for item in (start, limit, delta)):
         first, last, step = map(symbols.size_of, (first, last, step))
         if None in (first, last, step):
-            raise ValueError("a range whose length depends on a symbolic dimension starts and steps by whole numbers")
+            raise ValueError("a range of symbolic length needs an integral start and step")
         return jnp.arange(first, last, step, dtype=jnp.int64).astype(dtype)
     if step == 0:
         raise ValueError("delta must not be 0")

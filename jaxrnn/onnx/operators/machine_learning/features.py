@@ -106,7 +106,7 @@ def scaler(x: Value, *, offset: tuple[float, ...] = (), scale: tuple[float, ...]
 def positions(x: Value, keys: np.ndarray) -> Value:
     """Return the index of each element among the keys: the last of equal keys, or -1 for an unknown element."""
     if is_text(x) != is_text(keys):
-        raise TypeError(f"{describe(x)} cannot be found among keys that are {describe(keys)}")
+        raise TypeError(f"{describe(x)} cannot be compared with keys of type {describe(keys)}")
     if is_text(x):
         places = {key: place for place, key in enumerate(keys.ravel().tolist())}
         return np.array([places.get(item, -1) for item in x.ravel().tolist()], np.int64).reshape(x.shape)
@@ -220,8 +220,8 @@ def one_hot_encoder(
     if not is_text(x) and not is_text(categories):
         x = traced(x).astype(jnp.int64)
     place = positions(x, categories)
-    if not zeros and np.any(static(place, "whether every element has a category, which zeros=0 demands,") < 0):
-        raise ValueError("an element is in no category, which zeros=0 forbids")
+    if not zeros and np.any(static(place, "the check that every element has a category (zeros=0)") < 0):
+        raise ValueError("an element has no category, but zeros=0 requires a category")
     return jax.nn.one_hot(place, categories.size, dtype=jnp.float32)
 
 
@@ -267,7 +267,7 @@ def labels_of(strings: Sequence[str] | None, integers: Sequence[int] | None) -> 
     """Return the labels of a classifier as strings or int64."""
     labels: np.ndarray = text_array(strings) if strings else np.asarray(integers or (), np.int64)
     if labels.size < 2 or (strings and integers):
-        raise ValueError("a classifier needs at least two class labels, all of them strings or all of them integers")
+        raise ValueError("a classifier needs at least two class labels, either strings or integers")
     return labels
 
 

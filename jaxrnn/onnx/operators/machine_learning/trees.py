@@ -49,7 +49,7 @@ def tree_ensemble(
     def children(ids: tuple[int, ...], are_leaves: tuple[int, ...]) -> np.ndarray:
         places, leaf = np.asarray(ids, np.int32), np.asarray(are_leaves, bool)
         if places.shape != leaf.shape or np.any((places < 0) | (places >= np.where(leaf, leaf_count, count))):
-            raise ValueError("a branch leads to a node or a leaf that there is not")
+            raise ValueError("a branch leads to a node or a leaf that does not exist")
         return np.where(leaf, places + count, places).astype(np.int32)
 
     forest = Forest(
@@ -114,7 +114,7 @@ class _Nodes:
             targets = inside(name, numbers, np.int64)
             places = [of.get((trees[node], int(child)), -1) for node, child in zip(inner, targets, strict=True)]
             if -1 in places:
-                raise ValueError(f"{name} leads to a node that there is not")
+                raise ValueError(f"{name} leads to a node that does not exist")
             return np.asarray(places, np.int32)
 
         thresholds = _numbers(nodes_values, nodes_values_as_tensor)
@@ -140,7 +140,7 @@ class _Nodes:
             raise ValueError("votes need a tree, a node, a target and a weight each")
         places = [self.place.get(key, -1) - self.first_leaf for key in zip(trees, numbers, strict=True)]
         if min(places, default=0) < 0:
-            raise ValueError("a vote is of a node that is no leaf")
+            raise ValueError("a vote belongs to a node that is not a leaf")
         return np.asarray(places, np.int64), np.asarray(targets, np.int64), weights
 
 
@@ -248,13 +248,15 @@ class Forest:
         count = self.features.size
         fields = (self.modes, self.thresholds, self.members, self.if_true, self.if_false, self.missing_is_true)
         if any(len(values) != count for values in fields):
-            raise ValueError(f"the attributes of nodes must have one length, not {count} and {list(map(len, fields))}")
+            raise ValueError(
+                f"the attributes of nodes must have equal lengths, not {count} and {list(map(len, fields))}"
+            )
         if self.modes.size and not 0 <= self.modes.min() <= self.modes.max() < len(MODES):
             raise ValueError(f"modes of nodes are numbers from 0 to {len(MODES) - 1}")
         if self.features.size and self.features.min() < 0:
             raise ValueError("features are numbered from 0")
         if self.roots.size and not 0 <= self.roots.min() <= self.roots.max() < count + 1:
-            raise ValueError(f"a tree begins at a node that is none of the {count}")
+            raise ValueError(f"the root of a tree is not among the {count} nodes")
 
     @functools.cached_property
     def depth(self) -> int:
@@ -310,7 +312,7 @@ def aggregated(
     if place.size and not (
         place.min() >= 0 and place.max() < shape[0] and target.min() >= 0 and target.max() < shape[1]
     ):
-        raise ValueError(f"a vote is of a leaf that there is not, or for a target beyond {shape[1]}")
+        raise ValueError(f"a vote belongs to a leaf that does not exist, or to a target beyond {shape[1]}")
     if how in ("SUM", "AVERAGE"):
         table = np.zeros(shape, weight.dtype)
         np.add.at(table, (place, target), weight)
@@ -332,7 +334,7 @@ def members_of(modes: np.ndarray, values: Sequence[float] | np.ndarray) -> np.nd
     flat = np.asarray(values)
     ends = np.flatnonzero(np.isnan(flat))
     if ends.size != nodes.size:
-        raise ValueError(f"{nodes.size} nodes ask for membership, but membership_values holds {ends.size} sets")
+        raise ValueError(f"{nodes.size} nodes need a set of members, but membership_values has {ends.size} sets")
     sets = [part[~np.isnan(part)] for part in np.split(flat, ends + 1)[: nodes.size]]
     table = np.full((modes.size, max(map(len, sets), default=0)), np.nan, flat.dtype)
     for node, members in zip(nodes, sets, strict=True):

@@ -96,7 +96,7 @@ def _kernel(x: jax.Array, vectors: np.ndarray, kind: str, parameters: Sequence[f
 
 def _table(values: Sequence[float], rows: int, what: str) -> np.ndarray:
     if not rows or len(values) % rows:
-        raise ValueError(f"{what} has {len(values)} numbers, which are no {rows} rows")
+        raise ValueError(f"{what} has {len(values)} numbers, which do not divide into {rows} rows")
     return np.asarray(values, np.float32).reshape(rows, -1)
 
 
