@@ -71,10 +71,8 @@ class Cell(Protocol):
     ) -> jax.Array:
         """Return the contribution of weight tangents to projected frames, ``[time, batch, G * hidden]``.
 
-        Args:
-            d_recurrent: tangents with the structure of the recurrent weights.
-            residuals: the hidden state before each step, then the `residuals`, with a leading time axis.
-            coefficients: the coefficients of each step, with a leading time axis.
+        ``d_recurrent`` has the structure of the recurrent weights. ``residuals`` are the hidden state before each step,
+        then the `residuals`; like ``coefficients``, they have a leading time axis.
         """
         ...
 
@@ -155,10 +153,8 @@ def parse_activations(
 ) -> tuple[Activation, ...]:
     """Parse ONNX's three lists of activations; names are case-insensitive.
 
-    Each function consumes the coefficients that it takes, in order. Defaults apply once a list is used up.
-
-    Raises:
-        ValueError: a name is unknown.
+    Each function consumes the coefficients that it takes, in order. Defaults apply once a list is used up. An unknown
+    name raises a ValueError.
     """
     queues, result = [list(alphas), list(betas)], []
     known = {name.lower(): name for name in _FUNCTIONS}

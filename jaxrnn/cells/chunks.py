@@ -33,13 +33,9 @@ _chosen = jax.make_user_context(None)
 def recomputing(remat: Remat) -> Iterator[None]:
     """Rematerialize the sequences traced inside: keep only the carries between chunks for the backward pass.
 
-    Values do not change. The memory of the backward pass grows with the number of chunks plus the length of one.
-
-    Args:
-        remat: frames in a chunk; ``"sqrt"`` for the square root of the number of frames; None to recompute nothing.
-
-    Raises:
-        InputError: ``remat`` is none of these.
+    Values do not change. The memory of the backward pass grows with the number of chunks plus the length of a chunk.
+    ``remat`` is the number of frames in a chunk, ``"sqrt"`` for the square root of the number of frames, or None
+    without chunks.
     """
     if remat is not None and remat != "sqrt" and not is_count(remat, 1):
         raise InputError(f"remat must be None, 'sqrt' or a number of frames from 1 up, not {remat!r}")
@@ -48,17 +44,7 @@ def recomputing(remat: Remat) -> Iterator[None]:
 
 
 def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tuple[Any, Any]:
-    """Run a recurrence over frames, in chunks if `recomputing` asks for chunks.
-
-    Args:
-        run: ``(carry, frames) -> (carry, outputs)`` over any number of frames.
-        carry: pytree before the first step.
-        frames: pytree of arrays ``[time, ...]``.
-        reverse: begin with the last frame.
-
-    Returns:
-        The final carry, and the outputs ``[time, ...]``.
-    """
+    """Run ``(carry, frames) -> (carry, outputs)`` over frames, in chunks if `recomputing` asks for chunks."""
     length = jax.tree.leaves(frames)[0].shape[0]
     size = _chunk_of(length)
     if size is None:
@@ -73,17 +59,9 @@ def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tu
 
 
 def in_blocks(run: Run, carry: Any, frames: Any, bytes_a_frame: int, *, reverse: bool = False) -> tuple[Any, Any]:
-    """Run a recurrence over frames; long recurrences run in blocks on CPUs.
+    """Run ``(carry, frames) -> (carry, outputs)`` over frames; long recurrences run in blocks on CPUs.
 
-    Args:
-        run: ``(carry, frames) -> (carry, outputs)`` over any number of frames.
-        carry: pytree before the first step.
-        frames: pytree of arrays ``[time, ...]``.
-        bytes_a_frame: bytes that ``run`` computes for each frame before its loop.
-        reverse: begin with the last frame.
-
-    Returns:
-        The final carry, and the outputs ``[time, ...]``.
+    ``bytes_a_frame`` is the number of bytes that ``run`` computes for each frame before its loop.
     """
     length = jax.tree.leaves(frames)[0].shape[0]
     size = _block_of(length, bytes_a_frame)

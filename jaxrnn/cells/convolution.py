@@ -47,20 +47,10 @@ def convolve(
 ) -> jax.Array:
     """Evaluate ``lax.conv_general_dilated`` in the form that is fast for known sizes.
 
-    Args:
-        x: ``[batch, channels, *spatial]``.
-        kernel: ``[out, channels / groups, *spatial]``.
-        strides: distance between windows.
-        padding: before and after each axis of the dilated operand; negative entries crop.
-        input_dilation: distance between the operand's elements, with zeros between them.
-        kernel_dilation: distance between the kernel's taps.
-        groups: of channels.
-        numbers: the axes of the operand, the kernel and the result, if they come in another order.
-        precision: of products.
-        dtype: of the result; by default that of the operands. Low-precision products are summed in float32.
-
-    Returns:
-        ``[batch, out, *spatial]``.
+    The operand is ``[batch, channels, *spatial]``, the kernel ``[out, channels / groups, *spatial]`` and the result
+    ``[batch, out, *spatial]``, unless ``numbers`` sets a different order of axes. ``padding`` applies to the dilated
+    operand; negative entries crop. The result has the dtype of the operands, or ``dtype``; low-precision products are
+    summed in float32.
     """
     rank = x.ndim
     numbers = numbers or lax.ConvDimensionNumbers(*[tuple(range(rank))] * 3)
@@ -127,13 +117,9 @@ TAPS = 64
 
 
 def is_depthwise(operand: Sequence[Any], kernel: Sequence[Any], groups: int) -> bool:
-    """Return True if `depthwise` can compute a convolution.
+    """Return True if `depthwise` can compute a convolution of operand and kernel shapes as in `convolve`.
 
-    Args:
-        operand: shape ``[batch, channels, *spatial]``. One with a symbolic size stays a convolution, which `stream`
-            has a rule for.
-        kernel: shape ``[out, channels / groups, *spatial]``.
-        groups: the number of groups of channels.
+    A convolution with a symbolic size stays a convolution, which `stream` has a rule for.
     """
     if groups == 1 or groups != operand[1] or kernel[1] != 1:
         return False
@@ -148,18 +134,9 @@ def depthwise(
     input_dilation: Sequence[int],
     kernel_dilation: Sequence[int],
 ) -> jax.Array:
-    """Convolve with one group for each channel.
+    """Convolve with one group for each channel; the kernel is ``[channels * multiplier, 1, *spatial]``.
 
-    Args:
-        x: ``[batch, channels, *spatial]``.
-        kernel: ``[channels * multiplier, 1, *spatial]``.
-        strides: distance between windows.
-        padding: before and after each spatial axis of the dilated input; negative entries crop.
-        input_dilation: distance between the input's elements, with zeros between them.
-        kernel_dilation: distance between the kernel's taps.
-
-    Returns:
-        ``[batch, channels * multiplier, *spatial]``.
+    Operand, result and distances are those of `convolve`.
     """
     distances = tuple(strides), tuple(padding), tuple(input_dilation), tuple(kernel_dilation)
     windows = windows_of(x.shape[2:], kernel.shape[2:], *distances)
@@ -270,11 +247,8 @@ class WindowProduct:
     def __call__(self, x: jax.Array, spec: Sequence[int], kernel: jax.Array, precision: Any) -> jax.Array:
         """Convolve: ``[batch, out, *spatial]``; low-precision products are summed and returned in float32.
 
-        Args:
-            x: the operand.
-            spec: its batch axis, its channel axis, and its spatial ones. What it holds is taken as it lies in memory.
-            kernel: in the order of the product.
-            precision: of the product.
+        ``spec`` has the batch axis, the channel axis and the spatial axes of the operand. The kernel is in
+        `kernel_order`.
         """
         pieces = self._pieces(x, spec)
         by_window = all(each.count <= each.taps for each in self._gathered)
@@ -382,16 +356,10 @@ def windows_of(
 
 
 def overlap_add(parts: jax.Array, windows: Windows, taps: int, axis: int) -> jax.Array:
-    """Sum the contributions of every element of the operand to the windows along an axis.
+    """Sum the contributions of each element of the operand to the windows along an axis.
 
-    Args:
-        parts: what each element gives, with one of its axes for the taps.
-        windows: along the axis.
-        taps: the axis of the taps.
-        axis: that of the elements, after that of the taps.
-
-    Returns:
-        The axis of the taps is gone, and the other one is that of the windows.
+    In ``parts``, the axis ``taps`` is followed by ``axis``, the elements. The result lacks the axis of the taps, and
+    has windows in place of elements.
     """
     parts = jnp.moveaxis(parts, taps, axis - 1)
     before, after = parts.shape[: axis - 1], parts.shape[axis + 1 :]

@@ -37,15 +37,10 @@ def step(state: jax.Array, frame: AttentionFrames) -> tuple[jax.Array, jax.Array
 
 
 def linear_attention(frames: AttentionFrames, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Run linear attention over a sequence, optionally with a decay and with the delta rule.
+    """Run linear attention over frames ``[time, ...]``, optionally with a decay and with the delta rule.
 
-    Args:
-        frames: arrays ``[time, ...]`` of one floating type.
-        state: ``[batch, heads, d_k, d_v]``, before the first frame.
-
-    Returns:
-        Outputs ``[time, batch, heads, group, d_v]`` and the state after the last frame. One frame compiles to no loop;
-        no frame returns the initial state.
+    The state is ``[batch, heads, d_k, d_v]``. Returns outputs ``[time, batch, heads, group, d_v]`` and the state after
+    the last frame. A single frame compiles without a loop, and no frame returns the initial state.
     """
     length = frames.query.shape[0]
     if isinstance(length, int) and length == 1:
@@ -147,11 +142,9 @@ def _chunk(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, jax.Ar
 def _between(decay: jax.Array) -> jax.Array:
     """Return the share of frame i that is left at frame t, from log factors ``[batch, heads, t, features]``.
 
-    Each sum of logarithms adds only the terms between its two frames. A difference of two cumulative sums would cancel
-    catastrophically after a frame that clears the state.
-
-    Returns:
-        ``[batch, heads, t, i, features]``; ones above the diagonal.
+    The result is ``[batch, heads, t, i, features]``, with ones above the diagonal. Each sum of logarithms adds only the
+    terms between its two frames. A difference of two cumulative sums would cancel catastrophically after a frame that
+    clears the state.
     """
     length = decay.shape[2]
     t, i, j = (lax.broadcasted_iota(jnp.int32, (length,) * 3, axis) for axis in range(3))

@@ -21,15 +21,10 @@ _chosen = jax.make_user_context(None)
 
 @contextlib.contextmanager
 def matrix_products_in(dtype: Any) -> Iterator[None]:
-    """Trace matrix products and convolutions of float32 arrays with low-precision operands.
+    """Trace matrix products and convolutions of float32 arrays with operands of ``"bfloat16"`` or ``"float16"``.
 
-    Everything else, including accumulation, stays in float32 (mixed precision). Parameters are not changed.
-
-    Args:
-        dtype: ``"bfloat16"`` or ``"float16"``; None for the operands' own type.
-
-    Raises:
-        InputError: ``dtype`` is another type.
+    All other work, including accumulation, stays in float32 (mixed precision). Parameters are not changed. None keeps
+    the operands' type.
     """
     with _chosen(compute_type(dtype)):
         yield
@@ -99,13 +94,8 @@ def is_plain() -> bool:
 def by_platform(cpu: Callable[..., Any], plain: Callable[..., Any], *operands: Any) -> Any:
     """Evaluate ``cpu(*operands)`` in programs for CPUs, and ``plain(*operands)`` on other platforms.
 
-    Plain forms always use ``plain(*operands)``. Outside of transformations, the platform is that of JAX's default
-    device.
-
-    Args:
-        cpu: a function of arrays.
-        plain: a function with results of the same shapes and types.
-        operands: pytrees of arrays.
+    Plain forms always use ``plain``. Outside of transformations, the platform is JAX's default device. Operands are
+    pytrees, and both functions return equal shapes and types.
     """
     if is_plain():
         return plain(*operands)

@@ -37,21 +37,12 @@ def run_direction(
     lengths: jax.Array | None = None,
     exists: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
-    """Run one cell over a sequence in one direction.
+    """Run one cell over frames ``[time, batch, features]`` in one direction.
 
-    Args:
-        cell: the cell.
-        weights: its weights.
-        x: ``[time, batch, features]``.
-        initial: the carry before the first step, arrays ``[batch, hidden]``.
-        reverse: begin with the last frame.
-        lengths: ``[batch]`` integers, the number of frames that exist in each row. The others leave the carry unchanged
-            and output zeros, in either direction.
-        exists: ``bool[time, batch, 1]``, which frames exist, in place of the lengths.
-
-    Returns:
-        Outputs ``[time, batch, hidden]`` in the order of the input, and the final carry. One frame compiles to no loop;
-        no frame returns the initial carry.
+    The carry has arrays ``[batch, hidden]``. Returns outputs ``[time, batch, hidden]`` in the order of the input, and
+    the final carry. ``lengths[batch]``, or ``exists``, ``bool[time, batch, 1]``, says which frames exist: in either
+    direction, other frames leave the carry unchanged and output zeros. A single frame compiles without a loop, and no
+    frame returns the initial carry.
     """
     input_weights, recurrent = cell.prepare(weights, x.dtype)
     exists = exists_of(x, lengths) if exists is None else exists
@@ -129,18 +120,10 @@ def run(
     lengths: jax.Array | None = None,
     exists: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
-    """Run a layer of one or two directions.
+    """Run a layer of one or two directions, with a cell, weights and an initial carry for each direction.
 
-    Args:
-        cell: the cell, or one for each direction.
-        weights: one entry for each direction.
-        x: ``[time, batch, features]``.
-        initial: one carry for each direction.
-        direction: ``"forward"``, ``"reverse"`` or ``"bidirectional"``.
-        lengths, exists: as in `run_direction`.
-
-    Returns:
-        Outputs ``[time, directions, batch, hidden]`` and the final carry, arrays ``[directions, batch, hidden]``.
+    Returns outputs ``[time, directions, batch, hidden]`` and the final carry, arrays ``[directions, batch, hidden]``.
+    All else is as in `run_direction`.
     """
     if direction not in DIRECTIONS:
         raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, not {direction!r}")
@@ -167,21 +150,10 @@ def sequence(
     projected: jax.Array,
     exists: jax.Array | None,
 ) -> tuple[Carry, jax.Array]:
-    """Run a cell over all frames.
+    """Run a cell over all frames, from the projected inputs ``[time, batch, gates * hidden]`` and recurrent weights.
 
-    Args:
-        cell: the cell.
-        reverse: begin with the last frame.
-        dtype: the operand type of matrix products, as `matrix_products_in` takes it. It is an argument because JAX may
-            trace the derivative long after that context has ended.
-        recurrent: the recurrent weights, as `Cell.step` takes them.
-        initial: the carry before the first step, arrays ``[batch, hidden]``.
-        projected: ``[time, batch, gates * hidden]``.
-        exists: ``bool[time, batch, 1]``; a frame that does not exist leaves the carry unchanged and outputs zeros. None
-            if all frames exist.
-
-    Returns:
-        The final carry, and outputs ``[time, batch, hidden]``.
+    The operand type of products, ``dtype``, is an argument because JAX may trace the derivative long after the context
+    `matrix_products_in` has ended. All else is as in `run_direction`, except that the final carry is returned first.
     """
     return _sequence(cell, reverse, dtype, *varying.alike(recurrent, initial, projected, exists))
 
@@ -275,19 +247,11 @@ def run_layer(
     lengths: jax.Array | None = None,
     exists: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
-    """Run a layer of one or two directions, D.
+    """Run a layer of one or two directions, D, with arrays in place of lists.
 
-    Args:
-        cells: one for each direction.
-        weights: those of each direction, with an axis of size D in front.
-        x: ``[time, batch, features]``.
-        initial: the arrays of the carry before the first step, each ``[D, batch, hidden]``; None for zeros.
-        direction: ``"forward"``, ``"reverse"`` or ``"bidirectional"``.
-        lengths: as in `run`.
-        exists: ``bool[time, batch or 1]``, which frames exist, in place of the lengths.
-
-    Returns:
-        Outputs ``[time, D, batch, hidden]`` and the final carry, arrays ``[D, batch, hidden]``.
+    Weights and the carry have a leading axis D; None in ``initial`` means zeros. ``exists`` is ``bool[time, batch or
+    1]``. Returns outputs ``[time, D, batch, hidden]`` and the final carry, arrays ``[D, batch, hidden]``. All else is
+    as in `run`.
     """
     if not is_plain():
         return written_out(cells, weights, x, initial, direction=direction, lengths=lengths, exists=exists)
