@@ -42,7 +42,7 @@ _WITHOUT_KERNEL: Mapping[str, Sequence[str]] = {
     "Where": ("bool", *_SHORT, "uint64"),
 }
 
-#: Operators with bfloat16 kernels in ONNX Runtime. They move elements.
+#: Operators with bfloat16 kernels in ONNX Runtime, which only move elements.
 _MOVES = frozenset(
     """
     Cast Concat Gather GatherElements GatherND Identity If Loop Reshape Scan Slice Split Squeeze Transpose

@@ -172,7 +172,7 @@ class _Comparing:
             value, axis = found.outputs[name], self._axes[name]
             if not self._flushed:
                 if value is None:
-                    continue  # no frame comes before the last whole pulse
+                    continue  # no frame leaves before the last whole pulse
                 if axis is not None:
                     expected = expected[(slice(None),) * axis + (slice(value.shape[axis]),)]
             yield self._compare(name, value, expected, axis)

@@ -84,11 +84,11 @@ def _check_defined(name: str, reach: frozenset[str], label: str) -> None:
 
 
 #: The deepest nesting of subgraphs. A loop in a branch has depth two. Every level takes dozens of nested Python calls
-#: while tracing, of which Python allows a thousand.
+#: while tracing, and Python allows a thousand.
 MAX_DEPTH = 12
 
 _Attribute = onnx.AttributeProto
-#: The fields of attributes that are messages: without one there is nothing to read.
+#: The fields of attributes that are messages.
 _MESSAGES = {_Attribute.TENSOR: "t", _Attribute.GRAPH: "g", _Attribute.TYPE_PROTO: "tp"}
 _KINDS = frozenset(_Attribute.AttributeType.values()) - {_Attribute.UNDEFINED}
 _UNREAD = frozenset({_Attribute.SPARSE_TENSOR, _Attribute.SPARSE_TENSORS})

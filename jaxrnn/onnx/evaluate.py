@@ -75,10 +75,10 @@ class Block:
 
 
 Watch = Callable[[BoundNode, Sequence[Value]], None]
-#: As `call`, also for the nodes of subgraphs.
+#: A function like `call`, also for the nodes of subgraphs.
 Caller = Callable[[BoundNode, Sequence[Value], "Scope"], tuple[Value, ...]]
 
-#: What JAX raises when Python needs the value of a tracer.
+#: Errors of JAX if Python needs the value of a tracer.
 _TRACER_ERRORS = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
 
 

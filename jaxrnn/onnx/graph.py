@@ -36,7 +36,7 @@ def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model
     _set_versions(model.graph, model.opset_imports)
     for function in model.functions.values():
         _set_versions(function, function.opset_imports)
-        # Every node carries its own version, so the inliner need not compare the functions' with the model's.
+        # Every node has a version, so the inliner need not compare the functions' opsets with the model's.
         for domain in function.opset_imports:
             function.opset_imports[domain] = model.opset_imports.setdefault(domain, function.opset_imports[domain])
     if model.functions:

@@ -27,7 +27,7 @@ from jaxrnn.onnx import inference_process
 from jaxrnn.onnx.graph import graphs_of
 from jaxrnn.onnx.inference_process import HEADER, LENGTH, PATIENCE
 
-#: Whether there are groups of processes.
+#: Whether the system has process groups.
 _GROUPS = hasattr(os, "killpg")
 
 
@@ -50,7 +50,7 @@ class InferenceServer:
         with self._lock:
             was_running = self._process is not None
             answer = self._answer(model, options)
-            if answer is None and was_running:  # it may have died since the last request
+            if answer is None and was_running:  # the process may have died since the last request
                 answer = self._answer(model, options)
             return answer or b""
 
@@ -74,7 +74,7 @@ class InferenceServer:
         except (OSError, RuntimeError):
             pass  # no process or no thread can be started, or the process has died
         finally:
-            if answer is None:  # interrupted, too: what is left of the answer is not that of the next request
+            if answer is None:  # also after an interrupt: the rest of the answer must not reach the next request
                 self._stop()
         return answer
 
@@ -88,13 +88,13 @@ class InferenceServer:
         """Leave the process to the parent after a fork."""
         process, self._process, self._lock = self._process, None, threading.Lock()
         if process is not None:
-            process.returncode = 0  # it is no child of this process, which cannot wait for it
+            process.returncode = 0  # not a child of this process, which therefore cannot wait
             for pipe in (process.stdin, process.stdout):
                 assert pipe is not None
                 pipe.close()
 
 
-#: Constants up to this size are passed to inference, which reads shapes and axes from them.
+#: Constants up to this size are passed to inference, which reads shapes and axes from such constants.
 _SMALL = 256
 
 _SERVER = InferenceServer()
@@ -182,7 +182,7 @@ def _started() -> subprocess.Popen[bytes]:
     if not sys.executable or getattr(sys, "frozen", False):
         raise OSError("a frozen program has no interpreter to start")
     command = [sys.executable, "-I", "-S", inference_process.__file__, str(onnx_cpp2py_export.__file__)]
-    # A group of its own, which can be killed with its forks, and which an interrupt of the terminal does not reach.
+    # A new process group can be killed with all forks, and does not receive interrupts of the terminal.
     return subprocess.Popen(
         command,
         bufsize=0,

@@ -20,7 +20,7 @@ from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from typing import Any, BinaryIO
 
-#: The model with inferred shapes; what does not fit, in words; why inference gave up, in words.
+#: Kinds of answers: the model with inferred shapes; a message about operands that do not fit; another error message.
 RESULT, MISFIT, FAILURE = b"=", b"!", b"?"
 
 #: The length of a model, and whether to check types, to be strict, and to propagate data.
@@ -28,7 +28,7 @@ HEADER = struct.Struct("<Q???")
 #: The length of an answer.
 LENGTH = struct.Struct("<Q")
 
-#: What a model without its weights needs for inference is far below these, and hostile ones stop there.
+#: Limits of inference, far above the needs of a model without its weights. Hostile models stop there.
 MEMORY, CPU_SECONDS = 2**30, 5
 #: Seconds that inference may take on a busy machine.
 PATIENCE = 60
@@ -85,7 +85,7 @@ def _main(library: str) -> None:
     assert spec is not None, "a loader was given"
     onnx = module_from_spec(spec)
     loader.exec_module(onnx)
-    onnx.defs.has_schema("Identity", "")  # the table of operators is made when it is first needed: here, not in forks
+    onnx.defs.has_schema("Identity", "")  # create the table of operators here, and not in each fork
     _serve(onnx, sys.stdin.buffer, sys.stdout.buffer)
 
 

@@ -31,7 +31,7 @@ def spec_of(value: ir.Value) -> ArraySpec:
     )
 
 
-#: A file without names for its axes calls the first ``..._dim_0``.
+#: In a file without names of axes, the first axis is called ``..._dim_0``.
 _BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
 
 
@@ -59,7 +59,7 @@ def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:
             value.shape = ir.Shape([dims.get(str(size), size) for size in shape])
 
 
-#: A name of a dimension, or a multiple of one.
+#: The name of a dimension, or a multiple such as ``4*U``.
 _MULTIPLE = re.compile(r"(\d+\s*\*\s*)?[A-Za-z_][\w.:/]*")
 
 

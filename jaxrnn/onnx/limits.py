@@ -29,11 +29,11 @@ from jaxrnn.jaxprs.equations import walk
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, is_text, settle
 
-#: What is computed from constants while tracing may have this many times the bytes that the file itself holds.
+#: Values computed from constants while tracing may take this many times the bytes of the file's constants.
 _FOLDED = 16
-#: Arrays of so few elements are not worth counting; a file of so many nodes that they matter is large itself.
+#: Arrays of at most so many elements are not counted: only a large file could have enough of them.
 _SMALL = 64
-#: Items of an object array are objects of their own, and Python looks at each.
+#: Bytes of an object array count this many times: each item is a Python object.
 _WEIGHT_OF_OBJECTS = 16
 
 
@@ -162,7 +162,7 @@ def raised(field: str) -> str:
 
 #: Bytes of a number of the widest type.
 _WIDEST = 16
-#: No size of a network's axis is larger.
+#: Axes of real networks are shorter.
 _LARGE = 2**24
 
 
@@ -172,14 +172,14 @@ def check_ahead(operator: Operator, inputs: Sequence[Value], attributes: Mapping
     if not budget.computing and any(isinstance(leaf, Tracer) for leaf in leaves):
         return
     if any(map(is_text, leaves)):
-        return  # JAX traces no strings; what makes more of them looks ahead itself (`text.moves_text`)
+        return  # JAX cannot trace strings; operators that repeat strings check the limits (`text.moves_text`)
     folded = is_static(*leaves)
     bound = math.prod(max(leaf.size, 1) for leaf in leaves) * _WIDEST
     allowed = budget.limits.constant_bytes if folded else budget.limits.value_bytes
     if bound <= allowed and not _may_expand(operator):
         return
     fixed = [_is_fixed(operator, index, value) for index, value in enumerate(inputs)]
-    # Made from nothing but numbers, such as a shape, a value is an array of JAX unless it is small.
+    # A value made from numbers alone, such as a shape, is a JAX array unless small.
     constant = folded and not all(fixed)
     for shape, dtype in _results(operator, inputs, fixed, attributes):
         budget.check(shape, dtype, constant=constant)
@@ -225,14 +225,14 @@ def _results(
             return jax.make_jaxpr(run)(*structs).jaxpr
 
     try:
-        # JAX may be computing what is known while it traces. That is a setting of the thread: another one has it off.
+        # JAX may be computing constants while tracing. This setting belongs to the thread, and a new thread has it off.
         with ThreadPoolExecutor(1) as pool:
             jaxpr = pool.submit(copy_context().run, trace).result()
     except LimitError:
         raise
     except Exception:
         if _has_large_number([*attributes.values(), *(value for value, is_fixed in pairs if is_fixed)]):
-            raise  # it may be what comes after an array that is too large
+            raise  # the error may follow from an array that is too large
         return []
     avals: list[Any] = [variable.aval for equation in walk(jaxpr) for variable in equation.outvars]
     return [(aval.shape, aval.dtype) for aval in avals if hasattr(aval, "shape") and not _is_key(aval.dtype)]

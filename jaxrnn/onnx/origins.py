@@ -48,7 +48,7 @@ def tensor_origin(attribute: ir.Attr) -> Origin | None:
 def mark_origins(proto: onnx.ModelProto, model: ir.Model) -> None:
     """Attach origins to the tensors of a model that was just read from ``proto``."""
     _mark_graph(proto.graph, model.graph, ((onnx.ModelProto.GRAPH_FIELD_NUMBER, None),), "")
-    # Of functions with one identifier, the last one counts.
+    # Of functions with equal identifiers, the last counts.
     numbers = {(each.domain, each.name, each.overload): index for index, each in enumerate(proto.functions)}
     for identifier, index in numbers.items():
         function, made = proto.functions[index], model.functions[identifier]
@@ -87,7 +87,7 @@ def _mark_attributes(
     scope: str,
     name: str | None,
 ) -> None:
-    # Of attributes with one name, the last one counts.
+    # Of attributes with equal names, the last counts.
     for index, proto in {proto.name: (index, proto) for index, proto in enumerate(protos)}.values():
         attribute = attributes[proto.name]
         here = (*address, (field, index))

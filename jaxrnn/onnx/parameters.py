@@ -32,7 +32,7 @@ from jaxrnn.onnx.registry import Operator
 
 FLOATS = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 
-#: What PyTorch's and TensorFlow's exporters, and ``jaxrnn.export_onnx``, call scalars that were written as numbers.
+#: Names of scalars that were written as numbers, by PyTorch, TensorFlow and ``jaxrnn.export_onnx``.
 _NUMBER = re.compile(r"(val|const|scalar_tensor_default)(_\d+)*(_cast)?(_\d+)*|(.*/)?[xy]:0|(.*/)?constant(_\d+)?")
 
 

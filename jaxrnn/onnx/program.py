@@ -163,7 +163,7 @@ def _read_constant_node(node: ir.Node) -> np.ndarray | None:
     return _read_tensor(attribute.value, label) if read is None else read(attribute.value)
 
 
-#: The types of the attributes of Constant, and how they are read; None for a tensor.
+#: By attribute of Constant, the type and a function that reads the value; None for a tensor.
 _CONSTANTS: dict[str, tuple[ir.AttributeType, Callable[[Any], np.ndarray] | None]] = {
     "value": (ir.AttributeType.TENSOR, None),
     "value_float": (ir.AttributeType.FLOAT, lambda value: np.asarray(value, np.float32)),

@@ -52,9 +52,9 @@ class Movement(enum.Enum):
 
     #: Every element of the first input appears once.
     REARRANGES = "rearranges"
-    #: As `REARRANGES`, with another element type.
+    #: As `REARRANGES`, with a different element type.
     CASTS = "casts"
-    #: Elements of the first input, at most as many as the sizes of all inputs multiply to.
+    #: Elements of the first input, at most as many as the product of the sizes of all inputs.
     PICKS = "picks"
     #: Elements of the first input, any number of times.
     REPEATS = "repeats"
@@ -84,13 +84,13 @@ class Carries:
     hidden: tuple[int, int] | None = None
 
 
-#: The carries of Scan and Loop: the graph attribute ``body`` says what they are.
+#: The carries of Scan and Loop, which the graph attribute ``body`` determines.
 BODY = Carries({}, by_function=True)
 
 #: Two sizes that must be equal.
 Pair = tuple[int, int]
 #: A rule of `Traits.equal_sizes`: attributes, shapes or known values of the inputs (None if neither is known), and the
-#: numbers that stand for open dimensions.
+#: numbers that represent open dimensions.
 SizeRule = Callable[[Mapping[str, Any], Sequence[Any], typing.Collection[int]], Iterable[Pair]]
 
 

@@ -17,13 +17,13 @@ from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec, milliseconds
 from jaxrnn.version import __version__
 
-#: What a file is: a step with its state in and out, the flush after the last step, or a function without state.
+#: Kinds of files: a step with its state in and out, the flush after the last step, or a function without state.
 STEP, FLUSH, FUNCTION = "step", "flush", "function"
 
-#: The key of the facts in the metadata of a file; the keys of a few facts for simple programs begin with it.
+#: The key of the facts in the metadata of a file, and the prefix of keys of facts for simple programs.
 METADATA = "jaxrnn"
 
-#: What the facts of a file leave out: nothing of it is open in a file.
+#: Entries of a spec that are always the same in a file, and are not written.
 _SETTLED = {"batch_symbol": None, "joined": False, "constants": [], "needs_params": False}
 
 

@@ -18,7 +18,7 @@ from jaxrnn._files.messages import bytes_of
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
 from jaxrnn.onnx.limits import Limits, raised
 
-#: The repeated field that holds a type's elements where there is no ``raw_data``, and elements to an entry.
+#: By type, the repeated field for elements without ``raw_data``, and the elements in an entry.
 _TYPED_FIELDS = {
     **dict.fromkeys(("FLOAT",), ("float_data", 1)),
     **dict.fromkeys(("COMPLEX64",), ("float_data", 0.5)),
@@ -30,8 +30,8 @@ _TYPED_FIELDS = {
 }
 #: Every repeated field that may hold a tensor's elements.
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
-#: A number of external data: what Python reads as one besides (a sign, blanks, ``1_0``, digits of other scripts) other
-#: programs read otherwise or not at all.
+#: A number of external data. Python also reads signs, blanks, ``1_0`` and digits of other scripts, which other
+#: programs read differently or refuse.
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
 
@@ -157,9 +157,9 @@ def _inside(path: Path, folder: Path) -> bool:
     return path.is_relative_to(os.path.realpath(folder)) or path.is_relative_to(folder)
 
 
-#: The doc string of the dense tensors: they are not in the file, so that they cannot be written back to it.
+#: The doc string of dense tensors from sparse tensors: such tensors cannot be written back to the file.
 WRITTEN_OUT = "jaxrnn: written out of a sparse tensor"
-#: The copies of a dense tensor while it is made: as array, as bytes, in the message and in the graph.
+#: The simultaneous copies of a new dense tensor: array, bytes, message and graph.
 _COPIES = 4
 
 

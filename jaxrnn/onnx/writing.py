@@ -38,7 +38,7 @@ def write_model(
     """Write a model with new numbers in some tensors, and every other byte unchanged."""
     if source.data is None:
         raise UnsupportedError("the model is larger than the 2 GB of a protobuf message; load it with external data")
-    # A new file in a folder of its own gets the user's default permissions.
+    # A new file in a new folder has the user's default permissions.
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         scratch = Path(folder)
         created: list[Path] = []
@@ -50,7 +50,7 @@ def write_model(
             if source.folder is not None:
                 tensors = list(stored_tensors(onnx.ModelProto.FromString(source.data), source.folder))
                 external = {tensor.address for tensor in tensors}
-                # Unchanged parameters too: the data file may have changed since it was read.
+                # Also unchanged parameters: the data file may have changed since it was read.
                 named = {origins[name].address: name for name in arrays if origins[name].address in external}
                 data = {address: arrays[name] for address, name in named.items()}
                 edits = write_data(tensors, data, named, source.folder, path, scratch, created)
@@ -64,7 +64,7 @@ def write_model(
                 os.fsync(file.fileno())
             os.replace(written, path)
         except BaseException:
-            # It is gone only after it has been moved into place, and then the data files are in use.
+            # After the model was moved into place, the data files are in use.
             if written.exists():
                 for each in created:
                     each.unlink(missing_ok=True)
@@ -294,7 +294,7 @@ def _count(packed: memoryview, wire_type: int) -> int:
 
 #: The concatenated parts of a message.
 Pieces = list[bytes | memoryview]
-#: From the old content of a field to the new.
+#: A function from the old content of a field to the new content.
 Edit = Callable[[memoryview], Pieces]
 _SIZES = {FIXED64: 8, FIXED32: 4}
 

@@ -10,5 +10,5 @@ __all__ = ["REWRITES", "WRITTEN_OUT", "split_slices"]
 
 #: Patterns and the fewer nodes that replace them, by the operator of the pattern's last node.
 REWRITES = by_operator(*arrangement.REWRITES, *activations.REWRITES, *layers.REWRITES, *moves.REWRITES)
-#: The replacements of functions that ONNX has no operator for.
+#: The replacements of functions without an ONNX operator.
 WRITTEN_OUT = by_operator(*activations.WRITTEN_OUT)

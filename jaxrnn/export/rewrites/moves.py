@@ -76,7 +76,7 @@ def _after_reshaped_parts(match: Match) -> Operand | None:
     if len(shapes) != 1 or 0 in match.shape:
         return None
     (shape,) = shapes
-    # The axis of the source with as many elements in front as the axis of the result.
+    # The axis of the source with as many elements before it as the axis of the result.
     front = math.prod(match.shape[: match.root.attributes["axis"].as_int()])
     axes = [place for place in range(len(shape)) if math.prod(shape[:place]) == front]
     if not axes:

@@ -22,7 +22,7 @@ from jaxrnn.jaxprs.primitives import platforms_of
 from jaxrnn.jaxprs.scanning import scan_recognised
 from jaxrnn.streaming.associative import scan_parts
 
-#: Primitives that only call a function, and the parameter that holds the function.
+#: Primitives that only call a function, and the parameter with the function.
 _CALLS = {
     **CALLS,
     "checkpoint": "jaxpr",

@@ -35,7 +35,7 @@ _OPERATORS: dict[type, tuple[str, tuple[Any, ...]]] = {
 }
 #: Activations that ONNX Runtime computes incorrectly: the first overflows, the second differs at its threshold.
 _DIFFERENT = {"Softplus", "ThresholdedRelu"}
-#: The types that engines have layers for.
+#: The types of layers in engines.
 _TYPES = (np.float16, np.float32)
 
 

@@ -43,7 +43,7 @@ def _free(x: Operand, taken: Sequence[int]) -> list[int]:
     return [axis for axis in range(len(shape_of(x))) if axis not in taken]
 
 
-#: The types that engines have convolutions for.
+#: The types of convolutions in engines.
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 #: The types that `ConvInteger` multiplies.
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))

@@ -38,7 +38,7 @@ FAMILIES = tuple(
 
 _MAPS = "maps are not supported; export the model without it (in skl2onnx, zipmap=False)"
 
-#: Operators that stay out, and why.
+#: Operators that are not implemented, with reasons.
 REFUSED = {
     ("ai.onnx.ml", "CastMap"): _MAPS,
     ("ai.onnx.ml", "DictVectorizer"): _MAPS,
@@ -46,7 +46,7 @@ REFUSED = {
     ("ai.onnx.preview.training", "Gradient"): "differentiate the model with jax.grad instead",
 }
 
-#: Operators of a caller, by domain and name: functions, or what `registry.since` makes of functions and traits.
+#: Operators of a caller, by domain and name: functions, or entries of `registry.since`.
 OwnOperators = Mapping[tuple[str, str], Callable[..., Any] | Versions]
 
 

@@ -91,7 +91,7 @@ def divide(a: Value, b: Value) -> Value:
         return a // b  # sizes are not negative, so the floor is the truncation
     if np.any(b == 0):
         raise ZeroDivisionError("integer division by zero")
-    # Not by absolute values: the least integer has none.
+    # Not by absolute values: the least integer has no absolute value.
     floor, rest = np.divmod(a, b)
     return (floor + ((rest != 0) & ((a < 0) != (b < 0)))).astype(a.dtype)
 

@@ -21,7 +21,7 @@ from jaxrnn.onnx.operators.types import numpy_dtype, rounded, wide_type, widest
 from jaxrnn.onnx.registry import Versions, earlier, since
 from jaxrnn.onnx.values import Value, describe, traced
 
-#: The values of ``qk_matmul_output_mode``: what the fourth output holds.
+#: The values of ``qk_matmul_output_mode``, the content of the fourth output.
 RAW, CAPPED, BIASED, PROBABILITIES = range(4)
 
 

@@ -139,7 +139,7 @@ def cumulative(function: str):
         x = traced(x)
         (along,) = axes_of([int(axis.reshape(()))], x.ndim)
         if exclusive:
-            # Shift by one frame: the neutral element comes in, the last frame drops out.
+            # Shift by one frame: the neutral element enters, and the last frame leaves.
             neutral = np.asarray(1 if function == "cumprod" else 0, dtype_of(x))
             pads = [(0, 0, 0)] * x.ndim
             pads[along] = (-1, 1, 0) if reverse else (1, -1, 0)

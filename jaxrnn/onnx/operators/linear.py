@@ -38,7 +38,7 @@ def _biased(y: jax.Array, b: Value) -> jax.Array:
 
 def _convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=None, *, numbers=None):
     """Convolve in the layout ``numbers``, by default NCHW and OIHW."""
-    # Low-precision operands give a low-precision result: JAX cannot transpose a convolution of two types. With one
+    # Low-precision operands need a low-precision result: JAX cannot transpose a convolution of two types. With one
     # filter for each channel they keep their type, as in depthwise ones.
     left, right = (x, w) if group > 1 and w.shape[1] == 1 else product_operands(x, w)
     spread = input_dilation or (1,) * len(pads)

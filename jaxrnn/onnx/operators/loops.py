@@ -52,7 +52,7 @@ def loop_with(label: str, bound: int | None) -> Callable[..., list[Value]]:
     return bounded
 
 
-#: The trip, whether the condition holds, and what is carried.
+#: The trip, the condition, and the carried values.
 _State = tuple[jax.Array, jax.Array, tuple[Value, ...]]
 
 
@@ -120,8 +120,8 @@ class _Loop:
                     f"must not depend on the trip ({error or 'a carried value changes its type'}); call apply on "
                     "arrays of known length"
                 ) from error
-            # A shape or a position depends on the trip, or what is carried changes its type: every trip is a
-            # computation of its own.
+            # A shape or a position depends on the trip, or a carried value changes its type: every trip is a separate
+            # computation.
             return self._in_python(np.asarray(trips), None)
 
     def _as_layers(self, walk: TimeLoop) -> list[Value] | None:
@@ -159,7 +159,7 @@ class _Loop:
         try:
             return _AbstractTrip(self.carried, self.body).never_ends
         except StaticValueError:
-            return False  # a loop that is computed trip by trip in Python may end by itself
+            return False  # a loop that runs trip by trip in Python may end
 
     def _start(self) -> _State:
         """Return the state before the first trip of a loop of unknown length. The carry must keep its type."""
@@ -213,7 +213,7 @@ class _Loop:
         def scan() -> _State:
             return in_chunks(functools.partial(varying.scan, trip), start, trips)[0]
 
-        # A loop without trips must not run its first one either.
+        # A loop without trips must not run a first trip.
         last = varying.cond(self._is_unfinished(start), scan, lambda: start)
         values = list(last[2])
         if enough:
@@ -239,7 +239,7 @@ class _AbstractTrip:
         start = all_traced(carried)
 
         def trip(state: tuple[Value, ...], index: Value) -> tuple[Value, ...]:
-            # The condition goes in as a known True. It comes out known unless the body computes it from data.
+            # The condition enters as a known True, and stays known unless the body computes the condition from data.
             go_on, *outputs = body(index, np.asarray(True), *state)
             self.never_ends = is_known(go_on) and bool(np.asarray(go_on).reshape(()))
             return all_traced(outputs)

@@ -167,7 +167,7 @@ OPERATORS = {
     "GroupNormalization": since(group_normalization_18, 18) | since(group_normalization, 21),
     "InstanceNormalization": since(instance_normalization, 6, 22),
     "LRN": since(local_response, 1, 13),
-    # ONNX Runtime had it in this domain before ONNX did, and exporters wrote it.
+    # ONNX Runtime had this operator in this domain before ONNX, and exporters wrote it.
     "LayerNormalization": bounded(layer_normalization, 1, 17),
     "LpNormalization": since(lp_normalization, 1, 22),
     "MeanVarianceNormalization": since(mean_variance_normalization, 9, 13),

@@ -21,7 +21,7 @@ from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.registry import earlier, since
 from jaxrnn.onnx.values import Value, is_known, traced
 
-#: The regions to compute at once: each holds a copy of the elements that it reads.
+#: The regions to compute at once; each copies the elements that it reads.
 _AT_ONCE = 64
 
 

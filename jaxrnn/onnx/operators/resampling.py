@@ -20,7 +20,7 @@ from jax import lax
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.types import wide_type
 
-#: Up to this number of taps are gathered one by one, which XLA fuses best.
+#: Up to this number, taps are gathered one by one, which XLA fuses best.
 _SEPARATE = 4
 
 
@@ -116,7 +116,7 @@ class _Neighbours:
         if isinstance(size, int):
             begin = int(offset) - self.first
             return lax.slice_in_dim(self.padded, begin, begin + size, axis=self.axis)
-        # One step at a time: at the end, whose index is symbolic, the nearer neighbour is the last element.
+        # One step at a time: at the end, at a symbolic index, the nearer neighbour is the last element.
         step = 1 if offset > 0 else -1
         nearer = self[offset - step]
         if step not in self.exists:
@@ -168,7 +168,7 @@ def _take(x: Any, index: np.ndarray, axis: int) -> Any:
     return x.at[(slice(None),) * axis + (index.astype(np.int32),)].get(mode="promise_in_bounds")
 
 
-#: Rules whose positions are the same within every element of the input, so that no size is needed.
+#: Rules with equal positions within every element of the input, so that no size is needed.
 SHIFT_INVARIANT = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn")
 
 
@@ -213,7 +213,7 @@ def positions(axis: Rescaling, coordinates: str) -> np.ndarray:
     """Return the input position, in elements, of every output element, ``float64[out]``."""
     current().check((axis.out,), np.float64, constant=True)
     i = np.arange(axis.out, dtype=np.float64)
-    # Products of whole numbers and one division, so that halves come out as halves.
+    # Products of integers and a single division, so that halves are exact.
     p, q = float(axis.scale.numerator), float(axis.scale.denominator)
     centred = (2 * i + 1) * q / (2 * p) - 0.5
     last = axis.size - 1
@@ -230,7 +230,7 @@ def positions(axis: Rescaling, coordinates: str) -> np.ndarray:
         case "tf_half_pixel_for_nn":
             return (i + 0.5) * q / p
         case "align_corners":
-            # The last element of an output of fractional width, as ONNX's own cases have it.
+            # The last element of an output of fractional width, as in ONNX's test cases.
             return i * last * q / (axis.size * p - q) if axis.out > 1 else 0 * i
         case "tf_crop_and_resize":
             start, end = axis.region

@@ -118,7 +118,7 @@ def _scaled(size: Any, scale: Fraction, float_scale: Any) -> Any:
     if scale.denominator == 1:
         return size * scale.numerator
     if isinstance(size, int):
-        # In float32, as ONNX's inference of shapes has it: 10 times 0.7 is 7.
+        # In float32, as in ONNX's shape inference: 10 times 0.7 is 7.
         return int(np.floor(np.float32(size) * np.float32(float_scale)))
     if scale.numerator == 1:
         return size // scale.denominator

@@ -60,7 +60,7 @@ def sample(image: Any, axes: Sequence[Taps]) -> Any:
         weight = (weight[..., None] * taps.weight[:, None]).reshape(places, count)
     elements = image.reshape(math.prod(sizes), channels).at[index].get(mode="promise_in_bounds")
     weight = weight[..., None].astype(elements.dtype)
-    # An element without weight does not count, even where it is infinite.
+    # An element of weight 0 does not count, even if infinite.
     return jnp.sum(jnp.where(weight == 0, jnp.zeros((), elements.dtype), elements * weight), 1)
 
 
@@ -127,11 +127,11 @@ def _grid_taps(place: Any, size: Any, corners: bool, mode: str, padding: str) ->
         place = jnp.round(place)  # halves to the even one
     outside = (place < low) | (place > high)
     if padding == "border" and mode != "cubic":
-        # Cubic interpolation repeats the border's elements instead, so that it approaches them smoothly.
+        # Cubic interpolation repeats the elements at the border instead, for smooth transitions.
         place = jnp.where(outside, jnp.clip(place, 0, length - 1), place)
     elif padding == "reflection":
         place = jnp.where(outside, _reflected(place, low, high), place)
-    # A place far outside gets the index of one just outside, which an integer can hold.
+    # Clamp places far outside to an index just outside, which fits into an integer.
     base = jnp.floor(place)
     part = place - base
     base = jnp.clip(base, -3, length + 2).astype(jnp.int32)
@@ -266,7 +266,7 @@ def col2im(x: Value, image_shape: Static, block_shape: Static, **geometry: Any) 
         )
     y = x.reshape(x.shape[0], x.shape[1] // math.prod(kernel), *kernel, *counts)
     for axis in range(rank):
-        # The blocks' axis of this step is always the first, for the one before has gone.
+        # The axis of blocks is always the first axis, because each step removes its own.
         stride, dilation, low = windows.strides[axis], windows.dilations[axis], windows.pads[axis][0]
         y = _folded(y, 2, 2 + rank, stride, dilation, low, image[axis])
     return y

@@ -115,7 +115,7 @@ def _clamp(bound: Any, size: Any, low: Any, high: Any) -> Any:
     """Return a slice bound as an index in ``[low, high]``; negative bounds count from the end."""
     if isinstance(bound, int) and abs(bound) >= _BEYOND and not isinstance(size, int):
         return high if bound > 0 else low  # beyond any size, and not comparable with a symbol
-    # Whether a symbolic bound is negative may be inconclusive; JAX's error then names the constraint that is missing.
+    # JAX may not know the sign of a symbolic bound; JAX's error then names the missing constraint.
     bound = bound + size if bound < 0 else bound
     return min_dim(max_dim(bound, low), high)
 

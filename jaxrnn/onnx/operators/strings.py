@@ -97,7 +97,7 @@ def _matcher(pattern: str) -> Callable[[str], Any]:
         raise ValueError(f"the pattern {pattern!r} cannot be read: {error}") from error
 
 
-#: What RE2 does not have: back references and lookaround.
+#: Syntax that RE2 lacks: back references and lookaround.
 _NOT_IN_RE2 = re.compile(r"(?<!\\)(?:\\\\)*(?:\\[1-9]|\(\?(?:[=!]|<[=!]|P=|\())")
 
 _POSIX_CLASSES = {
@@ -200,7 +200,7 @@ def _occurrences(rows: jax.Array, length: int, step: int, grams: Mapping[tuple[i
     return jnp.zeros((rows.shape[0], size), jnp.int32).at[:, np.array(list(grams.values()))].add(count)
 
 
-#: The mode that Pillow is asked for.
+#: The image modes of Pillow.
 _MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
 
 

@@ -93,7 +93,7 @@ def adam(
         squares = number(beta) * squares + number(1 - beta) * gradient * gradient
         rate, time = _scalar(R, x.dtype), _scalar(T, x.dtype)
         later = jnp.maximum(time, number(1))
-        # 1 - beta ** T, without the digits that cancel where beta is near 1.
+        # 1 - beta ** T, without cancellation for beta near 1.
         gained = [-jnp.expm1(later * number(np.log(np.float64(decay)))) for decay in (alpha, beta)]
         corrected = rate * jnp.sqrt(gained[1]) / gained[0]
         x = x - jnp.where(time > 0, corrected, rate) * average / (jnp.sqrt(squares) + number(epsilon))
@@ -134,7 +134,7 @@ def negative_log_likelihood(
     each = jnp.ones((count,), wide) if weight is None else traced(weight).astype(wide)
     if each.shape != (count,):
         raise ValueError(f"the weight has shape {each.shape}, but there are {count} classes")
-    # Sums of one term or none: the log probability of other classes and of ignored samples may be -inf, and 0 * inf is
+    # Sums of at most one term: the log probability of other classes and of ignored samples may be -inf, and 0 * inf is
     # NaN.
     factor = jnp.sum(jnp.where(hot, each.reshape(classes.shape), jnp.zeros((), wide)), axis=1)
     loss = -jnp.sum(jnp.where(hot, x.astype(wide), jnp.zeros((), wide)), axis=1) * factor

@@ -26,10 +26,10 @@ _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 #: By rounding mode: the least fraction bits of a float32 that round up to the next power of two.
 _ROUNDS_UP_FROM = {"up": 1, "nearest": 0x400000, "down": 0x800000}
 
-#: What Cast calls the floats that are no numbers.
+#: Cast's spelling of infinities and NaN.
 _SPECIAL = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
 
-#: Types that ONNX knows and XLA does not.
+#: Types of ONNX that XLA lacks.
 _WITHOUT_XLA = frozenset((ir.DataType.FLOAT6E2M3, ir.DataType.FLOAT6E3M2))
 
 
@@ -68,7 +68,7 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
         if dtype_of(x).itemsize == 1:
             x = x.astype(np.float32)  # XLA reads the numbers of a float4 as if they were larger
         if bit_width(dtype) < 8:
-            # A value out of range loses its high bits, as between integers; XLA would clamp it.
+            # A value out of range loses its high bits, as between integers; XLA would clamp.
             return x.astype(np.int32).astype(dtype)
         if isinstance(x, np.ndarray):
             return _truncated(x, dtype)
@@ -78,7 +78,7 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
 def _truncated(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Convert floats to integers as XLA does: clamp to the range, NaN to 0. NumPy defines neither case."""
     info, whole = np.iinfo(dtype), np.trunc(x.astype(np.float64))
-    # The largest integer of 64 bits is no float64, the power of two above it is.
+    # float64 cannot represent the largest 64-bit integer, but the power of two above.
     below, above = whole < float(info.min), whole >= 2.0 ** (info.bits - (info.min < 0))
     inside = np.where(below | above | np.isnan(whole), 0, whole).astype(dtype)
     return np.where(below, dtype.type(info.min), np.where(above, dtype.type(info.max), inside))
@@ -201,7 +201,7 @@ def widest(*dtypes: Any) -> np.dtype:
     return max(map(wide_type, dtypes), key=lambda dtype: dtype.itemsize)
 
 
-#: A constant of at most this many elements stays a NumPy array; a larger one is made by XLA when it is needed.
+#: A constant of at most this many elements stays a NumPy array; XLA creates larger constants when needed.
 MAX_STATIC_ELEMENTS = 1024
 
 

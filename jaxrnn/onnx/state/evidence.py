@@ -205,7 +205,7 @@ def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, floa
     assert target.ids is not None
     target_ids = target.ids.ravel()
     mask, distance, labels = np.zeros(target_ids.size, bool), 0.0, set[str]()
-    # The smallest ones: a larger one joins parts of the state.
+    # The smallest first: a larger concatenation joins parts of the state.
     for label, join in sorted(flow.joins, key=lambda each: np.prod(each[1].shape or ())):
         if source not in join.codes or join.ids is None or join.shape is None:
             continue
@@ -213,7 +213,7 @@ def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, floa
         copies = np.flatnonzero(grades(codes) == COPY)
         if copies.size in (0, ids.size):
             continue
-        old = np.full(target_ids.size, -1)  # where the join holds the source's element at each position
+        old = np.full(target_ids.size, -1)  # the place in the join of the source's element at each position
         old[positions(codes)[copies]] = copies
         order = np.argsort(ids, kind="stable")
         new = order[np.minimum(np.searchsorted(ids[order], target_ids), ids.size - 1)]  # and the target's element
@@ -231,12 +231,12 @@ def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, floa
 
 #: Words that only distinguish an input from an output.
 _SIDES = {"in", "input", "inputs", "out", "output", "outputs", "arg", "args", "onnx", "tensor"}
-#: Words for the time of a value. They name a value only if the name has no other word.
+#: Words for the time of a value. Such words identify a value only if the name has no other word.
 _WHEN = {
     *("init", "initial", "old", "past", "prev", "previous", "cur", "current"),
     *("new", "next", "present", "updated", "update", "final", "last"),
 }
-#: Letters for the same, which may also mean something else.
+#: Letters for the same, which may have other meanings.
 _LETTERS = {"i", "t", "o", "n"}
 #: PyTorch's names for final states.
 _FINAL = {"hn": "h", "cn": "c"}

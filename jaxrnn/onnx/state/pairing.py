@@ -104,7 +104,7 @@ class Pairing:
         if doubtful and left - {edge.source for edge in doubtful}:
             raise self._incomplete([*doubtful, *certain])
         if not left and len(self._data()) == 1:
-            return  # what is left is data, because a step has some
+            return  # the remaining input is data, because a step has data
         if not left and certain:
             raise self._incomplete(certain)
         if len({edge.source for edge in doubtful}) > 1:

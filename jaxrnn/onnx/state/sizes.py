@@ -126,7 +126,7 @@ def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, operan
 #: Sizes to try for open dimensions until the graph accepts them; the first one is long enough for loops to be loops.
 _SIZES = (16, 64, 256, 512, 1024, 4096)
 _BATCH_SIZE = 2
-#: What the numbers of a second trial are larger by.
+#: The difference between the numbers of the first and a second trial.
 _APART = 37
 
 
@@ -149,7 +149,7 @@ class Probe:
     ):
         self._program, self._static = program, static
         self.symbols = list(dict.fromkeys(s for info in inputs for s in info.shape or () if isinstance(s, str)))
-        #: The sizes that bound inputs have where a file leaves a dimension open.
+        #: The sizes of bound inputs along open dimensions of the file.
         self._bound: dict[str, int] = {}
         self.equations = Sizes(self.symbols)
         self._solved: tuple[DataFlow, dict[int, str]] | None = None
@@ -174,7 +174,7 @@ class Probe:
         """Solve the equations, and return a size that all dimensions can have together."""
         if not self.symbols or self._solves(_SIZES[0], False):
             return _SIZES[0]
-        # Windows and loops want some length, and some graphs a multiple.
+        # Windows and loops need some length, and some graphs a multiple.
         accepted = next((size for size in _SIZES if self._accepts(dict.fromkeys(self.symbols, size))), None)
         for size, spread in itertools.product(_SIZES[::2] if accepted is None else (accepted,), (False, True)):
             if self._solves(size, spread):
@@ -186,7 +186,7 @@ class Probe:
         self._solved = solve(
             self.equations, size, spread, lambda sizes: follow(self._program, sizes, self._static, None, strict=True)
         )
-        # A size that only happened to be a constant, such as four times another one, is another one with other numbers.
+        # A size that was a constant by accident, such as four times another size, differs with other numbers.
         again = self.equations.distinct(2 * size if spread else size + _APART, spread)
         if self._solved is not None and self._accepts(self.equations.numbers(again)):
             return True

@@ -120,7 +120,7 @@ class _Trace:
         flow = next(followed)
         if flow.deps or flow.ids is not None:
             return flow
-        return dataclasses.replace(flow, ids=np.zeros(flow.shape or (), np.int64))  # of parameters alone
+        return dataclasses.replace(flow, ids=np.zeros(flow.shape or (), np.int64))  # depends only on parameters
 
     def _call(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
         try:
@@ -144,7 +144,7 @@ class _Trace:
     def _outputs(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
         if any(isinstance(value, _Lost) for value in inputs):
             error = NodeError("an input is unknown")
-            error.located = True  # nothing can be said of it
+            error.located = True  # the node is not known
             raise error
         if not node.blocks and all(map(is_known, jax.tree.leaves(list(inputs)))):
             with jax.ensure_compile_time_eval():
@@ -153,7 +153,7 @@ class _Trace:
             return call(node, inputs, scope)
         except LimitError:
             raise
-        except Exception:  # a shape may depend on what is computed, which compiles a program for each operation
+        except Exception:  # a shape may depend on computed values, and computing compiles a program for each operation
             with _computing():
                 return call(node, inputs, scope)
 

@@ -21,7 +21,7 @@ from jaxrnn.onnx.registry import Movement, Traits
 #: Narrower integers may wrap around.
 _LEAST_BYTES = 4
 
-#: How a value changes from trip to trip: not at all; by the same amount in every trip, if it is a number; otherwise.
+#: How a value changes between trips: not at all; by a constant amount, if it is a number; in any other way.
 FIXED, STEADY, FREE = "fixed", "steady", "free"
 
 
@@ -68,7 +68,7 @@ class LoopBody:
                 self.counters[place] = step
         sorted_out = {*self.fixed, *self.growing, *self.counters}
         self.carried = tuple(place for place in range(len(slots)) if place not in sorted_out)
-        # A cache of the instance: one of the class would keep every loop alive.
+        # A cache of the instance: a cache of the class would keep every loop alive.
         self.change = functools.cache(self._change)
 
     def origin(self, value: ir.Value) -> ir.Value:
@@ -80,7 +80,7 @@ class LoopBody:
         if value is self.trip:
             return STEADY
         if value is self.condition:
-            return FIXED  # a body runs only while it holds
+            return FIXED  # a body runs only while the condition is true
         if value in self.slots:
             place = self.slots.index(value)
             return FIXED if place in self.fixed else STEADY if place in self.counters else FREE

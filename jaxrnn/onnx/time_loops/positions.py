@@ -35,7 +35,7 @@ class Positions:
 
     def __init__(self, body: Subgraph, carried: Sequence[Value]):
         self.graph, self.carried = body, tuple(carried)
-        # A cache of the instance: one of the class would keep every loop, with its tracers, alive.
+        # A cache of the instance: a cache of the class would keep every loop, with its tracers, alive.
         self.known = functools.cache(self._known)
         start = [value if is_static(value) else None for value in carried]
         self.body = LoopBody(body.block, self._outside, start)
@@ -133,7 +133,7 @@ class Condition:
         if None in counts:
             return None
         if isinstance(started, symbols.Claim):
-            # The condition of the first trip must be that of all others.
+            # The condition of the first trip must equal the condition of all other trips.
             before = [line.first - line.slope for line in claims]
             if not all(any(_equal(each, other) for other in before) for each in started.below_zero):
                 return None

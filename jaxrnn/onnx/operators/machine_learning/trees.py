@@ -206,7 +206,7 @@ def tree_ensemble_classifier(
     one_of_two = labels.size == 2 and len(set(class_ids)) == 1
     share = bool(np.all(weights >= 0))
     if one_of_two and class_ids[0] == 0 and base.size < 2:
-        # Votes for one class score the second one, as shares of 1 where no weight is negative.
+        # Votes for one class are scores of the second class, as shares of 1 if no weight is negative.
         score = (total[:, :1] + base if base.size else total[:, :1]).astype(jnp.float32)
         second = score[:, 0] > (0.5 if share else 0)
         scores = of_two(score, post_transform, share=share)

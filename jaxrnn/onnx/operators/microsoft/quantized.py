@@ -234,7 +234,7 @@ def _run(
     reverse: bool,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     """Run one direction: outputs ``[time, batch, hidden]`` and the last carry."""
-    # The product with the hidden state is computed here, so the cell gets a hidden state of no units.
+    # The product with the hidden state is computed here, so the cell's hidden state has no units.
     nothing = jnp.zeros((0, projected.shape[-1]), projected.dtype)
 
     def next_carry(carry: Any, h: jax.Array, gates: jax.Array) -> tuple[jax.Array, ...]:
@@ -250,7 +250,7 @@ def _run(
         return y, final
 
     def step_where(state: Any, frame: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
-        # The range of a step is that of the previous outputs: a sequence that has ended adds zeros, not its last state.
+        # The range is taken over the previous outputs: an ended sequence adds zeros, and not its last state.
         carry, before = state
         gates, here = frame
         new = next_carry(carry, before, gates)
@@ -259,7 +259,7 @@ def _run(
 
     frames = jnp.arange(projected.shape[0], dtype=lengths.dtype)[:, None]
     exists = frames < lengths[None, :]
-    # All sequences begin in the first step, also those that are read from their ends.
+    # All sequences begin in the first step, also sequences that are read from the end.
     order = jnp.where(exists & reverse, lengths[None, :] - 1 - frames, frames)[..., None]
     turned = jnp.take_along_axis(projected, order, 0)
     (final, _), y = varying.scan(step_where, (initial, initial[0]), (turned, exists[..., None]))
@@ -330,7 +330,7 @@ _CARRIES = Carries({"h": (5, 1), "c": (6, 2)}, by_function=True, weights=(1, 2, 
 
 
 OPERATORS: dict[str, Versions] = {
-    # This domain had both for 16 bits before ONNX did.
+    # This domain had 16-bit versions before ONNX.
     "com.microsoft::DequantizeLinear": since(earlier(dequantize_linear, "block_size", "output_dtype"), 1),
     "com.microsoft::DynamicQuantizeMatMul": since(dynamic_quantize_matmul, 1),
     "com.microsoft::MatMulIntegerToFloat": since(matmul_integer_to_float, 1),
