@@ -125,7 +125,7 @@ FILES = {
     "an input that is not there": (model(ADD, inputs=[X]), ["'weight'"]),
     "an attribute that holds nothing": (
         edited(model(node("ConstantOfShape", ["x"])), lambda p: p.graph.node[0].attribute.add(name="value", type=4)),
-        ["'n'", "'value'", "TENSOR", "holds none"],
+        ["'n'", "'value'", "TENSOR", "no value"],
     ),
     "an attribute of no type": (
         edited(model(RELU), lambda p: p.graph.node[0].attribute.add(name="alpha")),
@@ -213,9 +213,9 @@ def branching_on_no_attribute():
 @pytest.mark.parametrize(
     ("proto", "words"),
     [
-        (referring(inside=False), "'alpha' takes its value from an attribute 'slope'.* in no function"),
-        (referring(name="steep"), "'alpha' takes its value from an attribute 'steep'.* declares slope"),
-        (branching_on_no_attribute(), "_branch: node 'n' .*'alpha'.* in no function"),
+        (referring(inside=False), "'alpha' refers to the attribute 'slope'.* not inside a function"),
+        (referring(name="steep"), "'alpha' refers to the attribute 'steep'.* declares slope"),
+        (branching_on_no_attribute(), "_branch: node 'n' .*'alpha'.* not inside a function"),
     ],
 )
 def test_attributes_that_refer_to_nothing(proto, words):

@@ -54,9 +54,7 @@ def test_external_data_goes_along_or_is_an_error(tmp_path):
     model = jaxrnn.load(tmp_path / "m.onnx")
     data, whole = pickle.dumps(model), (tmp_path / "w.bin").read_bytes()
     (tmp_path / "w.bin").write_bytes(whole[::-1])
-    with pytest.raises(
-        jaxrnn.ModelError, match="cannot be pickled, because its external data is no longer what it was"
-    ):
+    with pytest.raises(jaxrnn.ModelError, match="cannot be pickled, because its external data has changed"):
         pickle.dumps(model)
     (tmp_path / "w.bin").unlink()
     with pytest.raises(jaxrnn.ModelError, match="cannot be pickled, because its external data cannot be read"):

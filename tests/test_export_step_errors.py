@@ -69,8 +69,8 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
         (streamed, params, {"opset": 99}, jaxrnn.UnsupportedError, "opset 99 is newer than"),
         (streamed, params, {"opset": 3}, jaxrnn.UnsupportedError, "give opset="),
         (streamed, params, {"opset": "17"}, jaxrnn.InputError, "opset must be a whole number"),
-        (streamed, params, {"flush": "./step.onnx"}, jaxrnn.InputError, "are one file"),
-        (streamed, params, {"flush": "step.first_state.npz"}, jaxrnn.InputError, "are one file"),
+        (streamed, params, {"flush": "./step.onnx"}, jaxrnn.InputError, "are the same file"),
+        (streamed, params, {"flush": "step.first_state.npz"}, jaxrnn.InputError, "are the same file"),
         (streamed, params, {"flush": "no/flush.onnx"}, jaxrnn.InputError, "no folder no"),
         (array, None, {}, jaxrnn.InputError, "takes PyTreeDef.*one dict of arrays"),
         (compiled, None, {}, jaxrnn.UnsupportedError, "contains XLA programs"),
@@ -135,7 +135,7 @@ def test_all_files_appear_or_none(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         # What ONNX refuses is a defect of the lowering, and is not written.
         patched.setattr(files.ir, "save", lambda model, path, **_: onnx.save(broken(), path))
-        with pytest.raises(jaxrnn.ModelError, match="a defect of jaxrnn; nothing was written"):
+        with pytest.raises(jaxrnn.ModelError, match="a bug in jaxrnn; nothing was written"):
             jaxrnn.export_onnx(filter_stream(other), other, paths[0])
     assert contents(tmp_path) == before
     jaxrnn.export_onnx(filter_stream(other), other, paths[0], flush=paths[1])

@@ -353,7 +353,7 @@ def test_the_command_explains_every_key():
         ({"params": "absent"}, "params: "),
         (
             {"model": {"file": "net.onnx", "dims": {"tmie": "S"}}},
-            "net.onnx: dims={'tmie': 'S'}: no input has such",
+            "net.onnx: dims={'tmie': 'S'}: no input has an open dimension of this name",
         ),
     ],
     ids=str,

@@ -145,7 +145,7 @@ def test_operators_take_the_place_of_the_packages():
     plain, own = jaxrnn.load(proto), jaxrnn.load(proto, operators={("ai.onnx", "Tanh"): cubed})
     np.testing.assert_allclose(plain({"x": X})["y"], np.tanh(X), rtol=1e-6)
     np.testing.assert_allclose(own({"x": X})["y"], X**3, rtol=1e-6)
-    with pytest.raises(InputError, match="another program"):
+    with pytest.raises(InputError, match="a different program"):
         own.apply(plain.pack(plain.params), {"x": X})
 
 
@@ -155,10 +155,10 @@ def test_operators_are_part_of_the_model():
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again({"x": X})["y"], 2 * X)
     again.apply(model.pack(model.params), {"x": X})
-    with pytest.raises(InputError, match="another program"):
+    with pytest.raises(InputError, match="a different program"):
         other.apply(model.pack(model.params), {"x": X})
     local = jaxrnn.load(proto, operators={("mine", "Doubled"): lambda x, *, times: x})
-    with pytest.raises(ModelError, match=r"cannot be pickled.*operators.*functions that a module defines"):
+    with pytest.raises(ModelError, match=r"cannot be pickled.*operators.*top level of a module"):
         pickle.dumps(local)
 
 
@@ -183,7 +183,7 @@ def test_inputs_that_must_be_known_while_tracing():
 WRONG = {
     "no pair": ({"Doubled": doubled}, r"'Doubled'.*a pair \(domain, name\)"),
     "no function": ({("mine", "A"): 3}, "mine::A: an operator is a function, not int"),
-    "any attribute": ({("mine", "A"): lambda x, **more: x}, r"mine::A: \*\*more would hide attributes"),
+    "any attribute": ({("mine", "A"): lambda x, **more: x}, r"mine::A: \*\*more would hide unknown attributes"),
     "an input with a value": ({("mine", "A"): lambda x, y=1: x}, "the input 'y' has the default 1.*keyword-only"),
     "an attribute of no kind": ({("mine", "A"): lambda x, *, y={}: x}, r"attribute 'y' has the default \{\}"),
     "no signature": ({("mine", "A"): max}, "mine::A: its signature.*cannot be read"),

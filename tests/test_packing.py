@@ -12,7 +12,7 @@ from small_models import frames_of, step_model
 import jaxrnn
 from jaxrnn import InputError
 
-ANOTHER = "packed for .*, and were given to .*another program: pack again"
+ANOTHER = "packed for .*, and .* is a different program: pack the parameters"
 
 
 def test_another_graph_with_equal_shapes_is_refused_wherever_parameters_go():
@@ -120,7 +120,7 @@ def test_a_stream_of_a_model_and_the_model_itself_are_two_programs(models):
     model = jaxrnn.load(models / "keyword_net.onnx")
     streams = model.stream(pulse=2), model.stream(pulse=2, multiple=2)
     for packed in (stream.pack(model.params) for stream in streams):
-        with pytest.raises(InputError, match=rf"the stream of .*keyword_net.onnx, and were given to .*{ANOTHER[-30:]}"):
+        with pytest.raises(InputError, match=rf"the stream of .*keyword_net.onnx, and .* is a different program"):
             model.apply(packed, {"feats": np.zeros((1, 40, 8), np.float32)})
     with pytest.raises(InputError, match=ANOTHER):
         streams[0].step(streams[1].pack(model.params), streams[0].init(), {"feats": np.zeros((1, 40, 2), np.float32)})

@@ -234,7 +234,7 @@ def test_a_model_in_steps_keeps_nothing_back(dtln):
     assert pool.state(name)["input_3"].any()
     assert pool.flush(name) == {}
     assert not pool.state(name)["input_3"].any()
-    with pytest.raises(jaxrnn.InputError, match="holds no input constant"):
+    with pytest.raises(jaxrnn.InputError, match="has no constant inputs"):
         pool.open(constants={"input_2": np.zeros(3)})
 
 

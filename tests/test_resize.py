@@ -216,7 +216,7 @@ def test_what_an_open_size_cannot_have(attributes, message):
     ("inputs", "attributes", "message"),
     [
         ({"s": scales(1, 1, 2), "z": np.array([1, 2, 6])}, {}, "not both"),
-        ({}, {}, "one of scales and sizes|must be"),
+        ({}, {}, "either scales or sizes|must be provided, but not both"),
         ({"s": scales(1, 2)}, {}, "rank of input"),
         ({"s": scales(1, 1, -2)}, {}, "greater than 0"),
         ({"s": scales(1, 1, 2)}, {"mode": "bilinear"}, "nearest, linear or cubic"),

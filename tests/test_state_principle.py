@@ -329,9 +329,11 @@ def test_many_dimensions_stay_independent():
 def test_a_size_that_nothing_reads_is_an_error():
     head, body, _ = EQUATIONS["one batch under three names"]
     graph, shapes = f"{head} {{ {body} }}", WEIGHTS
-    with pytest.raises(jaxrnn.InputError, match="the nodes need it to be 'b'"):
+    with pytest.raises(jaxrnn.InputError, match="the nodes need this dimension to be 'b'"):
         load(graph, shapes).init(dims={"b2": 5})
-    with pytest.raises(jaxrnn.InputError, match=r"no input has such an open dimension; there are: b, b2"):
+    with pytest.raises(
+        jaxrnn.InputError, match=r"no input has an open dimension of this name; the open dimensions are: b, b2"
+    ):
         load(graph, shapes, dims={"batch": 5})
     for given in (0, True, "4+b", 2.5):
         with pytest.raises(jaxrnn.InputError, match="expected a name, a size from 1 on, or a multiple"):

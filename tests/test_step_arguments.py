@@ -111,7 +111,7 @@ def test_frames_that_are_not_stacked():
     for shape, batch, recording, why in (
         ([1, "time", 4], None, (1, 6, 4), "the file leaves axis 1 open"),
         ([1, 4], None, (1, 6), "axis 1 cannot be cut into frames of 4"),
-        ([1, 4], 2, (2, 3, 4), "axis 0 is that of the streams"),
+        ([1, 4], 2, (2, 3, 4), "axis 0 is the batch of streams"),
     ):
         axes = list(range(1, len(shape) - 1))
         nodes = [
@@ -124,5 +124,5 @@ def test_frames_that_are_not_stacked():
         nodes[0].attribute.append(helper.make_attribute("noop_with_empty_axes", 1))
         model = jaxrnn.load(make_model(helper.make_graph(nodes, "sums", inputs, outputs, tensors)), state={"h": "h2"})
         axis = 0 if batch else 1
-        with pytest.raises(jaxrnn.InputError, match=f"{why}.*stack the frames along an axis of their own"):
+        with pytest.raises(jaxrnn.InputError, match=f"{why}.*stack the frames along a new axis"):
             model.scan(model.params, model.init(batch), {"x": np.ones(recording, np.float32)}, time_axis=axis)

@@ -255,7 +255,7 @@ def test_a_lifted_batch_says_what_inputs_need(models):
     frames = {"input_2": np.zeros((2, 4, 1, 1, 257), np.float32)}
     with pytest.raises(jaxrnn.InputError, match="lengths must be 4 integers"):
         model.scan(model.params, model.init(4), frames, lengths=[1, 2])
-    with pytest.raises(jaxrnn.InputError, match="recording has one axis more"):
+    with pytest.raises(jaxrnn.InputError, match="recording has an additional axis"):
         model.scan(model.params, model.init(), {"input_2": np.zeros(257, np.float32)})
 
 
@@ -305,7 +305,9 @@ def test_the_files_own_values_may_have_the_batch():
     )
     model = jaxrnn.load(proto, state={"h": "hn"})
     np.testing.assert_array_equal(model.init(4)["h"], own)
-    with pytest.raises(jaxrnn.StateError, match=r"begins 'h' with float32\[1, 4, 4\], which does not fit"):
+    with pytest.raises(
+        jaxrnn.StateError, match=r"the first value of 'h' in the file is float32\[1, 4, 4\], which does not fit"
+    ):
         model.init(3)
 
 

@@ -264,7 +264,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_text_that_is_not_utf_8(name):
-    with pytest.raises(jaxrnn.ModelError, match=r"odd.*is no text in UTF-8; the file is damaged"):
+    with pytest.raises(jaxrnn.ModelError, match=r"odd.*is not valid UTF-8; the file is damaged"):
         jaxrnn.load(damaged(DAMAGED[name]))
 
 

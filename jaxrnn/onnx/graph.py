@@ -157,7 +157,7 @@ def _check_expansion(model: ir.Model, allowed: int) -> None:
     own = sum(1 for _ in model.graph.all_nodes())
     if nodes - own > allowed:
         raise LimitError(
-            f"inlining the local functions turns {own:,} nodes into {nodes:,}, and the limit is {allowed:,} "
+            f"inlining the local functions makes {nodes:,} nodes from {own:,}, and the limit is {allowed:,} "
             f"additional nodes; {raised('nodes')}"
         )
 
