@@ -181,8 +181,8 @@ def test_an_empty_cache():
         (attention, "qkv", {"qk_matmul_output_mode": 4}, "0, 1, 2 or 3, not 4"),
         (attention, "qkv", {"scale": -1.0}, "must not be negative"),
         (attention, "qkvm", {}, "does not broadcast"),
-        (attention, "qkv-p", {}, "go together"),
-        (attention, "qkv-ppn", {}, "outside the operator"),
+        (attention, "qkv-p", {}, "must both be given, or neither"),
+        (attention, "qkv-ppn", {}, "caches outside of the operator"),
         (attention, "qk2", {}, "do not fit"),
         (attention, "3kv", {}, "cannot share"),
         (attention, "fff", {"q_num_heads": 5, "kv_num_heads": 5}, "cannot be cut into 5 heads"),
@@ -281,5 +281,5 @@ def test_swiglu_does_not_broadcast():
     a = np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)
     b = a + 1
     np.testing.assert_allclose(swiglu(a, b, alpha=0.5), a / (1 + np.exp(-0.5 * a)) * b, rtol=1e-6)
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="equal shapes"):
         swiglu(a, b[:1])

@@ -124,7 +124,7 @@ def test_scan_8_with_lengths():
 
 def test_scan_refuses_unequal_lengths():
     loaded = jaxrnn.load(scan_model([0, 0], [0, 0], 0, 0, 16))
-    with pytest.raises(jaxrnn.NodeError, match=r"'scan'.*one length, not \[3, 2\]"):
+    with pytest.raises(jaxrnn.NodeError, match=r"'scan'.*equal lengths, not \[3, 2\]"):
         loaded.apply(loaded.params, {"h0": rng_array(2, 4), "xs": rng_array(3, 2, 4), "zs": rng_array(2, 4)})
 
 
@@ -281,7 +281,7 @@ def test_branches_that_disagree_are_refused_under_jit():
     verify(if_model(shapes_differ=True), inputs, atol=1e-6, jit=False)
     loaded = jaxrnn.load(if_model(shapes_differ=True))
     with pytest.raises(
-        jaxrnn.StaticValueError, match=r"'choice'.*branches must agree.*float32\[2, 3\].*float32\[1, 3\]"
+        jaxrnn.StaticValueError, match=r"'choice'.*branches must return equal types.*float32\[2, 3\].*float32\[1, 3\]"
     ):
         jax.jit(loaded.apply)(loaded.params, inputs)
 

@@ -58,7 +58,7 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
     refused = [
         (jaxrnn.load(layers_model()), None, {"step": True}, jaxrnn.StateError, "forgets its state.* stream"),
         (model, None, {"opset": 17}, jaxrnn.InputError, "opset applies to a step.* step=True"),
-        (model, None, {"step": True, "flush": "f.onnx"}, jaxrnn.InputError, "keeps nothing back"),
+        (model, None, {"step": True, "flush": "f.onnx"}, jaxrnn.InputError, "has no frames left at the end"),
         (model, None, {"step": True, "dims": {"T": 3}}, jaxrnn.InputError, "dims gives 'T'"),
         (streamed, None, {}, jaxrnn.InputError, "give params"),
         (streamed, {"w": params["w"]}, {}, jaxrnn.InputError, "params: 'decay' is missing"),
@@ -78,7 +78,7 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
         (Stepper(after=lambda h: {}), None, {}, jaxrnn.StateError, "missing after"),
         (Stepper(lambda x: [x]), None, {}, jaxrnn.InputError, "one dict of arrays"),
         (Stepper(lambda x: {"z": x}), None, {}, jaxrnn.InputError, "'z', which its spec does not list"),
-        (Stepper(), None, {"flush": "f.onnx"}, jaxrnn.InputError, "keeps nothing back"),
+        (Stepper(), None, {"flush": "f.onnx"}, jaxrnn.InputError, "has no frames left at the end"),
         (jnp.tanh, None, {}, jaxrnn.InputError, "give example=x"),
         (jnp.tanh, None, {"example": X, "flush": "f.onnx"}, jaxrnn.InputError, "leave out flush"),
         (jnp.tanh, None, {"example": [X]}, jaxrnn.InputError, "the example of a function must be an array"),

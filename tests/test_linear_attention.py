@@ -326,7 +326,7 @@ def test_listed_among_recurrent_nodes():
         ({}, {"q_num_heads": 3}, "a multiple of kv_num_heads, not 3 and 2"),
         ({"query": (1, 5, 13)}, {}, "query has 13 features"),
         ({"query": (1, 5, 8)}, {}, "query has 2 features, but one of the key 3"),
-        ({"key": (1, 4, 6)}, {}, "one length"),
+        ({"key": (1, 4, 6)}, {}, "equal lengths"),
         ({"decay": (1, 5, 4)}, {}, "decay must have 1 or 3 features"),
         ({"beta": (1, 5, 6)}, {}, "beta must have 1 feature"),
         ({"past_state": (1, 2, 2, 3)}, {}, r"\(1, 2, 3, 2\) is expected"),

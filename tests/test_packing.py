@@ -120,7 +120,7 @@ def test_a_stream_of_a_model_and_the_model_itself_are_two_programs(models):
     model = jaxrnn.load(models / "keyword_net.onnx")
     streams = model.stream(pulse=2), model.stream(pulse=2, multiple=2)
     for packed in (stream.pack(model.params) for stream in streams):
-        with pytest.raises(InputError, match=rf"the stream of .*keyword_net.onnx, and .* is a different program"):
+        with pytest.raises(InputError, match=r"the stream of .*keyword_net.onnx, and .* is a different program"):
             model.apply(packed, {"feats": np.zeros((1, 40, 8), np.float32)})
     with pytest.raises(InputError, match=ANOTHER):
         streams[0].step(streams[1].pack(model.params), streams[0].init(), {"feats": np.zeros((1, 40, 2), np.float32)})

@@ -256,7 +256,7 @@ def test_quantized_lstm_as_scan(direction):
     [
         ({"s": np.ones(5, np.float32)}, {}, "axis 1 has size 4"),
         ({"s": np.ones((3, 3), np.float32)}, {"block_size": 2}, "blocks of 2"),
-        ({"s": np.ones(4, np.float32), "z": np.zeros(3, np.uint8)}, {}, "one shape"),
+        ({"s": np.ones(4, np.float32), "z": np.zeros(3, np.uint8)}, {}, "equal shapes"),
         ({"s": np.float32(1), "z": np.uint8(0)}, {"output_dtype": TensorProto.INT8}, "output_dtype"),
         ({"s": np.float32(1)}, {"output_dtype": TensorProto.FLOAT6E2M3}, "FLOAT6E2M3"),
     ],
