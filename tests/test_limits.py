@@ -357,7 +357,7 @@ def test_depth():
     for call in (deep.apply, jax.jit(deep.apply)):
         np.testing.assert_array_equal(call(deep.params, {"x": x, "c": yes})["y12"], -x)
     for proto in (nested(13), nested(20), nested_in_place(100), nested(20, in_functions=True)):
-        with pytest.raises(jaxrnn.ModelError, match="nested deeper than"):
+        with pytest.raises(jaxrnn.ModelError, match="deeper than 12 levels"):
             jaxrnn.load(proto)
     with pytest.raises(jaxrnn.LimitError, match="evaluations"):  # each level is traced more than once
         jaxrnn.load(looped(2, depth=10), limits=SMALL)(x=x)
