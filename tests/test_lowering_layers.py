@@ -134,7 +134,7 @@ def test_refusals():
 def test_random_numbers():
     """Those of a known key are constants; others are refused."""
     verify_lowering(lambda x: x + jax.random.normal(jax.random.key(1), (3,), jnp.float32), np.float32([1, 2, 3]))
-    with pytest.raises(UnsupportedError, match="draw them outside"):
+    with pytest.raises(UnsupportedError, match="draw the numbers outside"):
         lowered(lambda seed: jax.random.normal(jax.random.key(seed), (3,), jnp.float32), np.int32(3))
 
 
