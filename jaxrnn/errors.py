@@ -1,4 +1,4 @@
-"""The errors that jaxrnn raises: one family, so that a caller can catch all of them or one kind."""
+"""The errors of jaxrnn: one family, so that a caller can catch all errors or one kind."""
 
 from __future__ import annotations
 
@@ -29,76 +29,76 @@ def __dir__() -> list[str]:
 
 
 class JaxrnnError(Exception):
-    """Base of every error that jaxrnn raises on purpose."""
+    """Base class of all errors that jaxrnn raises on purpose."""
 
-    #: Whether the message already says which node of the graph it is about.
+    #: True if the message names the node of the graph.
     located: bool = False
-    #: The node, and of its operands the arrays that are known while tracing, or the shapes.
+    #: The node, and its operands: known arrays, or shapes of traced arrays.
     node: Any = None
     operands: tuple[Any, ...] = ()
 
 
 class ModelError(JaxrnnError, ValueError):
-    """The file is not a model that can be run: malformed, inconsistent or unsafe."""
+    """A file that is malformed, inconsistent or unsafe, so that it cannot run as a model."""
 
 
 class UnsupportedError(JaxrnnError, NotImplementedError):
-    """The model is valid ONNX, but uses something that jaxrnn does not implement."""
+    """A valid ONNX model with a feature that jaxrnn does not implement."""
 
 
 class LimitError(ModelError):
-    """The file asks for more memory or work than it may; the message names the limit and what raises it."""
+    """A file that needs more memory or work than allowed; the message names the limit and how to raise it."""
 
 
 class InputError(JaxrnnError, ValueError):
-    """An argument of a call does not fit the model: a wrong name, dtype, rank or dimension."""
+    """An argument that does not fit the model, by name, dtype, rank or dimension."""
 
 
 class NodeError(JaxrnnError, ValueError):
-    """Evaluating one node of the graph failed; the message names the node and its operands.
+    """A failed evaluation of a node; the message names the node and its operands.
 
     Attributes:
-        place: the node and its operands, as the message begins; empty where that is not known.
+        place: the node and its operands, the beginning of the message; empty if unknown.
     """
 
     place: str = ""
 
 
 class StaticValueError(NodeError):
-    """A value that shapes the computation depends on data that is not known while tracing."""
+    """A value that the trace needs, such as a shape, but that depends on data."""
 
 
 class StateError(JaxrnnError, ValueError):
-    """What a model's state is cannot be decided, or what was given does not fit it."""
+    """A state that is ambiguous, that a model forgets, or that does not fit."""
 
 
 class StreamError(JaxrnnError, ValueError):
-    """A function cannot be turned into a streaming one, or a pulse does not fit it."""
+    """A function that cannot be streamed, or a pulse that does not fit."""
 
 
 class TrainingError(JaxrnnError, RuntimeError):
-    """A training cannot begin, go on or be resumed; the message says where it stopped and what is kept."""
+    """A training run that cannot begin, continue or resume; the message names the last step and the kept files."""
 
 
 class StoreError(JaxrnnError):
-    """A store of objects cannot be reached or refuses, so that nothing is known of what it holds."""
+    """An object store that is unreachable or denies access, so that its content is unknown."""
 
 
 class MissingPackageError(JaxrnnError, ImportError):
-    """An optional package is needed for this and is not installed."""
+    """A missing optional package."""
 
 
 @contextlib.contextmanager
 def optional_package(package: str | None, purpose: str, *extras: str) -> Iterator[None]:
-    """Wraps the import of a package that the core does without.
+    """Wrap the import of an optional package.
 
     Args:
-        package: as pip knows it; None for the one that is missing, where there are several.
-        purpose: what it is needed for.
-        extras: of jaxrnn, each of which installs it; none where the package is to be installed by itself.
+        package: the name on PyPI; None for the name of the missing module.
+        purpose: the feature that needs the package, for the message.
+        extras: the extras of jaxrnn that install the package; empty to install the package directly.
 
     Raises:
-        MissingPackageError: it cannot be imported; says how to install it.
+        MissingPackageError: the import fails; the message shows how to install the package.
     """
     try:
         yield
@@ -108,7 +108,7 @@ def optional_package(package: str | None, purpose: str, *extras: str) -> Iterato
 
 
 def is_count(value: Any, least: int = 0) -> bool:
-    """Whether a value is a whole number that is large enough; True and False are none."""
+    """Return True for an integer, not a boolean, of at least ``least``."""
     try:
         return not isinstance(value, bool) and operator.index(value) >= least
     except TypeError:
@@ -116,10 +116,10 @@ def is_count(value: Any, least: int = 0) -> bool:
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
-    """A whole number that is large enough.
+    """Return a value as an ``int``.
 
     Raises:
-        InputError: it is not one.
+        InputError: the value is not an integer of at least ``least``.
     """
     if not is_count(value, least):
         raise InputError(f"{name} must be a whole number from {least} on, not {value!r}")

@@ -1,8 +1,8 @@
-"""The scale-invariant signal-to-distortion ratio: its energies, of whole signals or of sums, in NumPy and in JAX.
+"""The scale-invariant signal-to-distortion ratio and its energies, for NumPy and JAX arrays.
 
-An estimate is split into its projection on the reference and the rest; the ratio is that of their energies. Source: Le
-Roux, Wisdom, Erdogan and Hershey, "SDR - half-baked or well done?", ICASSP 2019, equation 5. The paper assumes signals
-without a mean; who calls these takes it off.
+The ratio compares the energy of an estimate's projection on the reference with the energy of the rest. Source: Le Roux,
+Wisdom, Erdogan and Hershey, "SDR - half-baked or well done?", ICASSP 2019, equation 5. The paper assumes zero-mean
+signals, so callers subtract the mean.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 
 def inner(x: Any, y: Any) -> Any:
-    """The sum of products of two arrays; of complex numbers, of their real and of their imaginary parts."""
+    """Return the real part of the inner product of two arrays."""
     return (x * y.conj()).real.sum()
 
 
 def energies_of_sums(scale: Any, reference: Any, difference: Any, cross: Any) -> tuple[Any, Any]:
-    """The energies of the signal and of the distortion in an estimate, ``scale * reference + difference``.
+    """Return the energies of signal and distortion in the estimate ``scale * reference + difference``.
 
-    They are the same whatever the scale; the smaller the difference, the fewer digits are lost.
+    Mathematically, the result does not depend on how the estimate is split. A small difference loses the fewest digits.
 
     Args:
         scale: any number.
@@ -33,11 +33,11 @@ def energies_of_sums(scale: Any, reference: Any, difference: Any, cross: Any) ->
 
 
 def energies(estimate: Any, reference: Any) -> tuple[Any, Any]:
-    """The energies of the signal and of the distortion in an estimate.
+    """Return the energies of signal and distortion in an estimate.
 
     Args:
-        estimate: any array of floats, or of complex numbers, of NumPy or JAX.
-        reference: another of its shape and type, which is not zero everywhere.
+        estimate: a NumPy or JAX array of real or complex floats.
+        reference: a nonzero array of equal shape and dtype.
     """
     energy = inner(reference, reference)
     scale = inner(estimate, reference) / energy
@@ -46,7 +46,7 @@ def energies(estimate: Any, reference: Any) -> tuple[Any, Any]:
 
 
 def si_sdr(estimate: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
-    """The ratio in dB of two signals ``[samples]`` without their means, in float64."""
+    """Return the ratio in dB of two signals ``[samples]`` after removal of the mean, in float64."""
     estimate, reference = (x.astype(np.float64) - x.mean(dtype=np.float64) for x in (estimate, reference))
     signal, distortion = energies(estimate, reference)
     return float(10 * np.log10(signal / distortion))

@@ -172,7 +172,7 @@ def huge_array():
         (without("functions/scan"), "lacks the function.* scan"),
         (replaced("manifest.json", b"{"), "JSON|Expecting|property name"),
         (replaced("manifest.json", b"[" * 100_000), "recursion"),
-        (replaced("manifest.json", b"[]"), "the manifest is no object"),
+        (replaced("manifest.json", b"[]"), "the manifest is not an object"),
         (replaced("manifest.json", b"\xff"), "utf|UTF"),
         (replaced("params/0.npy", huge_array()), r"\[1125899906842624\], which takes 4503599627370496 bytes"),
         (replaced("params/0.npy", b"\x93NUMPY"), "matches its digest, but does not have the content"),
@@ -180,7 +180,7 @@ def huge_array():
         (manifest(params__0="O"), r"params\[0\] is 'O'"),
         (manifest(params__0="float64"), "not have the content"),
         (manifest(start__0="int32"), "begins with int32"),
-        (manifest(spec__inputs="x"), "inputs is no list"),
+        (manifest(spec__inputs="x"), "inputs is not a list"),
         (manifest(spec__inputs__0__shape=[-1]), r"inputs\[0\]\.shape\[0\] is -1"),
         (manifest(spec__state__0__dtype="finfo"), r"state\[0\]\.dtype is 'finfo'"),
         (manifest(spec__state__0__shape=[2**40, 2**10]), "input_3 takes 4.0 PiB"),
@@ -459,7 +459,7 @@ def test_pulses_that_do_not_fit_are_named(function_file, tmp_path):
             loaded.step(None, state, x)
     long = {"x": np.zeros((3, 3), np.float32), "offset": offset}
     for tail, valid, said in (
-        (long, 3, "no more than a pulse"),
+        (long, 3, "at most the frames of a pulse"),
         (good, 3, "from 0 to the 2"),
         (None, 0, "is constant in time"),
     ):

@@ -211,10 +211,10 @@ def test_code_that_is_none_is_said_once_and_the_rest_runs(copied):
     ("change", "words"),
     [
         (without("native/step"), "native/step"),
-        (manifest(native=[]), "native is no object"),
+        (manifest(native=[]), "native is not an object"),
         (manifest(native__made=None), "native lacks made"),
         (manifest(native__made__jax=5), r"native\.made\.jax is 5"),
-        (manifest(native__results__step=[[]]), r"native\.results\.step\[0\] is no object"),
+        (manifest(native__results__step=[[]]), r"native\.results\.step\[0\] is not an object"),
         (manifest(native__results__step=[]), r"native\.results\.step"),
         (manifest(native__results__step__0={"y": ["object", []]}), r"native\.results\.step\.y is 'object'"),
         (manifest(native__results__step__0={"y": ["float32", [-1]]}), r"native\.results\.step\.y"),

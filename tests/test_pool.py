@@ -382,7 +382,7 @@ def test_errors_of_pulses_change_nothing(models):
     assert pool.run() == {}
     short = {"feats": pulse[:, :, :2]}
     wrong = [
-        (({"feats": bad[1]}, 2), "no more than a pulse"),
+        (({"feats": bad[1]}, 2), "at most the frames of a pulse"),
         (({"feats": bad[2]}, 2), "got float64"),
         (({"other": pulse}, 2), "no input 'other'"),
         ((pulse, 2), "dict of arrays by name"),

@@ -101,7 +101,7 @@ def test_sequences_have_no_batch():
     x = [np.ones(2, np.float32)]
     assert model.step(model.params, model.init(), {"x": x})[0]["y"].tolist() == [1, 1]
     for call in (lambda: model.step(model.params, model.init(2), {"x": x}), lambda: jaxrnn.Runner(model)({"x": x})):
-        with pytest.raises(jaxrnn.InputError, match="input x: sequence or optional is no array of numbers"):
+        with pytest.raises(jaxrnn.InputError, match="input x: sequence or optional is not an array of numbers"):
             call()
 
 

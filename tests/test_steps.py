@@ -233,7 +233,7 @@ def test_a_wrong_state_says_which_entry(models):
     wrong = {
         r"'h' must be float32\[2, batch, 96\].*float16": {**state, "h": state["h"].astype(jnp.float16)},
         r"'h' must be .*not float32\[2, 2, 95\]": {**state, "h": state["h"][..., :95]},
-        r"'c' is float32\[2, 3, 96\], of another batch": {**state, "c": jnp.zeros((2, 3, 96))},
+        r"'c' is float32\[2, 3, 96\]: the batch differs": {**state, "c": jnp.zeros((2, 3, 96))},
         r"there is no state 'hh' \(did you mean 'h'\?\)": {**state, "hh": state["h"]},
         r"state 'c' is missing": {"h": state["h"]},
         r"'h' must be .*not list": {**state, "h": [0.0]},

@@ -1,4 +1,4 @@
-"""The settings and traces of JAX around the library's own arithmetic."""
+"""The settings and traces of JAX around the arithmetic of the library."""
 
 from __future__ import annotations
 
@@ -12,52 +12,51 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_AS_IT_IS = contextlib.nullcontext()
-#: What the caller says of such moves; None where nothing was said.
+_UNCHANGED = contextlib.nullcontext()
+#: The caller's settings for moves between host and device; None without a setting.
 _GUARDS = "jax_transfer_guard_host_to_device", "jax_transfer_guard_device_to_host"
 
 
 @contextlib.contextmanager
 def own_arithmetic() -> Iterator[None]:
-    """Inside, ranks are promoted and arrays moved between host and device, also where the caller's JAX refuses both.
+    """Allow rank promotion, and moves between host and device, even if the caller's configuration forbids both.
 
-    Operators of ONNX broadcast as NumPy does, by specification; constants of a graph, and arrays of NumPy that an
-    object takes by contract, have to get to the device. What the caller's own code does is the caller's: functions of
-    theirs are not called inside. The configuration outside is untouched.
+    ONNX operators broadcast like NumPy by specification, and constants and NumPy arguments must reach the device.
+    Functions of the caller do not run inside this context, and the configuration outside does not change.
 
-    A derivative rule enters it by itself: JAX may run it long after the function that it belongs to.
+    A derivative rule must enter the context again, because JAX can run the rule long after the function.
     """
     with jax.numpy_rank_promotion("allow"), own_transfers():
         yield
 
 
 def own_transfers() -> contextlib.AbstractContextManager[None]:
-    """Inside, arrays are moved between host and device, also where the caller's JAX refuses that.
+    """Allow moves between host and device, even if the caller's configuration forbids moves.
 
-    Where it does not, there is nothing to enter: a context of JAX takes as long as a small network's step.
+    Without such a setting, the context is empty, because a JAX context takes as long as a step of a small network.
     """
     guards = (getattr(jax.config, name) for name in _GUARDS)
-    return _AS_IT_IS if all(guard in (None, "allow") for guard in guards) else _allowed_transfers()
+    return _UNCHANGED if all(guard in (None, "allow") for guard in guards) else _allowed_transfers()
 
 
 @contextlib.contextmanager
 def _allowed_transfers() -> Iterator[None]:
-    # Not `jax.transfer_guard`, which guards moves between devices too and takes ten times as long to enter.
+    # `jax.transfer_guard` also guards moves between devices and takes ten times as long.
     with jax.transfer_guard_host_to_device("allow"), jax.transfer_guard_device_to_host("allow"):
         yield
 
 
 @contextlib.contextmanager
 def exact_types() -> Iterator[None]:
-    """64-bit types stay 64-bit inside this context; the caller's JAX configuration is untouched outside it.
+    """Keep 64-bit types inside this context, and allow everything that `own_arithmetic` allows.
 
-    Operators broadcast and use constants there as ONNX has it, whatever the caller forbids: see `own_arithmetic`.
+    The caller's JAX configuration outside does not change.
     """
     with jax.enable_x64(True), own_arithmetic(), np.errstate(all="ignore"):
         yield
 
 
-#: Traces that compute eagerly, by class name: JAX has no other public name for them. All others may stage a program.
+#: The class names of traces that compute eagerly, because JAX has no public test. Other traces can stage a program.
 _EAGER = {"EvalTrace", "JVPTrace", "LinearizeTrace", "BatchTrace"}
 
 _UNMAPPED: ContextVar[bool] = ContextVar("jaxrnn_unmapped", default=False)
@@ -65,7 +64,7 @@ _UNMAPPED: ContextVar[bool] = ContextVar("jaxrnn_unmapped", default=False)
 
 @contextlib.contextmanager
 def unmapped() -> Iterator[None]:
-    """Promise that what is traced here is not mapped over many streams or frames."""
+    """Promise that functions traced inside are not mapped over many streams or frames."""
     token = _UNMAPPED.set(True)
     try:
         yield
@@ -79,8 +78,8 @@ def is_unmapped() -> bool:
 
 
 def is_staged() -> bool:
-    """Return True where JAX is writing a program, as under ``jit`` and ``scan``."""
-    # Imported here because it brings Pallas, which takes longer than a step from a compiled file takes to start.
+    """Return True while JAX traces a program, as under ``jit`` and ``scan``."""
+    # A late import: the module loads Pallas, which takes longer than starting a step from a compiled file.
     from jax.extend.core import take_current_trace
 
     names = set()
@@ -92,13 +91,13 @@ def is_staged() -> bool:
 
 
 def placed(array: Any) -> jax.Array:
-    """A copy of an array on JAX's default device, of which JAX knows that it stays there.
+    """Return a copy of an array that is committed to JAX's default device.
 
-    JAX compiles a function anew where an argument that was free to move is one that is not. The outputs of a function
-    from a file are not, so a state that is not either is the same to it in the first step and in all others.
+    JAX compiles a function twice if an argument is first uncommitted and then committed. The outputs of a function from
+    a file are committed, so a committed first state avoids the second compilation.
     """
     with jax.ensure_compile_time_eval():
-        # A copy: on the CPU, JAX reads a NumPy array where it lies.
+        # A copy, because on CPU JAX uses the memory of a NumPy array.
         on_device = jax.device_put(np.array(array))
         return jax.device_put(on_device, on_device.sharding)
 

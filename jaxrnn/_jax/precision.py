@@ -1,4 +1,4 @@
-"""The compute dtype: which types it can be, and which parameters are taken with it.
+"""The compute dtype: the allowed types, and checks of parameters under a compute dtype.
 
 With ``dtype="bfloat16"``, or float16, operands of matrix products and convolutions are rounded to that type. Sums
 accumulate in float32, and everything else stays in the file's types (mixed precision).
@@ -17,15 +17,15 @@ from jaxrnn._files.arguments import argument
 from jaxrnn._files.messages import describe, near_or_all
 from jaxrnn.errors import InputError
 
-#: The types that products can be computed in.
+#: The possible compute dtypes.
 COMPUTE_TYPES = ("bfloat16", "float16")
 
 
 def compute_type(dtype: Any) -> np.dtype | None:
-    """The type that an argument ``dtype`` asks for; None for the file's own types.
+    """Return the dtype of an argument ``dtype``; None stands for the types of the file.
 
     Raises:
-        InputError: products cannot be computed in it.
+        InputError: the dtype is not a compute dtype.
     """
     if dtype is None:
         return None
@@ -35,12 +35,12 @@ def compute_type(dtype: Any) -> np.dtype | None:
         name = dtype if isinstance(dtype, str) else repr(dtype)
     if name not in COMPUTE_TYPES:
         types = " or ".join(map(repr, COMPUTE_TYPES))
-        raise InputError(f"dtype must be {types}, or None for the file's own types, not {name!r}")
+        raise InputError(f"dtype must be {types}, or None for the types of the file, not {name!r}")
     return jnp.dtype(name)
 
 
 def check_params(params: Any, expected: Mapping[str, Any], dtype: np.dtype | None = None) -> None:
-    """Hold parameters by name against those expected, as `check_param`.
+    """Check parameters by name, each as in `check_param`.
 
     Raises:
         InputError: a name is missing or unknown, or an array does not fit.
@@ -51,10 +51,10 @@ def check_params(params: Any, expected: Mapping[str, Any], dtype: np.dtype | Non
 
 
 def check_names(params: Any, expected: Mapping[str, Any], *, some: bool = False) -> None:
-    """Refuse parameters that have other names than those expected; with ``some``, a few of them will do.
+    """Check the names of parameters; with ``some``, names can be missing.
 
     Raises:
-        InputError: names one that is missing, or what is nearest to an unknown one.
+        InputError: a name is missing or unknown; the message suggests the nearest name.
     """
     if not isinstance(params, Mapping):
         raise InputError(f"params must be a dict of arrays by name, like model.params, not {type(params).__name__}")
@@ -68,48 +68,49 @@ def check_names(params: Any, expected: Mapping[str, Any], *, some: bool = False)
 
 
 def check_param(where: str, value: Any, expected: Any, dtype: np.dtype | None = None) -> None:
-    """Hold one parameter against an array or a shape.
+    """Check the shape and dtype of one parameter.
 
-    It must have the same type. With a compute dtype, a float32 parameter may come in that: it takes half the memory,
-    products see its very elements, and its gradient has its type. Python's numbers take on the type.
+    With a compute dtype, a parameter in this dtype is accepted in place of float32: the parameter takes half the
+    memory, products use the elements without rounding, and the gradient has the same dtype. Python numbers are
+    converted.
 
     Args:
-        where: what messages call it.
+        where: the name in messages.
         value: the parameter.
-        expected: an array or a shape, with the element type.
+        expected: an array or a struct with the expected shape and dtype.
         dtype: the compute dtype.
 
     Raises:
-        InputError: it has another shape or type; says what is expected, and the mend.
+        InputError: the parameter has another shape or dtype.
     """
     have, want, is_lowered = getattr(value, "dtype", None), expected.dtype, expected.dtype == np.float32
     if isinstance(value, (int, float)) and expected.shape == () and jnp.issubdtype(want, jnp.floating):
         return
-    mend, types = "", [want, *([] if dtype is None or not is_lowered else [dtype])]
+    fix, types = "", [want, *([] if dtype is None or not is_lowered else [dtype])]
     if have is not None and tuple(np.shape(value)) == tuple(expected.shape):
         if have in types or _canonical(have) == _canonical(want):
             return
         if is_lowered and dtype is None and have.name in COMPUTE_TYPES:
-            mend = f"; {argument('dtype', have.name)} takes parameters of that type"
+            fix = f"; {argument('dtype', have.name)} takes parameters of that type"
         elif (have, want) == (np.float32, np.float64):
-            mend = "; JAX makes it of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
+            fix = "; float64 needs jax_enable_x64: call inside 'with jax.enable_x64(True):'"
         elif isinstance(want, np.dtype):
-            mend = f"; convert it with .astype({want.name!r})"
+            fix = f"; convert it with .astype({want.name!r})"
     alternative = f" or {types[1].name}" if types[1:] else ""
-    raise InputError(f"{where} must be {describe(expected)}{alternative}, not {describe(value)}{mend}")
+    raise InputError(f"{where} must be {describe(expected)}{alternative}, not {describe(value)}{fix}")
 
 
 def cast_params(params: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters that were checked, in the expected types and order."""
+    """Return checked parameters in the expected dtypes and order."""
     return {name: cast_param(params[name], array) for name, array in expected.items()}
 
 
 def cast_param(value: Any, expected: Any) -> Any:
-    """One that was checked, in the expected type."""
+    """Return a checked parameter in the expected dtype."""
     want = _canonical(expected.dtype)
     return value if getattr(value, "dtype", None) == want else jnp.asarray(value).astype(want)
 
 
 def _canonical(dtype: Any) -> Any:
-    """What JAX makes of an element type here and now; keys of random numbers have types of their own."""
+    """Return the dtype to which JAX narrows a dtype here; dtypes of random keys do not change."""
     return jax.dtypes.canonicalize_dtype(dtype) if isinstance(dtype, np.dtype) else dtype

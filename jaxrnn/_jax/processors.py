@@ -1,4 +1,4 @@
-"""What tells the processor of this machine from others, whose machine code may not run here."""
+"""The instruction sets of the processor, which decide if machine code can run here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import platform
 
 @functools.cache
 def features() -> tuple[str, ...]:
-    """The instruction sets of the processor by the names that the system has for them, or what else it says of it."""
+    """Return the names of the instruction sets of the processor, or the name of the processor."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if line.startswith(("flags", "Features")):

@@ -1,14 +1,15 @@
-"""Inside `jax.shard_map`: the mesh axes over which values vary, and loops and branches that get along with them.
+"""Loops and branches that work inside `jax.shard_map`, where types contain the mesh axes over which values vary.
 
-There the type of a value says over which axes of the mesh it may differ from device to device, and the carry of a
-loop, the results of branches and the operands of a primitive have to agree in that. Functions of ``jax.numpy`` see to
-it. What begins with constants, such as the zeros before the first frame, does not: frames vary, and zeros do not.
+Inside a ``shard_map``, the type of a value lists the mesh axes over which the value can differ between devices. The
+carry of a loop, the results of branches and the operands of a primitive must agree in these axes. Functions of
+``jax.numpy`` cast their operands. A loop that starts from constants, such as zeros before the first frame, does not
+agree: the frames vary, but the zeros do not.
 
-One rule settles it: **what is computed together varies over all axes over which any of it varies.** Loops and branches
-of the library are those of this module, which go by the rule. Parameters follow it where they enter: their gradients
-are then summed over the devices once, and never inside a loop or a branch.
+All loops and branches of the library therefore come from this module, which applies one rule: **carries, branches and
+operands are cast to the union of their axes.** Parameters are cast before a loop, so that their gradients are summed
+over the devices once, outside of loops and branches.
 
-Outside of a ``shard_map``, and in one with ``check_vma=False``, nothing varies and nothing is done.
+Outside of a ``shard_map``, and with ``check_vma=False``, the functions of this module equal the functions of JAX.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Axes = frozenset[Any]
 
 
 def axes_of(*trees: Any) -> Axes:
-    """The mesh axes over which any array of the trees varies, also one of which only the type is known."""
+    """Return the union of the mesh axes over which arrays or types in the trees vary."""
     axes: Axes = frozenset()
     for leaf in jax.tree.leaves(trees):
         manual = getattr(jax.typeof(leaf) if isinstance(leaf, jax.Array) else leaf, "manual_axis_type", None)
@@ -33,7 +34,7 @@ def axes_of(*trees: Any) -> Axes:
 
 
 def vary(tree: Any, axes: Axes) -> Any:
-    """The tree, every array of which varies over these axes too; numbers and arrays of NumPy become such arrays."""
+    """Cast all arrays of a tree to vary over these axes; numbers and NumPy arrays become JAX arrays."""
     return jax.tree.map(lambda leaf: _cast(leaf, axes), tree) if axes else tree
 
 
@@ -43,9 +44,9 @@ def _cast(leaf: Any, axes: Axes) -> Any:
 
 
 def alike(*trees: Any) -> Any:
-    """The trees, all arrays of which vary over one set of axes: those over which any of them does.
+    """Cast all JAX arrays of the trees to the union of their axes.
 
-    What is no array of JAX stays as it is: arrays of NumPy are constants, and may have to be known while tracing.
+    Other leaves do not change, because NumPy arrays are constants that a trace can need.
     """
     axes = axes_of(trees)
     if not axes:
@@ -56,7 +57,7 @@ def alike(*trees: Any) -> Any:
 def scan(
     step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: Any = None, **options: Any
 ) -> tuple[Any, Any]:
-    """``lax.scan``, whose carry varies over all axes over which the frames and what the step reads do."""
+    """Run ``lax.scan`` with a carry that varies over all axes of the frames and of the step."""
     if not _inside():
         return lax.scan(step, carry, frames, **options)
     axes = axes_of(carry, frames)
@@ -71,12 +72,12 @@ def scan(
 
 
 def _one_of(frames: Any) -> Any:
-    """What stands for one of the frames, of which there may be none."""
+    """Return an example of one frame, also for zero frames."""
     return jax.tree.map(lambda array: lax.full_like(array, 0, shape=array.shape[1:]), frames)
 
 
 def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], state: Any) -> Any:
-    """``lax.while_loop``, whose state varies over all axes over which what the loop reads does."""
+    """Run ``lax.while_loop`` with a state that varies over all axes of the loop."""
     if not _inside():
         return lax.while_loop(test, body, state)
     axes = axes_of(state, jax.eval_shape(test, state), jax.eval_shape(body, state))
@@ -84,17 +85,17 @@ def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], state: An
 
 
 def cond(test: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *operands: Any) -> Any:
-    """``lax.cond``, whose results vary over all axes over which the condition and what the branches read do."""
+    """Run ``lax.cond`` with results that vary over all axes of the condition and of the branches."""
     return lax.cond(test, *_agreeing([then, otherwise], test, operands), *operands)
 
 
 def switch(index: Any, branches: list[Callable[..., Any]], *operands: Any) -> Any:
-    """``lax.switch``, as `cond`."""
+    """Run ``lax.switch``, cast as in `cond`."""
     return lax.switch(index, _agreeing(branches, index, operands), *operands)
 
 
 def platform_dependent(*operands: Any, default: Callable[..., Any] | None = None, **platforms: Any) -> Any:
-    """``lax.platform_dependent``, as `cond`."""
+    """Run ``lax.platform_dependent``, cast as in `cond`."""
     names = list(platforms)
     branches = _agreeing([*platforms.values(), *([] if default is None else [default])], None, operands)
     default = None if default is None else branches[-1]
@@ -102,7 +103,7 @@ def platform_dependent(*operands: Any, default: Callable[..., Any] | None = None
 
 
 def _agreeing(branches: list[Callable[..., Any]], choice: Any, operands: Any) -> list[Callable[..., Any]]:
-    """Branches whose results vary over the same axes."""
+    """Return branches with results that vary over the same axes."""
     if not _inside():
         return branches
     axes = axes_of(choice, operands)
@@ -112,11 +113,11 @@ def _agreeing(branches: list[Callable[..., Any]], choice: Any, operands: Any) ->
 
 
 def _inside() -> Axes:
-    """The axes over which values may vary here: those of the `shard_map` around, if there is one."""
+    """Return the axes of the surrounding `shard_map`, or no axes."""
     return frozenset(jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def struct_of(kind: Any) -> jax.ShapeDtypeStruct:
-    """An array of this type, which varies over the same axes."""
+    """Return a struct of this type that varies over the same axes."""
     axes = {"sharding": kind.sharding, "manual_axis_type": kind.manual_axis_type} if axes_of(kind) else {}
     return jax.ShapeDtypeStruct(kind.shape, kind.dtype, **axes)

@@ -249,8 +249,9 @@ class _Opened:
     def flush(self, state: Arrays, tail: Arrays, valid: int) -> dict[str, np.ndarray]:
         """Return the frames that exist of every output."""
         spec, facts = self._facts.spec, self._facts
-        padded = {each.name: _padded(each, tail[each.name]) for each in spec.inputs}
-        results = self._results(state, whole_pulse(spec, padded, valid, convert=taken) or {}, valid)
+        # NaN in the padding shows any use of frames that do not exist.
+        padded = whole_pulse(spec, tail, valid, convert=taken, fill=np.nan)
+        results = self._results(state, padded or {}, valid)
         axes = {each.name: each.time_axis for each in spec.outputs}
         outputs = {own: results[name] for own, name in facts.outputs.items()}
         for own, name in facts.counts.items():
@@ -262,15 +263,6 @@ class _Opened:
         feeds = {names.input: np.asarray(state[own]) for own, names in facts.state.items()}
         feeds |= {name: np.asarray(inputs[own]) for own, name in facts.inputs.items()}
         return self._peer.run(feeds | {name: np.full(shape, valid, np.int32) for name, shape in self._valid.items()})
-
-
-def _padded(each: ArraySpec, tail: np.ndarray) -> np.ndarray:
-    """Pad the frames of a tail to a pulse, with NaN so that any use shows."""
-    if each.time_axis is None:
-        return tail
-    widths = [(0, 0)] * tail.ndim
-    widths[each.time_axis] = (0, each.sizes[each.time_axis] - tail.shape[each.time_axis])
-    return np.pad(tail, widths, constant_values=np.nan if jnp.issubdtype(tail.dtype, jnp.floating) else 0)
 
 
 @dataclass(frozen=True)

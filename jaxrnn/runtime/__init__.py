@@ -1,1 +1,1 @@
-"""What runs a pure step: one live stream, pools of them, and compiled files."""
+"""Runners of a pure step: a live stream, pools of streams, and compiled files."""

@@ -1,4 +1,4 @@
-"""The protocol of a pure step: arrays by name, facts, the stepper, and whole recordings."""
+"""The protocol of a pure step: specs of arrays, specs of steps, and steppers."""
 
 from __future__ import annotations
 

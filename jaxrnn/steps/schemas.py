@@ -1,4 +1,4 @@
-"""Whether JSON in a file says what whoever reads it relies on, and a step's facts out of it."""
+"""Schemas of the JSON in files: checks of values, and the spec of a step from JSON."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from jaxrnn.steps.stepspec import StepSpec
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is a string."""
+    """Return True for a string."""
     return isinstance(value, str)
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number."""
+    """Return True for an integer."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_positive(value: Any) -> bool:
-    """Whether it is a whole number from 1 on."""
+    """Return True for a positive integer."""
     return is_whole(value) and value > 0
 
 
 def is_flag(value: Any) -> bool:
-    """Whether it is a truth value."""
+    """Return True for a boolean."""
     return isinstance(value, bool)
 
 
 def is_dtype(value: Any) -> bool:
-    """Whether it is the name of an element type."""
+    """Return True for the name of a dtype."""
     try:
         dtype = dtype_named(value)
-    except (TypeError, ValueError, SyntaxError):  # NumPy parses some as Python
+    except (TypeError, ValueError, SyntaxError):  # NumPy parses some names as Python
         return False
     return dtype.name == value and dtype.kind not in "OSUTMm"
 
@@ -51,12 +51,12 @@ def _rate(value: Any) -> bool:
 
 
 def whole_or_none(value: Any) -> bool:
-    """Whether it is a whole number or None."""
+    """Return True for an integer or None."""
     return value is None or is_whole(value)
 
 
 def text_or_none(value: Any) -> bool:
-    """Whether it is a string or None."""
+    """Return True for a string or None."""
     return value is None or is_text(value)
 
 
@@ -69,11 +69,11 @@ def _shape_or_none(value: Any) -> bool:
 
 
 _ARRAY = {"name": is_text, "dtype": is_dtype, "shape": [_size], "time_axis": whole_or_none}
-#: What `StepSpec.to_json` gives.
+#: The schema of `StepSpec.to_json`.
 SPEC = {
     "label": is_text,
     "inputs": [_ARRAY],
-    # The files of some models say neither the type nor the rank of an output.
+    # Some model files declare neither the dtype nor the rank of an output.
     "outputs": [
         {
             **_ARRAY,
@@ -96,14 +96,14 @@ SPEC = {
 
 
 def checked_spec(fields: Any, where: str) -> StepSpec:
-    """The facts about a step in JSON's types, held against what they must have.
+    """Return the spec of a step from the values of `StepSpec.to_json`, after a check.
 
     Args:
-        fields: as `StepSpec.to_json` gives them.
-        where: the key of what has them, for messages.
+        fields: the JSON values.
+        where: the key of the values in the file, for messages.
 
     Raises:
-        ValueError: something is missing, unknown, of another type, or larger than any value may be.
+        ValueError: an entry is missing or unknown, has a wrong type, or describes an array that is too large.
     """
     check(fields, SPEC, where)
     for kind in ("inputs", "outputs", "state"):
@@ -126,32 +126,28 @@ def _check_array(entry: Mapping[str, Any]) -> None:
 
 
 def check_size(name: str, sizes: Sequence[int], dtype: str | None) -> None:
-    """Refuse an array that is larger than any may be.
-
-    Raises:
-        ValueError: says how much it takes.
-    """
+    """Check that an array is not larger than `MAX_ARRAY_BYTES`; otherwise raise ValueError."""
     needed = math.prod(sizes) * (0 if dtype is None else dtype_named(dtype).itemsize)
     if needed > MAX_ARRAY_BYTES:
         raise ValueError(f"{name} takes {bytes_of(needed)}")
 
 
 def check(value: Any, expected: Any, where: str) -> None:
-    """Hold a value against a schema: a dict of what each key must have, a list of one for all items, or a predicate.
+    """Check a value against a schema: a dict of schemas by key, a list with the schema of all items, or a predicate.
 
     Raises:
-        ValueError: something is missing or of another type; names its key.
+        ValueError: an entry is missing or has a wrong type; the message names the key.
     """
     if isinstance(expected, dict):
         if not isinstance(value, Mapping):
-            raise ValueError(f"{where or 'the manifest'} is no object")
+            raise ValueError(f"{where or 'the manifest'} is not an object")
         if missing := expected.keys() - value.keys():
             raise ValueError(f"{where or 'the manifest'} lacks {', '.join(sorted(missing))}")
         for key, inner in expected.items():
             check(value[key], inner, f"{where}.{key}" if where else key)
     elif isinstance(expected, list):
         if not isinstance(value, list):
-            raise ValueError(f"{where} is no list")
+            raise ValueError(f"{where} is not a list")
         for index, item in enumerate(value):
             check(item, expected[0], f"{where}[{index}]")
     elif not expected(value):

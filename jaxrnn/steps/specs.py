@@ -1,4 +1,4 @@
-"""Arrays by name: one description of an array, and one check of arguments against it."""
+"""`ArraySpec`, the description of a named array, and checks of arguments against these descriptions."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ from jaxrnn.errors import InputError
 Dimension = int | str
 """A size of an array: a number, or the name of an open dimension."""
 
-#: What JAX makes of 64-bit integers without ``jax_enable_x64``; widening them again loses nothing.
+#: The dtypes to which JAX narrows 64-bit integers without ``jax_enable_x64``, and the dtypes of the integers.
 _WIDENED = {("int32", "int64"), ("uint32", "uint64")}
 
 
 def widens(dtype: Any, declared: Any) -> bool:
-    """Whether arrays of one element type serve as another, wider one: under ``jit`` or not, from JAX or NumPy."""
+    """Return True if an array of ``dtype`` is accepted as the wider type ``declared`` and converted."""
     return (np.dtype(dtype).name, np.dtype(declared).name) in _WIDENED
 
 
 @brief
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-    """One named array: an input, an output or an entry of a state.
+    """A named array: an input, an output or an entry of a state.
 
     Attributes:
-        name: what it goes by.
-        dtype: its element type, ``object`` for strings; None for a sequence or an optional, whose items are checked
-            where they are used.
-        shape: ints and names of open dimensions; None where the rank is not known.
-        time_axis: the axis that holds frames of time; None where there is none.
+        name: the name.
+        dtype: the element type, ``object`` for strings; None for an ONNX sequence or optional.
+        shape: sizes, and names of open dimensions; None for an unknown rank.
+        time_axis: the axis of the frames; None for an array without frames.
     """
 
     name: str
@@ -47,7 +46,7 @@ class ArraySpec:
     time_axis: int | None = None
 
     def __post_init__(self) -> None:
-        # Sizes and axes that a user computed may be NumPy's numbers, which JSON does not take.
+        # Users compute sizes and axes with NumPy, and JSON does not accept NumPy integers.
         if self.shape is not None:
             sizes = tuple(int(size) if isinstance(size, np.integer) else size for size in self.shape)
             object.__setattr__(self, "shape", sizes)
@@ -62,28 +61,28 @@ class ArraySpec:
 
     @property
     def as_input(self) -> str:
-        """It as an input in a message, ``input x: float32[2]``; one called ``input`` is not said to be one twice."""
+        """The text ``input x: float32[2]`` for messages; an array called ``input`` has no prefix."""
         return str(self) if self.name == "input" else f"input {self}"
 
     @property
     def is_text(self) -> bool:
-        """Whether it is an array of strings."""
+        """True for an array of strings."""
         return self.dtype is not None and self.dtype.kind == "O"
 
     @property
     def is_wide(self) -> bool:
-        """Whether JAX has its element type only where ``jax_enable_x64`` is set."""
+        """True if JAX supports the dtype only with ``jax_enable_x64``."""
         return self.dtype is not None and self.dtype.name in ("int64", "uint64", "float64", "complex128")
 
     @property
     def nbytes(self) -> int:
-        """Its size in bytes, with 1 for every open dimension."""
+        """The size in bytes, with size 1 for open dimensions."""
         assert self.dtype is not None
         return math.prod(size for size in self.shape or () if isinstance(size, int)) * self.dtype.itemsize
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Its shape, of which no dimension may be open."""
+        """The shape of an array without open dimensions."""
         sizes = tuple(size for size in self.shape or () if not isinstance(size, str))
         assert self.shape is not None
         assert len(sizes) == len(self.shape), f"{self} has open dimensions"
@@ -91,18 +90,18 @@ class ArraySpec:
 
     @property
     def symbols(self) -> list[str]:
-        """The names of its open dimensions."""
+        """The names of the open dimensions."""
         return [size for size in self.shape or () if isinstance(size, str)]
 
     def sized(self, sizes: Mapping[str, Any]) -> Self:
-        """The same with sizes for open dimensions by name."""
+        """Return the spec with sizes for open dimensions by name."""
         if self.shape is None:
             return self
         shape = tuple(sizes.get(size, size) if isinstance(size, str) else size for size in self.shape)
         return dataclasses.replace(self, shape=shape)
 
     def with_frames(self, frames: Any) -> Self:
-        """The same with another number of frames, where it has a time axis."""
+        """Return the spec with this number of frames, if the array has a time axis."""
         if self.time_axis is None or self.shape is None:
             return self
         return dataclasses.replace(
@@ -110,26 +109,26 @@ class ArraySpec:
         )
 
     def batched(self, lead: Sequence[Any]) -> Self:
-        """The same with axes in front."""
+        """Return the spec with leading axes."""
         if self.shape is None or not lead:
             return self
         time_axis = None if self.time_axis is None else self.time_axis + len(lead)
         return dataclasses.replace(self, shape=(*lead, *self.shape), time_axis=time_axis)
 
     def struct(self) -> jax.ShapeDtypeStruct:
-        """Shape and element type, for ``jax.eval_shape`` and ``jax.export``; as in `sizes`."""
+        """Return shape and dtype for ``jax.eval_shape`` and ``jax.export``; no dimension can be open."""
         assert self.dtype is not None
         return jax.ShapeDtypeStruct(self.sizes, self.dtype)
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields in JSON's types."""
+        """Return the fields as JSON values."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         dtype = None if self.dtype is None else self.dtype.name
         return fields | {"dtype": dtype, "shape": None if self.shape is None else list(self.shape)}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """The array that `to_json` described."""
+        """Return the spec from the values of `to_json`."""
         dtype, shape = fields["dtype"], fields["shape"]
         return cls(
             **{
@@ -141,22 +140,22 @@ class ArraySpec:
 
 
 def dtype_named(name: str) -> np.dtype:
-    """An element type by its name, those that NumPy does not have itself included."""
+    """Return the dtype of this name; names such as ``bfloat16`` are allowed."""
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def converted(spec: ArraySpec, value: Any) -> Any:
-    """A value as a JAX array of the declared element type.
+    """Return a value as a JAX array of the declared dtype.
 
-    Python's numbers and lists take on the type if they keep their value. Arrays must have it, but int32 serves as
-    int64, because that is what JAX makes of int64 without ``jax_enable_x64``.
+    Python numbers and lists are converted if they keep their value. An array must have the declared dtype, but int32 is
+    accepted as int64, because JAX narrows int64 to int32 without ``jax_enable_x64``.
 
     Raises:
-        InputError: it has another type, or no array of JAX can hold what is declared.
+        InputError: the value has another dtype, or JAX has no arrays of the declared dtype.
     """
     if spec.dtype is None or spec.is_text:
         raise InputError(
-            f"{spec.as_input} is no array of numbers: such a model runs with apply, or with step of one stream"
+            f"{spec.as_input} is not an array of numbers: such a model runs with apply, or with step of one stream"
         )
     if not hasattr(value, "dtype"):
         return jnp.asarray(_from_python(spec, spec.dtype, value))
@@ -165,26 +164,26 @@ def converted(spec: ArraySpec, value: Any) -> Any:
     if widens(value.dtype, spec.dtype):
         return jnp.asarray(value).astype(spec.dtype)
     if not isinstance(value, jax.Array) and value.dtype.kind in "iufc":
-        array = jnp.asarray(value)  # narrower where JAX has no types of 64 bits
+        array = jnp.asarray(value)  # narrower if JAX has no 64-bit dtypes
         if array.dtype == spec.dtype:
             if value.dtype.kind in "iu" and not np.array_equal(np.asarray(array), value):
                 raise InputError(f"{spec.as_input} got {describe(value)} with values that do not fit {spec.dtype.name}")
             return array
     if spec.dtype == np.float64 and isinstance(value, jax.Array):
-        mend = "JAX makes float32 of float64 unless jax_enable_x64 is on: call inside 'with jax.enable_x64(True):'"
+        fix = "float64 needs jax_enable_x64: call inside 'with jax.enable_x64(True):'"
     else:
-        mend = f"convert it with .astype({spec.dtype.name!r})"
-    raise InputError(f"{spec.as_input} got {describe(value)}; {mend}")
+        fix = f"convert it with .astype({spec.dtype.name!r})"
+    raise InputError(f"{spec.as_input} got {describe(value)}; {fix}")
 
 
 def taken(spec: ArraySpec, value: Any) -> Any:
-    """As `converted`, for what is compiled: a NumPy array of the declared type is only copied.
+    """Convert a value as `converted` does, but only copy NumPy arrays of the declared dtype.
 
-    JAX would compile a program to convert it. It is copied because on the CPU JAX reads it where it lies, perhaps after
-    the call.
+    A conversion by JAX would compile a program. The copy is needed because on CPU JAX can read the memory of a NumPy
+    array after the call.
 
     Raises:
-        InputError: as `converted`.
+        InputError: as in `converted`.
     """
     if isinstance(value, np.ndarray) and not spec.is_text and value.dtype == spec.dtype:
         return value.copy()
@@ -192,7 +191,7 @@ def taken(spec: ArraySpec, value: Any) -> Any:
 
 
 def _from_python(spec: ArraySpec, dtype: np.dtype, value: Any) -> np.ndarray:
-    """Python numbers or nested lists in the declared type; floats may round, integers must keep their value."""
+    """Convert Python numbers or nested lists; floats may round, integers must keep their value."""
     try:
         plain = np.asarray(value)
         if plain.dtype.kind == "c" and not jnp.issubdtype(dtype, jnp.complexfloating):
@@ -214,17 +213,17 @@ def bind(
     note: str = "",
     otherwise: str = "",
 ) -> dict[str, Any]:
-    """Arguments by name, in the order of their descriptions, as arrays of the declared types.
+    """Return arguments as arrays of the declared dtypes, in the order of the specs.
 
     Args:
-        specs: what is expected.
-        arrays: what came.
-        convert: makes a value an array of the declared type.
-        note: what an error about a shape says besides.
-        otherwise: what it says without that, of an array that is no batch of those described.
+        specs: the specs of the inputs.
+        arrays: the arguments by name.
+        convert: converts a value to the declared dtype.
+        note: a suffix for errors about shapes.
+        otherwise: the suffix without a note, for an array that is not a batch of the described arrays.
 
     Raises:
-        InputError: names the input, what was expected and what came.
+        InputError: an argument is missing or unknown, or does not fit.
     """
     if not isinstance(arrays, Mapping):
         raise InputError(f"inputs must be a dict of arrays by name, not {type(arrays).__name__}")
@@ -242,10 +241,10 @@ def bind(
 
 
 def check_names(specs: Sequence[ArraySpec], names: Collection[Any]) -> None:
-    """Refuse names that nothing goes by.
+    """Check that all names are names of inputs.
 
     Raises:
-        InputError: names the nearest input.
+        InputError: a name is unknown; the message suggests the nearest name.
     """
     known = [spec.name for spec in specs]
     for name in names:
@@ -255,7 +254,7 @@ def check_names(specs: Sequence[ArraySpec], names: Collection[Any]) -> None:
 
 
 def _batch_note(spec: ArraySpec, value: Any) -> str:
-    """What an error says of an array that is a batch of those described, or has one where they have an axis of 1."""
+    """Return a suffix for the error about an array that is a batch of the described arrays; otherwise nothing."""
     if spec.shape is None or not spec.shape or not value.shape:
         return ""
 

@@ -23,7 +23,7 @@ from jaxrnn.steps.stepspec import StepSpec, batch_note
 
 Arrays = Mapping[str, Any]
 State = dict[str, Any]
-"""What a step carries to the next: arrays by name, as `StepSpec.carried` describes them."""
+"""The state that a step passes to the next step: arrays by name, as in `StepSpec.carried`."""
 
 
 @brief
@@ -141,20 +141,23 @@ def missing_parts(value: Any) -> list[str]:
 
 
 def check_batch(batch: Any) -> None:
-    """Refuse what is no number of streams.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Check that ``batch`` is a number of streams or None; otherwise raise InputError."""
     if batch is not None and not is_count(batch):
-        raise InputError(f"batch must be a number of streams, or None for one without a batch axis, not {batch!r}")
+        raise InputError(f"batch must be a number of streams, or None without a batch axis, not {batch!r}")
 
 
 def in_batch(spec: StepSpec, state: Arrays, batch: int | None) -> State:
-    """The state of one stream for so many: with an axis in front, or along the batch dimension of the spec.
+    """Return the state of a batch from the state of one stream.
+
+    Every array gets a leading axis, or fills the batch dimension of the spec.
+
+    Args:
+        spec: the spec of the step.
+        state: the state of one stream.
+        batch: the number of streams; None for one stream without a batch axis.
 
     Raises:
-        InputError: the batch is no number of streams.
+        InputError: the batch is not a number of streams.
     """
     check_batch(batch)
     if batch is None:
@@ -170,29 +173,29 @@ def in_batch(spec: StepSpec, state: Arrays, batch: int | None) -> State:
 
 
 def _broadcast(array: Any, shape: Sequence[int]) -> Any:
-    # JAX would compile it.
+    # With NumPy if possible, because JAX would compile a program.
     return (np if isinstance(array, np.ndarray) else jnp).broadcast_to(array, shape)
 
 
 def check_valid(valid: Any, room: int, multiple: int) -> None:
-    """Hold the number of frames of a tail that exist against the tail, if it is known.
+    """Check the number of existing frames of a tail, unless the number is traced.
 
     Raises:
-        InputError: it is no number of frames that the tail can have.
+        InputError: the tail cannot have this number of frames.
     """
     if isinstance(valid, Tracer):
         return
     known = np.asarray(valid)
     if known.dtype.kind not in "iu" or np.any((known < 0) | (known > room) | (known % multiple != 0)):
-        of = "" if multiple == 1 else f" and a multiple of {multiple}"
-        raise InputError(f"valid must be from 0 to the {room} frame(s) of the tail{of}, not {valid}")
+        also = "" if multiple == 1 else f" and a multiple of {multiple}"
+        raise InputError(f"valid must be from 0 to the {room} frame(s) of the tail{also}, not {valid}")
 
 
 def nothing_left(spec: StepSpec, tail: Any = None, valid: Any = 0) -> Flushed:
-    """The flush of a step that keeps nothing back.
+    """Return the empty flush of a step that keeps no frames back.
 
     Raises:
-        InputError: there is a tail, which such a step cannot have.
+        InputError: the tail has frames, which would be lost.
     """
     whole_pulse(spec, tail, valid)
     if not isinstance(valid, Tracer) and np.any(np.asarray(valid) != 0):
@@ -206,21 +209,23 @@ def whole_pulse(
     valid: Any,
     lead: tuple[Any, ...] = (),
     convert: Callable[[ArraySpec, Any], Any] = converted,
+    fill: float = 0.0,
 ) -> dict[str, Any] | None:
-    """A tail by name as arrays of one whole pulse, so that one compiled flush serves every tail.
+    """Pad a tail to one whole pulse, so that one compiled flush serves every tail.
 
     Args:
-        spec: of the stream.
-        tail: frames that do not fill a pulse, padded with anything to no more than one; None for none.
-        valid: how many of them exist.
+        spec: the spec of the stream.
+        tail: frames that do not fill a pulse, by name, with any padding up to a pulse; None for an empty tail.
+        valid: the number of existing frames.
         lead: the batch of the state.
-        convert: makes a value an array of the declared type.
+        convert: converts a value to the declared dtype.
+        fill: the value of the padding in arrays of floats; other arrays are padded with 0.
 
     Returns:
         The arrays; None for a step without a time axis, which has no tail.
 
     Raises:
-        InputError: an array does not fit, or ``valid`` is no number of frames that it can have.
+        InputError: an array does not fit, or the tail cannot have ``valid`` frames.
     """
     if not spec.streams:
         if tail is not None or isinstance(valid, Tracer) or np.any(np.asarray(valid) != 0):
@@ -234,25 +239,26 @@ def whole_pulse(
     for each in spec.inputs:
         value = parts.get(each.name)
         if value is None and each.time_axis is None:
-            raise InputError(f"input {each.name!r} is constant in time: the tail must have it")
+            raise InputError(f"input {each.name!r} is constant in time: the tail must contain this input")
         if value is None:
             value = np.zeros(each.with_frames(0).batched(lead).sizes, each.dtype)
         arrays[each.name] = value if hasattr(value, "dtype") else converted(each, value)
     count = spec.count_frames(arrays, lead)
-    filled = {each.name: _filled(each, arrays[each.name], len(lead)) for each in spec.inputs}
+    filled = {each.name: _filled(each, arrays[each.name], len(lead), fill) for each in spec.inputs}
     bound = bind([each.batched(lead) for each in spec.inputs], filled, convert=convert, note=batch_note(lead))
     check_valid(valid, count or 0, spec.multiple)
     return bound
 
 
-def _filled(each: ArraySpec, array: Any, lead: int) -> Any:
-    """The frames of a tail padded to a pulse; an array of another rank as it is."""
+def _filled(each: ArraySpec, array: Any, lead: int, fill: float) -> Any:
+    """Pad the frames of a tail to a pulse; return an array of another rank unchanged."""
     if each.time_axis is None or len(array.shape) != len(each.sizes) + lead:
         return array
     axis = each.time_axis + lead
     missing = each.sizes[each.time_axis] - array.shape[axis]
     if missing < 0:
-        raise InputError(f"{each.as_input} got {array.shape[axis]} frames: a tail has no more than a pulse")
+        raise InputError(f"{each.as_input} got {array.shape[axis]} frames: a tail has at most the frames of a pulse")
     widths = [(0, missing if place == axis else 0) for place in range(len(array.shape))]
-    # JAX would compile a function for every length of a tail.
-    return np.pad(array, widths) if isinstance(array, np.ndarray) else jnp.pad(array, widths)
+    value = fill if jnp.issubdtype(array.dtype, jnp.floating) else 0
+    # With NumPy if possible, because JAX would compile a function for each length of a tail.
+    return (np if isinstance(array, np.ndarray) else jnp).pad(array, widths, constant_values=value)

@@ -1,4 +1,4 @@
-"""`StepSpec`: the facts about a pure step, its arrays by name and its place in time."""
+"""`StepSpec`: the arrays and the timing of a pure step, and the layout of the state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ State = dict[str, Any]
 
 @dataclass(frozen=True)
 class Place:
-    """Where an entry of the state lies: in which vector, from where on, and its shape."""
+    """The place of a state entry: the vector, the first element and the shape."""
 
     vector: str
     start: int
@@ -31,7 +31,7 @@ class Place:
 
     @property
     def size(self) -> int:
-        """Elements of the entry."""
+        """The number of elements."""
         return math.prod(self.shape)
 
 
@@ -39,12 +39,12 @@ class Layout:
     """The places of all entries of a state.
 
     Args:
-        entries: arrays or shapes, by name.
-        joined: whether entries lie in vectors; otherwise the state is the entries as they are.
+        entries: arrays or shapes by name.
+        joined: True to store the entries in one vector for each dtype; False to store each entry by name.
 
     Attributes:
-        places: by the name of the entry.
-        vectors: the shape of each vector, by the name of its element type; of each entry by its name, if not joined.
+        places: places by the name of the entry.
+        vectors: shapes of the vectors by the name of the dtype, or shapes of the entries by name.
     """
 
     def __init__(self, entries: Mapping[str, Any], *, joined: bool = True):
@@ -64,7 +64,7 @@ class Layout:
         self.vectors = {name: jax.ShapeDtypeStruct((size,), dtypes[name]) for name, size in sizes.items()}
 
     def pack(self, entries: Mapping[str, Any]) -> State:
-        """The vectors that hold the entries; those of NumPy arrays are NumPy arrays."""
+        """Return the vectors of the entries; NumPy entries give NumPy vectors."""
         if not self.joined:
             return {name: entries[name] for name in self.places}
         parts: dict[str, list[Any]] = {name: [] for name in self.vectors}
@@ -74,7 +74,7 @@ class Layout:
         return {name: (np if known else jnp).concatenate(arrays) for name, arrays in parts.items()}
 
     def unpack(self, state: State) -> dict[str, Any]:
-        """The entries, by name, after the batch that the vectors have in front."""
+        """Return the entries by name, with the leading batch axes of the vectors."""
         if not self.joined:
             return dict(state)
         entries = {}
@@ -86,21 +86,21 @@ class Layout:
 
 
 def lead_of(specs: Sequence[ArraySpec], state: Any) -> tuple[Any, ...]:
-    """The axes that every array of a state has in front of those described: the batch, or none.
+    """Return the leading batch axis of a state, or ``()``.
 
     Raises:
-        StateError: an array is missing, unknown, or of another dtype, shape or batch than the others ask for.
+        StateError: an array is missing or unknown, or its dtype, shape or batch does not fit.
     """
     names = [spec.name for spec in specs]
     listed = ", ".join(names) or "nothing"
     if not isinstance(state, Mapping):
-        raise StateError(f"the state must be a dict as init gives it, with {listed}, not {type(state).__name__}")
+        raise StateError(f"the state must be a dict like the result of init, with {listed}, not {type(state).__name__}")
     for name in state:
         if name not in names:
             raise StateError(f"there is no state {name!r}{near(name, names)}; the state is: {listed}")
     missing = [name for name in names if name not in state]
     if missing:
-        raise StateError(f"state {missing[0]!r} is missing; init gives all of: {listed}")
+        raise StateError(f"state {missing[0]!r} is missing; init returns: {listed}")
     leads: dict[str, tuple[Any, ...]] = {}
     sizes: dict[str, Any] = {}
     for spec in specs:
@@ -114,26 +114,22 @@ def lead_of(specs: Sequence[ArraySpec], state: Any) -> tuple[Any, ...]:
             isinstance(expected, str) or expected == size for expected, size in zip(shape, core, strict=True)
         )
         if not fits or extra > 1:
-            more = "; map over all axes in front but one with jax.vmap" if fits else ""
+            more = "; map over further leading axes with jax.vmap" if fits else ""
             raise StateError(f"state {_expected(spec)}, not {describe(value)}{more}")
         named = ((expected, size) for expected, size in zip(shape, core, strict=True) if isinstance(expected, str))
         same = all(sizes.setdefault(expected, size) == size for expected, size in named)
         if leads[spec.name] != leads[names[0]] or not same:
-            raise StateError(f"state {spec.name!r} is {describe(value)}, of another batch than the rest of the state")
+            raise StateError(f"state {spec.name!r} is {describe(value)}: the batch differs from the rest of the state")
     return next(iter(leads.values()), ())
 
 
 def _expected(spec: ArraySpec) -> str:
     shown = ArraySpec.__str__(spec).partition(": ")[2]
-    return f"{spec.name!r} must be {shown} (in a batch, with one axis in front)"
+    return f"{spec.name!r} must be {shown} (in a batch, with one leading axis)"
 
 
 def zeros(specs: Sequence[ArraySpec], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Zeros by name, with sizes for open dimensions.
-
-    Raises:
-        KeyError: the name of a dimension without a size.
-    """
+    """Return zeros by name, with sizes for open dimensions; a missing size raises KeyError."""
     return {
         spec.name: np.zeros([size if isinstance(size, int) else sizes[size] for size in spec.shape or ()], spec.dtype)
         for spec in specs
@@ -149,9 +145,9 @@ class OutputSpec(ArraySpec):
     """An output of a step.
 
     Attributes:
-        delay: frames that come before its frame 0; None where it has no frames of time.
-        rate: its frames for each input frame; None where it has none.
-        at_end: whether only a flush gives it, such as a sum over all of time.
+        delay: the number of frames before frame 0; None without a time axis.
+        rate: the number of output frames per input frame; None without a time axis.
+        at_end: True if only the flush returns the output, such as a sum over time.
     """
 
     delay: int | None = None
@@ -159,12 +155,12 @@ class OutputSpec(ArraySpec):
     at_end: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields in JSON's types; the rate as ``"1/4"``."""
+        """Return the fields as JSON values, the rate as ``"1/4"``."""
         return super().to_json() | {"rate": None if self.rate is None else str(self.rate)}
 
     @classmethod
     def from_json(cls, fields: Arrays) -> Self:
-        """The output that `to_json` described."""
+        """Return the spec from the values of `to_json`."""
         return super().from_json({**fields, "rate": None if fields["rate"] is None else Fraction(fields["rate"])})
 
 
@@ -174,9 +170,9 @@ class StateSpec(ArraySpec):
     """An entry of a state.
 
     Attributes:
-        kind: what it is for. Of a stream, ``history`` and ``delay`` are past frames, ``carry`` is that of a recurrence,
-            ``total`` a running sum, ``first`` and ``last`` are frames to be handed out at the end, ``counter`` counts
-            units (smallest pulses). Of a model in steps, the state of its file is ``external``.
+        kind: the purpose. In a stream, ``history`` and ``delay`` are past frames, ``carry`` is the carry of a
+            recurrence, ``total`` a running sum, ``first`` and ``last`` are frames for the flush, and ``counter`` counts
+            units (smallest pulses). In a model in steps, the state of the file is ``external``.
     """
 
     kind: str = "carry"
@@ -186,31 +182,31 @@ class StateSpec(ArraySpec):
 
 
 def milliseconds(frames: int, frame_rate: float, rate: Fraction | int = 1) -> float:
-    """How long frames last, of which ``rate`` go with each of the ``frame_rate`` input frames a second."""
+    """Return the duration of output frames, for ``frame_rate`` input frames a second and ``rate`` per input frame."""
     return round(1000 * frames / (float(rate) * frame_rate), 6)
 
 
 @brief
 @dataclasses.dataclass(frozen=True)
 class StepSpec:
-    """The facts about a step: its arrays by name, and its place in time.
+    """The arrays of a step by name, and the timing.
 
     Attributes:
-        label: what messages call it.
-        inputs: what a step takes besides the state. In a stream, those without a time axis are constant in time; in a
-            step that has no time axis at all, each array is one frame.
-        outputs: what it gives.
-        state: every entry of the state of one stream.
-        pulse: input frames in each step.
-        multiple: what every number of input frames is a multiple of.
-        smallest_pulse: the smallest pulse that fits the strides; its multiples fit too.
-        look_ahead: input frames after its own place that an output frame depends on, at most.
-        receptive_field: input frames that an output frame depends on, at most; None for all of the past.
-        batch_symbol: the name of the batch dimension of inputs and state, which is 1 for one stream; None where a batch
-            is an axis in front.
-        joined: whether the state is carried as one vector for each element type, with the entries one after another.
-        constants: the inputs that the state before the first frame is computed from.
-        needs_params: whether a step takes parameters and has none of its own.
+        label: the name of the step in messages.
+        inputs: the inputs except the state. In a stream, inputs without a time axis are constant in time. If no input
+            has a time axis, each array is one frame.
+        outputs: the outputs.
+        state: the entries of the state of one stream.
+        pulse: the number of input frames in each step.
+        multiple: a factor of every number of input frames.
+        smallest_pulse: the smallest pulse that fits the strides; all its multiples fit.
+        look_ahead: the largest number of later input frames on which an output frame depends.
+        receptive_field: the largest number of input frames on which an output frame depends; None for the whole past.
+        batch_symbol: the name of the batch dimension of inputs and state, with size 1 for one stream; None if a batch
+            is a leading axis.
+        joined: True if the state is carried as one vector for each dtype.
+        constants: the names of the inputs on which the state before the first frame depends.
+        needs_params: True if a step needs parameters and has no default for them.
     """
 
     label: str
@@ -229,50 +225,50 @@ class StepSpec:
 
     @property
     def delay(self) -> dict[str, int | None]:
-        """By output, the frames that come before its frame 0; None where it has no frames of time."""
+        """By output, the number of frames before frame 0; None without a time axis."""
         return {output.name: output.delay for output in self.outputs}
 
     @property
     def rate(self) -> dict[str, Fraction | None]:
-        """By output, its frames for each input frame; None where it has none."""
+        """By output, the number of frames per input frame; None without a time axis."""
         return {output.name: output.rate for output in self.outputs}
 
     @property
     def summary(self) -> str:
-        """What a stepper of these facts is, on a line."""
+        """A one-line description of the stepper."""
         size = sum(each.nbytes for each in self.state)
         state = f"state of {len(self.state)} array(s), {bytes_of(size)}" if self.state else "no state"
         return f"{shortened(without_folders(self.label))}: pulse {self.pulse}, {state}"
 
     @property
     def streams(self) -> bool:
-        """Whether an input has a time axis; without one, a step takes one whole frame."""
+        """True if an input has a time axis; otherwise a step takes one whole frame."""
         return any(spec.time_axis is not None for spec in self.inputs)
 
     @property
     def carried(self) -> tuple[ArraySpec, ...]:
-        """The arrays that a state consists of: its entries, or the vectors that hold them."""
+        """The arrays of a state: the entries, or the vectors of the entries."""
         if not self.joined:
             return self.state
         vectors = Layout({entry.name: entry.struct() for entry in self.state}).vectors
         return tuple(ArraySpec(name, np.dtype(vector.dtype), vector.shape) for name, vector in vectors.items())
 
     def sized(self, sizes: Mapping[str, int]) -> StepSpec:
-        """The same with sizes for open dimensions by name."""
+        """Return the spec with sizes for open dimensions by name."""
         fields = ("inputs", "outputs", "state")
         arrays = {field: tuple(spec.sized(sizes) for spec in getattr(self, field)) for field in fields}
         return dataclasses.replace(self, **arrays)
 
     def lead(self, state: Any) -> tuple[Any, ...]:
-        """The batch that a state has in front, or nothing.
+        """Return the leading batch axis of a state, or ``()``.
 
         Raises:
-            StateError: it is not a state of this step.
+            StateError: the state does not fit the step.
         """
         return lead_of(self.carried, state)
 
     def batch(self, state: Arrays) -> int | None:
-        """How many streams a state is of: the axis in front, or the batch dimension; None where it has neither."""
+        """Return the number of streams in a state, from the leading axis or the batch dimension; None without both."""
         lead = self.lead(state)
         named = (
             size
@@ -284,21 +280,21 @@ class StepSpec:
         return lead[0] if lead else next(named, None)
 
     def entries(self, state: Arrays) -> dict[str, Any]:
-        """The entries of a state by name."""
+        """Return the entries of a state by name."""
         if not self.joined:
             return dict(state)
         return Layout({entry.name: entry.struct() for entry in self.state}).unpack(dict(state))
 
     def count_frames(self, arrays: Arrays, lead: tuple[Any, ...] = ()) -> int | None:
-        """The number of input frames that the arrays of a recording agree on; None where none has frames.
+        """Return the number of input frames of a recording; None if no array has frames.
 
         Args:
-            arrays: inputs by name with any number of frames along the time axis; of a step without a time axis, stacked
-                along a first axis.
-            lead: the batch in front of the arrays of a stream.
+            arrays: inputs by name, with any number of frames along the time axes. If no input of the step has a time
+                axis, the frames are stacked along a first axis.
+            lead: the leading batch axis of the arrays of a stream.
 
         Raises:
-            InputError: they have different numbers of frames.
+            InputError: the arrays have different numbers of frames.
         """
         counts, said = set(), []
         for each in self.inputs:
@@ -317,15 +313,15 @@ class StepSpec:
     def bind(
         self, inputs: Arrays, lead: tuple[Any, ...] = (), convert: Callable[[ArraySpec, Any], Any] = converted
     ) -> dict[str, Any]:
-        """The inputs of a step as arrays of the declared types, after the batch of the state.
+        """Return the inputs of a step as arrays of the declared dtypes.
 
         Args:
             inputs: arrays by name.
-            lead: the batch.
-            convert: makes a value an array of the declared type.
+            lead: the leading batch axis of the state.
+            convert: converts a value to the declared dtype.
 
         Raises:
-            InputError: a name, a type or a shape does not fit.
+            InputError: a name, dtype or shape does not fit.
         """
         bound = bind([spec.batched(lead) for spec in self.inputs], inputs, convert=convert, note=batch_note(lead))
         for spec in self.inputs:
@@ -335,19 +331,19 @@ class StepSpec:
         return bound
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields in JSON's types."""
+        """Return the fields as JSON values."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         arrays = {key: [spec.to_json() for spec in fields[key]] for key in ("inputs", "outputs", "state")}
         return fields | arrays | {"constants": list(self.constants)}
 
     @classmethod
     def from_json(cls, fields: Arrays) -> StepSpec:
-        """The facts that `to_json` described."""
+        """Return the spec from the values of `to_json`."""
         kinds = {"inputs": ArraySpec, "outputs": OutputSpec, "state": StateSpec}
         arrays = {key: tuple(kind.from_json(each) for each in fields[key]) for key, kind in kinds.items()}
         return cls(**{**fields, **arrays, "constants": tuple(fields["constants"])})
 
 
 def batch_note(lead: tuple[Any, ...]) -> str:
-    """What an error about inputs says of the batch of the state."""
+    """Return a suffix for errors about inputs that names the batch of the state."""
     return f"; the state is of a batch of {lead[0]}, so every input needs a leading axis of {lead[0]}" if lead else ""
