@@ -21,10 +21,8 @@ from jaxrnn.cells.products import by_platform, product, product_of_rows
 class LSTM(Cell):
     """An LSTM cell; the carry is ``(h, c)``.
 
-    Attributes:
-        activations: f (gates), g (cell input) and h (cell output).
-        clip: bound on the input of every activation, or None.
-        input_forget: the forget gate is one minus the input gate.
+    The activations are f (gates), g (cell input) and h (cell output). ``clip`` bounds the input of every activation.
+    With ``input_forget``, the forget gate is one minus the input gate.
     """
 
     activations: tuple[Activation, Activation, Activation] = (SIGMOID, TANH, TANH)
@@ -157,10 +155,8 @@ def _sigmoid_gates_by_one_tanh(gates: jax.Array) -> jax.Array:
 class GRU(Cell):
     """A GRU cell; the carry is ``(h,)``.
 
-    Attributes:
-        activations: f (gates) and g (candidate).
-        clip: bound on the input of every activation, or None.
-        linear_before_reset: the reset gate scales the recurrent product, not the hidden state before it.
+    The activations are f (gates) and g (candidate). ``clip`` bounds the input of every activation. With
+    ``linear_before_reset``, the reset gate scales the recurrent product, and not the hidden state before the product.
     """
 
     activations: tuple[Activation, Activation] = (SIGMOID, TANH)
@@ -261,12 +257,7 @@ class GRU(Cell):
 
 @dataclass(frozen=True)
 class RNN(Cell):
-    """A simple recurrent cell ``h = f(x W' + h0 R' + b)``; the carry is ``(h,)``.
-
-    Attributes:
-        activations: f.
-        clip: bound on the input of the activation, or None.
-    """
+    """A simple recurrent cell ``h = f(x W' + h0 R' + b)`` with carry ``(h,)`` and a bound ``clip`` on the input of f."""
 
     activations: tuple[Activation] = (TANH,)
     clip: float | None = None

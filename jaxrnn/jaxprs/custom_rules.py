@@ -54,11 +54,7 @@ def with_rule(
     domain: Domain,
     inputs: Sequence[Any],
 ) -> Callable[..., list[Any]]:
-    """Return the function of a ``custom_jvp_call`` or ``custom_vjp_call`` in a domain, with its rule.
-
-    Returns:
-        A function of the arrays of the operands.
-    """
+    """Return the function of arrays of a ``custom_jvp_call`` or ``custom_vjp_call`` in a domain, with its rule."""
     make = _with_jvp if equation.primitive.name == "custom_jvp_call" else _with_vjp
     function = make(equation, as_traced, domain, inputs)
     return lambda *arrays: function(domain.arrays, *alike(*arrays))

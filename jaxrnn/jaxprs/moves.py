@@ -74,9 +74,8 @@ def _dynamic_update(params: Mapping[str, Any], x: np.ndarray, new: np.ndarray, *
 class _Windows:
     """The windows of a gather or scatter in an array.
 
-    Attributes:
-        places: for each axis of the array, indices in the shape of the indices and the window.
-        inside: the windows that are inside of the array.
+    ``places`` are for each axis of the array the indices, in the shape of the indices and the window; ``inside`` marks
+    the windows that are inside of the array.
     """
 
     def __init__(
@@ -259,10 +258,9 @@ _PRODUCTS = {"mul", "dot_general", "conv_general_dilated"}
 def split(closed: ClosedJaxpr) -> tuple[list[np.ndarray | None], ClosedJaxpr, list[bool]]:
     """Split a jaxpr into its known results and a jaxpr that computes the other results.
 
-    Returns:
-        For each result the value, or None for a result to compute; the jaxpr for these results, with the same inputs;
-        and for each input whether it affects these results if its numbers are finite. Constants are evaluated if they
-        may decide this.
+    Returns for each result the value, or None for a result to compute; the jaxpr for these results, with the same
+    inputs; and for each input whether finite numbers in it affect these results. Constants are evaluated if they may
+    decide this.
     """
     values, rest = _split(closed, computing=False)
     if any(depends := _reached(rest)):

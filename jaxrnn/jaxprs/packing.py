@@ -18,12 +18,7 @@ from jaxrnn.jaxprs.schedule import Step
 
 
 class Packable(Protocol):
-    """A program for which parameters can be packed.
-
-    Attributes:
-        label: the name in messages.
-        fingerprint: equal for the same program, and different for other programs.
-    """
+    """A program for which parameters can be packed; ``label`` is its name in messages."""
 
     label: str
 

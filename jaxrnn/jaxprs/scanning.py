@@ -21,11 +21,8 @@ def scan(
 ) -> tuple[Any, Any]:
     """Scan a step, with the work before and after the carry taken out of the loop.
 
-    Each LSTM, GRU and RNN cell in the step, also written out, becomes a sequence.
-
-    Returns:
-        The outputs with time as the first axis, and the last carry. The result equals the loop of steps up to
-        rounding of batched products.
+    Each LSTM, GRU and RNN cell in the step, also written out, becomes a sequence. Returns the outputs with time as the
+    first axis, and the last carry, equal to the loop of steps up to rounding of batched products.
     """
 
     def masked(params: Any, frame: tuple[Any, Any], old: Any) -> tuple[Any, Any]:
@@ -44,11 +41,7 @@ def scan(
 
 
 def scan_cells(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: Any) -> tuple[Any, Any]:
-    """Evaluate ``lax.scan(step, carry, frames)`` with recurrent cells as sequences.
-
-    Returns:
-        The last carry, and the outputs with time as the first axis. The result equals ``lax.scan`` up to rounding.
-    """
+    """Evaluate ``lax.scan(step, carry, frames)`` with recurrent cells as sequences, equal up to rounding."""
     return scan_recognised(step, carry, frames) or varying.scan(step, carry, frames)
 
 

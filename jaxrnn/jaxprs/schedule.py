@@ -74,11 +74,7 @@ class Part:
         return 0
 
     def run(self, values: Values, init: Environment) -> Environment:
-        """Run over all frames and add results to the values.
-
-        Returns:
-            The final values of variables, after the last frame.
-        """
+        """Run over all frames, add results to the values, and return the final values of variables."""
         raise NotImplementedError
 
 
@@ -139,11 +135,7 @@ class Schedule:
 
     @own_arithmetic()
     def run(self, params: Sequence[Any], xs: Sequence[Any], init: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Run the step over all frames.
-
-        Returns:
-            The last carry, and the outputs with time in front.
-        """
+        """Run the step over all frames; return the last carry, and the outputs with time as the first axis."""
         fixed = self.step.constants() | dict(zip(self.step.params, params, strict=True))
         run(self.fixed, fixed)
 

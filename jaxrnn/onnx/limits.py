@@ -73,11 +73,7 @@ class Limits:
 
 
 class Budget:
-    """The part of its limits that a call or a trace has spent.
-
-    Attributes:
-        computing: whether JAX computes known values during the trace.
-    """
+    """The part of its limits that a call or a trace has spent; ``computing`` is set while JAX computes known values."""
 
     def __init__(self, limits: Limits, loading: bool = False):
         self.limits = limits

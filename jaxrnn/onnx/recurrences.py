@@ -74,9 +74,8 @@ def copied_from(value: ir.Value) -> ir.Value:
 def loop_slots(node: ir.Node) -> tuple[int, Sequence[ir.Value], Sequence[ir.Value]]:
     """Return the carries of a Scan or Loop, which may be a node that `load` refuses.
 
-    Returns:
-        The number of the first input of the node that is carried, the inputs of the body that hold the carried values,
-        and the outputs of the body from the first updated value on.
+    The result is the number of the first carried input of the node, the inputs of the body for carried values, and the
+    outputs of the body from the first updated value on.
     """
     body = next((graph for name, graph in subgraphs_of(node) if name == "body"), None)
     if body is None:

@@ -113,10 +113,8 @@ def write_data(
 ) -> dict[Address, Edit]:
     """Write the data files of a model for ``target``, in the same folder, completely or not at all.
 
-    A file keeps its name unless a different file has this name. All data except ``arrays`` is copied.
-
-    Returns:
-        The edits of the model: new locations of renamed data files.
+    A file keeps its name unless a different file has this name. All data except ``arrays`` is copied. Returns the edits
+    of the model: new locations of renamed data files.
     """
     files: dict[str, list[Stored]] = {}
     for tensor in tensors:

@@ -43,11 +43,7 @@ _FOLDED = 1 << 16  # elements of a value that XLA computes while elements are fo
 
 
 class Following:
-    """An evaluator of jaxprs that follows elements from inputs to outputs.
-
-    Attributes:
-        result: the data flow so far.
-    """
+    """An evaluator of jaxprs that follows elements from inputs to outputs; ``result`` is the data flow so far."""
 
     def __init__(
         self,

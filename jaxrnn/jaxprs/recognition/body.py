@@ -25,12 +25,8 @@ class Body:
     """A step with the dependencies of its variables and the origins of their elements.
 
     A variable is *fixed* if it is equal in every frame: it depends only on parameters and constants. A variable is
-    *known* if it can be computed for all frames before the parts that are not yet planned.
-
-    Attributes:
-        step: the step.
-        forms: for each result of a choice by platform, the result in each form.
-        known: the known variables, including fixed variables.
+    *known* if it can be computed for all frames before the parts that are not yet planned. ``forms`` has the results of
+    a choice by platform in each form.
     """
 
     def __init__(self, step: Step):
@@ -93,8 +89,7 @@ class Body:
     def sources(self, elements: Elements) -> Iterator[tuple[np.ndarray, Elements]]:
         """Trace elements back through all moves to the values that computed the elements.
 
-        Yields:
-            A mask of the elements in the shape of ``elements.at``, and the source elements, as a flat choice.
+        Yields a mask of the elements in the shape of ``elements.at``, and the source elements, as a flat choice.
         """
         pending = [(np.ones(elements.at.shape, bool), Elements(elements.atom, elements.at.reshape(-1)))]
         while pending:
@@ -244,10 +239,9 @@ def everything(atom: Atom) -> np.ndarray:
 
 
 def joined_positions(equation: JaxprEqn, output: int) -> np.ndarray | None:
-    """Return the positions of a result's elements in the concatenated operands.
+    """Return the positions of a result's elements in the concatenated operands, in the shape of the result.
 
-    Returns:
-        Positions in the shape of the result; None if the equation does more than move elements.
+    None means that the equation does more than move elements.
     """
     name = equation.primitive.name
     if name == "convert_element_type":

@@ -286,11 +286,7 @@ class _Part:
 
 
 class Grid:
-    """The places of a cell's elements.
-
-    Attributes:
-        elements: the numbers of the elements, ``[rows, hidden]``.
-    """
+    """The places of a cell's elements; ``elements`` are the numbers of the elements, ``[rows, hidden]``."""
 
     def __init__(self, elements: np.ndarray):
         self.elements = elements

@@ -261,8 +261,7 @@ def taken(array: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
 def elements(array: jax.Array, at: np.ndarray, lead: Sequence[int] = ()) -> jax.Array:
     """Return elements of the part of an array after its leading axes.
 
-    Returns:
-        ``[*lead, rows, columns]``, with one row if all rows are equal.
+    The result is ``[*lead, rows, columns]``, with a single row if all rows are equal.
     """
     rest = array.shape[len(lead) :]
     size = int(np.prod(rest, dtype=int))

@@ -29,15 +29,7 @@ Pads = list[tuple[Any, Any]]
 
 
 class Windows:
-    """Kernel, strides, dilations and padding of each spatial axis.
-
-    Attributes:
-        sizes: the sizes of the image.
-        kernel: the sizes of a window.
-        strides: the steps between windows, 1 by default.
-        dilations: the steps between elements of a window, 1 by default.
-        auto_pad: the attribute.
-    """
+    """Kernel, strides, dilations and padding of each spatial axis of an image, from ONNX's attributes."""
 
     def __init__(
         self,
@@ -98,8 +90,7 @@ def kernel_of(w: Any, kernel_shape: Sequence[int] | None) -> tuple[int, ...]:
 class PoolingWindows(Windows):
     """The windows of a pooling operator, which may extend past the padding if their number is rounded up.
 
-    Attributes:
-        overhang: the elements after the padding that rounding up adds.
+    ``overhang`` is the number of elements after the padding that rounding up adds.
     """
 
     @inherits(Windows)

@@ -47,11 +47,7 @@ def make_cells(
 def check_shapes(
     gates: int, shapes: Mapping[str, tuple[Any, ...] | None], direction: str, hidden_size: int | None
 ) -> int | None:
-    """Check the known shapes of a recurrent node's operands (in layout 0) against each other.
-
-    Returns:
-        The hidden size, if R is known.
-    """
+    """Check the known operand shapes of a recurrent node, in layout 0; return the hidden size or None."""
     directions = len(DIRECTIONS.get(direction, DIRECTIONS["forward"]))
     for name in "XWR":
         shape = shapes.get(name)

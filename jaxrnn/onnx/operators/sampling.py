@@ -45,11 +45,7 @@ def linear_taps(place: Any, size: Any) -> Taps:
 
 
 def sample(image: Any, axes: Sequence[Taps]) -> Any:
-    """Return mixtures of elements of an image, ``[places, channels]``.
-
-    Returns:
-        ``[places, channels]``.
-    """
+    """Return mixtures of elements of an image, ``[places, channels]``."""
     sizes, channels = image.shape[:-1], image.shape[-1]
     places = axes[0].index.shape[0]
     index, weight = jnp.zeros((places, 1), jnp.int32), jnp.ones((places, 1), axes[0].weight.dtype)

@@ -65,8 +65,7 @@ class Edge:
 def find_edge(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -> Edge | None:
     """Return the evidence for a pair with equal dtypes and declared shapes that can agree.
 
-    Returns:
-        None if the output has no elements, or a shape that the input cannot have.
+    None means that the output has no elements, or a shape that the input cannot have.
     """
     before, target = flow.inputs[source], flow.outputs[output]
     if 0 in (target.shape or ()):
@@ -199,8 +198,7 @@ def _moved_on(codes: np.ndarray, target: Flow) -> np.ndarray:
 def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, float, tuple[str, ...]]:
     """Mark the target as a window of a concatenation of the source and new elements, shifted by some elements.
 
-    Returns:
-        A mask over the target's elements, the distance, and the labels of the concatenating nodes.
+    Returns a mask over the target's elements, the distance, and the labels of the concatenating nodes.
     """
     assert target.ids is not None
     target_ids = target.ids.ravel()

@@ -28,11 +28,8 @@ _MAX_ALTERNATIVES = 6
 class Pairing:
     """The pairs that the flow proves or names say.
 
-    Attributes:
-        edges: the evidence for every possible pair. If the input has a time axis, only the final value of a recurrence
-            counts: a model without state treats data in all other ways.
-        inputs, outputs: the names in the model.
-        pairs: the pairs so far, by input.
+    If the input of an edge has a time axis, only the final value of a recurrence counts as evidence: a model without
+    state treats data in all other ways.
     """
 
     def __init__(

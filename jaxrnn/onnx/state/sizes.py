@@ -91,9 +91,8 @@ def solve(
 ) -> tuple[DataFlow, dict[int, str]] | None:
     """Unify the sizes that operators need to be equal, until the graph can be followed.
 
-    Returns:
-        The flow with these numbers, and the class of each number; None if no equation helps a failing operator. Earlier
-        unifications stay.
+    Returns the flow with these numbers, and the class of each number; None if no equation helps a failing operator.
+    Earlier unifications stay.
     """
     for _ in range(len(sizes.value) + 1):
         of_class = sizes.distinct(base, spread)
@@ -131,13 +130,7 @@ _APART = 37
 
 
 class Probe:
-    """A graph that is followed with sizes that fit.
-
-    Attributes:
-        symbols: the open dimensions of the inputs.
-        sizes: the numbers for these dimensions.
-        flow: the flow with these numbers, as far as the graph can be followed.
-    """
+    """A graph that is followed with sizes that fit: its open dimensions, their numbers, and the flow."""
 
     def __init__(
         self,

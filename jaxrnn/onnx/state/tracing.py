@@ -26,9 +26,8 @@ from jaxrnn.onnx.values import Value, is_known, is_text
 class NotFollowedError(Exception):
     """The error for sizes of open dimensions that do not fit the graph.
 
-    Attributes:
-        node: the node that the sizes do not fit, if known.
-        operands: the known arrays or shapes of its inputs, or None.
+    ``node`` is the node that the sizes do not fit, if known; ``operands`` are known arrays or shapes of its inputs, or
+    None.
     """
 
     def __init__(self, error: Exception):

@@ -37,14 +37,9 @@ class Growth:
 class LoopBody:
     """The body of a Loop, with carried values sorted by how they change.
 
-    Attributes:
-        block: the body: trip number, condition and carried values in; condition, carried values and scan outputs out.
-        trip: the trip number.
-        slots: the carried values as inputs of the body.
-        fixed: the numbers of the slots that never change.
-        counters: by slot, the step that each trip adds to an integer.
-        growing: by slot, the growth.
-        carried: the numbers of all other slots: the carry of a recurrence.
+    Slots are the carried values as inputs of the body. ``fixed`` are the numbers of the slots that never change,
+    ``counters`` maps slots to the integer that each trip adds, ``growing`` maps slots to growth, and ``carried`` are
+    the numbers of all other slots: the carry of a recurrence.
     """
 
     def __init__(self, block: Block, known: Callable[[ir.Value], np.ndarray | None], start: Sequence[Any]):
