@@ -257,7 +257,7 @@ class GRU(Cell):
 
 @dataclass(frozen=True)
 class RNN(Cell):
-    """A simple recurrent cell ``h = f(x W' + h0 R' + b)`` with carry ``(h,)`` and a bound ``clip`` on the input of f."""
+    """A simple recurrent cell ``h = f(x W' + h0 R' + b)`` with carry ``(h,)``; ``clip`` bounds the input of f."""
 
     activations: tuple[Activation] = (TANH,)
     clip: float | None = None
