@@ -267,6 +267,7 @@ class Model:
             InputError: an input does not fit.
         """
         with self._computing(params, dtype):
+            unpack(params, self)  # refuses parameters that were packed for a different program
             return self._steps.step(params, state, inputs)
 
     def scan(
@@ -407,7 +408,8 @@ class Model:
 
     @functools.cached_property
     def _steps(self) -> Steps:
-        return Steps(self)
+        findings, initial = self._findings, self.initial_values
+        return Steps(self.label, self.inputs, self.outputs, findings, initial, self.apply, self._packed)
 
     @compiled
     def _scan(self, params: Any, state: Arrays, inputs: Arrays, lengths: jax.Array | None, *, time_axis: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +16,14 @@ from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.jaxprs.eager import compiled
-from jaxrnn.jaxprs.packing import Packed, fits, fold, folding_of, run_folded, unpack
+from jaxrnn.jaxprs.packing import Packed, fits, fold, folding_of, run_folded
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
 from jaxrnn.jaxprs.schedule import Step
 from jaxrnn.onnx.interface import bind_inputs
-from jaxrnn.onnx.state import StateVar, open_sizes
+from jaxrnn.onnx.state import Findings, StateVar, open_sizes
 from jaxrnn.steps.specs import ArraySpec, check_names, converted
 from jaxrnn.steps.stepper import check_batch, in_batch
 from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, zeros
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
 
 Arrays = Mapping[str, Any]
 
@@ -35,31 +32,42 @@ class Steps:
     """The steps of a `Model`: the inputs and outputs that are state, and the batch.
 
     If the file fixed its batch at 1, a state in a batch has a leading axis on every array, as do inputs and outputs,
-    and the step is mapped over this axis.
+    and the step is mapped over this axis. ``apply`` evaluates the whole graph, and ``packed`` makes packed
+    parameters of plain parameters, folded arrays and their fingerprint.
     """
 
-    def __init__(self, model: Model):
-        self.model = model
-        internal = [variable for variable in model.state if variable.kind == "internal"]
+    def __init__(
+        self,
+        label: str,
+        inputs: Sequence[ArraySpec],
+        outputs: Sequence[ArraySpec],
+        findings: Findings,
+        initial_values: Mapping[str, np.ndarray],
+        apply: Callable[[Any, Arrays], dict[str, Any]],
+        packed: Callable[..., Packed],
+    ):
+        internal = [variable for variable in findings.variables if variable.kind == "internal"]
         if internal:
             nodes = ", ".join(sorted({str(variable.node) for variable in internal}))
             raise StateError(
-                f"{model.label} cannot be run in steps: it forgets its state after every call (node(s) {nodes}). Run "
+                f"{label} cannot be run in steps: it forgets its state after every call (node(s) {nodes}). Run "
                 f"whole sequences with {either('apply', 'jaxrnn run')}, or turn it into a streaming model with "
                 f"{either('stream', 'jaxrnn stream --symbol NAME')}"
             )
-        self.state: dict[str, StateVar] = {variable.name: variable for variable in model.state}
+        self._apply, self._packed = apply, packed
+        self._tied, self._initial_values = findings.dimensions, initial_values
+        self.state: dict[str, StateVar] = {variable.name: variable for variable in findings.variables}
         self._input_of = {str(variable.input): name for name, variable in self.state.items()}
         self._output_of = {str(variable.output): name for name, variable in self.state.items()}
-        batch_symbol, self._open = open_sizes(model.state, model.growing_dimensions)
+        batch_symbol, self._open = open_sizes(findings.variables, findings.growing)
         # One name for open dimensions that the nodes need to be equal.
-        inputs = [info.sized(model.dimensions) for info in model.inputs if info.name not in self._input_of]
-        outputs = [info.sized(model.dimensions) for info in model.outputs if info.name not in self._output_of]
+        inputs = [info.sized(self._tied) for info in inputs if info.name not in self._input_of]
+        outputs = [info.sized(self._tied) for info in outputs if info.name not in self._output_of]
         self.spec = StepSpec(
-            model.label,
+            label,
             inputs=tuple(inputs),
             outputs=tuple(OutputSpec(info.name, info.dtype, info.shape) for info in outputs),
-            state=tuple(StateSpec(v.name, v.dtype, tuple(v.shape), kind=v.kind) for v in model.state),
+            state=tuple(StateSpec(v.name, v.dtype, tuple(v.shape), kind=v.kind) for v in findings.variables),
             batch_symbol=batch_symbol,
         )
 
@@ -78,7 +86,7 @@ class Steps:
         state = {}
         with exact_types():
             for name, start in zeros(self.spec.state, sizes).items():
-                values = self.model.initial_values.get(name, np.zeros((), start.dtype))
+                values = self._initial_values.get(name, np.zeros((), start.dtype))
                 try:
                     state[name] = jax.device_put(np.broadcast_to(values, start.shape).copy())
                 except ValueError as error:
@@ -90,16 +98,12 @@ class Steps:
 
     def _check_dims(self, dims: Mapping[str, int]) -> None:
         """Refuse sizes that nothing reads: of unknown dimensions, and of dimensions that equations fix or tie."""
-        tied = self.model.dimensions
         known = {size for info in (*self.spec.inputs, *self.spec.state) for size in info.shape or ()}
         for name in dims:
             if name not in known:
-                value = tied.get(name)
-                why = (
-                    "no array has this open dimension"
-                    if value is None
-                    else (f"the nodes need this dimension to be {value!r}")
-                )
+                value = self._tied.get(name)
+                reason = f"the nodes need this dimension to be {value!r}"
+                why = "no array has this open dimension" if value is None else reason
                 listed = ", ".join(sorted(size for size in known if isinstance(size, str))) or "none"
                 raise InputError(f"{argument('dims', {name: SIZE}, 'init()')}: {why}; open dimensions: {listed}")
 
@@ -141,20 +145,19 @@ class Steps:
         try:
             frame, state = zeros(self.spec.inputs, sizes), zeros(self.spec.state, sizes)
         except KeyError:
-            return self.model._packed(params)  # an array of open length: how a step folds depends on it
+            return self._packed(params)  # an array of open length: how a step folds depends on it
         return self._pack(dict(params), frame, state)
 
     @compiled
     def _pack(self, params: Arrays, frame: Arrays, state: Arrays) -> Packed:
         with exact_types():
             stages = self._cut(params, frame, state)
-            return self.model._packed(params, fold(stages, params), folding_of(stages))
+            return self._packed(params, fold(stages, params), folding_of(stages))
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """Run one step of arrays without a leading axis, without checks."""
         if not isinstance(params, Packed):
             return self._plain_step(params, inputs, state)
-        unpack(params, self.model)  # packed for this model
         return self._packed_step(params, dict(state), bind_inputs(self.spec.inputs, inputs))
 
     @compiled
@@ -173,7 +176,7 @@ class Steps:
 
     def _plain_step(self, params: Arrays, inputs: Arrays, state: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         carried = {str(variable.input): state[name] for name, variable in self.state.items()}
-        results = self.model.apply(params, {**inputs, **carried})
+        results = self._apply(params, {**inputs, **carried})
         outputs = {name: value for name, value in results.items() if name not in self._output_of}
         return outputs, {name: results[str(variable.output)] for name, variable in self.state.items()}
 
