@@ -54,7 +54,7 @@ SMALLEST = {
     "pulses": ("keyword_net", True),
     "export": ("keyword_net", True),
     "streams": ("dtln_1, 64 live", True),
-    "start": (", start", True),
+    "start": ("dtln_1, start", True),
     "scale": ("LSTM forward, T grows", False),
     "accelerator": ("limits", False),
 }

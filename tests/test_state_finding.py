@@ -111,6 +111,22 @@ def test_handed_on_is_no_state():
     assert pairs(model) == {"h": "h_out"}
 
 
+@pytest.mark.parametrize(("order", "is_buffer"), [([1, 2, 3], True), ([2, 3, 1], False)])
+def test_elements_that_change_places_are_no_buffer(order, is_buffer):
+    """A buffer moves along as a whole. The finder asks about an input that is shuffled."""
+    nodes = [
+        node("Gather", ["p", "order"], ["kept"], axis=1),
+        node("Concat", ["kept", "x"], ["q"], axis=1),
+        node("Relu", ["q"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": [1, 1], "p": [1, N]}, {"y": [1, N], "q": [1, N]}, {"order": np.array(order)})
+    if is_buffer:
+        assert pairs(model) == {"p": "q"}
+    else:
+        with pytest.raises(jaxrnn.StateError, match=r"state=\{'p': 'q'\}"):
+            _ = model.state
+
+
 SCALED = [gru("gru", "x", "h", "Y", "end"), node("Mul", ["end", "double"], ["h_out"])]
 
 
