@@ -1,24 +1,38 @@
-"""How messages are worded, and what is said where a package is missing."""
+"""Messages: their wording, arguments in the reader's terms, missing packages, and what is shown at a prompt."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
 import io
 import os
+import pathlib
+import re
+import shutil
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
+from click.testing import CliRunner
 from jax import lax
 from onnx import TensorProto, helper
+from plain_graphs import RELU, model, node
 from small_models import make_model
-from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn._files.messages import bytes_of, first_line, near, near_or_all, pairs_of, whole_message
+from jaxrnn import Limits, demo, evaluation, profiling, verification
+from jaxrnn._files.arguments import NAME, OPTIONS, SIZE, argument, called, either, static_or_eager, writing_for
+from jaxrnn._files.messages import brief, bytes_of, first_line, near, near_or_all, pairs_of, short, whole_message
 from jaxrnn._files.progress import progress_bar
+from jaxrnn.cli import main
 from jaxrnn.errors import optional_package
+from jaxrnn.model.inspection import inspect_model
+from jaxrnn.streaming import Flushed
 
 
 def test_sizes_names_and_errors():
@@ -82,11 +96,10 @@ def test_a_missing_package_says_what_installs_it():
         assert str(raised.value).startswith(words)
 
 
-@pytest.mark.parametrize("package", of_tiers(["pydantic", "omegaconf"], ["omegaconf"]))
-def test_commands_that_read_settings_name_a_missing_package(tmp_path, package):
+def test_commands_that_read_settings_name_a_missing_package(tmp_path):
     (tmp_path / "a.yaml").write_text("model: a.onnx\n")
     script = (
-        f"import sys; sys.modules[{package!r}] = None\n"
+        "import sys; sys.modules['omegaconf'] = None\n"
         "from jaxrnn.cli import main\n"
         "for command in ('finetune', 'evaluate'):\n"
         "    main([command, 'a.yaml'], standalone_mode=False)\n"
@@ -96,7 +109,7 @@ def test_commands_that_read_settings_name_a_missing_package(tmp_path, package):
         [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False, cwd=tmp_path
     )
     install = "pip install 'jaxrnn[train]' or pip install 'jaxrnn[evaluate]'"
-    line = f"error: {package} is needed for files of settings: {install}"
+    line = f"error: omegaconf is needed for files of settings: {install}"
     assert run.stderr.splitlines() == [line] * 2
 
 
@@ -119,3 +132,194 @@ def test_progress_is_shown_where_it_is_wanted(monkeypatch):
         written = stream.getvalue()
         assert {text for text in ("counting", "at start", "at item 3") if text in written} == texts
         assert bool(written) == bool(texts)
+
+
+PACKAGE = pathlib.Path(jaxrnn.__file__).parent
+#: What no command reaches: Flax modules, and a training's own options, which are keys of its settings too.
+PYTHON_ONLY = ("nnx", "training")
+IN_PYTHON = re.compile(rf"\b({'|'.join((*OPTIONS, 'constraints', 'limits', 'operators'))})=|\bload\(")
+
+
+def literals(tree):
+    """The texts of a module that are no docstrings, nor what is said in Python alone, each with its line."""
+    silent = set()
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+            silent.add(each.value)  # a docstring
+        if isinstance(each, ast.FunctionDef) and each.name == "__repr__":
+            silent.update(ast.walk(each))
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in ("either", "argument"):
+            silent.update(ast.walk(each))
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and each not in silent:
+            yield each.lineno, each.value
+
+
+def test_no_message_has_arguments_in_the_syntax_of_python():
+    """What may reach a command is written by `argument` or `either`."""
+    said = [
+        f"{path.relative_to(PACKAGE)}:{line}: {text}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).parts[0] not in PYTHON_ONLY
+        for line, text in literals(ast.parse(path.read_text()))
+        if " " in text and IN_PYTHON.search(text)
+    ]
+    assert not said, "\n".join(said)
+
+
+def test_arguments_in_each_voice():
+    assert argument("dims", {"T": SIZE}, "init()") == "init(dims={'T': SIZE})"
+    assert argument("state", {}, "jaxrnn.load(path)") == "jaxrnn.load(path, state={})"
+    assert (called("batch"), either("here", "there")) == ("batch", "here")
+    with writing_for("command"):
+        assert argument("dims", {"T": SIZE, "F": 4}, "init()") == "--dim T=SIZE --dim F=4"
+        assert argument("state", {}, "jaxrnn.load(path)") == "--state none"
+        assert argument("multiple", 160) == "--multiple 160"
+        assert argument("limits", NAME, "jaxrnn.load(path)") == "in Python, jaxrnn.load(path, limits=NAME)"
+        assert (called("batch"), either("here", "there")) == ("--batch", "there")
+        assert static_or_eager() == "--static NAME=VALUE"
+    with writing_for("settings"):
+        assert argument("static", {"sr": 16000}, "jaxrnn.load(path)") == "static: {sr: 16000}"
+        assert argument("steps", 100) == "steps: 100"
+        assert argument("limits", NAME, "jaxrnn.load(path)") == "in Python, jaxrnn.load(path, limits=NAME)"
+    assert called("batch") == "batch"
+
+
+def frames(name, *shape):
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
+
+
+MIRRORED = model(
+    helper.make_node("Constant", [], ["pads"], value_ints=[3, 0, 3, 0]),
+    helper.make_node("Pad", ["x", "pads"], ["y"], mode="reflect", name="edges"),
+    inputs=[frames("x", "T", 3)],
+    outputs=[frames("y", "U", 3)],
+)
+AMBIGUOUS = model(
+    helper.make_node("Add", ["a", "x"], ["b1"]),
+    helper.make_node("Mul", ["a", "x"], ["b2"]),
+    inputs=[frames("x", 3), frames("a", 3)],
+    outputs=[frames("b1", 3), frames("b2", 3)],
+)
+RESHAPED = model(
+    node("Reshape", ["x", "shape"], name="fold"),
+    inputs=[frames("x", 2, 3), helper.make_tensor_value_info("shape", TensorProto.INT64, [1])],
+)
+
+COMMANDS = {
+    "the least length": (MIRRORED, ["stream", "--symbol", "T", "--random"], "--shortest 4"),
+    "which pairs are state": (AMBIGUOUS, ["stream", "--random"], "--state a=b"),
+    "an input that shapes depend on": (RESHAPED, ["stream", "--random"], "--static"),
+    "what is profiled": (
+        model(RELU),
+        ["profile", "--batch", "2", "--what", "apply"],
+        "--batch is for .* --dim NAME=",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", COMMANDS)
+def test_commands_speak_of_options(what, tmp_path):
+    proto, (command, *options), words = COMMANDS[what]
+    onnx.save(proto, tmp_path / "a.onnx")
+    said = CliRunner().invoke(main, [command, str(tmp_path / "a.onnx"), *options]).stderr
+    assert re.search(words, said), said
+    assert not IN_PYTHON.search(said), said
+
+
+def test_python_says_the_same_of_arguments():
+    assert np.shape(jaxrnn.load(model(RELU))(x=np.ones((2, 3), np.float32))["y"]) == (2, 3)
+    with pytest.raises(jaxrnn.StreamError, match=r"constraints=\['S >= 4'\]"):
+        jaxrnn.load(MIRRORED).stream("T")
+
+
+LINES, COLUMNS = 10, 120
+MANY = [f"an_input_with_quite_a_long_name_{number}" for number in range(40)]
+
+
+def doubled_frames(name, shape=("a_dimension_of_many_letters", 3)):
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+@pytest.fixture(scope="module")
+def values(tmp_path_factory):
+    """Whatever functions give and users print, by name."""
+    large = model(
+        *(node("Relu", [name], [f"{name}_out"], name=name) for name in MANY),
+        inputs=[doubled_frames(name) for name in MANY],
+        outputs=[doubled_frames(f"{name}_out") for name in MANY],
+    )
+    path = tmp_path_factory.mktemp("compiled") / "denoiser.jaxrnn"
+    # Wherever a file lies, what is shown is its name.
+    deep = path.parent / ("a_folder_with_a_long_name" * 6)
+    deep.mkdir()
+    denoiser = jaxrnn.load(shutil.copy(demo.PACKAGED, deep))
+    inputs = {"magnitude": jnp.zeros((1, 4, 129)), "h": jnp.zeros((1, 1, 80))}
+    streamed = denoiser.stream("time", pulse=4)
+    state = streamed.init(constants={"h": inputs["h"]})
+    wide = {name: jax.ShapeDtypeStruct((20, 3), np.float32) for name in MANY}
+    jaxrnn.save_compiled(denoiser, path, dims={"time": 1})
+    sound = demo.mixture(np.random.default_rng(0), 0.1, 5.0)
+    return {
+        "a model": denoiser,
+        "a model of many inputs": jaxrnn.load(large, state={}),
+        "an inspection": inspect_model(large),
+        "a description": denoiser.inputs[0],
+        "a state": denoiser.state[0],
+        "facts": jaxrnn.load(large, state={}).spec,
+        "a streamed function": streamed,
+        "a streamed function of many inputs": jaxrnn.stream(lambda x: x, wide, axes=0),
+        "facts of a stream": streamed.spec,
+        "an entry of a state": streamed.state[-1],
+        "packed parameters": denoiser.pack(denoiser.params, dims={"time": 1}),
+        "a flush": streamed.flush(denoiser.params, state, inputs, 4),
+        "a live stream": jaxrnn.Runner(denoiser, denoiser.params),
+        "a pool": jaxrnn.StreamPool(denoiser, denoiser.params, 4),
+        "a compiled file": jaxrnn.load_compiled(path),
+        "limits": Limits(),
+        "a comparison with another engine": verification.verify(demo.PACKAGED),
+        "sound": sound,
+        "sound without its noise": demo.denoise(sound.noisy),
+    }
+
+
+def test_values_are_short(values):
+    for name, value in values.items():
+        lines = repr(value).splitlines()
+        assert len(lines) <= LINES, f"{name}: {value!r}"
+        assert max(map(len, lines)) <= COLUMNS, f"{name}: {value!r}"
+        assert lines[0].startswith(type(value).__name__), f"{name}: {value!r}"
+    for name in ("a model", "a streamed function", "a live stream", "a pool", "a compiled file"):
+        assert "denoiser" in repr(values[name])
+        assert "a_folder" not in repr(values[name])
+
+
+def test_public_records_have_short_representations():
+    """None writes its fields out as they are, which may be arrays, or a table of a thousand rows."""
+    records = {
+        item
+        for module in (jaxrnn, *(getattr(jaxrnn, name) for name in jaxrnn._PACKAGES))
+        for item in (getattr(module, name) for name in module.__all__)
+        if inspect.isclass(item) and (dataclasses.is_dataclass(item) or hasattr(item, "_fields"))
+    }
+    assert {Limits, profiling.Profile, Flushed, evaluation.Results} <= records
+    generated = {each for each in records if hasattr(each.__repr__, "__wrapped__") or "_fields" in vars(each)}
+    assert not sorted(each.__name__ for each in generated if each.__repr__ is not short)
+
+
+def test_parts_are_shortened():
+    @brief
+    @dataclasses.dataclass
+    class Record:
+        text: str
+        table: dict
+        loss: float
+        array: object = None
+        count: int = 3
+
+    shown = repr(Record("long " * 100, {n: [n] * 9 for n in range(9)}, 1 / 3, np.zeros((4, 5)), 3))
+    assert "array=float64[4, 5]" in shown
+    assert "loss=0.333333" in shown
+    assert "3: (3, 3, 3, 3, ... 9 in all), ... 9 in all}" in shown.replace("\n ", "")
+    assert "count" not in shown
+    assert len(shown) < 300

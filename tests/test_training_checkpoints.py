@@ -36,7 +36,7 @@ from jaxrnn.training import (
     validate,
 )
 
-SCRIPT = Path(__file__).parent / "training_run.py"
+SCRIPT = Path(__file__).parent / "training_cases.py"
 DATA = examples([5, 9, 7, 4, 6, 8, 3])
 #: Chunks, so that most checkpoints fall inside a batch; 3 batches in an epoch, the last one of one example.
 OPTIONS = {"batch_size": 3, "time_axis": 1, "chunk": 3, "every": 4, "learning_rate": 0.02, "clip_norm": 0.5}

@@ -1,4 +1,4 @@
-"""Several processes of ``jaxrnn finetune`` train as one, are refused where they differ, and end together."""
+"""Several processes and devices train as one, are refused where they differ, and end together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import onnx
 import pytest
 import yaml
 from click.testing import CliRunner
-from training_cases import examples, flat_fit, in_order, mean_square, recurrent_model, same
+from training_cases import examples, flat_fit, furthest, in_order, mean_square, recurrent_model, same
 
 import jaxrnn
 from jaxrnn.cli import main
@@ -261,3 +261,42 @@ def test_processes_train_as_one(settings, tmp_path, monkeypatch):
     # adam divides gradients by their size: 12 updates of 0.02 with some roundings each.
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=0, atol=12 * 0.02 * 8 * 6e-8 + 2e-7, err_msg=name)
+
+
+SCRIPT = Path(__file__).parent / "training_cases.py"
+OPTIONS = {"steps": 11, "batch_size": 4, "chunk": 4, "every": 4, "learning_rate": 0.02, "clip_norm": 0.5}
+
+
+@pytest.mark.thorough
+def test_two_devices_train_as_one(tmp_path):
+    """Batches of 4, and of 2 at the end of an epoch. In the tests of hosts, batches do not divide."""
+    out = tmp_path / "out.npz"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    ran = subprocess.run(
+        [
+            sys.executable,
+            str(SCRIPT),
+            json.dumps({"lengths": LENGTHS, "validate": True, "out": str(out), "fit": OPTIONS}),
+        ],
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "Warning" not in ran.stdout + ran.stderr
+    with np.load(out) as file:
+        found = {name: file[name] for name in file.files}
+    assert json.loads(str(found["extra"]))["devices"] == 2
+    expected = flat_fit(
+        recurrent_model("time"),
+        examples(LENGTHS),
+        mean_square,
+        time_axis=1,
+        devices=jax.devices()[:1],
+        validation=examples([4, 6, 5], seed=5),
+        **OPTIONS,
+    )
+    for part, params in (("best", expected.params), ("last", expected.last_params)):
+        assert furthest(params, {name: found[f"{part}/{name}"] for name in params}) < 1e-5
+    np.testing.assert_allclose(found["losses"], [record["loss"] for record in expected.history], rtol=0, atol=1e-5)

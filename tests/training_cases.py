@@ -1,8 +1,13 @@
-"""Small models, examples and losses for the tests of training; also run by them in processes of their own."""
+"""Small models, examples and trainings; ``training_cases.py JSON`` trains in a process and writes to ``out``."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import resource
+import sys
+import time
+from pathlib import Path
 
 import grain
 import jax
@@ -115,3 +120,60 @@ def flat_fit(model, data, loss, **options):
     used = {f.name for kind in (Optimizer, Validation, Checkpoints, Sequences) for f in dataclasses.fields(kind)}
     rest = {name: value for name, value in options.items() if name not in {*used, *groups}}
     return fit(model, data, loss, **groups, **rest)
+
+
+def main(options: dict) -> None:
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    # As in quick_compiling.py: other machine code rounds in other places, and results are compared to the last bit.
+    jax.config.update("jax_disable_most_optimizations", True)
+    if "file_limit" in options:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (options["file_limit"], options["file_limit"]))
+
+    from training_cases import mean_square  # checkpoints hold the name of its module
+
+    lengths = options["lengths"]
+    delay = options.get("delay", 0.0)
+    loaded: list[int] = []
+
+    class Data:
+        """A list that takes its time, and says which of its examples this process asked for."""
+
+        def __init__(self) -> None:
+            self.examples = examples(lengths)
+
+        def __len__(self) -> int:
+            return len(self.examples)
+
+        def __getitem__(self, index: int):
+            loaded.append(int(index))
+            time.sleep(delay)
+            return self.examples[index]
+
+    model = recurrent_model("time")
+    fitted = flat_fit(
+        model,
+        Data(),
+        mean_square,
+        time_axis=1,
+        checkpoints=options.get("folder"),
+        validation=examples([4, 6, 5], seed=5) if options.get("validate") else None,
+        **options["fit"],
+    )
+    steps = np.array([record["step"] for record in fitted.history])
+    losses = np.array([record["loss"] for record in fitted.history])
+    extra = {"best_step": fitted.best_step, "loaded": loaded, "devices": len(jax.devices())}
+    written = Path(options["out"])
+    partial = written.with_suffix(".part.npz")
+    np.savez(
+        partial,
+        steps=steps,
+        losses=losses,
+        extra=json.dumps(extra),
+        **{f"best/{name}": np.asarray(array) for name, array in fitted.params.items()},
+        **{f"last/{name}": np.asarray(array) for name, array in fitted.last_params.items()},
+    )
+    partial.rename(written)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
