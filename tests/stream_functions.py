@@ -318,6 +318,9 @@ CASES: dict[str, Case] = {
     "valid": Case(lambda x: conv(x, (0, 0))),
     "centred": Case(lambda x: conv(x, (1, 1))),
     "look-ahead": Case(lambda x: conv(x, (0, 2))),
+    "fixed frames in front of a look-ahead": Case(
+        lambda x: jnp.concatenate([jnp.full((1, 3), 2.0, x.dtype), x + conv(x, (0, 2))])
+    ),
     "many pads": Case(lambda x: conv(x, (7, 5))),
     "many pads into a recurrence": Case(lambda x: rnn(conv(x, (7, 5)))),
     "front pad into a recurrence": Case(lambda x: rnn(jnp.pad(x, ((5, 0), (0, 0)), constant_values=1.0))),

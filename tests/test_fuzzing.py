@@ -16,7 +16,7 @@ from verifier import peer_outputs
 import jaxrnn
 
 #: Cases of each kind from seed 0: most end when they are loaded, a few are traced and compiled.
-COUNTS = {"bytes": 60, "structure": 20, "nodes": 30, "real": 2, "odd": 25}
+COUNTS = {"bytes": 60, "structure": 20, "nodes": 30, "real": 3, "odd": 25}
 
 
 @pytest.mark.parametrize("kind", of_tiers(COUNTS, ("bytes", "structure")))

@@ -269,7 +269,7 @@ OPTIONS = {"steps": 11, "batch_size": 4, "chunk": 4, "every": 4, "learning_rate"
 
 @pytest.mark.thorough
 def test_two_devices_train_as_one(tmp_path):
-    """Batches of 4, and of 2 at the end of an epoch. In the tests of hosts, batches do not divide."""
+    """Batches of 4, and of 2 at the end of an epoch. Above, batches do not divide."""
     out = tmp_path / "out.npz"
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     ran = subprocess.run(
@@ -287,7 +287,7 @@ def test_two_devices_train_as_one(tmp_path):
     assert "Warning" not in ran.stdout + ran.stderr
     with np.load(out) as file:
         found = {name: file[name] for name in file.files}
-    assert json.loads(str(found["extra"]))["devices"] == 2
+    assert found["devices"] == 2
     expected = flat_fit(
         recurrent_model("time"),
         examples(LENGTHS),

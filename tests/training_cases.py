@@ -131,44 +131,31 @@ def main(options: dict) -> None:
 
     from training_cases import mean_square  # checkpoints hold the name of its module
 
-    lengths = options["lengths"]
     delay = options.get("delay", 0.0)
-    loaded: list[int] = []
 
-    class Data:
-        """A list that takes its time, and says which of its examples this process asked for."""
-
-        def __init__(self) -> None:
-            self.examples = examples(lengths)
-
-        def __len__(self) -> int:
-            return len(self.examples)
+    class Slow(list):
+        """Examples that take their time."""
 
         def __getitem__(self, index: int):
-            loaded.append(int(index))
             time.sleep(delay)
-            return self.examples[index]
+            return super().__getitem__(index)
 
-    model = recurrent_model("time")
     fitted = flat_fit(
-        model,
-        Data(),
+        recurrent_model("time"),
+        Slow(examples(options["lengths"])),
         mean_square,
         time_axis=1,
         checkpoints=options.get("folder"),
         validation=examples([4, 6, 5], seed=5) if options.get("validate") else None,
         **options["fit"],
     )
-    steps = np.array([record["step"] for record in fitted.history])
-    losses = np.array([record["loss"] for record in fitted.history])
-    extra = {"best_step": fitted.best_step, "loaded": loaded, "devices": len(jax.devices())}
     written = Path(options["out"])
     partial = written.with_suffix(".part.npz")
     np.savez(
         partial,
-        steps=steps,
-        losses=losses,
-        extra=json.dumps(extra),
+        steps=[record["step"] for record in fitted.history],
+        losses=[record["loss"] for record in fitted.history],
+        devices=len(jax.devices()),
         **{f"best/{name}": np.asarray(array) for name, array in fitted.params.items()},
         **{f"last/{name}": np.asarray(array) for name, array in fitted.last_params.items()},
     )

@@ -33,7 +33,7 @@ def main():
 
         source, how = make(options.case[0], int(options.case[1]), int(options.case[2]))
         print(trial.describe(source))
-        print(json.dumps(trial.run(source, **how), indent=2))
+        print(json.dumps(trial.try_file(source, **how), indent=2))
         return
     options.out.mkdir(exist_ok=True, parents=True)
 

@@ -41,7 +41,7 @@ def run(kind, seed, first, count, *, until=None, on_defect=None):
 def _one_process(kind, seed, number, last, until, findings, on_defect):
     """Cases until the process ends; the number of the next one."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
-    command = [sys.executable, "-m", "fuzzing.worker", kind, str(seed), str(number), str(last - number)]
+    command = [sys.executable, "-m", "fuzzing.trial", kind, str(seed), str(number), str(last - number)]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=TESTS

@@ -7,11 +7,9 @@ import random
 
 import onnx
 
-from fuzzing.damage import damaged
-from fuzzing.nodes import random_node
-from fuzzing.oddities import odd
+from fuzzing.nodes import odd, random_node
 from fuzzing.seeds import real_seeds, small_seeds
-from fuzzing.structure import changed
+from fuzzing.structure import changed, damaged
 
 KINDS = ("bytes", "structure", "nodes", "real", "odd")
 
