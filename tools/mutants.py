@@ -121,7 +121,7 @@ LOWERING = [
 
 MOVED = "jaxprs/moves.py"
 MOVES = _mutants(
-    "test_schedule.py",
+    "test_moves.py",
     ("interior pads", MOVED, "end, interior + 1))", "end, 1))"),
     ("windows behind the end", MOVED, "int(np.clip(start, 0, whole - size)) for", "int(start) for"),
     ("scatters from outside", MOVED, "self.inside &= (start >= 0) &", "self.inside &="),
