@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from onnx import TensorProto, helper
@@ -115,6 +115,34 @@ def function_of(case):
     return lambda arrays: model.apply({}, {**arrays, **lengths}), varied
 
 
+def feature_rich(operator, **more):
+    """A node of two directions with rows of every length, peepholes, and activations on both sides of their kinks."""
+    rng = np.random.default_rng(0)
+    _, gates, default = ROWS[operator]
+    time, batch, features, hidden = 3, 3, 2, 2
+    shapes = {
+        "X": (time, batch, features),
+        "W": (2, gates * hidden, features),
+        "R": (2, gates * hidden, hidden),
+        "B": (2, 2 * gates * hidden),
+        "initial_h": (2, batch, hidden),
+        **({"initial_c": (2, batch, hidden), "P": (2, 3 * hidden)} if operator == "LSTM" else {}),
+    }
+    arrays = {name: 0.8 * rng.normal(size=shape) for name, shape in shapes.items()}
+    arrays["sequence_lens"] = np.array([0, 3, 2], np.int32)
+    attributes = {
+        "direction": "bidirectional",
+        "hidden_size": hidden,
+        "clip": 1.5,
+        "activations": [*default, *("HardSigmoid", "LeakyRelu", "Elu")[: len(default)]],
+        **more,
+    }
+    order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+    return operator, {name: arrays[name] for name in order if name in arrays}, attributes, None, 14
+
+
+@example(feature_rich("LSTM"))
+@example(feature_rich("GRU", linear_before_reset=1))
 @given(nodes())
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 def test_first_order(case):
@@ -166,31 +194,6 @@ def test_second_order(case):
         along = jax.tree.map(lambda g: g / length, slopes)
         expected = jax.tree.map(lambda h: h / length, forwards)
         assert_derivative(expected, lambda at: second(at)[0], point, along, 1e-6, scale=size_of(expected))
-
-
-def feature_rich(operator):
-    """A node of two directions with rows of every length, peepholes, and activations on both sides of their kinks."""
-    rng = np.random.default_rng(0)
-    _, gates, default = ROWS[operator]
-    time, batch, features, hidden = 3, 3, 2, 2
-    shapes = {
-        "X": (time, batch, features),
-        "W": (2, gates * hidden, features),
-        "R": (2, gates * hidden, hidden),
-        "B": (2, 2 * gates * hidden),
-        "initial_h": (2, batch, hidden),
-        **({"initial_c": (2, batch, hidden), "P": (2, 3 * hidden)} if operator == "LSTM" else {}),
-    }
-    arrays = {name: 0.8 * rng.normal(size=shape) for name, shape in shapes.items()}
-    arrays["sequence_lens"] = np.array([0, 3, 2], np.int32)
-    attributes = {
-        "direction": "bidirectional",
-        "hidden_size": hidden,
-        "clip": 1.5,
-        "activations": [*default, *("HardSigmoid", "LeakyRelu", "Elu")[: len(default)]],
-    }
-    order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-    return operator, {name: arrays[name] for name in order if name in arrays}, attributes, None, 14
 
 
 @pytest.mark.parametrize("operator", of_tiers(ROWS, ("GRU",)))
