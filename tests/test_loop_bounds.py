@@ -243,7 +243,7 @@ def test_weights_are_not_kept_for_every_trip():
 
 
 def test_without_a_bound_reverse_mode_says_what_to_do():
-    """The error names the node and the mend; forward mode needs no bound, mapped and of second order too."""
+    """The error names the node and the hint; forward mode needs no bound, mapped and of second order too."""
     free = jaxrnn.load(in_float64(roots_model()))
     with jax.enable_x64(True):
 

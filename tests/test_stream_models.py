@@ -193,7 +193,7 @@ def test_state_leads_back_to_the_nodes(load):
 
 
 def test_a_bidirectional_model_is_refused(load):
-    """The refusal names the file, the primitive, the node and the mend."""
+    """The refusal names the file, the primitive, the node and the hint."""
     with pytest.raises(
         jaxrnn.StreamError, match=r"ocr_net.*: node '/lstm/LSTM' \(LSTM-\d+\).*backwards.*forwards only"
     ):

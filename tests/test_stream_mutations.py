@@ -75,7 +75,7 @@ def no_fill(original):
 
 
 def history_of_nothing(original):
-    """Buffers begin with what is absent, though pads lie in front of the first frame."""
+    """Buffers begin with placeholders, even if pads lie in front of the first frame."""
     return lambda run, chunk, history, kind, initial=None: original(run, chunk, history, kind)
 
 
@@ -144,7 +144,7 @@ VALUES = {
     "a flush one unit short": (Plan, "rest", one_unit_less, ["look-ahead", "many pads"]),
     "counting stops too early": (Facts, "wait_for", stops_counting_early, ["look-ahead", "recurrence on logs"]),
     "nothing is filled": (Pass, "fill", no_fill, ["causal", "known at the end"]),
-    "buffers begin with what is absent": (Pass, "windowed", history_of_nothing, ["causal"]),
+    "buffers begin with placeholders": (Pass, "windowed", history_of_nothing, ["causal"]),
     "chunks begin a frame late": (Pass, "start", first_frame_late, ["positions", "many pads into a recurrence"]),
     "state is not carried on": (Pass, "store", keeps_nothing, ["recurrence"]),
     "delay buffers mixed up": (Pass, "delayed", shared_by_lineage, ["slices of one buffer"]),

@@ -314,7 +314,7 @@ _ON_LENGTHS: dict[str, Any] = {
 
 
 def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
-    """Evaluate an equation on static operands; return NumPy arrays, or None to leave the equation to run time."""
+    """Evaluate an equation on static operands; return small integer or bool arrays, or None for run time."""
     if equation.primitive.name == "dim_as_value" or is_platform_index(equation) or equation.effects:
         return None
     for result in equation.outvars:

@@ -210,7 +210,7 @@ def _divisions(size: Any) -> Iterator[ast.Call]:
 
 
 def _settled_division(call: ast.Call, allowed: Lengths) -> str | None:
-    """Return the value of a division for every allowed length, without a division; None if the values differ."""
+    """Return an expression without division that equals a division for every allowed length, or None."""
     number, divisor = map(ast.unparse, call.args)
     sizes = (abs(int(each)) + 1 for each in re.findall(r"\d+", ast.unparse(call)))
     least = max(1, allowed.least)

@@ -293,8 +293,8 @@ _UNTRACEABLE = (TypeError, AssertionError, NotImplementedError, jax.errors.JAXTy
 def trace_over_time(function: Callable[..., Any], params: Any, whole: Any) -> tuple[Any, Any]:
     """Trace a function of arrays with a symbolic dimension; return the jaxpr and the pytree of the outputs.
 
-    If the function cannot be traced for every length, `UndecidedError` has JAX's error as its cause. Errors of jaxrnn
-    pass through.
+    If the function cannot be traced for every length, raise `UndecidedError` with JAX's error as the cause. Errors
+    of jaxrnn pass through, except for `NodeError`.
     """
     try:
         return trace_nested(function, params, whole)
