@@ -85,30 +85,68 @@ def stream(
         StreamError: part of the function needs the unbounded future, or has no rule; the error names this part and a
             remedy. Or the pulse does not fit the strides; the error names pulses that fit.
     """
-    callee = as_function(function)
-    whole = callee if params is not None else (lambda _, x: callee(x))
-    check_params(params)
-    paths, structure = jax.tree_util.tree_flatten_with_path(example)
-    places = _axes_of(axes, example)
-    lengths = [np.shape(leaf)[axis] for (_, leaf), axis in zip(paths, places, strict=True) if axis is not None]
-    if not lengths:
-        raise StreamError("no leaf of the example has a time axis; give axes, such as axes=0 or axes={'x': 1}")
-    shortest = min(lengths)
-    if shortest < 1 or any(length % shortest for length in lengths):
-        raise StreamError(
-            f"the leaves of the example have {lengths} frames; each number must be a multiple of the smallest"
-        )
-    if not is_count(multiple, 1):
-        raise StreamError(f"multiple must be a positive number of frames, not {multiple!r}")
-    multiple = operator.index(multiple)
-    allowed = Lengths(constraints)
-    shapes, of_params = jax.tree.map(shape_of, (example, params))
+    offline = _Offline(function, example, axes, params, multiple)
+    lengths = Lengths(constraints)
     # The types are the types during this call, not the types when the result is called.
     types = Types.here()
+    with types.in_force(), explained():
+        plan = offline.planned(lengths)
+    example, params = offline.example, offline.params_example
+    recipe = Recipe(function, example, params, axes, offline.multiple, lengths.constraints, types)
+    return Streamed(plan, offline.structure, pulse=pulse, context=types.in_force, recipe=recipe)
 
-    label = f"the stream of {_name_of(function)}"
 
-    def plan(times: int = 1, more: tuple[str, ...] = ()) -> Plan:
+class _Offline:
+    """A function over whole recordings with an example of its arguments, ready to be traced for any length."""
+
+    def __init__(self, function: Any, example: Any, axes: Any, params: Any, multiple: int):
+        callee = as_function(function)
+        self.function = callee if params is not None else (lambda _, x: callee(x))
+        check_params(params)
+        self.params, self.label = params, f"the stream of {_name_of(function)}"
+        paths, self.structure = jax.tree_util.tree_flatten_with_path(example)
+        self.names = ["x" + jax.tree_util.keystr(path) for path, _ in paths]
+        self.axes = _axes_of(axes, example)
+        pairs = zip(paths, self.axes, strict=True)
+        frames = [None if axis is None else np.shape(leaf)[axis] for (_, leaf), axis in pairs]
+        lengths = [length for length in frames if length is not None]
+        if not lengths:
+            raise StreamError("no leaf of the example has a time axis; give axes, such as axes=0 or axes={'x': 1}")
+        shortest = min(lengths)
+        if shortest < 1 or any(length % shortest for length in lengths):
+            raise StreamError(
+                f"the leaves of the example have {lengths} frames; each number must be a multiple of the smallest"
+            )
+        if not is_count(multiple, 1):
+            raise StreamError(f"multiple must be a positive number of frames, not {multiple!r}")
+        self.multiple = operator.index(multiple)
+        self.times = [1 if length is None else length // shortest for length in frames]  # for each input frame
+        self.example, self.params_example = jax.tree.map(shape_of, (example, params))
+
+    def planned(self, lengths: Lengths) -> Plan:
+        """Return the plan for these lengths, or raise an error with a remedy."""
+        attempt = functools.partial(self._plan, lengths)
+        try:
+            return attempt()
+        except UndecidedError as error:
+            cause = error.__cause__
+            if hint := advice(error, attempt, self.multiple, lengths.most):
+                # JAX's text about its functions does not help the reader of a file.
+                place = getattr(cause, "place", "")
+                said = f"{place}: it does not work for every length; {hint}"
+                raise StreamError(said if place else whole_message(error, f"; {hint}")) from cause or error
+            fixed = None if cause is None else fixed_length(error, self._works)
+            if fixed is None and isinstance(cause, NodeError):
+                error = obstacle(error, attempt, lengths.most)
+                cause = error.__cause__
+            if fixed is not None:
+                hint = _about_fixed(fixed, is_file=isinstance(cause, NodeError))
+            hint = hint or hint_for_error(error, self.function, self.params_example, self.example)
+            if isinstance(cause, NodeError):
+                error = UndecidedError(error_in_words_of_file(error))
+            raise StreamError(whole_message(error, f"; {hint}" if hint else "")) from cause or error
+
+    def _plan(self, allowed: Lengths, times: int = 1, more: tuple[str, ...] = ()) -> Plan:
         """Return the plan for lengths that are multiples of `times`, under more constraints."""
         try:
             lengths = Lengths((*allowed.constraints, *more)) if more else allowed
@@ -116,62 +154,35 @@ def stream(
             raise UndecidedError(str(error)) from error
         known = lengths.constraints
         while True:  # until JAX knows all implied equalities of sizes
-            scope = _scope_of(known)
-            leaves = []
-            for (path, leaf), axis in zip(paths, places, strict=True):
-                shape = np.shape(leaf)
-                frames = 1 if axis is None else shape[axis] // shortest * multiple * times
-                name = "x" + jax.tree_util.keystr(path)
-                leaves.append(symbolic_leaf(shape, shape_of(leaf).dtype, axis, frames, name, scope))
-            inputs, sizes = jax.tree.unflatten(structure, [leaf.whole for leaf in leaves]), ""
+            scope, shapes = _scope_of(known), jax.tree.leaves(self.example)
+            leaves = [
+                symbolic_leaf(x.shape, x.dtype, axis, 1 if axis is None else ratio * self.multiple * times, name, scope)
+                for x, axis, ratio, name in zip(shapes, self.axes, self.times, self.names, strict=True)
+            ]
+            inputs, sizes = jax.tree.unflatten(self.structure, [leaf.whole for leaf in leaves]), ""
             try:
-                closed, outputs = trace_over_time(whole, params, inputs)
+                closed, outputs = trace_over_time(self.function, self.params, inputs)
                 sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
                 facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
                 if not facts:
-                    return Plan(closed, outputs, params, leaves, PLACEHOLDER, label, lengths, multiple)
+                    return Plan(closed, outputs, self.params, leaves, PLACEHOLDER, self.label, lengths, self.multiple)
             except StreamError as error:
                 facts = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
                 if not facts:
                     raise
             known = (*known, *facts)
 
-    def works(count: int) -> bool:
+    def _works(self, count: int) -> bool:
         """Return True if the function can be traced for this number of frames."""
         inputs = []
-        for (_, leaf), axis in zip(paths, places, strict=True):
-            shape = list(np.shape(leaf))
-            if axis is not None:
-                shape[axis] = shape[axis] // shortest * count
-            inputs.append(jax.ShapeDtypeStruct(tuple(shape), shape_of(leaf).dtype))
+        for x, axis, ratio in zip(jax.tree.leaves(self.example), self.axes, self.times, strict=True):
+            shape = [ratio * count if place == axis else size for place, size in enumerate(x.shape)]
+            inputs.append(jax.ShapeDtypeStruct(tuple(shape), x.dtype))
         try:
-            jax.eval_shape(whole, of_params, jax.tree.unflatten(structure, inputs))
+            jax.eval_shape(self.function, self.params_example, jax.tree.unflatten(self.structure, inputs))
         except Exception:  # the function may raise any error for a wrong length
             return False
         return True
-
-    with types.in_force(), explained():
-        try:
-            made = plan()
-        except UndecidedError as error:
-            cause = error.__cause__
-            if hint := advice(error, plan, multiple, allowed.most):
-                # JAX's text about its functions does not help the reader of a file.
-                place = getattr(cause, "place", "")
-                said = f"{place}: it does not work for every length; {hint}"
-                raise StreamError(said if place else whole_message(error, f"; {hint}")) from cause or error
-            fixed = None if cause is None else fixed_length(error, works)
-            if fixed is None and isinstance(cause, NodeError):
-                error = obstacle(error, plan, allowed.most)
-                cause = error.__cause__
-            if fixed is not None:
-                hint = _about_fixed(fixed, is_file=isinstance(cause, NodeError))
-            hint = hint or hint_for_error(error, whole, of_params, shapes)
-            if isinstance(cause, NodeError):
-                error = UndecidedError(error_in_words_of_file(error))
-            raise StreamError(whole_message(error, f"; {hint}" if hint else "")) from cause or error
-    recipe = Recipe(function, shapes, of_params, axes, multiple, allowed.constraints, types)
-    return Streamed(made, structure, pulse=pulse, context=types.in_force, recipe=recipe)
 
 
 def _about_fixed(frames: int, *, is_file: bool) -> str:
