@@ -211,9 +211,9 @@ def test_a_compiled_file_with_other_parameters(tmp_path):
     compiled = jaxrnn.load_compiled(tmp_path / "m.jaxrnn")
     frame = {"x": np.ones((1, 3), np.float32)}
     for wrong, words in (
-        (params, "as a list of 1 array.* such as its attribute params, not a dict"),
-        (3, "not a int"),
-        ([], "not 0 of them"),
+        (params, "are a list of 1 array.*, like its attribute params, not a dict"),
+        (3, "not an? int"),
+        ([], r"not 0 array\(s\)"),
         ([np.ones(4, np.float32)], r"params\[0\] must be float32\[3\], not float32\[4\]"),
         (["w"], r"params\[0\] must be float32\[3\], not str"),
     ):
