@@ -180,7 +180,7 @@ def test_masks_of_data_are_asked_about():
 
 
 def test_neither_flow_nor_names():
-    """What has the shape of state and is neither found nor named is an error, and every spelling of the hint solves it."""
+    """What has the shape of state and is neither found nor named is an error; every spelling of the hint works."""
     nodes, inputs, outputs, constants = replaced_model((("in0", "in1", "in2"), ("out0", "out1", "out2")))
     nodes = [*nodes, gru("gru", "in3", "in4", "out3", "out4")]
     inputs, outputs = inputs | {"in3": ONE, "in4": ONE}, outputs | {"out3": [1, 1, 1, N], "out4": ONE}

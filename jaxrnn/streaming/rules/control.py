@@ -83,15 +83,15 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     # Repeat with the templates that the body returns, until the templates stop changing. If they never do, unroll the
     # loop. Later passes begin with the templates that an earlier pass has found.
     key = id(equation), prefix, *(Template.of(value).key for value in operands)
-    become = run.facts.carries.setdefault(key, (equation, []))[1]
+    found = run.facts.carries.setdefault(key, (equation, []))[1]
     for trip in range(3):
         try:
-            if trip == len(become):
+            if trip == len(found):
                 return attempt([Template.of(value) for value in start])
         except _UnsettledError as unsettled:
-            become.append(unsettled.kinds)
-        start = [_join(run, value, kind) for value, kind in zip(start, become[trip], strict=True)]
-    return _written_out(run, equation, inner, prefix, fixed, list(operands[consts : consts + carries]), xs)
+            found.append(unsettled.kinds)
+        start = [_widened(run, value, kind) for value, kind in zip(start, found[trip], strict=True)]
+    return _unrolled(run, equation, inner, prefix, fixed, list(operands[consts : consts + carries]), xs)
 
 
 class _UnsettledError(Exception):
@@ -102,7 +102,7 @@ class _UnsettledError(Exception):
         self.kinds = kinds
 
 
-def _join(run: Pass, value: Any, kind: Template) -> Any:
+def _widened(run: Pass, value: Any, kind: Template) -> Any:
     """Convert a carry so that the carry can also hold the result of an iteration."""
     if kind.chunk is None:
         return value
@@ -116,7 +116,7 @@ def _join(run: Pass, value: Any, kind: Template) -> Any:
     return Chunk(late.array, late.axis, late.timeline, late.delay, union([late.reach, kind.chunk.reach]))
 
 
-def _written_out(
+def _unrolled(
     run: Pass, equation: JaxprEqn, inner: Any, prefix: str, fixed: Any, carry: list[Any], xs: Any
 ) -> list[Any]:
     """Unroll a loop whose iterations have different delays."""

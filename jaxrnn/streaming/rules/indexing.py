@@ -163,7 +163,7 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     low = int(np.min(offsets))
     window = Window(length=int(np.max(offsets)) - low + 1, stride=hop, dilation=1, spacing=1, low=-low)
     size = in_shape(equation, 1)[indices.axis]
-    part = framed(run, x, window, 0, 0, size, "history")
+    part = framed(run, x, window, 0, 0, size)
     timeline = run.clock.timeline(size)
     shape = [*indices.array.shape[:-1]]
     shape[indices.axis] = 1

@@ -60,7 +60,7 @@ class Framed:
     reach: Any  # reach of the output
 
 
-def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any, kind: str) -> Framed:
+def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any) -> Framed:
     """Return the frames under the windows of a pass, with past frames from a buffer.
 
     In the dilated and padded operand, input frame i is frame ``i * spacing + low``. A pass of q input frames gives
@@ -78,21 +78,15 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     end = first + (frames - 1) * window.stride + window.extent + 1
     latest, earliest = (end - 1 - low) // spacing, -((low - first) // spacing)
     # The history does not depend on the pulse. With a short pulse, no frame of the buffer may be under a window.
-    under, axis = run.windowed(x, -x.delay - earliest, kind, jnp.asarray(value, x.array.dtype) if padded else None)
-    if latest < earliest:
-        earliest, under = (
-            latest,
-            jnp.zeros_like(under, shape=_with_size(under.shape, axis, 1)),
-        )  # the windows lie before all frames
+    under, axis = run.windowed(x, -x.delay - earliest, "history", jnp.asarray(value, x.array.dtype) if padded else None)
+    if latest < earliest:  # the windows lie before all frames
+        one_frame = (*under.shape[:axis], 1, *under.shape[axis + 1 :])
+        earliest, under = latest, jnp.zeros_like(under, shape=one_frame)
     else:
         under = lax.slice_in_dim(under, 0, latest - earliest + 1, axis=axis)
     pads = (earliest * spacing + low - first, end - 1 - low - latest * spacing)
     reach = x.reach and x.reach.under(timeline, window.length, window.stride, window.dilation, spacing, low)
     return Framed(under, axis, pads, delay, reach)
-
-
-def _with_size(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
-    return (*shape[:axis], size, *shape[axis + 1 :])
 
 
 def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any) -> tuple[Chunk, bool]:
@@ -143,7 +137,7 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
     size = out_shape(equation)[axis]
     if x.late is None and overlaps(equation, x, window, place):  # a sum cannot include late frames
         return overlap_add(run, equation, x, kernel, window, high, place)
-    part = framed(run, x, window, high, 0, size, "history")
+    part = framed(run, x, window, high, 0, size)
     layout = [d for d in range(x.array.ndim) if d != x.axis]
     layout.insert(part.axis, x.axis)
     order = [layout.index(d) for d in range(x.array.ndim)]
@@ -276,7 +270,7 @@ def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     value = starts[0] if starts else identity_of(kind, x.array.dtype)
     if (window.length, window.stride, window.spacing, low) == (1, 1, 1, 0) and not is_symbolic(high) and high == 0:
         return run.frame_by_frame(equation, run.on_time(x), *starts)
-    part = framed(run, x, window, high, value, size, "history")
+    part = framed(run, x, window, high, value, size)
     padding = tuple(
         part.pads if index == axis else (int(entry[0]), int(entry[1]))
         for index, entry in enumerate(parameters["padding"])
