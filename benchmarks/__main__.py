@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every benchmark."""
+    """Add the options of all benchmarks to a command."""
     options = (
         click.option("--quick", is_flag=True, help="Fewer rounds and cases: seconds, and wider spread."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."),

@@ -37,7 +37,7 @@ ROUGH = 1e-2
 
 
 def cases(plan: Plan) -> Cases:
-    """Steps, recordings of many streams, layers, and their training; on an accelerator also starts and growth."""
+    """Return steps, batches of recordings, layers and training; on an accelerator also starts and growth."""
     on_cpu = jax.devices()[0].platform == "cpu"
     counts, sizes = (64, 256, 1024), ((128, 512), (500,), (1, 32, 256))
     if plan.quick:

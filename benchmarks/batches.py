@@ -29,7 +29,7 @@ ALONE = "jaxrnn, one stream"
 
 
 def cases(plan: Plan) -> Cases:
-    """A network each, all numbers of streams together, so that they are interleaved."""
+    """Return a case for each network. Batch sizes are interleaved within a case."""
     return {f"{entry.file}, streams at once": functools.partial(_rows, plan, entry) for entry in SPEECH}
 
 
@@ -59,7 +59,7 @@ def _rows(plan: Plan, entry: Entry) -> Iterator[Row]:
 
 
 def stacked_frames(model: jaxrnn.Model, entry: Entry, steps: int, count: int) -> dict[str, np.ndarray]:
-    """``[steps, count, ...]``: the batch is an axis of the file's own, or one in front of it."""
+    """Return frames ``[steps, count, ...]``, with the batch on the file's batch axis or on a leading axis."""
     frames = random_frames(model, entry.dims, steps, count)
     if model.spec.batch_symbol is None:
         return frames

@@ -16,10 +16,10 @@ from benchmarks.graphs import Graph
 
 
 def convolutional_recurrent() -> Any:
-    """A convolutional recurrent network: an encoder and a decoder over frequency, an LSTM over time between them.
+    """Build a convolutional recurrent network: an encoder and a decoder over frequency, and an LSTM over time.
 
     After K. Tan and D. Wang, "A convolutional recurrent neural network for real-time speech enhancement", Interspeech
-    2018, with fewer channels. Input ``x`` ``[1, 1, S, 161]``, output ``y`` of that shape.
+    2018, with fewer channels. The input ``x`` and the output ``y`` have shape ``[1, 1, S, 161]``.
     """
     graph = Graph()
     channels, width = [1, 16, 32, 32, 64], [161, 81, 41, 21, 11]
@@ -41,12 +41,12 @@ def convolutional_recurrent() -> Any:
 
 
 def deep_filter() -> Any:
-    """A network like DeepFilterNet3: separable convolutions, grouped products, GRUs, two decoders, two frames ahead.
+    """Build a network like DeepFilterNet3: separable convolutions, grouped products, GRUs and two decoders.
 
-    After H. Schroeter et al., "DeepFilterNet: perceptually motivated real-time speech enhancement", Interspeech 2023.
-    Inputs: the features ``bands`` ``[1, 1, S, 32]`` and ``bins`` ``[1, 2, S, 96]``, and ``spectrum``
-    ``[1, 1, S, 481, 2]``, whose last axis is its real and its imaginary part. Outputs: the spectrum ``enhanced``, and
-    ``level`` ``[1, S, 1]``.
+    The look-ahead is two frames. After H. Schroeter et al., "DeepFilterNet: perceptually motivated real-time speech
+    enhancement", Interspeech 2023. Inputs: the features ``bands`` ``[1, 1, S, 32]`` and ``bins`` ``[1, 2, S, 96]``, and
+    ``spectrum`` ``[1, 1, S, 481, 2]`` with real and imaginary parts on the last axis. Outputs: the spectrum
+    ``enhanced``, and ``level`` ``[1, S, 1]``.
     """
     graph = Graph()
     bands, first_bin, code = _encoder(graph, lambda x, width: x)
@@ -54,10 +54,10 @@ def deep_filter() -> Any:
 
 
 def dual_path() -> Any:
-    """A network like DPDFNet-2: as `deep_filter`, with two dual-path blocks after each branch of the encoder.
+    """Build a network like DPDFNet-2: `deep_filter` with two dual-path blocks after each branch of the encoder.
 
-    In every block a GRU goes both ways over the frequencies of a frame, and one over the frames of each frequency
-    (Y. Luo et al., "Dual-path RNN", ICASSP 2020).
+    Each block runs a bidirectional GRU over the frequencies of a frame, and a GRU over the frames of each frequency (Y.
+    Luo et al., "Dual-path RNN", ICASSP 2020).
     """
     graph = Graph()
     bands, first_bin, code = _encoder(graph, lambda x, width: _block(graph, _block(graph, x, width), width))
@@ -94,7 +94,7 @@ def _layers(graph: Graph, kind: str, x: str, inputs: int, hidden: int, count: in
 
 
 def _encoder(graph: Graph, blocks: Callable[[str, int], str]) -> tuple[list[str], str, str]:
-    """The convolutions over bands and over bins, blocks after each, and their common code ``[1, time, 512]``."""
+    """Add the convolutions over bands and bins, with blocks after each, and their common code ``[1, time, 512]``."""
     x = graph.op("Relu", graph.convolution(_ahead(graph, "bands"), (1, CHANNELS), (3, 3)))
     bands = [x]
     for stride in (2, 2, 1):
@@ -120,14 +120,14 @@ def _flat(graph: Graph, x: str, features: int) -> str:
 
 
 def _squeezed(graph: Graph, x: str, inputs: int, layers: int, outputs: int | None = None) -> str:
-    """A grouped product, GRUs over time, and a grouped product where there are ``outputs``."""
+    """Add a grouped product, GRUs over time and, with ``outputs``, a second grouped product."""
     x = _batch_first(graph, graph.op("Relu", graph.grouped_linear(x, inputs, HIDDEN, 16)))
     x = _batch_first(graph, _layers(graph, "GRU", x, HIDDEN, HIDDEN, layers))
     return x if outputs is None else graph.op("Relu", graph.grouped_linear(x, HIDDEN, outputs, 16))
 
 
 def _decoders(graph: Graph, bands: list[str], first_bin: str, code: str) -> Any:
-    """The gains of the bands and the taps of the bins, from the code and what the encoder held, and the spectrum."""
+    """Add the decoders: gains of the bands and taps of the bins from the code, and the enhanced spectrum."""
     features = CHANNELS * BANDS // 4
     x = _squeezed(graph, code, features, 1, features)
     x = graph.op("Reshape", x, graph.integers(0, 0, CHANNELS, BANDS // 4))
@@ -159,11 +159,9 @@ def _decoders(graph: Graph, bands: list[str], first_bin: str, code: str) -> Any:
 
 
 def _enhanced(graph: Graph, gains: str, taps: str) -> str:
-    """The spectrum: its first bins filtered over the frames around each, the others scaled by the gains of the bands.
+    """Add the enhanced spectrum: the first bins are filtered over time, and band gains scale the other bins.
 
-    Args:
-        gains: ``[1, 1, time, bands]``.
-        taps: ``[1, time, bins, 2 * order]``.
+    Shapes: ``gains`` ``[1, 1, time, bands]`` and ``taps`` ``[1, time, bins, 2 * order]``.
     """
     bands = np.arange(BANDS)[:, None] == np.arange(SPECTRUM) * BANDS // SPECTRUM
     wide = graph.op("MatMul", gains, graph.tensor(bands.astype(np.float32)))
@@ -179,7 +177,7 @@ def _enhanced(graph: Graph, gains: str, taps: str) -> str:
 
 
 def _complex_product(graph: Graph, x: str, y: str) -> str:
-    """The product of complex numbers whose parts are the last axis."""
+    """Add the product of complex numbers with real and imaginary parts on the last axis."""
     (a, b), (c, d) = ([graph.op("Gather", z, graph.tensor(part), axis=-1) for part in range(2)] for z in (x, y))
 
     def both(operator: str, first: tuple[str, str], second: tuple[str, str]) -> str:
@@ -190,7 +188,7 @@ def _complex_product(graph: Graph, x: str, y: str) -> str:
 
 
 def _block(graph: Graph, x: str, width: int) -> str:
-    """A dual-path block on ``[1, channels, time, frequency]``: over the frequencies of a frame, then over time."""
+    """Add a dual-path block on ``[1, channels, time, frequency]``: first over frequency, then over time."""
     inside = graph.op("Transpose", x, perm=[0, 2, 3, 1])
     y = _path(graph, inside, [-1, width, CHANNELS], [1, -1, width, CHANNELS], both=True)
     x = graph.op("Add", x, graph.op("Transpose", y, perm=[0, 3, 1, 2]))
@@ -200,7 +198,7 @@ def _block(graph: Graph, x: str, width: int) -> str:
 
 
 def _path(graph: Graph, x: str, rows: list[int], shape: list[int], *, both: bool) -> str:
-    """A GRU over the second axis of ``x`` as ``rows``, a product and a normalisation, in the shape that ``x`` had."""
+    """Add a GRU over the second axis of ``x`` as ``rows``, a product and a normalisation, in the shape of ``x``."""
     units = CHANNELS // 2 if both else CHANNELS
     y = _batch_first(graph, graph.op("Reshape", x, graph.integers(*rows)))
     y = _batch_first(graph, graph.recurrent("GRU", y, CHANNELS, units, both=both))

@@ -49,14 +49,10 @@ def beside(
     unit: str | None = None,
     facts: Sequence[str] = (),
 ) -> dict[str, dict[str, str]]:
-    """A row a row: medians, with the ratio of jaxrnn to each contender.
+    """Return a table row for each result row: medians, and the ratio of jaxrnn to each contender.
 
-    Args:
-        result: whose rows these are.
-        rows: to show.
-        forms: of jaxrnn; all by default.
-        unit: of times; by default that of the result.
-        facts: that are shown too.
+    ``forms`` are the forms of jaxrnn, by default all forms. ``unit`` is the unit of times, by default the unit of the
+    result. ``facts`` are further columns.
     """
     names = [name for name in result.contenders if is_peer(name) or forms is None or name in forms]
     names = [name for name in names if any(name in row.timings for row in rows)]
@@ -68,36 +64,36 @@ def beside(
 
 
 def median_and_ratio(row: Row | None, contender: str, unit: str) -> str:
-    """The median of a contender, and the ratio of jaxrnn to it."""
+    """Format the median of a contender, and the ratio of jaxrnn to this contender."""
     found = ratio(row, contender)
     return median(row, contender, unit) + ("" if found == NONE else f" [{found}]")
 
 
 def median(row: Row | None, contender: str, unit: str) -> str:
-    """The median of a contender."""
+    """Format the median of a contender."""
     timing = row.timings.get(contender) if row is not None else None
     return NONE if timing is None else digits(timing.median / UNITS[unit])
 
 
 def ratio(row: Row | None, contender: str) -> str:
-    """The ratio of jaxrnn to a contender."""
+    """Format the ratio of jaxrnn to a contender."""
     value = row.ratios.get(contender) if row is not None else None
     return NONE if value is None else f"{value:.2f}"
 
 
 def mean(rows: Iterable[Row | None], contender: str) -> str:
-    """The geometric mean of the ratios to a contender over the rows that have one."""
+    """Format the geometric mean of the ratios to a contender over the rows with this contender."""
     ratios = [row.ratios[contender] for row in rows if row is not None and contender in row.ratios]
     return f"{geometric_mean(ratios):.2f}" if ratios else NONE
 
 
 def means(rows: Sequence[Row], cells: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """A last row for `beside`: the means over some of its rows."""
+    """Return a last row for `beside`: the means over some of its rows."""
     names = dict.fromkeys(name for row in rows for name in cells[row.name] if name != SUBJECT)
     return {name: f"[{found}]" for name in names if (found := mean(rows, name)) != NONE}
 
 
 def fact(facts: Mapping[str, object], key: str) -> str:
-    """A fact."""
+    """Format a fact."""
     value = facts.get(key)
     return digits(value) if isinstance(value, float) else NONE if value is None else str(value)

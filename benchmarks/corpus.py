@@ -70,7 +70,7 @@ out: out
 
 
 def cases(plan: Plan) -> Cases:
-    """The corpus beside other engines, on more cores, and long files."""
+    """Return cases for a corpus beside other engines, for several cores, and for long files."""
     files = 3 if plan.quick else FILES
     seconds = (10, 20) if plan.quick else (10, 3 * 3600)
     return {
@@ -156,13 +156,13 @@ def _judged(item: Item, over: OverSamples) -> float:
 
 
 def _kept(corpus: Sequence[Item], folder: Path, batch: int) -> dict[str, np.ndarray]:
-    """The samples that an evaluation writes, by recording."""
+    """Return the samples that an evaluation writes, by recording."""
     Evaluation(dtln(), corpus, [], folder, batch=batch, chunk=CHUNK, keep=True).run()
     return {item.id: soundfile.read(folder / OUTPUTS / f"{item.id}.wav", dtype="float32")[0] for item in corpus}
 
 
 def _on_cores(plan: Plan, files: int) -> Iterator[Row]:
-    """The whole command, in one process on one core and in one on each core."""
+    """Time the whole command in one process on one core, and in one process per core."""
     cores = range(os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -195,7 +195,7 @@ def _command(config: Path, out: Path, cores: list[int]) -> tuple[float, dict[str
 
 
 def _long(name: str, lengths: tuple[int, int]) -> Iterator[Row]:
-    """A short file and a long one in a fresh process each: their time, and the most memory that the process held."""
+    """Time a short and a long file in fresh processes, and measure the peak memory."""
     peaks: list[float] = []
     for seconds in lengths:
         with tempfile.TemporaryDirectory() as made:

@@ -31,7 +31,7 @@ RATE, BATCH, SECONDS = 16_000, 16, 360
 
 
 def write_manifest(path: Path, count: int) -> Path:
-    """A table of recordings that are not there."""
+    """Write a table of recordings that do not exist."""
     number = pl.int_range(count)
     name = pl.format("speaker{}/{}", number // 1000, number.cast(pl.String).str.zfill(8))
     columns = {
@@ -72,7 +72,7 @@ class Empty(Evaluator):
         return future
 
     def compute(self, units: Any) -> Iterator[tuple[Unit, list[Row]]]:
-        """The same in this process."""
+        """Compute the units in this process."""
         return ((unit, self.begin(unit).result()) for unit in units)
 
 

@@ -41,21 +41,17 @@ OFFLINE_NODES, STEP_NODES, RATIO, OPTIMISED = "nodes, offline", "nodes, step", "
 
 
 def cases(plan: Plan) -> Cases:
-    """A network each."""
+    """Return a case for each network."""
     found: Cases = {network.name: functools.partial(_stream_rows, plan, network) for network in OFFLINE}
     found |= {entry.file: functools.partial(_step_rows, plan, entry) for entry in SPEECH}
     return found
 
 
 def exported(stepper: Any, params: Any, frame: Arrays, path: Path, **options: Any) -> Network:
-    """The file of a stepper, as engines take it.
+    """Export a stepper, and describe the file for the engines.
 
-    Args:
-        stepper: to be exported.
-        params: its parameters.
-        frame: inputs of one step by the stepper's names, which the file keeps.
-        path: the file to write.
-        options: of `jaxrnn.export_onnx`.
+    ``frame`` has the inputs of one step by the stepper's names, which the file keeps. ``options`` are passed to
+    `jaxrnn.export_onnx`.
     """
     written = jaxrnn.export_onnx(stepper, params, path, **options)
     assert written is not None, "a step has facts"

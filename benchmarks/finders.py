@@ -14,7 +14,7 @@ Found = Callable[[list[Row]], float | None]
 
 
 def mean_of_named(names: tuple[str, ...], contender: str) -> Found:
-    """The geometric mean of the ratios to a contender over rows of these names, all of which must be there."""
+    """Find the geometric mean of the ratios to a contender over the rows of these names; all names are required."""
 
     def found(rows: list[Row]) -> float | None:
         ratios = {row.name: row.ratios[contender] for row in rows if row.name in names and contender in row.ratios}
@@ -24,7 +24,7 @@ def mean_of_named(names: tuple[str, ...], contender: str) -> Found:
 
 
 def mean_of_groups(*groups: str, contender: str = BEST, rows_at_least: int = 4) -> Found:
-    """The geometric mean of the ratios to a contender over all rows of these groups, each of which must have some."""
+    """Find the geometric mean of the ratios to a contender over all rows of these groups; none can be empty."""
 
     def found(rows: list[Row]) -> float | None:
         ratios = [(row.group, row.ratios[contender]) for row in rows if contender in row.ratios]
@@ -37,12 +37,12 @@ def mean_of_groups(*groups: str, contender: str = BEST, rows_at_least: int = 4) 
 
 
 def whole(name: str, contender: str) -> Found:
-    """The seconds of a start."""
+    """Find the seconds of a start."""
     return lambda rows: _seconds(row.timings[contender].median for row in rows if _has(row, name, contender))
 
 
 def stages(name: str, contender: str, *parts: str) -> Found:
-    """The seconds of some stages of a start."""
+    """Find the seconds of some stages of a start."""
     return lambda rows: _seconds(
         sum(row.stages[contender][part].median for part in parts)
         for row in rows
@@ -65,7 +65,7 @@ def over_import(names: tuple[str, ...], contender: str) -> Found:
 
 
 def smallest_fact(names: tuple[str, ...], fact: str) -> Found:
-    """The smallest value of a fact over rows of these names, all of which must have it."""
+    """Find the smallest value of a fact over rows of these names; all rows must have the fact."""
 
     def found(rows: list[Row]) -> float | None:
         values = [row.facts[fact] for row in rows if row.name in names and row.facts.get(fact) is not None]
@@ -75,7 +75,7 @@ def smallest_fact(names: tuple[str, ...], fact: str) -> Found:
 
 
 def mean_fact(group: str, fact: str, rows_at_least: int) -> Found:
-    """The geometric mean of a fact over the rows of a group."""
+    """Find the geometric mean of a fact over the rows of a group."""
 
     def found(rows: list[Row]) -> float | None:
         values = [row.facts[fact] for row in rows if row.group == group and row.facts.get(fact) is not None]

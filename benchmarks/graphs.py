@@ -26,24 +26,24 @@ class Graph:
         self._tensors: list[onnx.TensorProto] = []
 
     def op(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """A node of an operator: the name of its output, or a list of names where it has several."""
+        """Add a node, and return the name of its output, or the list of names of several outputs."""
         place = len(self._nodes)
         names = [f"{operator.lower()}_{place}" + (f"_{index}" if index else "") for index in range(outputs)]
         self._nodes.append(helper.make_node(operator, inputs, names, f"{operator}_{place}", **attributes))
         return names[0] if outputs == 1 else names
 
     def tensor(self, array: Any) -> str:
-        """An initializer."""
+        """Add an initializer."""
         name = f"tensor_{len(self._tensors)}"
         self._tensors.append(numpy_helper.from_array(np.asarray(array), name))
         return name
 
     def integers(self, *values: int) -> str:
-        """An initializer of 64-bit integers: a shape, axes, pads."""
+        """Add an initializer of 64-bit integers: a shape, axes or pads."""
         return self.tensor(np.array(values, np.int64))
 
     def number(self, value: float) -> str:
-        """An initializer of one float."""
+        """Add an initializer of one float."""
         return self.tensor(np.float32(value))
 
     def weight(self, *shape: int, fan_in: int) -> str:
@@ -62,16 +62,11 @@ class Graph:
         group: int = 1,
         front: int | None = None,
     ) -> str:
-        """A convolution over time and frequency, ``[1, channels, time, frequency]``, as wide as its kernel pads it.
+        """Add a convolution over time and frequency ``[1, channels, time, frequency]`` that keeps the lengths.
 
-        Args:
-            x: the input.
-            channels: of input and output.
-            kernel: over time and frequency.
-            stride: over frequency.
-            group: channels are in so many groups.
-            front: frames of zeros before the first; by default so many that none after the own one is seen. What is
-                missing of that is padded after the last frame.
+        ``kernel`` is the size over time and frequency, ``stride`` the stride over frequency, and ``group`` the number
+        of groups of channels. ``front`` is the number of zero frames before the first frame; the default makes the
+        convolution causal. The remaining padding follows the last frame.
         """
         fan_in = channels[0] // group * kernel[0] * kernel[1]
         weight = self.weight(channels[1], channels[0] // group, *kernel, fan_in=fan_in)
@@ -85,7 +80,7 @@ class Graph:
         return self.op("Conv", x, weight, bias, **attributes)
 
     def transposed(self, x: str, channels: tuple[int, int], kernel: int, *, group: int = 1, more: int = 0) -> str:
-        """A transposed convolution over frequency that doubles it, less or more an odd end."""
+        """Add a transposed convolution that doubles the frequency axis, up to an odd end."""
         fan_in = channels[0] // group * kernel
         weight = self.weight(channels[0], channels[1] // group, 1, kernel, fan_in=fan_in)
         side = kernel // 2
@@ -93,25 +88,28 @@ class Graph:
         return self.op("ConvTranspose", x, weight, self.weight(channels[1], fan_in=fan_in), **attributes)
 
     def separable(self, x: str, channels: tuple[int, int], kernel: tuple[int, int], *, stride: int = 1) -> str:
-        """A grouped convolution, a product of channels in each place, and a ReLU."""
+        """Add a grouped convolution, a pointwise convolution and a ReLU."""
         group = int(np.gcd(*channels))
         grouped = self.convolution(x, channels, kernel, stride=stride, group=group)
         return self.op("Relu", self.convolution(grouped, (channels[1], channels[1]), (1, 1)))
 
     def linear(self, x: str, inputs: int, outputs: int) -> str:
-        """A product over the last axis, and a bias."""
+        """Add a product over the last axis, and a bias."""
         product = self.op("MatMul", x, self.weight(inputs, outputs, fan_in=inputs))
         return self.op("Add", product, self.weight(outputs, fan_in=inputs))
 
     def grouped_linear(self, x: str, inputs: int, outputs: int, groups: int) -> str:
-        """A product over the last axis of ``[1, time, inputs]``, in groups."""
+        """Add a product over the last axis of ``[1, time, inputs]``, in groups."""
         split = self.op("Reshape", x, self.integers(0, 0, groups, inputs // groups))
         weight = self.weight(groups, inputs // groups, outputs // groups, fan_in=inputs // groups)
         product = self.op("Einsum", split, weight, equation="btgi,gih->btgh")
         return self.op("Reshape", product, self.integers(0, 0, outputs))
 
     def recurrent(self, kind: str, x: str, inputs: int, hidden: int, *, both: bool = False) -> str:
-        """A layer over the first axis of ``[length, batch, inputs]``: ``[length, batch, hidden, once or twice]``."""
+        """Add a layer over the first axis of ``[length, batch, inputs]``.
+
+        The output is ``[length, batch, hidden]``, or ``[length, batch, 2 * hidden]`` for two directions.
+        """
         gates, directions = {"LSTM": 4, "GRU": 3}[kind], 1 + both
         weights = [
             self.weight(directions, gates * hidden, inputs, fan_in=hidden),
@@ -154,7 +152,7 @@ class Graph:
     # -- the whole
 
     def model(self, inputs: Mapping[str, Sequence[Size]], outputs: Mapping[str, tuple[str, Sequence[Size]]]) -> Any:
-        """The file: shapes of inputs by name, and of outputs by name, with the values that they are."""
+        """Return the file, with shapes of inputs by name, and shapes and values of outputs by name."""
         nodes = [*self._nodes, *(helper.make_node("Identity", [value], [name]) for name, (value, _) in outputs.items())]
         infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)) for name, shape in inputs.items()]
         ends = [

@@ -44,10 +44,10 @@ def onnx_layer(kind: str, hidden: int, frames: Size = "time", batch: Size = "bat
 
 
 def scan_layer(kind: str, hidden: int, frames: Size, batch: int) -> Any:
-    """The cell as the body of a ``Scan``: a matrix product for each gate, of input and state joined; none hoisted.
+    """Return the cell as the body of a ``Scan``: one matrix product per gate, and no hoisted work.
 
-    Input ``X`` ``[frames, batch, hidden]``, output ``Y`` of that shape. The GRU's reset gate is applied to the state
-    before the product.
+    The input ``X`` and the output ``Y`` have shape ``[frames, batch, hidden]``. The GRU's reset gate is applied to the
+    state before the product.
     """
     given = weights(kind, hidden)
     joined = np.concatenate([given["W"][0], given["R"][0]], 1).reshape(GATES[kind], hidden, 2 * hidden)

@@ -28,7 +28,7 @@ class Cost:
 
 
 def cost(function: Callable[..., Any], *arguments: Any) -> Cost:
-    """What XLA counts of a function; the bodies of loops once."""
+    """Return XLA's counts for a function; bodies of loops count once."""
     found: Any = jax.jit(function).lower(*arguments).compile().cost_analysis() or {}
     return Cost(float(found.get("flops", 0.0)), float(found.get("bytes accessed", 0.0)))
 
@@ -47,9 +47,9 @@ def rates(spent: Cost, microseconds: float) -> dict[str, float]:
 
 @functools.cache
 def peak() -> Cost:
-    """The most that was seen on the first device.
+    """Measure the limits of the first device.
 
-    Operations a second are those of a product of large float32 matrices, bytes a second those of reading two large
+    Operations per second are measured on a product of large float32 matrices, bytes per second on reading two large
     arrays and writing one.
     """
     times = {name: min(samples) / 1e6 for name, samples in _measured(5).items()}
@@ -58,7 +58,7 @@ def peak() -> Cost:
 
 
 def rows(plan: Plan) -> Iterator[Row]:
-    """The limits of the device as a row, and whether it is an accelerator."""
+    """Yield the limits of the device as a row; a fact tells an accelerator from a CPU."""
     device, most = jax.devices()[0], peak()
     row = row_of("limits of the device", "limits", {})
     row.facts |= {

@@ -61,7 +61,7 @@ def threads(cores: str) -> int:
 
 
 def environment(prepared: dict[str, Any]) -> dict[str, Any]:
-    """The machine, how it was prepared, and the versions."""
+    """Describe the machine, its preparation and the versions."""
     import jax
 
     return {
@@ -91,19 +91,19 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """The processor's name, without its trademarks."""
+    """Return the name of the processor without trademarks."""
     name = _cpu_info("model name") or platform.processor() or platform.machine()
     return " ".join(name.replace("(R)", "").replace("(TM)", "").removesuffix("Processor").split())
 
 
 def vectors() -> str | None:
-    """The widest vectors that the processor has, where the system says it."""
+    """Return the widest vector extension of the processor, if the system reports it."""
     flags = (_cpu_info("flags") or "").split()
     return next((name for flag, name in VECTORS.items() if flag in flags), None)
 
 
 def _cpu_info(key: str) -> str | None:
-    """What the system says of the first processor."""
+    """Read an entry about the first processor."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             return next((line.split(":")[1].strip() for line in lines if line.startswith(key)), None)
@@ -112,7 +112,7 @@ def _cpu_info(key: str) -> str | None:
 
 
 def memory_gb() -> float | None:
-    """The machine's memory in 10^9 bytes, where the system says it."""
+    """Return the memory of the machine in 10^9 bytes, if the system reports it."""
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
     except (AttributeError, ValueError, OSError):

@@ -17,7 +17,7 @@ def forget_peak() -> int:
 
 
 def peak_bytes() -> int:
-    """The most bytes that the process has held, or on an accelerator, the device."""
+    """Return the peak memory of the process, or on an accelerator of the device, in bytes."""
     statistics = jax.devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in statistics:
         return int(statistics["peak_bytes_in_use"])

@@ -76,7 +76,7 @@ OFFLINE = (
 
 @contextlib.contextmanager
 def offline_file(network: Offline) -> Iterator[Path]:
-    """The file of an offline network; one that is built lies there for the while."""
+    """Yield the file of an offline network; a built network is written to a temporary folder."""
     if network.name not in NETWORKS:
         yield path_of(network.name)
         return
@@ -87,11 +87,7 @@ def offline_file(network: Offline) -> Iterator[Path]:
 
 
 def path_of(name: str) -> Path:
-    """The file of a network.
-
-    Raises:
-        FileNotFoundError: it is not where models are looked for.
-    """
+    """Return the path of the file of a network; raise FileNotFoundError if the file is missing."""
     default = Path(__file__).parent.parent.parent / "shared" / "models"
     folder = Path(os.environ.get("JAXRNN_MODELS", default))
     path = folder / f"{name}.onnx"
@@ -101,7 +97,7 @@ def path_of(name: str) -> Path:
 
 
 def load(entry: Entry) -> jaxrnn.Model:
-    """The network's model."""
+    """Load the model of a network."""
     return jaxrnn.load(path_of(entry.file), static=entry.static)
 
 
@@ -119,7 +115,7 @@ def random_frames(model: jaxrnn.Model, dims: Mapping[str, int], *lead: int, seed
 
 
 def describe(entry: Entry, model: jaxrnn.Model) -> Network:
-    """The network as the peers take it."""
+    """Describe the network for the peers."""
     start = {name: np.asarray(value) for name, value in model.init().items()}
     return Network(
         path=path_of(entry.file),

@@ -49,7 +49,7 @@ class OnDevice(Jitted):
         self._wait = wait
 
     def place(self, frame: Arrays) -> dict[str, jax.Array]:
-        """The frame on the device."""
+        """Copy the frame to the device."""
         return {name: jax.device_put(array) for name, array in frame.items()}
 
     def __call__(self, frame: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Executable:
 
 
 def executable_of(runner: jaxrnn.Runner, frame: Arrays) -> Executable | None:
-    """The runner's compiled step; None where it keeps none of the known kind, or needs 64-bit types around it."""
+    """Return the compiled step of a runner; None for another kind of step, or with 64-bit types."""
     arrays = [*frame.values(), *runner.state.values()]
     if any(array.dtype.itemsize == 8 for array in arrays):
         return None
@@ -89,7 +89,7 @@ def executable_of(runner: jaxrnn.Runner, frame: Arrays) -> Executable | None:
 
 
 def steppers(model: jaxrnn.Model, dims: Mapping[str, int]) -> dict[str, Any]:
-    """A model's steps, NumPy in and out, by the name of the form."""
+    """Return the steps of a model with NumPy inputs and outputs, by the name of the form."""
     start = model.init()
     packed = model.pack(model.params, dims=dims)
     return {RUNNER: jaxrnn.Runner(model, model.params), JITTED: Jitted(model, packed, start)}

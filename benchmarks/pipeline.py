@@ -29,7 +29,7 @@ OverBlocks = Callable[[np.ndarray], np.ndarray]
 
 
 def cases(plan: Plan, seconds: float) -> Cases:
-    """The whole of DTLN."""
+    """Return the case of the whole of DTLN."""
     return {NAME: functools.partial(_rows, plan, seconds)}
 
 
@@ -59,7 +59,7 @@ def _rows(plan: Plan, seconds: float) -> Iterator[Row]:
 
 
 def over_blocks(over: Callable[[Arrays], dict[str, np.ndarray]], model: jaxrnn.Model) -> OverBlocks:
-    """A network over frames as a function of its one input to its one output."""
+    """Return a network over frames as a function of its only input, with its only output."""
     (block,), (result,) = model.spec.inputs, model.spec.outputs
     return lambda blocks: over({block.name: blocks})[result.name]
 
@@ -82,7 +82,7 @@ def denoise(samples: np.ndarray, first: OverBlocks, second: OverBlocks) -> np.nd
 
 
 def denoise_traced(model_1: jaxrnn.Model, model_2: jaxrnn.Model, samples: jax.Array) -> jax.Array:
-    """The same as one function of JAX."""
+    """Denoise as one JAX function."""
 
     def over(model: jaxrnn.Model, blocks: jax.Array) -> jax.Array:
         (block,), (result,) = model.spec.inputs, model.spec.outputs

@@ -43,7 +43,7 @@ class Plan:
         return not self.only or any(fnmatch.fnmatch(name.lower(), f"*{pattern.lower()}*") for pattern in self.only)
 
     def chosen(self, cases: Cases) -> Cases:
-        """The cases that were asked for."""
+        """Return the selected cases."""
         return {name: make for name, make in cases.items() if self.wants(name)}
 
 

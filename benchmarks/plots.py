@@ -45,14 +45,7 @@ def save(result: Result, folder: Path) -> Path:
 
 
 def dots(axes: Axes, rows: Sequence[Row], contenders: Iterable[str], unit: str) -> None:
-    """A line a row, a mark a contender with its quartiles, times to the right on a logarithmic scale.
-
-    Args:
-        axes: to draw on.
-        rows: what was timed.
-        contenders: which of those that the rows have times of.
-        unit: of the times.
-    """
+    """Draw a line for each row, with a mark and quartiles for each contender, over a logarithmic axis of times."""
     for number, contender in enumerate(contenders):
         places = [place for place, row in enumerate(rows) if contender in row.timings]
         timings = [rows[place].timings[contender] for place in places]

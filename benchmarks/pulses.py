@@ -43,7 +43,7 @@ class Engine:
 
 
 def cases(plan: Plan) -> Cases:
-    """A network each."""
+    """Return a case for each network."""
     return {network.name: functools.partial(_rows, plan, network) for network in OFFLINE}
 
 
@@ -59,7 +59,7 @@ def recordings(model: jaxrnn.Model, frames: int) -> dict[str, np.ndarray]:
 
 
 def pulse_of(model: jaxrnn.Model, inputs: Arrays, index: int, pulse: int) -> dict[str, np.ndarray]:
-    """The frames of one pulse."""
+    """Return the frames of one pulse."""
     axes = {info.name: (info.shape or ()).index("S") for info in model.inputs}
     return {
         name: np.ascontiguousarray(np.take(array, range(index * pulse, (index + 1) * pulse), axes[name]))
@@ -68,9 +68,9 @@ def pulse_of(model: jaxrnn.Model, inputs: Arrays, index: int, pulse: int) -> dic
 
 
 def compared(model: jaxrnn.Model, axes: Mapping[str, int], pulse: int, engines: Mapping[str, Engine]) -> dict[str, Any]:
-    """The outputs of engines over a signal, at their places among the offline ones, which fill what is not compared.
+    """Return the outputs of engines over a signal at their places; offline outputs fill the other places.
 
-    So every engine's outputs are to be those of the offline model, frame by frame.
+    The outputs of each engine must equal the offline outputs frame by frame.
     """
     inputs = recordings(model, PULSES * pulse)
     offline = model(inputs)
@@ -115,7 +115,7 @@ def _rows(plan: Plan, network: Offline) -> Iterator[Row]:
 
 
 def tract_pulse(path: Path, model: jaxrnn.Model, pulse: int) -> tuple[Any, dict[str, str]]:
-    """A live stream in tract, or None where it is not installed or refuses the network, and then why."""
+    """Open a live stream in tract; return None and the reason if tract is missing or refuses the network."""
     if not is_installed("tract"):
         return None, {}
     tract = engine_module("tract")

@@ -18,12 +18,12 @@ UNIT = "ms"
 
 
 def seconds(plan: Plan) -> float:
-    """The length of the recordings."""
+    """Return the length of the recordings."""
     return 1.0 if plan.quick else 10.0
 
 
 def cases(plan: Plan) -> Cases:
-    """A network each; DTLN with its transforms; many streams at once."""
+    """Return a case for each network, for DTLN with its transforms, and for a batch of streams."""
     networks = {entry.file: functools.partial(_rows, plan, entry) for entry in SPEECH}
     return networks | pipeline.cases(plan, seconds(plan)) | batches.cases(plan)
 

@@ -44,10 +44,9 @@ def write(folder: Path, page: Path) -> None:
 
 
 def read_all(folder: Path) -> Found:
-    """The results in a folder and the folders in it, in the order of the benchmarks, one core before all.
+    """Read the results in a folder and its subfolders, in the order of the benchmarks, one core first.
 
-    Raises:
-        ValueError: there are none, a file is something else, or two are of one machine and benchmark.
+    A ValueError names a folder without results, a file of another kind, or two results of one machine and benchmark.
     """
     found = {path: read(path) for path in sorted(folder.glob("**/*.json"))}
     if not found:
@@ -64,15 +63,10 @@ def read_all(folder: Path) -> Found:
 
 
 def fill(template: str, results: Found, folder: Path) -> str:
-    """The template with everything in its places.
+    """Replace each ``{{ name }}`` in the template by its part.
 
-    Args:
-        template: text with ``{{ name }}`` where a part goes.
-        results: what was found, by its path as seen from the page.
-        folder: of the page.
-
-    Raises:
-        ValueError: the template asks for a part that there is not.
+    ``results`` are by path relative to the page, and ``folder`` is the folder of the page. A ValueError names an
+    unknown part.
     """
     machines: dict[str, dict[str, Result]] = {}
     for result in sorted(results.values(), key=lambda result: result.machine):
@@ -101,13 +95,13 @@ def _unshown(results: Found) -> list[Path]:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; numbers, which are in all columns but the first, are aligned to the right."""
+    """Return a table; all columns but the first contain numbers and are aligned to the right."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def _section(section: Section, results: Found, folder: Path) -> str:
-    """The tables of a section, of all machines each, where the rest of them stands, and what was left out."""
+    """Return the tables of a section for all machines, with links to the full results, and the failures."""
     pieces: list[str] = []
     mine: Found = {}
     for benchmark, tables_of in section.tables.items():
@@ -128,7 +122,7 @@ def _section(section: Section, results: Found, folder: Path) -> str:
 
 
 def _link(path: Path, result: Result, folder: Path) -> str:
-    """A link to a result, and to its picture where there is one."""
+    """Return a link to a result, and to its picture if there is a picture."""
     picture = path.with_suffix(".png")
     drawn = f" ([picture]({picture.as_posix()}))" if (folder / picture).is_file() else ""
     return f"[{result.benchmark}, {_place(result)}]({path.as_posix()}){drawn}"
@@ -150,7 +144,7 @@ def _left_out(results: Iterable[Result]) -> list[str]:
 
 
 def _failures(results: Iterable[Result]) -> list[str]:
-    """What was not timed, and why."""
+    """List the cases without times, with the reasons."""
     lines = [f"- {what}, {_place(each)}: {why}" for each in results for what, why in each.failures.items()]
     return ["\n".join(["Not timed, and why:", "", *lines])] if lines else []
 
@@ -160,7 +154,7 @@ SHOWN = ("date", "system", "python", "jax", "onnxruntime", "tract", "ai-edge-lit
 
 
 def _machines(results: Iterable[Result]) -> tuple[list[str], list[list[str]]]:
-    """A row a machine: dates and versions of its results."""
+    """Return a row for each machine: dates and versions of its results."""
     machines: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda result: result.machine):
         machines.setdefault(result.machine, []).append(result)

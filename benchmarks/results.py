@@ -52,7 +52,7 @@ class Row:
 
 
 def row_of(name: str, group: str, samples: Mapping[str, Sequence[float]], **more: Any) -> Row:
-    """A row of samples by contender, the same index of two contenders being the same round."""
+    """Return a row of samples by contender; equal indices of two contenders are from the same round."""
     timings = {contender: Timing.of(times) for contender, times in samples.items()}
     ratios: dict[str, float] = {}
     margins: dict[str, float] = {}
@@ -135,12 +135,12 @@ class Result:
         return found
 
     def plain(self) -> dict[str, Any]:
-        """The result in JSON's types, with the means."""
+        """Return the result as JSON values, with the means."""
         return _finite({**dataclasses.asdict(self), "means": self.means()})
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """The geometric mean; NaN of nothing."""
+    """Return the geometric mean; NaN for an empty sequence."""
     logs = [math.log(value) for value in values]
     return math.exp(statistics.fmean(logs)) if logs else math.nan
 

@@ -38,7 +38,7 @@ ON_FIRST_DEVICE = "accelerator"
 
 
 def benchmark_module(name: str) -> ModuleType:
-    """The file of a benchmark: its ``TITLE``, ``UNIT`` and ``cases``."""
+    """Import the module of a benchmark, with ``TITLE``, ``UNIT`` and ``cases``."""
     return importlib.import_module(f"benchmarks.{name}")
 
 

@@ -32,7 +32,7 @@ TIME, MEMORY, PLANNED = "exponent of time", "exponent of peak memory", "exponent
 
 
 def cases(plan: Plan) -> Cases:
-    """A sweep each."""
+    """Return a case for each sweep."""
     return {
         f"{kind} {direction}, {size} grows": functools.partial(_rows, plan, kind, direction, size)
         for kind in (KINDS[:1] if plan.quick else KINDS)
@@ -68,9 +68,9 @@ def _rows(plan: Plan, kind: str, direction: str, size: str) -> Iterator[Row]:
 
 
 def exponent(sizes: tuple[int, ...], values: list[float]) -> float | None:
-    """The p of ``value ~ size**p``, fitted by least squares to the logarithms of the upper half of the sizes.
+    """Fit the p of ``value ~ size**p`` by least squares to the logarithms of the upper half of the sizes.
 
-    The lower half is where a cost that does not grow hides the one that does.
+    In the lower half, constant costs hide the growth.
     """
     first = (len(sizes) - 1) // 2
     kept = [(s, v) for s, v in zip(sizes[first:], values[first:], strict=True) if v > 0]

@@ -13,7 +13,7 @@ from benchmarks.peers import Arrays, Stepper
 
 
 def scanner(model: jaxrnn.Model, dims: Mapping[str, int]) -> Callable[[Arrays], dict[str, np.ndarray]]:
-    """A function from the frames of a recording to their outputs by ``Model.scan``, the parameters compiled in."""
+    """Return a function from the frames of a recording to the outputs, with ``Model.scan`` and constant parameters."""
     packed, start = model.pack(model.params, dims=dims), model.init()
     scan = jax.jit(lambda frames: model.scan(packed, start, frames)[0])
 
@@ -24,7 +24,7 @@ def scanner(model: jaxrnn.Model, dims: Mapping[str, int]) -> Callable[[Arrays], 
 
 
 def loop(stepper: Stepper) -> Callable[[Arrays], dict[str, np.ndarray]]:
-    """The same by one call a frame, from a fresh state."""
+    """Return the same function with one call per frame, from a fresh state."""
 
     def over(frames: Arrays) -> dict[str, np.ndarray]:
         stepper.reset()

@@ -19,7 +19,7 @@ RATIO = "[ratio of jaxrnn to it]"
 
 
 def step(result: Result) -> list[Table]:
-    """A row a network, with the mean over the speech networks."""
+    """Return a row for each network, with the mean over the speech networks."""
     rows = beside(result, result.rows, (SUBJECT, own.JITTED))
     speech = means([row for row in result.rows if row.group == "speech"], rows)
     return [Table(f"One step, us {RATIO}", rows | ({"speech, mean": speech} if speech else {}))]
@@ -51,12 +51,12 @@ STARTS = {"import jax": start.IMPORT_JAX, "from ONNX": start.COLD, **STREAMED}
 
 
 def pulses(result: Result) -> list[Table]:
-    """A row a network."""
+    """Return a row for each network."""
     return [Table(f"One pulse, us {RATIO}", beside(result, result.rows, (SUBJECT, own.JITTED)))]
 
 
 def exports(result: Result) -> list[Table]:
-    """A row a network, with the means over all of them."""
+    """Return a row for each network, with the means over all networks."""
     facts = (export.OFFLINE_NODES, export.STEP_NODES, export.RATIO, export.OPTIMISED)
     rows = beside(result, result.rows, facts=facts)
     mean = means(result.rows, rows)
@@ -64,7 +64,7 @@ def exports(result: Result) -> list[Table]:
 
 
 def sequence(result: Result) -> list[Table]:
-    """A row a size, three columns a kind of layer; of the sizes, those of many frames. The means are over all."""
+    """Return a row for each size with the most frames, and means; each kind of layer has three columns."""
     rows = {row.name: row for row in result.rows}
     ways = {"ONNX Runtime": "ONNX Runtime", "best": BEST}
     layers: dict[str, dict[str, str]] = {}
@@ -89,7 +89,7 @@ def sequence(result: Result) -> list[Table]:
 
 
 def recording(result: Result) -> list[Table]:
-    """Recordings of one stream beside the peers; then a row a network, a column a number of streams."""
+    """Return a table of single streams beside the peers, and a table of networks by number of streams."""
     alone = [row for row in result.rows if row.group in ("scan", "pipeline")]
     batches: dict[str, dict[str, str]] = {}
     for row in result.rows:
@@ -105,12 +105,12 @@ def recording(result: Result) -> list[Table]:
 
 
 def streams(result: Result) -> list[Table]:
-    """A row a network."""
+    """Return a row for each network."""
     return [Table(f"One frame of all live streams, us {RATIO}", beside(result, result.rows))]
 
 
 def train(result: Result) -> list[Table]:
-    """A row a size, a column a kind of layer; of the sizes, those of many frames."""
+    """Return a row for each size with the most frames, and columns for each kind of layer."""
     rows = {row.name: row for row in result.rows}
     most = max(frames for _, frames, _ in GRID)
     shown = {}
@@ -129,7 +129,7 @@ def train(result: Result) -> list[Table]:
 
 
 def corpus(result: Result) -> list[Table]:
-    """A row a corpus, a command or a long file; short files are there to tell what a long one takes more."""
+    """Return a row for each corpus, command or long file; short files show the additional cost of long files."""
     rows = [row for row in result.rows if row.group != "long files" or row.facts.get(MORE_THAN_SHORT) is not None]
     facts = ("times real time", "peak MB", MORE_THAN_SHORT)
     return [Table(f"From files to a table, s {RATIO}", beside(result, rows, (SUBJECT,), facts=facts, unit="s"))]

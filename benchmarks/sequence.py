@@ -45,7 +45,7 @@ SIZES = (
 
 
 def cases(plan: Plan) -> Cases:
-    """A size each: layers, cells as bodies of Scan, and iterations of both."""
+    """Return a case for each size: layers, cells as bodies of Scan, and training iterations of both."""
     sizes = SIZES[:1] if plan.quick else SIZES
     found: Cases = {}
     for kind, size in itertools.product(GATES, sizes):
@@ -61,7 +61,7 @@ def cases(plan: Plan) -> Cases:
 
 
 def name_of(kind: str, hidden: int, frames: int, batch: int) -> str:
-    """The name of the row of a layer."""
+    """Return the name of the row of a layer."""
     return f"{kind} H{hidden} T{frames} B{batch}"
 
 

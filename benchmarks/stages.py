@@ -41,7 +41,7 @@ class Stages:
         jax.monitoring.register_event_duration_secs_listener(heard)
 
     def done(self, stage: str) -> None:
-        """The stage has ended."""
+        """Record the end of a stage."""
         self._marks.append((stage, time.monotonic()))
 
     def report(self, began: float) -> dict[str, float]:

@@ -47,7 +47,7 @@ OVER_IMPORT, COMPILING = "s over import jax", "s compiling: "
 
 
 def cases(plan: Plan) -> Cases:
-    """A network each."""
+    """Return a case for each network."""
     entries = SPEECH[:1] if plan.quick else SPEECH
     streams = OFFLINE[1:2] if plan.quick else OFFLINE
     found: Cases = {f"{entry.file}, start": functools.partial(_steps, plan, entry) for entry in entries}
@@ -56,7 +56,7 @@ def cases(plan: Plan) -> Cases:
 
 
 def _steps(plan: Plan, entry: Entry) -> Iterator[Row]:
-    """A network that is called a frame at a time, beside all engines."""
+    """Time the start of a network in steps, beside all engines."""
     model = load(entry)
     network = describe(entry, model)
     job = {"path": network.path, "frame": network.frame, "pulse": None, "network": network}
@@ -68,7 +68,7 @@ def _steps(plan: Plan, entry: Entry) -> Iterator[Row]:
 
 
 def _streams(plan: Plan, network: Offline) -> Iterator[Row]:
-    """A network with a time axis to its first streamed frames, beside tract."""
+    """Time the start of a network with a time axis up to the first streamed frames, beside tract."""
     with offline_file(network) as path, tempfile.TemporaryDirectory() as folder:
         model = jaxrnn.load(path)
         frame = pulse_of(model, recordings(model, network.pulse), 0, network.pulse)
@@ -79,7 +79,7 @@ def _streams(plan: Plan, network: Offline) -> Iterator[Row]:
 
 
 def _compiled(plan: Plan, folder: Path, stepper: Any, params: Any, dims: Mapping[str, int]) -> dict[str, Any]:
-    """The compiled files of a stepper, as entries of a job: that without machine code, and that with it."""
+    """Write the compiled files of a stepper, without and with machine code, and return the entries of a job."""
     platforms = None if plan.platform is None else (plan.platform,)
     paths = {mode: folder / f"{mode}.jaxrnn" for mode in ("compiled", "native")}
     for mode, path in paths.items():
@@ -89,15 +89,9 @@ def _compiled(plan: Plan, folder: Path, stepper: Any, params: Any, dims: Mapping
 
 
 def _row(plan: Plan, name: str, group: str, job: Mapping[str, Any], engines: tuple[str, ...], folder: Path) -> Row:
-    """The ways of starting in turns.
+    """Time the kinds of start in turns.
 
-    Args:
-        plan: what was asked for.
-        name: of the row.
-        group: of the row.
-        job: what all children know.
-        engines: the peers.
-        folder: of files that live as long as the row is measured.
+    ``job`` is the common input of all child processes, and ``folder`` has temporary files for the measurement.
     """
     shared = {**job, "threads": plan.threads, "platform": plan.platform}
     jobs = {

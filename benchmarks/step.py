@@ -20,7 +20,7 @@ COMPARED = 10
 
 
 def cases(plan: Plan) -> Cases:
-    """A network each."""
+    """Return a case for each network."""
     return {
         entry.file: functools.partial(_rows, plan, entry, group)
         for group, entries in (("speech", SPEECH), ("other", OTHERS))
@@ -47,7 +47,7 @@ def _rows(plan: Plan, entry: Entry, group: str) -> Iterator[Row]:
 
 
 def beside(model: Any, entry: Entry, runner: Any, frame: Any) -> dict[str, Callable[[], Any]]:
-    """The forms of jaxrnn that do not give NumPy arrays: with device arrays, and the executable without the runner."""
+    """Return the forms of jaxrnn without NumPy outputs: with device arrays, and the executable without the runner."""
     placed = own.OnDevice(model, model.pack(model.params, dims=entry.dims), model.init(), wait=False)
     calls: dict[str, Callable[[], Any]] = {own.ON_DEVICE: functools.partial(placed, placed.place(frame))}
     bare = own.executable_of(runner, frame)

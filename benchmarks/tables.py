@@ -88,7 +88,7 @@ def digits(value: float) -> str:
 
 
 def fact_text(value: Any) -> str:
-    """A fact as text; nothing where there is none."""
+    """Format a fact; a missing fact is empty."""
     if value is None:
         return ""
     return ("-" if value < 0 else "") + digits(abs(value)) if isinstance(value, float) else str(value)

@@ -48,7 +48,7 @@ class Target:
     least: bool = False
 
     def reach_on(self, result: Result) -> float | None:
-        """What to reach on the machine of a result; None where nobody said."""
+        """Return the target on the machine of a result, or None."""
         if not isinstance(self.reach, Mapping):
             return self.reach
         return next((reach for vendor, reach in self.reach.items() if vendor in result.machine), None)

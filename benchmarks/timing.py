@@ -38,7 +38,7 @@ class Timing:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Timing:
-        """The timing of samples in microseconds; a single sample is its own quartiles."""
+        """Return the timing of samples in microseconds; a single sample is its own median and quartiles."""
         if len(samples) == 1:
             return cls(samples[0], samples[0], samples[0])
         low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
@@ -59,13 +59,9 @@ class Effort:
 
 
 def largest_difference(outputs: Mapping[str, Outputs]) -> float:
-    """The largest difference of any contender's outputs from those of the first, relative as `AGREEMENT` is.
+    """Return the largest difference between a contender's outputs and the first outputs, relative as in `AGREEMENT`.
 
-    Args:
-        outputs: arrays by name, by contender.
-
-    Raises:
-        DisagreementError: an output is missing or has another shape.
+    Outputs are arrays by name, by contender. A DisagreementError names an output that is missing or has another shape.
     """
     return max((apart for _, apart in _differences(outputs)), default=0.0)
 
@@ -141,11 +137,9 @@ def _sample(call: Call, count: int) -> float:
 
 
 def fastest(makers: Sequence[Callable[[], Any]], argument: Any) -> Any:
-    """The fastest of several forms of one contender, each called with the argument, in a short trial.
+    """Return the fastest of several forms of one contender in a short trial.
 
-    Args:
-        makers: each makes a form, the simplest first.
-        argument: what a form is called with.
+    Each maker creates a form, the simplest first; ``argument`` is the argument of the call.
     """
     if len(makers) == 1 or not _trials[-1]:
         return makers[0]()

@@ -32,21 +32,21 @@ GRID = tuple(itertools.product((64, 128, 256), (100, 500), (8, 32)))
 
 
 def cases(plan: Plan) -> Cases:
-    """A size each."""
+    """Return a case for each size."""
     grid = [(kind, *size) for kind in KINDS for size in GRID]
     sizes = [(kind, h, 100, 8) for kind in KINDS for h in (64, 128)] if plan.quick else grid
     return {f"{k} H{h} T{t} B{b}": functools.partial(_rows, plan, k, h, t, b) for k, h, t, b in sizes}
 
 
 def example(hidden: int, frames: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """A random input, and what is wanted of the output: ``float32[frames, batch, hidden]``."""
+    """Return a random input and a target output ``float32[frames, batch, hidden]``."""
     rng = np.random.default_rng(1)
     x, wanted = (rng.standard_normal((frames, batch, hidden), np.float32) for _ in range(2))
     return x, wanted
 
 
 def loss_of(model: jaxrnn.Model) -> Callable[[Any, Any, Any], Any]:
-    """The mean squared error of a layer, a function of parameters, input and what is wanted."""
+    """Return the mean squared error of a layer as a function of parameters, input and target."""
 
     def loss(params: Any, x: jax.Array, wanted: jax.Array) -> jax.Array:
         return jnp.mean((model.apply(params, {"X": x})["Y"] - wanted) ** 2)
@@ -67,7 +67,7 @@ class Here:
         return jax.block_until_ready(self._both(*self._arguments))
 
     def gradients(self) -> dict[str, np.ndarray]:
-        """The gradients of a pass by ONNX's names."""
+        """Return the gradients of a pass by ONNX's names."""
         _, (params, inputs) = self()
         return {name: np.asarray(array) for name, array in {"X": inputs, **params}.items()}
 

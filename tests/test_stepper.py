@@ -350,6 +350,19 @@ def test_nothing_is_cut_or_lost_in_silence(tmp_path):
     assert jaxrnn.load_compiled(tmp_path / "forgetful").spec.pulse == 2
 
 
+class Plain(Smoother):
+    """A state in JAX's default type of floats."""
+
+    def init(self, batch=None, *, params=None, constants=None):
+        return in_batch(self.spec, {"mean": jnp.zeros(2)}, batch)
+
+
+def test_a_first_state_in_the_default_type_can_be_compiled(tmp_path):
+    frame = {"x": np.ones(2, np.float32)}
+    jaxrnn.save_compiled(Plain(), tmp_path / "plain.jaxrnn")
+    equal(jaxrnn.Runner(jaxrnn.load_compiled(tmp_path / "plain.jaxrnn"))(frame), jaxrnn.Runner(Plain())(frame))
+
+
 def test_a_state_of_64_bits_keeps_them_or_is_refused():
     """An object of one's own runs under the caller's configuration of JAX, which may have no 64-bit types."""
     with pytest.raises(jaxrnn.StateError, match=r"'mean' must be float64\[2\].*not float32\[2\]"):

@@ -17,7 +17,7 @@ say."""
 
 
 def page() -> str:
-    """The page: the command itself, then a section for each of its commands."""
+    """Return the page: the command, and a section for each subcommand."""
     context = click.Context(main, info_name="jaxrnn")
     parts = [HEAD, *_section(main, context)]
     for name in COMMANDS:
@@ -41,7 +41,7 @@ def _section(command: click.Command, context: click.Context) -> list[str]:
 
 
 def _paragraph(text: str) -> str:
-    """A paragraph of click's help: one that begins with a backspace is shown as it is."""
+    """Format a paragraph of click's help; a paragraph with a leading backspace stays unchanged."""
     if not text.startswith("\b"):
         return _escaped(" ".join(text.split()))
     first, *lines = text.removeprefix("\b").strip("\n").splitlines()

@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def import_example(name: str) -> ModuleType:
-    """A script as a module; as where it is run, its folder comes first."""
+    """Import a script as a module, with its folder first on the path."""
     sys.path.insert(0, str(EXAMPLES))
     try:
         return importlib.import_module(name)

@@ -28,7 +28,7 @@ _logger = logging.getLogger("mkdocs.hooks.gallery")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pictures and sounds, and makes the page of them."""
+    """Add the pictures and sounds, and make their page."""
     page = files.get_file_from_path(PAGE)
     assert page is not None, f"docs/{PAGE} is there"
     if os.environ.get("JAXRNN_GALLERY") == "kept":

@@ -71,7 +71,7 @@ def entries() -> dict[Key, Entry]:
 
 
 def page(evidence: Mapping[Key, Evidence | None]) -> str:
-    """The page, with the evidence on each operator."""
+    """Return the page, with the evidence on each operator."""
     table = entries()
     domains = list(dict.fromkeys(domain for domain, _ in table))
     parts = [_HEAD.format(count=len(table), domains=len(domains))]
@@ -87,7 +87,7 @@ def page(evidence: Mapping[Key, Evidence | None]) -> str:
 
 
 def read_page(text: str) -> dict[Key, tuple[Entry, tuple[str, str]]]:
-    """The rows of a page: what the registry says, and whether the operator is differentiable and streams."""
+    """Return the rows of a page: the entry of the registry, and if the operator is differentiable and streams."""
     domains = {title: domain for domain, title in _TITLES.items()}
     rows: dict[Key, tuple[Entry, tuple[str, str]]] = {}
     domain = ""

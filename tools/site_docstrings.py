@@ -72,7 +72,7 @@ def _linked(text: str, item: Object, names: dict[str, list[str]]) -> str:
 
 
 def _path(name: str, item: Object, names: dict[str, list[str]]) -> str | None:
-    """The path of a name in a docstring: of a member of the same class, or of anything with an entry."""
+    """Return the path of a name in a docstring: a member of the same class, or any documented name."""
     if name.startswith("jaxrnn."):
         return name
     first, _, rest = name.partition(".")

@@ -41,7 +41,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of the root, that of the command line, and every file outside of ``docs`` that a page links to."""
+    """Add the pages of the root, the page of the command line, and files outside of ``docs`` with links to them."""
     for name, uri in PAGES.items():
         if uri not in files.src_uris:
             text = (ROOT / name).read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """The page with its links to files outside of ``docs`` leading to their pages."""
+    """Replace links to files outside of ``docs`` by links to their pages."""
     folder = posixpath.dirname(page.file.src_uri)
     if page.parent is None:  # a tab of one page has nothing to list at its side
         page.meta.setdefault("hide", ["navigation"])
@@ -69,19 +69,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def outside(page: str, text: str) -> set[str]:
-    """The files outside of ``docs`` that a page links to, from the root of the repository."""
+    """Return the files outside of ``docs`` that a page links to, relative to the root of the repository."""
     targets = {repository_path(page, link[1]) for link in LINK.finditer(FENCED.sub("", text))}
     return {target for target in targets if target is not None and target not in PAGES}
 
 
 def repository_path(page: str, link: str) -> str | None:
-    """The path of a link's file from the root of the repository; None inside of ``docs`` or if it is no file."""
+    """Return the path of a link's file from the root of the repository; None inside of ``docs``, or without a file."""
     path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
     return None if path.startswith(("docs/", "../")) or not (ROOT / path).is_file() else path
 
 
 def from_root(link: str) -> str:
-    """A link of a page at the root of the repository as one of a page in ``docs``."""
+    """Rewrite a link of a page at the root of the repository for a page in ``docs``."""
     return posixpath.relpath(link, "docs")
 
 
@@ -98,7 +98,7 @@ def language(target: str) -> str | None:
 
 
 def shown(target: str, config: MkDocsConfig) -> File:
-    """The page that shows a file, or its copy."""
+    """Return the page of a file, or its copy."""
     if language(target) is None:
         file = File.generated(config, place(target), abs_src_path=str(ROOT / target))
     else:
@@ -112,7 +112,7 @@ def shown(target: str, config: MkDocsConfig) -> File:
 
 
 def outside_of_code(text: str, change: Callable[[str], str]) -> str:
-    """A text with its parts outside of fenced code changed."""
+    """Change the parts of a text outside of fenced code."""
     parts: list[str] = []
     start = 0
     for code in FENCED.finditer(text):

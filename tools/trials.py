@@ -48,12 +48,10 @@ class Evidence:
 def try_operators(
     keys: list[Key], versions: Mapping[Key, int], watch: Callable[[Key], None] | None = None
 ) -> dict[Key, Evidence | None]:
-    """The evidence on each operator; None where there is no case for it, or none of the cases runs.
+    """Collect the evidence on each operator; None for an operator without a case that runs.
 
-    Args:
-        keys: domain and name.
-        versions: the version to try where there is no case.
-        watch: called with each that was tried; all of them take some minutes.
+    ``keys`` are pairs of domain and name, ``versions`` the versions of operators without a case. ``watch`` is called
+    with each tried operator, because all operators take some minutes.
     """
     cases, evidence = _cases(), {}
     for key in keys:
@@ -64,9 +62,9 @@ def try_operators(
 
 
 def _limited(cases: list[Any]) -> Iterator[tuple[onnx.ModelProto, list[Any]]]:
-    """The model and inputs of a few cases: those that have floats to differentiate, and the least elements, first.
+    """Return the model and inputs of a few cases: cases with differentiable floats first, then cases with few elements.
 
-    The first input is what most operators work on; others may only say how.
+    The first input is the operand of most operators; other inputs can be options.
     """
 
     def order(case: Any) -> tuple[bool, bool, int]:
@@ -82,7 +80,7 @@ def _limited(cases: list[Any]) -> Iterator[tuple[onnx.ModelProto, list[Any]]]:
 
 
 def _cases() -> defaultdict[Key, list[Any]]:
-    """The cases of one node each, by its operator."""
+    """Return the cases with a single node by operator."""
     cases: defaultdict[Key, list[Any]] = defaultdict(list)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the suite computes its cases while it is read, overflows included
@@ -147,7 +145,7 @@ def _try(cases: list[tuple[onnx.ModelProto, list[Any]]]) -> Evidence | None:
 
 
 def _function(program: Program, values: list[Any], chosen: list[int]) -> Callable[..., list[Any]]:
-    """The node as a function of some of its inputs, which gives its arrays."""
+    """Return the node as a function of some inputs."""
 
     def function(*arrays: Any) -> list[Any]:
         arguments = list(values)
@@ -170,13 +168,13 @@ def _missing(program: Program, values: list[Any]) -> tuple[str, ...] | None:
 
 
 def _fed(program: Program, values: list[Any]) -> list[int]:
-    """The places of the inputs that are arrays and need not be known while tracing."""
+    """Return the positions of array inputs that can be traced."""
     needed = _static_inputs(program)
     return [place for place, value in enumerate(values) if _is_numbers(value) and place not in needed]
 
 
 def _static_inputs(program: Program) -> set[int]:
-    """The places of the graph inputs that a node needs while tracing."""
+    """Return the positions of the graph inputs that must be static."""
     places = {key: place for place, key in enumerate(program.block.inputs)}
     needed = set()
     for node in program.block.nodes:

@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _check_files(wheel: Path) -> None:
-    """The wheel has every file of the package that is under version control, and no other."""
+    """Check that the wheel has all files of the package under version control, and no other files."""
     tracked = subprocess.run(
         ["git", "ls-files", "jaxrnn"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split()
@@ -58,7 +58,7 @@ def _use(wheel: Path, folder: Path) -> None:
 
 
 def first_program(page: str) -> str:
-    """The first block of Python on a page."""
+    """Return the first block of Python on a page."""
     found = re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     if found is None:
         raise ValueError("the page has no block of Python")
@@ -66,7 +66,7 @@ def first_program(page: str) -> str:
 
 
 def _run(folder: Path, *command: str | Path) -> None:
-    """A command whose output is seen, in a folder, without what leads Python to the checkout."""
+    """Run a command with visible output in a folder, in an environment without the checkout on Python's path."""
     print("+", *(str(part).splitlines()[0] for part in command), flush=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     subprocess.run(list(map(str, command)), cwd=folder, env=kept, check=True)

@@ -37,14 +37,14 @@ def absent() -> dict[str, str]:
 
 
 def engine_module(engine: str) -> ModuleType:
-    """The file of an engine; it is imported when it is needed, with the engine."""
+    """Import the module of an engine, and with it the engine."""
     return importlib.import_module(f"benchmarks.peers.{ENGINES[engine][2]}")
 
 
 def open_all(
     network: Network, threads: int, engines: Sequence[str] = READERS
 ) -> tuple[dict[str, Stepper], dict[str, str]]:
-    """The network in every engine that is installed and takes it, and why the others that are installed do not."""
+    """Open the network in each installed engine; return the opened networks, and the reasons of the others."""
     opened: dict[str, Stepper] = {}
     refused: dict[str, str] = {}
     for engine in engines:

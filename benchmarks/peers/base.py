@@ -55,7 +55,7 @@ class Stepper(Protocol):
     """A network in an engine, with its state; without state, a plain function."""
 
     def __call__(self, frame: Arrays) -> dict[str, Any]:
-        """The outputs of one call by name, as NumPy arrays that later calls leave alone."""
+        """Return the outputs of one call by name, as NumPy arrays that later calls do not change."""
         ...
 
     def reset(self) -> None:
@@ -64,14 +64,14 @@ class Stepper(Protocol):
 
 
 def outputs_over(stepper: Stepper, frames: Sequence[Arrays]) -> dict[str, np.ndarray]:
-    """The outputs of a fresh stream over some frames, stacked along a new first axis."""
+    """Return the outputs of a fresh stream over some frames, stacked along a new first axis."""
     stepper.reset()
     found = [stepper(frame) for frame in frames]
     return {name: np.stack([np.asarray(values[name]) for values in found]) for name in found[0]}
 
 
 def brief(error: BaseException) -> str:
-    """What an engine says, in one line; engines append whole stacks."""
+    """Shorten the message of an engine to one line, because engines append whole stacks."""
     text = str(error).split("Stack backtrace")[0]
     line = " ".join(text.split()) or type(error).__name__
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

@@ -12,7 +12,7 @@ from benchmarks.peers.base import Arrays, Network, RefusedError, Stepper
 
 
 def open_network(network: Network, threads: int) -> Stepper:
-    """The network in one interpreter; XNNPACK, which is on by default, takes what it can of the graph."""
+    """Open the network in one interpreter, with XNNPACK, which is on by default."""
     path = network.path.with_suffix(".tflite")
     if not path.is_file():
         raise RefusedError(f"there is no {path.name}")
@@ -57,7 +57,7 @@ class Stepping:
 
 
 def _matched(details: Sequence[Mapping[str, Any]], arrays: Arrays) -> dict[str, int]:
-    """The number of the tensor for each name: names differ between the two files, so the shape must tell."""
+    """Return the tensor number for each name; tensors are matched by shape, because names differ between the files."""
     found: dict[str, int] = {}
     for name, array in arrays.items():
         fitting = [entry["index"] for entry in details if tuple(entry["shape"]) == array.shape]

@@ -15,7 +15,7 @@ from benchmarks.timing import fastest
 
 
 def optimised(path: Path) -> onnx.ModelProto:
-    """The model after the basic optimisations alone: constants folded, what has no effect removed."""
+    """Return the model after basic optimisations: constants are folded and unused nodes removed."""
     with tempfile.TemporaryDirectory() as folder:
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -26,7 +26,7 @@ def optimised(path: Path) -> onnx.ModelProto:
 
 
 def open_network(network: Network, threads: int) -> Stepper:
-    """The network in one session."""
+    """Open the network in one session."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL

@@ -17,7 +17,7 @@ from benchmarks.timing import fastest  # noqa: E402
 
 
 def open_network(network: Network, threads: int) -> Stepper:
-    """The network, compiled for the sizes of the frame, in float32 as everywhere else."""
+    """Compile the network for the sizes of the frame, in float32 like the other engines."""
     core = ov.Core()
     model = core.read_model(str(network.path))
     feeds = network.feeds
@@ -105,5 +105,5 @@ class Swapped(Copied):
 
 
 def _name(port: Any, among: Any) -> str:
-    """The name by which the file calls an input or output; it may have several."""
+    """Return the name of an input or output in the file, out of all its names."""
     return next(name for name in port.get_names() if name in among)

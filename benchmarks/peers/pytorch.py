@@ -47,14 +47,13 @@ class Layer:
         self._layer.to(device)
 
     def place(self, array: np.ndarray) -> Any:
-        """An array on the layer's device."""
+        """Copy an array to the device of the layer."""
         return torch.from_numpy(array).to(self._device)
 
     def forward(self, x: Any) -> Any:
-        """The outputs of all frames, without anything for a gradient, when they are there.
+        """Return the outputs of all frames, computed without gradients and ready.
 
-        Args:
-            x: a NumPy array, for which NumPy is handed back, or what `place` gave.
+        A NumPy array returns NumPy; the result of `place` returns a tensor.
         """
         with torch.inference_mode():
             result = self._layer(torch.from_numpy(x) if isinstance(x, np.ndarray) else x)[0]
@@ -76,7 +75,7 @@ class Layer:
         return {"X": x.grad, **{name: getattr(self._layer, name).grad for name in _NAMES}}
 
     def gradients(self, x: Any, wanted: Any) -> dict[str, np.ndarray]:
-        """What `train` gives, by ONNX's names and in its layout."""
+        """Return the result of `train` by ONNX's names and in ONNX's layout."""
         found = {name: grad.cpu().numpy() for name, grad in self.train(x, wanted).items()}
         back = np.argsort(self._order)
         w, r, *biases = (found[name].reshape(len(back), -1)[back].reshape(found[name].shape) for name in _NAMES)

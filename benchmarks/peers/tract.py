@@ -13,7 +13,7 @@ from benchmarks.peers.base import Arrays, Network, RefusedError, Stepper
 
 
 def open_network(network: Network, threads: int) -> Stepper:
-    """The network, optimised for the sizes of the frame; tract computes in one thread."""
+    """Optimise the network for the sizes of the frame; tract computes in one thread."""
     model = tract.onnx().load(str(network.path)).into_model()
     names = [model.input_name(index) for index in range(model.input_count())]
     feeds, sizes = network.feeds, {}

@@ -28,7 +28,7 @@ FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
 
 
 def picture() -> Image.Image:
-    """The page with the loop selected."""
+    """Open the page with the loop selected."""
     options = webdriver.ChromeOptions()
     for flag in FLAGS:
         options.add_argument(flag)

@@ -106,7 +106,7 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def part_of(value: Any) -> str:
-    """A short text for a part of something."""
+    """Return a short text for a part of a value."""
     if isinstance(value, str):
         return repr(shortened(value))
     if isinstance(value, Mapping):
@@ -158,7 +158,7 @@ def as_json(value: Any) -> Any:
 
 
 def environment(folder: Path) -> jinja2.Environment:
-    """The templates of a folder. Names in files are hostile: values are escaped, and a missing one is an error."""
+    """Return the templates of a folder. Values are escaped, because names in files are hostile; none can be missing."""
     import jinja2  # of extras: most users of this module need no templates
 
     return jinja2.Environment(

@@ -72,21 +72,21 @@ def _settings(look: str) -> dict[str, Any]:
 
 
 def canvas(height: float) -> Figure:
-    """An empty figure of a height in inches."""
+    """Return an empty figure of a height in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
 def ink() -> str:
-    """The colour of letters in the look that is drawn."""
+    """Return the colour of text in the current theme."""
     import matplotlib as mpl
 
     return mpl.rcParams["text.color"]
 
 
 def quiet() -> str:
-    """The colour of what stands back in the look that is drawn."""
+    """Return the colour of secondary elements in the current theme."""
     import matplotlib as mpl
 
     return mpl.rcParams["grid.color"]

@@ -19,13 +19,13 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def results_of(benchmark: str) -> list[Result]:
-    """What was measured of a benchmark on one core, machine by machine."""
+    """Return the results of a benchmark on one core by machine."""
     results = [each for each in read_all(RESULTS).values() if each.cores == "one"]
     return [result for result in results if result.benchmark == benchmark]
 
 
 def make(folder: Path) -> list[Item]:
-    """A panel a machine, a line a network; the mean beside the fastest of the others."""
+    """Draw a panel for each machine, a line for each network, and the mean beside the fastest other engine."""
     results = results_of("step")
     peers = sorted({name for result in results for name in result.contenders if is_peer(name)})
     rows = [row for result in results for row in result.rows]
@@ -44,7 +44,7 @@ def make(folder: Path) -> list[Item]:
 
 
 def draw(results: list[Result], peers: list[str]) -> Figure:
-    """The dots of the performance page, with one form of jaxrnn alone."""
+    """Draw the dots of the performance page, with one form of jaxrnn."""
     from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
 
     rows = max(len(result.rows) for result in results)

@@ -107,7 +107,7 @@ def recording_path(name: str) -> Path:
 
 
 def read_part(name: str, start: float, end: float) -> Samples:
-    """The samples of a recording between two times in seconds."""
+    """Read the samples of a recording between two times in seconds."""
     return recordings.read_recording(recording_path(name))[round(start * RATE) : round(end * RATE)]
 
 

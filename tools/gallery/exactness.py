@@ -23,7 +23,7 @@ FLOOR = 1e-9
 
 
 def three_ways(x: jax.Array) -> dict[str, np.ndarray]:
-    """A network on a recording: at once, as a stream, and block by block."""
+    """Run a network on a recording: offline, as a stream, and block by block."""
     streamed = jaxrnn.stream(recurrent, x, axes=0, pulse=PULSE)
     step, state, outputs = jax.jit(streamed.step), streamed.init(), []
     for start in range(0, len(x), PULSE):
@@ -39,7 +39,7 @@ def three_ways(x: jax.Array) -> dict[str, np.ndarray]:
 
 
 def make(folder: Path) -> list[Item]:
-    """The three outputs, and how far two of them are from the first."""
+    """Draw the three outputs, and the difference of two outputs from the first."""
     walk = np.cumsum(np.random.default_rng(3).standard_normal(FRAMES)) / 4
     ways = three_ways(jnp.asarray(walk, jnp.float32))
     whole = ways["whole recording"]
@@ -56,7 +56,7 @@ def make(folder: Path) -> list[Item]:
 
 
 def draw(ways: dict[str, np.ndarray], errors: dict[str, np.ndarray]) -> Figure:
-    """Outputs above, differences below."""
+    """Draw the outputs above, and the differences below."""
     figure = drawing.canvas(3.7)
     above, below = figure.subplots(2, 1, sharex=True)
     looks = {

@@ -42,7 +42,7 @@ def finetune(exported: Path) -> Fitted:
 
 
 def make(folder: Path) -> list[Item]:
-    """The loss over the updates; a siren before and after."""
+    """Draw the loss over the updates; store a siren before and after."""
     exported = folder / "denoiser.onnx"
     fitted = finetune(exported)
     clean, noisy = import_example("finetune_denoiser").draw(np.random.default_rng(2**20), 4.0, 0.0)
@@ -64,7 +64,7 @@ def make(folder: Path) -> list[Item]:
 
 
 def draw(fitted: Fitted) -> Figure:
-    """The loss curve, as `Fitted.plot` writes it."""
+    """Draw the loss curve as `Fitted.plot`."""
     figure = drawing.canvas(2.7)
     axes = figure.subplots()
     fitted.draw(axes)

@@ -76,7 +76,7 @@ def make(
 
 
 def kept(folder: Path, names: Iterable[str] = NAMES) -> list[Made]:
-    """What was made before, whatever has changed since; entries without it say what makes them."""
+    """Return the stored results, even if sources have changed; missing entries name the command that makes them."""
     entries = []
     for name in names:
         _, made = _read(folder / name / KEPT)
@@ -109,7 +109,7 @@ def _described(name: str, entry: Entry, missing: str, items: tuple[Item, ...]) -
 
 
 def find(name: str) -> Entry:
-    """The entry of a name."""
+    """Return the entry of a name."""
     return importlib.import_module(f"tools.gallery.{name}").ENTRY
 
 
@@ -142,7 +142,7 @@ def _text(digest: str, made: Made) -> str:
 
 
 def _read(path: Path) -> tuple[str, Made | None]:
-    """The digest and what was made; None where nothing was, or by sources that wrote it in another form."""
+    """Return the digest and the stored results; None without results in the current form."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         items = tuple(_KINDS[item.pop("kind")](**item) for item in plain.pop("items"))

@@ -46,7 +46,7 @@ def make(folder: Path) -> list[Item]:
 
 
 def draw(magnitudes: np.ndarray, states: np.ndarray, masks: np.ndarray) -> Figure:
-    """What goes in, what is remembered, and what comes out."""
+    """Draw the inputs, the state and the outputs."""
     figure = drawing.canvas(4.6)
     rows = figure.subplots(3, 1, sharex=True)
     decibels = 20 * np.log10(np.maximum(magnitudes, 1e-3))

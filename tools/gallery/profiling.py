@@ -21,13 +21,13 @@ FRAMES, NODES = 400, 6
 
 
 def profiled() -> Profile:
-    """The packaged denoiser over many frames in one call."""
+    """Profile the packaged denoiser over many frames in one call."""
     model = jaxrnn.load(PACKAGED)
     return profile_model(model, "scan", length=FRAMES, peaks=False)
 
 
 def make(folder: Path) -> list[Item]:
-    """A bar a node, and the call."""
+    """Draw a bar for each node, and for the call."""
     profile = profiled()
     first = profile.rows("node")[0]
     alt = (

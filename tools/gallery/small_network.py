@@ -18,14 +18,14 @@ def convolved(x: jax.Array) -> jax.Array:
 
 
 def recurrent(x: jax.Array) -> jax.Array:
-    """The same, and a recurrence behind it: a carry that forgets a third in every frame."""
+    """Return the network followed by a recurrence with a carry that decays by a third in each frame."""
     return lax.scan(lambda h, frame: (0.67 * h + frame, 0.67 * h + frame), 0.0, convolved(x))[1]
 
 
 def convolution(
     x: jax.Array, weights: jax.Array, pads: tuple[int, int], *, stride: int = 1, dilation: int = 1
 ) -> jax.Array:
-    """A convolution of ``float32[time]`` with ``float32[width]``."""
+    """Convolve ``float32[time]`` with ``float32[width]``."""
     result = lax.conv_general_dilated(
         x[None, :, None],
         weights[:, None, None],

@@ -23,7 +23,7 @@ silero = import_example("silero_vad")
 
 
 def probabilities(samples: Samples, model: jaxrnn.Model) -> np.ndarray:
-    """The probability of speech in every block, in one call."""
+    """Return the probability of speech in each block, in one call."""
     blocks = silero.blocks_with_context(samples)  # [blocks, 1, 64 + 512]
     sizes = {"input_dim_0": 1, "input_dim_1": blocks.shape[-1]}
     params = model.pack(model.params, dims=sizes)
@@ -32,7 +32,7 @@ def probabilities(samples: Samples, model: jaxrnn.Model) -> np.ndarray:
 
 
 def make(folder: Path) -> list[Item]:
-    """The waveform with its segments of speech, the probabilities below, and the sound."""
+    """Draw the waveform with its segments of speech and the probabilities; store the sound."""
     samples = read_part(ENTRY.recordings[0], 0, SECONDS)
     probability = probabilities(samples, jaxrnn.load(model_path(ENTRY.models[0]), static={"sr": RATE}))
     segments = silero.segments(probability)
@@ -54,7 +54,7 @@ def make(folder: Path) -> list[Item]:
 
 
 def draw(samples: Samples, probability: np.ndarray, segments: list) -> Figure:
-    """The waveform and the probabilities over one axis of time."""
+    """Draw the waveform and the probabilities over one time axis."""
     figure = drawing.canvas(2.9)
     wave, curve = figure.subplots(2, 1, sharex=True)
     # The outline, lowest and highest sample of 10 ms, is all that can be seen.

@@ -24,14 +24,14 @@ Network = Callable[[jax.Array], jax.Array]
 
 
 def with_slopes(network: Network) -> tuple[jaxrnn.Streamed, np.ndarray]:
-    """A stream, which has its facts, and derivatives ``[output, input]``."""
+    """Return a stream with its spec, and derivatives ``[output, input]``."""
     x = jnp.sin(jnp.arange(FRAMES, dtype=jnp.float32))
     streamed = jaxrnn.stream(network, x, axes=0, pulse=PULSE)
     return streamed, np.asarray(jax.jacobian(network)(x))
 
 
 def make(folder: Path) -> list[Item]:
-    """A panel for a network with a finite receptive field, and one for a network that remembers all of the past."""
+    """Draw a panel for a network with a finite receptive field, and a panel for a network with an infinite one."""
     panels = {"two convolutions": convolved, "and a recurrence": recurrent}
     found = {title: with_slopes(network) for title, network in panels.items()}
     streamed = found["two convolutions"][0]
@@ -45,7 +45,7 @@ def make(folder: Path) -> list[Item]:
 
 
 def draw(found: dict[str, tuple[jaxrnn.Streamed, np.ndarray]]) -> Figure:
-    """The derivatives, with lines of the facts over them."""
+    """Draw the derivatives, with lines for look-ahead and receptive field."""
     figure = drawing.canvas(3.3)
     grids = figure.subplots(1, len(found), sharex=True, sharey=True)
     for axes, (title, (streamed, derivatives)) in zip(grids, found.items(), strict=True):

@@ -102,14 +102,16 @@ def archive(
     def init(leaves: Any, constants: Arrays) -> State:
         return bound.with_params(rebuild(leaves)).start(constants or None)
 
-    with exact_types():
-        init(leaves, constants)  # checks the parameters
-        functions = _functions(bound, rebuild)
+    # Outside of `exact_types`, as in a runner: a custom stepper can rely on JAX's default dtypes.
+    init(leaves, constants)  # checks the parameters
+    try:
+        made = bound.with_params(None).start()
+        start = tuple(_compact(np.asarray(made[each.name])) for each in bound.spec.carried)
+    except InputError:
         start = None
-        try:
-            made = bound.with_params(None).start()
-            start = tuple(_compact(np.asarray(made[each.name])) for each in bound.spec.carried)
-        except InputError:
+    with exact_types():
+        functions = _functions(bound, rebuild)
+        if start is None:
             functions["init"] = (init, (jax.tree.map(_shape, constants),))
         exported = {
             name: bytes(jax.export.export(jax.jit(function), platforms=platforms)(shapes, *rest).serialize())
@@ -158,14 +160,20 @@ def _functions(bound: Bound, rebuild: Callable[[Sequence[Any]], Any]) -> Functio
         if not spec.streams:
             shapes["scan"] = (state, stacked)
         for name, arguments in shapes.items():
-            function = functools.partial(_call, sized, rebuild, name)
+            function = _function(sized, rebuild, name)
             mapped = jax.vmap(function, (None, *(0 for _ in arguments))) if lead else function
             functions[name + ending] = (mapped, arguments)
     return functions
 
 
-def _call(bound: Bound, rebuild: Callable[[Sequence[Any]], Any], name: str, leaves: Any, *arguments: Any) -> Any:
-    return tuple(getattr(bound.with_params(rebuild(leaves)), name)(*arguments))
+def _function(bound: Bound, rebuild: Callable[[Sequence[Any]], Any], name: str) -> Callable[..., Any]:
+    """Return a method of a bound step as a function that takes the leaves of the parameters first."""
+
+    def function(leaves: Any, *arguments: Any) -> Any:
+        return tuple(getattr(bound.with_params(rebuild(leaves)), name)(*arguments))
+
+    function.__name__ = name
+    return function
 
 
 def _shape(array: Any) -> jax.ShapeDtypeStruct:
