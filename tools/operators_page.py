@@ -70,8 +70,8 @@ def entries() -> dict[Key, Entry]:
     return table
 
 
-def page(evidence: Mapping[Key, Evidence | None]) -> str:
-    """Return the page, with the evidence on each operator."""
+def page(evidence: Mapping[Key, Evidence | None], kept: Mapping[Key, tuple[str, str]] | None = None) -> str:
+    """Return the page, with the evidence on each operator; operators without evidence keep facts of an older page."""
     table = entries()
     domains = list(dict.fromkeys(domain for domain, _ in table))
     parts = [_HEAD.format(count=len(table), domains=len(domains))]
@@ -81,7 +81,9 @@ def page(evidence: Mapping[Key, Evidence | None]) -> str:
         for key, entry in table.items():
             if key[0] == domain:
                 seen = evidence.get(key)
-                facts = (_differentiable(seen), _streams(seen))
+                facts = (
+                    (_differentiable(seen), _streams(seen)) if key in evidence else (kept or {}).get(key, ("-", "-"))
+                )
                 parts.append(_row((entry.name, entry.versions, entry.static, *facts, entry.note)))
     return "\n".join(parts) + "\n"
 
@@ -132,9 +134,15 @@ def main() -> None:
     """Print the page, or write it."""
     parser = argparse.ArgumentParser(description="Make the page of operators.")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write it there instead of printing it")
+    parser.add_argument(
+        "--operator", action="append", metavar="NAME", help="try this operator only, and keep what FILE has of others"
+    )
     options = parser.parse_args()
     newest = {key: max(versions) for key, versions in operator_table().items()}
-    text = page(try_operators(list(newest), newest, lambda key: print(*filter(None, key), file=sys.stderr)))
+    tried = [key for key in newest if options.operator is None or key[1] in options.operator]
+    kept = read_page(options.write.read_text(encoding="utf-8")) if options.operator and options.write else {}
+    evidence = try_operators(tried, newest, lambda key: print(*filter(None, key), file=sys.stderr))
+    text = page(evidence, {key: facts for key, (_, facts) in kept.items()})
     if options.write is None:
         sys.stdout.write(text)
         return

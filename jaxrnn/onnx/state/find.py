@@ -321,8 +321,9 @@ def read_facts(proto: onnx.ModelProto, graph: ir.Graph) -> StepFile | None:
         _check_fits(facts, graph)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ModelError(
-            f"the metadata {METADATA!r}, which say what is state, are damaged or of another graph: {error}; export the "
-            "file again, or delete that key from its metadata_props, and what is state is found without them"
+            f"the metadata {METADATA!r}, which declare the state, are damaged or belong to a different graph: "
+            f"{error}; export the file again, or delete the key from metadata_props, so that the state is found "
+            "without the metadata"
         ) from error
     return facts
 

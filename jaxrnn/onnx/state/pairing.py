@@ -160,8 +160,8 @@ class Pairing:
         return StateError(
             "the model's state may be incomplete: neither the flow of data nor names tell whether these pairs of an "
             f"input and an output of its shape are state: {_listed(candidates)}; found: {_listed(pairs) or 'none'}. "
-            f"Name all that are and no others, for instance: {_how([*pairs, candidates[0]])}; {argument('state', {})} "
-            "says that there is none"
+            f"Name all pairs that are state, and no other pairs, for instance: {_how([*pairs, candidates[0]])}; "
+            f"{argument('state', {})} declares that there is no state"
         )
 
 
