@@ -30,14 +30,15 @@ class Measured:
     delay: int | None
 
 
-def changes(function: Callable[..., Any], x: np.ndarray, axis: int) -> list[np.ndarray]:
+def changes(function: Callable[..., Any], x: np.ndarray, axis: int, nan: bool = True) -> list[np.ndarray]:
     """Return ``bool[input frames, ...]`` for each output: which elements change when one input frame does.
 
     A frame becomes another one, and NaN: NaN shows what is too small to see, and another one what NaN is hidden from.
+    A weight of 0 does not hide NaN, so attention is measured without it.
     """
     rng = np.random.default_rng(5)
     changed: list[Any] | None = None
-    for scale in (1.0, np.nan):
+    for scale in (1.0, np.nan) if nan else (1.0,):
         # The recording as it is goes along: a batch may be computed in another order than one recording.
         copies = np.stack([x] * (x.shape[axis] + 1))
         for frame in range(x.shape[axis]):
@@ -51,11 +52,13 @@ def changes(function: Callable[..., Any], x: np.ndarray, axis: int) -> list[np.n
     return changed
 
 
-def measure(function: Callable[..., Any], streamed: Streamed, shape: Sequence[int], axis: int, total: int) -> list[Any]:
+def measure(
+    function: Callable[..., Any], streamed: Streamed, shape: Sequence[int], axis: int, total: int, nan: bool = True
+) -> list[Any]:
     """Return the facts of every output; None for one that depends on no input."""
     x = recording(_with(shape, axis, total), streamed._plan.leaves[0].dtype, total)
-    delays, results = least_delays(function, streamed, x, axis), []
-    outputs = zip(streamed._plan.outputs, changes(function, x, axis), delays, strict=True)
+    delays, results = least_delays(function, streamed, x, axis, nan), []
+    outputs = zip(streamed._plan.outputs, changes(function, x, axis, nan), delays, strict=True)
     for kind, changed, delay in outputs:
         streams = isinstance(kind, Chunk)
         depends = np.moveaxis(changed, kind.axis + 1, 1) if streams else changed[:, None]
@@ -73,7 +76,9 @@ def measure(function: Callable[..., Any], streamed: Streamed, shape: Sequence[in
     return results
 
 
-def least_delays(function: Callable[..., Any], streamed: Streamed, x: np.ndarray, axis: int) -> list[int | None]:
+def least_delays(
+    function: Callable[..., Any], streamed: Streamed, x: np.ndarray, axis: int, nan: bool = True
+) -> list[int | None]:
     """Return for each output the smallest delay with which no frame leaves that what is to come may still change.
 
     Recordings that begin alike and go on differently, or end, show which frames those are.
@@ -87,7 +92,7 @@ def least_delays(function: Callable[..., Any], streamed: Streamed, x: np.ndarray
         begin, end = np.take(x, range(given), axis), np.take(recording(x.shape, x.dtype, 77), range(given, total), axis)
         other = np.concatenate([begin, end], axis)
         recordings = [x, other, *(np.take(other, range(end), axis) for end in ends[: unit + 1])]
-        if np.issubdtype(x.dtype, np.floating):
+        if nan and np.issubdtype(x.dtype, np.floating):
             recordings.append(np.concatenate([begin, np.full_like(end, np.nan)], axis))
         found = [list(map(np.asarray, jax.tree.leaves(compiled(each)))) for each in recordings]
         for index, (kind, *outputs) in enumerate(zip(plan.outputs, *found, strict=True)):
@@ -112,10 +117,17 @@ def _with(shape: Sequence[int], axis: int, total: int) -> list[int]:
 
 
 def check_facts(
-    function: Callable[..., Any], streamed: Streamed, shape: Sequence[int], axis: int = 0, *, total: int, larger: bool
+    function: Callable[..., Any],
+    streamed: Streamed,
+    shape: Sequence[int],
+    axis: int = 0,
+    *,
+    total: int,
+    larger: bool,
+    nan: bool = True,
 ) -> None:
     """Hold the facts of a stream against what is measured; with `larger`, they may be larger."""
-    found = measure(function, streamed, shape, axis, total)
+    found = measure(function, streamed, shape, axis, total, nan)
     ahead = max(each.look_ahead for each in found)
     field = max(each.receptive_field for each in found)
     delays = [getattr(kind, "delay", None) for kind in streamed._plan.outputs]

@@ -301,7 +301,7 @@ FUNCTIONS = {
     ),
     "pairs of frames": (
         lambda x: x[:, None] - x[None],
-        "every frame depends on all frames, also on later ones; let each frame depend on a fixed number of past frames",
+        "an output has time on two axes, one element for each pair of frames; reduce it over one of the axes",
     ),
 }
 

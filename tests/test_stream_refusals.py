@@ -43,7 +43,7 @@ REFUSED = {
     "a global mean used along the stream": (lambda x: x - x.mean(0), "'sub'.*known only when the stream has ended"),
     "instance normalisation": (instance_norm, "known only when the stream has ended.*causal form"),
     "softmax over time": (lambda x: jax.nn.softmax(x, 0), "known only when the stream has ended"),
-    "attention over all of time": (attention, r"'dot_general'.*time on two axes.*fixed number of past frames"),
+    "attention over all of time": (attention, r"'reduce_max'.*on all earlier and later frames.*abs\(i - j\) <= 16"),
     "a bidirectional recurrence": (bidirectional, "reverses time.*runs forward in time"),
     "a recurrence that runs backwards": (backwards, r"'scan'.*runs backwards in time.*forwards only"),
     "reversal": (lambda x: lax.rev(x, (0,)), "'rev'.*first frame is the last of the stream"),
@@ -56,7 +56,7 @@ REFUSED = {
     "the largest frame's place": (lambda x: jnp.argmax(x, 0), "'argmax'.*counts all frames"),
     "two streams one behind the other": (lambda x: jnp.concatenate([x, 2 * x]), "'concatenate'.*second stream starts"),
     "a pad that depends on the length": (same_padding, "'conv_general_dilated'.*padding.*give multiple=2"),
-    "a product over two time axes": (lambda x: conv(x, (0, 0)) @ x.T, "'dot_general'.*time on two axes"),
+    "a product over two time axes": (lambda x: conv(x, (0, 0)) @ x.T, "'dot_general'.*two axes of different lengths"),
     "the length": (lambda x: x * jnp.float32(1) / x.shape[0], "known only when the stream has ended"),
     "a frame that moves": (
         lambda x: lax.dynamic_index_in_dim(x, x.shape[0] // 2, 0),

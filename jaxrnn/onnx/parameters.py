@@ -6,6 +6,7 @@ are not parameters:
 
 - values that an operator needs while tracing (axes, pads, the scales of Resize): inputs marked ``Static``, and every
   constant that only reaches such an input through other operators;
+- values of masks: minus infinity and other numbers beyond 1e30, and single numbers that only masks select or compare;
 - numbers of a formula: inputs marked ``Foldable`` (the exponent of Pow, the bounds of Clip), constants that are only
   compared, and scalars as exporters write the 1e-5 in ``sqrt(x + 1e-5)`` and the 1 in ``1 - z``: ``Constant`` nodes,
   initializers inside subgraphs, and initializers with names that exporters invent for numbers;
@@ -31,6 +32,9 @@ from jaxrnn.onnx.recurrences import starts_recurrence
 from jaxrnn.onnx.registry import Operator
 
 FLOATS = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
+
+#: The largest weight; masks have larger numbers.
+_LARGEST = 1e30
 
 #: Names of scalars that were written as numbers, by PyTorch, TensorFlow and ``jaxrnn.export_onnx``.
 _NUMBER = re.compile(r"(val|const|scalar_tensor_default)(_\d+)*(_cast)?(_\d+)*|(.*/)?[xy]:0|(.*/)?constant(_\d+)?")
@@ -120,7 +124,7 @@ def _never_trained(
     operator_of: Callable[[ir.Node], Operator],
     constant_of: Callable[[ir.Value], np.ndarray | None],
 ) -> set[ir.Value]:
-    """Return constants that are only compared, zeros that only begin recurrences, and compared scalar zeros."""
+    """Return constants that are only compared, values of masks, zeros that only begin recurrences, compared zeros."""
     untrained = set()
     for value in _constants(graph):
         array = constant_of(value)
@@ -128,12 +132,15 @@ def _never_trained(
             continue
         ends = list(_ends(value, operator_of))
         zeros = not np.any(array)
-        compared = [node is not None and bool(operator_of(node).traits.compares) for node, _ in ends]
+        traits = [None if node is None else operator_of(node).traits for node, _ in ends]
+        compared = [each is not None and bool(each.compares) for each in traits]
+        single = array.size == 1 and all(each is not None and (each.compares or each.selects) for each in traits)
+        masks = single or (array.size > 0 and not np.any(np.abs(array) < _LARGEST))
         starts = zeros and all(
             node is not None and starts_recurrence(node, index, operator_of(node).traits.carries)
             for node, index in ends
         )
-        if ends and (starts or all(compared) or (zeros and not array.ndim and any(compared))):
+        if ends and (starts or masks or all(compared) or (zeros and not array.ndim and any(compared))):
             untrained.add(value)
     return untrained
 

@@ -107,6 +107,7 @@ class Traits:
         random: whether equal inputs may give different results.
         linear: "all" if the result is linear in all inputs together, "each" if linear in each input.
         compares: the comparison of the two inputs: ``"="``, ``"<"``, ``"<="``, ``">"`` or ``">="``.
+        selects: whether a result is an element of an input, or 0, as a condition or a position says.
         reads: how the operator reads frames of its first input by position: ``"indices"`` along ``axis``, ``"range"``
             with starts and ends, or ``"element"`` of a sequence.
         statistics: the inputs with running statistics, which are parameters that training does not change.
@@ -123,6 +124,7 @@ class Traits:
     random: bool = False
     linear: str = ""
     compares: str = ""
+    selects: bool = False
     reads: str = ""
     statistics: tuple[int, ...] = ()
     carries: Carries | None = None

@@ -204,6 +204,8 @@ _CALLS = {
     "jnp.linspace": "count frames with jnp.arange(x.shape[0]) and divide by a fixed number",
     "jnp.tile": "repeat along another axis, or each frame with jnp.repeat",
     "jnp.split": "cut at fixed frames, or reshape into blocks",
+    "jax.nn.dot_product_attention": "give mask=, computed from positions such as jnp.abs(i - j) <= 16; "
+    "local_window_size= needs a fixed length",
 }
 
 #: Hints, keyed by primitive.

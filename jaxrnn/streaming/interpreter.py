@@ -23,15 +23,27 @@ from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn, Literal, P
 
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs import equations
+from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES
 from jaxrnn.jaxprs.equations import CALLS, Atom, bind, shape_of, type_of
 from jaxrnn.jaxprs.moves import move
 from jaxrnn.jaxprs.primitives import is_platform_index
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.dimensions import has_symbols, is_symbolic, out_shape, own_sizes, symbolic_axes
 from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.places import operation_of, with_places
 from jaxrnn.streaming.reach import Spans
 from jaxrnn.streaming.timeline import Clock
-from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Late, is_length, is_static, known_since, reach_of
+from jaxrnn.streaming.values import (
+    Chunk,
+    Deferred,
+    FinalValue,
+    Late,
+    Pairs,
+    is_length,
+    is_static,
+    known_since,
+    reach_of,
+)
 
 #: Primitives whose rules accept a `Deferred` operand: the rule may choose another operand, or raise a clearer error.
 TAKES_DEFERRED = ("select_n", "gather", "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_lin")
@@ -45,6 +57,10 @@ FRAME_BY_FRAME = {
     *("broadcast_in_dim", "concatenate", "reshape", "slice", "squeeze", "transpose"),
     *("add", "convert_element_type", "copy", "max", "min", "mul", "neg", "sub"),
 }
+
+
+#: Calls, inside of which values may have time on two axes.
+AROUND_PAIRS = {*CALLS, *CUSTOM_RULES, "remat2", "checkpoint", "onnx_operator"}
 
 
 def interpret(run: Pass, inner: Any, arguments: Sequence[Any], *, late: bool = False) -> list[Any]:
@@ -74,12 +90,16 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     if unusable is not None and name not in TAKES_DEFERRED:
         return [unusable] * len(equation.outvars)
     shapes = [shape_of(variable) for variable in equation.outvars]
-    crowded = next((shape for shape in shapes if len(symbolic_axes(shape)) > 1), None)
-    if crowded is not None:
-        run.refuse(
-            f"its result has time on two axes, {list(crowded)}: every frame depends on all frames, also on later ones",
-            "let each frame depend on a fixed number of past frames, or move this part out of the function",
-        )
+    if any(isinstance(value, Pairs) for value in operands) or any(len(symbolic_axes(shape)) > 1 for shape in shapes):
+        rule = PAIR_RULES.get(operation_of(equation))
+        if rule is not None and (result := rule(run, equation, *operands)) is not None:
+            return [result]
+        if name not in AROUND_PAIRS:
+            run.refuse(
+                "its operand or result has time on two axes, one element for each pair of frames",
+                "mask scores by position and reduce them, as attention does, or let each frame depend on a fixed "
+                "number of past frames",
+            )
     streamed = any(isinstance(value, Chunk) for value in operands) or any(map(symbolic_axes, shapes))
     streamed = streamed or any(True for _ in own_sizes(equation))
     inside = not streamed and has_symbols(equation)
@@ -100,7 +120,7 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
                 f"its rule returns {len(results)} results, and the primitive has {len(equation.outvars)}",
                 "return one chunk or array for each result, in order",
             )
-        return results
+        return with_places(equation, operands, results)
     if streamed:
         run.refuse(
             "jaxrnn has no streaming rule for it",
@@ -171,6 +191,9 @@ RULES: dict[str, Rule] = {}
 
 #: Export rules that callers add, keyed by primitive: ``(lowering, equation, *operands) -> results``.
 EXPORTS: dict[str, Rule] = {}
+
+#: Rules for values with time on two axes, by the name of their operation.
+PAIR_RULES: dict[str, Rule] = {}
 
 #: Primitives whose rule also applies to equations without streamed operands.
 ALWAYS: set[str] = set()
@@ -319,8 +342,10 @@ def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
         return None
     for result in equation.outvars:
         dtype = type_of(result)
+        count = int(np.prod(shape_of(result)))
+        number = count == 1 and jnp.issubdtype(dtype, np.floating) and not any(map(is_length, operands))
         whole = jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.bool_)
-        if not whole or int(np.prod(shape_of(result))) > LARGEST:
+        if not (number or whole) or count > LARGEST:
             return None
     if any(map(is_length, operands)):
         return _fold_lengths(equation, operands)

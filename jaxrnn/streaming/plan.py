@@ -33,7 +33,7 @@ from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.passes import Facts, Pass, Placeholder
 from jaxrnn.streaming.reach import Extent, Reach
 from jaxrnn.streaming.timeline import Clock, smallest_period
-from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, is_length
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs, is_length
 
 #: Names of the state entries that count units: up to the horizon, and without a limit.
 COUNT, UNITS = "count", "units"
@@ -160,6 +160,11 @@ class Plan:
         for value in values:
             if isinstance(value, Deferred):
                 raise value.error
+            if isinstance(value, Pairs):
+                run.refuse(
+                    "an output has time on two axes, one element for each pair of frames",
+                    "reduce it over one of the axes",
+                )
             if is_length(value):
                 value = FinalValue(run.unstreamed(value))
             if jnp.issubdtype(shape_of(getattr(value, "array", value)).dtype, jax.dtypes.prng_key):

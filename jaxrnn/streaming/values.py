@@ -9,8 +9,9 @@ known only after three frames have come. Its chunk has `Late` frames: the array 
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -55,6 +56,7 @@ class Chunk:
         reach: input frames that each frame depends on; None if no input is read.
         affine: scale and offsets of integers that count frames: frame i holds ``scale * i + offsets``. The offsets are
             static, with the rank of the array and one frame.
+        places: the formula, a `Places`, of integers that follow from the numbers of the frames alone.
         late: the first frames, if `array` does not contain them yet. Rules without support for late frames get a
             delayed chunk (`Pass.on_time`).
         lineage: an identity of the content. New content has a new lineage. Slices share the lineage, with different
@@ -69,6 +71,7 @@ class Chunk:
     reach: Reach | None
     affine: Affine | None = None
     late: Late | None = None
+    places: Any = None
     lineage: object = field(default_factory=object, compare=False, repr=False)
 
     @property
@@ -106,6 +109,75 @@ class FinalValue:
     def holding(self, array: Any) -> FinalValue:
         """Return a value with another array that is known at the same time."""
         return FinalValue(array, self.since, self.reach)
+
+
+#: Beyond every distance between two frames.
+FAR = 1 << 40
+
+
+@dataclass(frozen=True)
+class Low:
+    """A value that is minus infinity, or so low that its exponential is 0 beside that of any score."""
+
+    level: float
+
+
+#: Outside of the bounds of a mask: a number, `Low`, or None for anything else.
+Outside = bool | int | float | Low | None
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """An expression with time on two axes, the sides 0 and 1.
+
+    The distance of a pair is the frame of side 1 minus the frame of side 0.
+
+    Attributes:
+        compute: ``grid -> array``.
+        axes: the axes of both sides, in ascending order.
+        timeline: that of both sides.
+        leaves: the chunks in the expression, with their sides.
+        low, below: below the distance `low`, elements are `below`.
+        high, above: above the distance `high`, elements are `above`.
+        places: the formula of the elements; None if they do not follow from the numbers of the frames.
+        unclear: the first comparison that no formula describes.
+    """
+
+    compute: Callable[[Any], Any]
+    axes: tuple[int, ...]
+    timeline: Timeline
+    leaves: tuple[tuple[Chunk, int], ...] = ()
+    low: int = FAR
+    high: int = -FAR
+    below: Outside = None
+    above: Outside = None
+    places: Any = None
+    unclear: str | None = None
+    _kept: dict[Any, Any] = field(default_factory=dict)
+
+    def on(self, grid: Any) -> Any:
+        """Return the elements for the pairs of a step."""
+        if grid not in self._kept:
+            self._kept[grid] = self.compute(grid)
+        return self._kept[grid]
+
+    def moved(self, compute: Callable[[Any], Any], axes: Iterable[int]) -> Pairs:
+        """Return the same elements in another layout."""
+        first, second = axes
+        if first < second:
+            return dataclasses.replace(self, compute=compute, axes=(first, second), _kept={})
+        return dataclasses.replace(
+            self,
+            compute=lambda grid: compute(grid.mirrored),
+            axes=(second, first),
+            leaves=tuple((chunk, 1 - side) for chunk, side in self.leaves),
+            low=-self.high,
+            high=-self.low,
+            below=self.above,
+            above=self.below,
+            places=self.places and self.places.swapped,
+            _kept={},
+        )
 
 
 def known_since(values: Iterable[Any]) -> Fraction | None:

@@ -307,6 +307,6 @@ OPERATORS: dict[str, Versions] = {
     ),
     "Not": elementwise(negate, 1),
     "Or": elementwise(logical("logical_or"), 7),
-    "Where": elementwise(where, 9, 16),
+    "Where": elementwise(where, 9, 16, selects=True),
     "Xor": elementwise(logical("logical_xor"), 7),
 }

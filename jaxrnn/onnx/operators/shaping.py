@@ -332,7 +332,7 @@ OPERATORS: dict[str, Versions] = {
     "Split": since(earlier(as_attributes(split, "split"), "num_outputs"), 2, 11)
     | since(split, 13, 18, moves=Movement.PICKS),
     "Tile": since(tile, 6, 13, moves=Movement.REPEATS),
-    "Trilu": bounded(triangle, 14),
+    "Trilu": bounded(triangle, 14, selects=True),
     "DepthToSpace": since(depth_to_space, 1, 11, 13, 28, moves=Movement.REARRANGES),
     "Flatten": since(flatten, 1, 9, 11, 13, 21, 23, 24, 25, moves=Movement.REARRANGES),
     "Reshape": since(reshape, 5, 13, 14, 19, 21, 23, 24, 25, moves=Movement.REARRANGES, equal_sizes=_equal_in_reshape),

@@ -5,8 +5,18 @@
 
 from __future__ import annotations
 
-from jaxrnn.streaming.interpreter import RULES, register
-from jaxrnn.streaming.rules import control, elementwise, indexing, movement, recurrence, reductions, time, windows
+from jaxrnn.streaming.interpreter import PAIR_RULES, RULES, register
+from jaxrnn.streaming.rules import (
+    control,
+    elementwise,
+    indexing,
+    movement,
+    pairs,
+    recurrence,
+    reductions,
+    time,
+    windows,
+)
 
 __all__ = ["RULES"]
 
@@ -16,3 +26,4 @@ _ALWAYS = {*control.INLINED, "dim_as_value"}
 for _family in (elementwise, movement, time, indexing, windows, reductions, recurrence, control):
     for _name, _rule in _family.RULES.items():
         register(_name, _rule, always=_name in _ALWAYS)
+PAIR_RULES.update(pairs.RULES)

@@ -7,6 +7,7 @@ frames are ``hop * i + arange(size)``.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 from collections.abc import Iterable, Sequence
@@ -22,6 +23,7 @@ from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
 from jaxrnn.streaming.dimensions import constant_value, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.places import Places
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.timeline import LARGEST, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, Deferred, FinalValue, along, is_length, is_static, reach_of
@@ -297,10 +299,15 @@ def iota(run: Pass, equation: JaxprEqn) -> Chunk:
     shape, dimension = list(equation.params["shape"]), equation.params["dimension"]
     dtype = equation.params["dtype"]
     (axis,) = symbolic_axes(shape)
-    timeline = run.clock.timeline(shape[axis])
-    shape[axis] = 1
+    size, shape[axis] = shape[axis], 1
     if dimension != axis:
-        return run.make(lax.broadcasted_iota(dtype, shape, dimension), axis, timeline, None, None)
+        return run.make(lax.broadcasted_iota(dtype, shape, dimension), axis, run.clock.timeline(size), None, None)
+    return frame_numbers(run, size, dtype, axis, shape)
+
+
+def frame_numbers(run: Pass, size: Any, dtype: Any, axis: int = 0, others: Sequence[int] = (1,)) -> Chunk:
+    """Return the number of each frame of an axis, in a shape with other axes."""
+    timeline, shape = run.clock.timeline(size), list(others)
     delay = timeline.certain
     run.facts.counts = True
     # Counting in the dtype of the result overflows at the same frame as counting over the whole recording.
@@ -311,7 +318,9 @@ def iota(run: Pass, equation: JaxprEqn) -> Chunk:
     shape[axis] = run.frames_of(timeline)
     array = jnp.broadcast_to(along(frames, axis, len(shape)), shape)
     affine = (1, np.zeros((1,) * len(shape), np.int64)) if is_wide(dtype) else None
-    return run.make(array, axis, timeline, delay, None, affine)
+    chunk = run.make(array, axis, timeline, delay, None, affine)
+    counts = is_wide(dtype) and math.prod(others) == 1
+    return dataclasses.replace(chunk, places=Places.counting()) if counts else chunk
 
 
 def _wrapped(number: Any, dtype: Any) -> Any:

@@ -1,0 +1,245 @@
+"""Integers and booleans that follow from the numbers of frames, such as the mask of an attention.
+
+A mask says for every pair of a query frame i and a key frame j whether the query sees the key. `Places` is such a value
+as a formula. The formula is accepted only if it repeats: moving both frames by ``period`` frames changes it by
+``drift * period``. With drift 0, the values for ``0 <= i < period`` and all distances ``j - i`` are all values that
+there are, and `Places.bounds` finds the distances beyond which nothing changes any more.
+
+Example: ``abs(i - j) <= 2`` has drift 0 and period 1, and is False below distance -2 and above distance 2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.jaxprs.equations import type_of
+from jaxrnn.streaming.dimensions import is_symbolic, out_shape
+from jaxrnn.streaming.values import Chunk, is_length, is_static
+
+#: The longest distance, and the largest table, that are looked at.
+LARGEST = 1 << 22
+
+_COMPARISONS = {
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
+}
+_LOGIC = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
+_EXTREMES = {"max": np.maximum, "min": np.minimum}
+DIVISIONS = {
+    "floor_divide": operator.floordiv,
+    "remainder": operator.mod,
+    "div": operator.floordiv,
+    "rem": operator.mod,
+}
+_UNCHANGED = ("convert_element_type", "copy", "stop_gradient", "reduce_precision")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The distances ``j - i`` between which a value changes.
+
+    Attributes:
+        low, below: below the distance `low` the value is `below`; None if it does not become constant.
+        high, above: above the distance `high` the value is `above`; None if it does not become constant.
+    """
+
+    low: int
+    high: int
+    below: Any
+    above: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """A value for each pair of frames i and j, or for each frame i.
+
+    Attributes:
+        formula: ``(i, j) -> values`` on NumPy arrays.
+        drift: what the value grows by if both frames move by one.
+        period: the formula repeats after so many frames, but for the drift.
+        least: the smallest value; None if unknown.
+        constants: sum of the sizes of all constants in the formula.
+        scale: product of all divisors in it.
+    """
+
+    formula: Callable[[Any, Any], Any]
+    drift: Fraction = Fraction(0)
+    period: int = 1
+    least: int | None = None
+    constants: int = 0
+    scale: int = 1
+
+    @classmethod
+    def counting(cls) -> Places:
+        """Return the number of frame i."""
+        return cls(lambda i, j: i, Fraction(1), least=0)
+
+    @property
+    def swapped(self) -> Places:
+        """Return the value with i and j in each other's place."""
+        return dataclasses.replace(self, formula=lambda i, j: self.formula(j, i))
+
+    @property
+    def far(self) -> int:
+        """Return a distance from which on the formula is one piece: all its constants are smaller."""
+        return (self.constants + 1) * self.scale + self.period
+
+    def table(self, queries: int, first: int, count: int) -> np.ndarray | None:
+        """Return the values by phase of i: ``[period, queries, count]``, from distance ``first`` of query 0 on."""
+        if self.drift or self.period * queries * count > LARGEST:
+            return None
+        phase = np.arange(self.period)[:, None, None]
+        i, j = phase + np.arange(queries)[:, None], phase + first + np.arange(count)
+        return np.broadcast_to(self.formula(i, j), (self.period, queries, count))
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """Return where the value stops changing; None if it does not repeat, or too late."""
+        far = self.far + 2 * self.period
+        if self.drift or self.period * (2 * far + 1) > LARGEST:
+            return None
+        distances, i = np.arange(-far, far + 1), np.arange(self.period)[:, None]
+        values = np.broadcast_to(self.formula(i, i + distances), (self.period, len(distances)))
+        edge = 2 * self.period + 1
+        below = values[0, 0] if np.all(values[:, :edge] == values[0, 0]) else None
+        above = values[0, -1] if np.all(values[:, -edge:] == values[0, -1]) else None
+        low = distances[np.any(values != below, 0)] if below is not None else distances
+        high = distances[np.any(values != above, 0)] if above is not None else distances
+        return Bounds(int(min(low, default=far)), int(max(high, default=-far)), below, above)
+
+
+def operation_of(equation: JaxprEqn) -> str:
+    """Return the name of a primitive, or of the function of `jax.numpy` that a call stands for."""
+    called = equation.params.get("name") if equation.primitive.name in ("jit", "pjit") else None
+    return str(called) if called in DIVISIONS else equation.primitive.name
+
+
+def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places | None:
+    """Return the formula of the result of an operation on each element; None if the result has none.
+
+    ``operands`` have a `Places` as their attribute ``places``, or are numbers.
+    """
+    terms = [_term(value) for value in operands]
+    if any(term is None for term in terms):
+        return None
+    known: list[Places] = [term for term in terms if term is not None]
+    constants, period = sum(each.constants for each in known), math.lcm(*(each.period for each in known))
+    scale = math.lcm(*(each.scale for each in known))
+    drifts = {each.drift for each in known}
+    formulas = [each.formula for each in known]
+    dtype = np.dtype(type_of(equation.outvars[0]))
+    whole = dtype.kind in "iub"
+
+    def made(function: Callable[..., Any], drift: Fraction = Fraction(0), **changed: Any) -> Places:
+        def formula(i: Any, j: Any) -> Any:
+            return function(*(each(i, j) for each in formulas))
+
+        return Places(formula, drift, **{"period": period, "constants": constants, "scale": scale, **changed})
+
+    least = [each.least for each in known]
+    if name in _UNCHANGED:
+        # Smaller types do not hold the numbers of later frames.
+        return known[0] if known[0].drift == 0 or dtype.itemsize >= 4 else None
+    if name == "add":
+        together = None if None in least else sum(number for number in least if number is not None)
+        return made(operator.add, known[0].drift + known[1].drift, least=together)
+    if name == "sub":
+        return made(operator.sub, known[0].drift - known[1].drift)
+    if name == "neg":
+        return made(operator.neg, -known[0].drift)
+    if name in _EXTREMES and len(drifts) == 1:
+        return made(_EXTREMES[name], known[0].drift)
+    if name == "clamp" and not any(drifts):
+        return made(lambda low, x, high: np.clip(x, low, high))
+    if name in _COMPARISONS and len(drifts) == 1:
+        return made(_COMPARISONS[name])
+    if any(drifts) and name not in ("mul", *DIVISIONS):
+        return None
+    if name in _LOGIC and all(each == np.bool_ for each in map(type_of, equation.invars)):
+        return made(_LOGIC[name])
+    if name == "not" and type_of(equation.invars[0]) == np.bool_:
+        return made(np.logical_not)
+    if name == "abs":
+        return made(np.abs, least=0)
+    if name == "sign":
+        return made(np.sign)
+    if name == "select_n":
+        return made(lambda which, *cases: np.choose(which.astype(int), cases))
+    return _with_number(name, known, made, whole)
+
+
+def _with_number(name: str, known: Sequence[Places], made: Callable[..., Places], whole: bool) -> Places | None:
+    """Return a product or quotient with a number."""
+    if len(known) != 2:
+        return None
+    numbers = [_number(each) for each in known]
+    if name == "mul" and any(number is not None for number in numbers):
+        x, number = (known[0], numbers[1]) if numbers[1] is not None else (known[1], numbers[0])
+        assert number is not None
+        least = None if x.least is None or number < 0 else x.least * number
+        return made(operator.mul, x.drift * number, constants=x.constants * max(abs(number), 1), least=least)
+    if name == "mul" and not any(each.drift for each in known):
+        return made(operator.mul)
+    if name not in DIVISIONS or not whole or numbers[1] is None or numbers[1] < 1:
+        return None
+    x, number = known[0], numbers[1]
+    if name in ("div", "rem") and (x.least is None or x.least < 0):
+        return None  # these round to 0, which does not repeat on both sides of 0
+    changed: dict[str, Any] = {"constants": x.constants, "scale": x.scale * number, "least": 0}
+    changed["period"] = math.lcm(x.period, number * x.drift.denominator)
+    if x.least is None or x.least < 0:
+        changed["least"] = None if name == "floor_divide" else 0
+    divides = name in ("floor_divide", "div")
+    return made(DIVISIONS[name], x.drift / number if divides else Fraction(0), **changed)
+
+
+def _number(places: Places) -> int | None:
+    return places.least if isinstance(places, _Number) else None
+
+
+class _Number(Places):
+    """A constant."""
+
+
+def _term(value: Any) -> Places | None:
+    known = getattr(value, "places", None)
+    if known is not None:
+        return known
+    if not is_static(value) or is_length(value) or np.size(value) == 0:
+        return None
+    array = np.asarray(value)
+    first = array.flat[0]
+    if array.dtype.kind not in "iubf" or not abs(float(first)) <= LARGEST or np.any(array != first) or first % 1:
+        return None
+    number = int(first)
+    value = bool(number) if array.dtype.kind == "b" else number
+    return _Number(lambda i, j: np.asarray(value), least=number, constants=abs(number))
+
+
+def with_places(equation: JaxprEqn, operands: Sequence[Any], results: list[Any]) -> list[Any]:
+    """Return the results of an equation on chunks, of which integers that count frames know their formula."""
+    if not any(map(_has_places, operands)) or len(results) != 1 or not isinstance(results[0], Chunk):
+        return results
+    if not all(size == 1 or is_symbolic(size) for size in out_shape(equation)):
+        return results
+    name = operation_of(equation)
+    moves = name in ("broadcast_in_dim", "reshape", "squeeze", "transpose")
+    places = operands[0].places if moves else places_of(name, equation, operands)
+    return results if places is None else [dataclasses.replace(results[0], places=places)]
+
+
+def _has_places(value: Any) -> bool:
+    return isinstance(value, Chunk) and value.places is not None

@@ -1,0 +1,433 @@
+"""Values with time on two axes: one element for each pair of frames, such as the scores of an attention.
+
+A `Pairs` is an expression. Nothing is computed until one of the two axes is reduced: the frames along that axis are the
+keys, the others are the queries. A mask of positions must then bound the distance from a query to its keys, or the
+keys outside of the bounds must leave the result as it is: minus infinity in a maximum, 0 in a sum. The expression is
+evaluated for the queries of the step and the keys within the bounds, so one history of keys is kept.
+
+Example: with ``where(abs(i - j) <= 2, scores, -inf)``, a step of one frame evaluates five keys; the query waits for two
+frames.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.jaxprs.equations import shape_of, type_of
+from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS
+from jaxrnn.streaming.diagnostics import describe_equation
+from jaxrnn.streaming.dimensions import out_shape, symbolic_axes
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.places import DIVISIONS, Places, operation_of, places_of
+from jaxrnn.streaming.reach import Reach, union
+from jaxrnn.streaming.rules.elementwise import frame_numbers
+from jaxrnn.streaming.rules.windows import Window, framed
+from jaxrnn.streaming.timeline import Timeline
+from jaxrnn.streaming.totals import identity_of
+from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Low, Outside, Pairs, is_length, is_static
+
+#: A finite value of a mask from here on stands for minus infinity.
+LOWEST = -1e4
+#: Operations that leave a number as it is.
+_COPIES = ("convert_element_type", "copy", "stop_gradient", "reduce_precision")
+_HINT = "bound how far each frame sees with a mask of positions (frame i sees frame j only if abs(i - j) <= 16)"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The pairs of a step: its queries, and for each of them the keys from `first` to `last`.
+
+    Attributes:
+        run: the pass.
+        query: the side of the queries, 0 or 1.
+        delay: that of the queries.
+        first, last: distances from a query to its keys.
+        count: the number of queries.
+    """
+
+    run: Pass = field(compare=False, repr=False)
+    query: int
+    delay: int
+    first: int
+    last: int
+    count: int
+
+    def size(self, side: int) -> int:
+        """Return the frames along a side."""
+        return self.count if side == self.query else self.count + self.last - self.first
+
+    @property
+    def mirrored(self) -> Grid:
+        """Return the same pairs with the sides exchanged."""
+        return dataclasses.replace(self, query=1 - self.query)
+
+    def frames(self, chunk: Chunk, side: int) -> Any:
+        """Return the frames of a chunk along a side; key frames that do not exist are 0."""
+        if side == self.query:
+            return self.run.delayed(chunk, self.delay).array
+        chunk = self.run.delayed(chunk, self.delay - self.last)
+        length = self.last - self.first + 1
+        window = Window(length=length, stride=1, dilation=1, spacing=1, low=-self.first)
+        keys = framed(self.run, chunk, window, 1, 0, chunk.timeline.size, "history")
+        return jnp.moveaxis(keys.frames, keys.axis, chunk.axis)
+
+    def existing(self, timeline: Timeline) -> Any:
+        """Return which keys exist, ``bool[keys]``, or True if all do."""
+        run = self.run
+        run.facts.wait_for(timeline, self.delay - self.first + 1)
+        where = run.start(timeline, self.delay) + self.first + np.arange(self.size(1 - self.query), dtype=np.int32)
+        end = run.end(timeline)
+        exist = where >= 0 if end is None else (where >= 0) & (where < end)
+        return True if isinstance(exist, np.ndarray) and np.all(exist) else exist
+
+
+def iota(run: Pass, equation: JaxprEqn) -> Pairs:
+    """The number of the frame along one of two axes, or a count along another axis."""
+    shape, dimension = equation.params["shape"], equation.params["dimension"]
+    axes, timeline = _two_axes(run, shape)
+    if dimension not in axes:
+        dtype = equation.params["dtype"]
+        compute = lambda grid: lax.broadcasted_iota(dtype, _sized(shape, axes, grid), dimension)  # noqa: E731
+        return Pairs(compute, axes, timeline)
+    counted = frame_numbers(run, shape[dimension], equation.params["dtype"])
+    return _along(run, counted, shape, (dimension,))
+
+
+def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Pairs:
+    """Broadcasting to two axes of time."""
+    shape, dimensions = out_shape(equation), equation.params["broadcast_dimensions"]
+    if not isinstance(x, Pairs):
+        return _broadcast(run, equation, x, dimensions)
+    axes = _two_axes(run, shape)[0]
+
+    def compute(grid: Grid) -> Any:
+        return run.bind(equation, [_full(x, shape_of(equation.invars[0]), grid)], shape=_sized(shape, axes, grid))[0]
+
+    return x.moved(compute, [dimensions[axis] for axis in x.axes])
+
+
+def _broadcast(run: Pass, equation: JaxprEqn, x: Any, dimensions: Sequence[int] | None = None) -> Pairs:
+    """Return a value in the shape of the result, with its axes there."""
+    shape = out_shape(equation)
+    dimensions = tuple(range(len(shape))) if dimensions is None else dimensions
+    axes, timeline = _two_axes(run, shape)
+    if isinstance(x, Chunk):
+        return _along(run, x, shape, dimensions)
+    if isinstance(x, FinalValue):
+        run.refuse("it spreads a value that is known at the end over pairs of frames", _HINT)
+    array = jnp.asarray(run.unstreamed(x))
+    return Pairs(
+        lambda grid: lax.broadcast_in_dim(array, _sized(shape, axes, grid), dimensions),
+        axes, timeline, below=_constant(x), above=_constant(x), places=places_of("copy", equation, [x]),
+    )  # fmt: skip
+
+
+def _constant(x: Any) -> Outside:
+    """Return the one number that a known array holds."""
+    if is_static(x) and not is_length(x) and np.size(x) and np.all(np.asarray(x) == np.asarray(x).flat[0]):
+        return np.asarray(x).flat[0].item()
+    return None
+
+
+def _two_axes(run: Pass, shape: Sequence[Any]) -> tuple[tuple[int, ...], Timeline]:
+    axes = tuple(symbolic_axes(shape))
+    if len(axes) != 2 or str(shape[axes[0]]) != str(shape[axes[1]]):
+        run.refuse(
+            f"its result has time on two axes of different lengths, or on more axes: {list(shape)}",
+            "pair frames of one length, such as the queries and the keys of self-attention",
+        )
+    return axes, run.clock.timeline(shape[axes[0]])
+
+
+def _sized(shape: Sequence[Any], axes: Sequence[int], grid: Grid) -> tuple[int, ...]:
+    sizes = list(shape)
+    for side, axis in enumerate(axes):
+        sizes[axis] = grid.size(side)
+    return tuple(sizes)
+
+
+def _leaf(run: Pass, chunk: Chunk) -> Chunk:
+    if chunk.outer != 1:
+        run.refuse("one of its time axes is merged with another axis", "split the axes first")
+    return run.on_time(run.spread(chunk))
+
+
+def _along(run: Pass, chunk: Chunk, shape: Sequence[Any], dimensions: Sequence[int]) -> Pairs:
+    """Return a chunk that is broadcast along a second axis of time."""
+    axes, timeline = _two_axes(run, shape)
+    leaf, side = _leaf(run, chunk), axes.index(dimensions[chunk.axis])
+    return Pairs(
+        lambda grid: lax.broadcast_in_dim(grid.frames(leaf, side), _sized(shape, axes, grid), tuple(dimensions)),
+        axes, timeline, ((leaf, side),), places=chunk.places and (chunk.places.swapped if side else chunk.places),
+    )  # fmt: skip
+
+
+def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
+    """An operation on each element."""
+    shape = out_shape(equation)
+    operands = tuple(x if isinstance(x, Pairs) or _is_scalar(x) else _broadcast(run, equation, x) for x in operands)
+    pairs = [value for value in operands if isinstance(value, Pairs)]
+    like, dtype, shapes = pairs[0], type_of(equation.outvars[0]), list(map(shape_of, equation.invars))
+
+    def compute(grid: Grid) -> Any:
+        pairs_of_operands = zip(operands, shapes, strict=True)
+        return run.bind(equation, [_full(x, shape, grid) for x, shape in pairs_of_operands])[0]
+
+    places = places_of(operation_of(equation), equation, operands)
+    result = Pairs(compute, like.axes, like.timeline, _leaves(pairs), places=places)
+    if places is not None and (bounds := places.bounds) is not None:
+        below, above = (None if value is None else value.item() for value in (bounds.below, bounds.above))
+
+        def computed(grid: Grid) -> Any:
+            array = _of_places(run, like, places, dtype, len(shape), grid)
+            return compute(grid) if array is None else array
+
+        changed = {"compute": computed, "low": bounds.low, "high": bounds.high, "below": below, "above": above}
+        return dataclasses.replace(result, **changed)
+    if operation_of(equation) != equation.primitive.name:
+        return None  # a call of operations, which have rules
+    unclear = next((value.unclear for value in pairs if value.unclear), None)
+    if unclear is None and dtype == np.bool_:
+        unclear = describe_equation(run.path)
+    below, above = (
+        _outside(equation, [getattr(x, key) if isinstance(x, Pairs) else _constant(x) for x in operands])
+        for key in ("below", "above")
+    )
+    low = min((value.low for value in pairs if value.below is not None), default=FAR)
+    high = max((value.high for value in pairs if value.above is not None), default=-FAR)
+    return dataclasses.replace(result, low=low, high=high, below=below, above=above, unclear=unclear)
+
+
+def _is_scalar(x: Any) -> bool:
+    return not isinstance(x, Chunk | FinalValue) and np.ndim(x) == 0
+
+
+def _leaves(pairs: Iterable[Pairs]) -> tuple[tuple[Chunk, int], ...]:
+    """Return the chunks of several expressions, each once."""
+    return tuple({(id(chunk), side): (chunk, side) for each in pairs for chunk, side in each.leaves}.values())
+
+
+def _of_places(run: Pass, like: Pairs, places: Places, dtype: Any, rank: int, grid: Grid) -> Any:
+    """Return the elements of a formula that repeats, from a table of its phases; None if the table is too large."""
+    keys = grid.size(1 - grid.query)
+    table = (places.swapped if grid.query else places).table(grid.count, grid.first, keys)
+    if table is None:
+        return None
+    array = jnp.asarray(table.astype(dtype))
+    if places.period == 1:
+        array = array[0]
+    else:
+        units = run.count if isinstance(run.count, int) else run.units_before
+        phase = (units * like.timeline.per_unit - grid.delay) % places.period
+        array = lax.dynamic_index_in_dim(array, jnp.asarray(phase, jnp.int32), keepdims=False)
+    array = array.T if grid.query else array
+    return jnp.expand_dims(array, [axis for axis in range(rank) if axis not in like.axes])
+
+
+def _outside(equation: JaxprEqn, values: Sequence[Outside]) -> Outside:
+    """Return what an operation makes of elements outside of the bounds."""
+    name = equation.primitive.name
+    if name == "select_n" and isinstance(values[0], (bool, int)):
+        return values[1 + int(values[0])]
+    if name in ("and", "or") and (name == "or") in [value for value in values if isinstance(value, bool)]:
+        return name == "or"
+    if name == "ne" and equation.invars[0] is equation.invars[1] and values[0] is not None:
+        return False  # a test for NaN
+    numbers = [value for value in values if isinstance(value, (bool, int, float))]
+    lows = [low for value in values if (low := _low(value)) is not None]
+    if name in _COPIES:
+        return values[0]
+    if len(numbers) == len(values) and name in ON_ELEMENTS:
+        with np.errstate(all="ignore"):
+            return np.asarray(ON_ELEMENTS[name](*numbers)).item()
+    if (name == "mul" and 0 in numbers and not lows) or (name == "div" and values[0] == 0 and values[0] is not None):
+        return 0.0  # times a finite number
+    if not lows:
+        return None
+    if name in ("exp", "exp2"):
+        return 0.0
+    if name == "add" or (name == "sub" and _low(values[1]) is None):
+        return Low(min(lows))
+    if name in ("mul", "div") and any(number > 0 for number in numbers):
+        return Low(lows[0])
+    return None
+
+
+def _low(value: Outside) -> float | None:
+    if isinstance(value, Low):
+        return value.level
+    number = isinstance(value, float)
+    return value if number and value <= LOWEST else None
+
+
+def transpose(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
+    """Another order of the axes."""
+    order = list(equation.params["permutation"])
+    return x.moved(lambda grid: run.bind(equation, [x.on(grid)])[0], [order.index(axis) for axis in x.axes])
+
+
+def squeeze(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
+    """Dropping axes of size 1."""
+    gone, shape = equation.params["dimensions"], shape_of(equation.invars[0])
+    axes = [axis - sum(d < axis for d in gone) for axis in x.axes]
+    return x.moved(lambda grid: run.bind(equation, [_full(x, shape, grid)])[0], axes)
+
+
+def reshape(run: Pass, equation: JaxprEqn, x: Pairs, *_: Any) -> Pairs:
+    """Reshaping that leaves both axes of time as they are."""
+    old, new = shape_of(equation.invars[0]), out_shape(equation)
+    axes = symbolic_axes(new)
+
+    def around(shape: Sequence[Any], places: Sequence[int]) -> list[int]:
+        first, second = places
+        return [math.prod(shape[:first]), math.prod(shape[first + 1 : second]), math.prod(shape[second + 1 :])]
+
+    if len(axes) != 2 or around(old, x.axes) != around(new, axes):
+        run.refuse("it merges the two time axes of pairs of frames, or splits one", _HINT)
+    return x.moved(lambda grid: jnp.reshape(_full(x, old, grid), _sized(new, axes, grid)), axes)
+
+
+def _full(x: Any, shape: Sequence[Any], grid: Grid) -> Any:
+    """Return the elements in the shape of the operand: a formula may have axes of size 1."""
+    return jnp.broadcast_to(x.on(grid), _sized(shape, x.axes, grid)) if isinstance(x, Pairs) else x
+
+
+def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
+    """A reduction over the keys of each query, or over other axes."""
+    axes, kind = equation.params["axes"], equation.primitive.name.removeprefix("reduce_")
+    sides = [side for side, axis in enumerate(x.axes) if axis in axes]
+    if len(sides) == 2:
+        run.refuse("it reduces all pairs of frames, which are known only when the stream has ended", _HINT)
+    shape = shape_of(equation.invars[0])
+    left = [axis - sum(d < axis for d in axes) for axis in x.axes]
+    if not sides:
+        moved = x.moved(lambda grid: run.bind(equation, [_full(x, shape, grid)])[0], left)
+        return dataclasses.replace(moved, below=None, above=None, places=None)
+    (key,) = sides
+    grid, level = _grid(run, x, key, kind)
+    array = _full(x, shape, grid)
+    array = _where_keys_exist(grid, x, array, identity_of(kind, array.dtype))
+    (result,) = run.bind(equation, [array])
+    if level is not None:  # a finite mask means minus infinity only if some score is far above it
+        result = jnp.where(result > level / 2, result, jnp.nan)
+    made = run.make(result, left[1 - key], x.timeline, grid.delay, _reach(x.leaves, x.timeline, grid))
+    # A query that does not exist may see no key. A softmax then has the derivative NaN.
+    return run.harmless(made)
+
+
+def _where_keys_exist(grid: Grid, x: Pairs, array: Any, value: Any) -> Any:
+    exist = grid.existing(x.timeline)
+    if exist is True:
+        return array
+    shape = [-1 if axis == x.axes[1 - grid.query] else 1 for axis in range(array.ndim)]
+    return jnp.where(jnp.reshape(jnp.asarray(exist), shape), array, jnp.asarray(value, array.dtype))
+
+
+def _grid(run: Pass, x: Pairs, key: int, kind: str) -> tuple[Grid, float | None]:
+    """Return the pairs that a reduction over one side reads, and the level of a finite mask."""
+    neutral = {"sum": 0, "prod": 1, "min": math.inf, "or": False, "and": True}.get(kind)
+    earlier, later = (x.below, x.above) if key == 1 else (x.above, x.below)
+    levels, seen = [], []
+    for value, name in ((earlier, "earlier"), (later, "later")):
+        low = _low(value) if kind == "max" else None
+        if low is None and (neutral is None or not isinstance(value, (bool, int, float)) or value != neutral):
+            seen.append(name)
+        levels += [] if low is None or math.isinf(low) else [low]
+    if seen:
+        _refuse_unbounded(run, x, seen)
+    first, last = (x.low, x.high) if key == 1 else (-x.high, -x.low)
+    if first > last:
+        first = last = 0
+    ready = [chunk.delay + (last if side == key else 0) for chunk, side in x.leaves if chunk.delay is not None]
+    delay = max([x.timeline.certain, *ready])
+    return Grid(run, 1 - key, delay, first, last, run.frames_of(x.timeline)), max(levels, default=None)
+
+
+def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str]) -> None:
+    why = f"each frame depends on all {' and '.join(seen)} frames"
+    if x.unclear is not None:
+        why += f", as {x.unclear} does not compare the numbers of two frames"
+    run.refuse(why, _HINT)
+
+
+def _reach(leaves: Iterable[tuple[Chunk, int]], timeline: Timeline, grid: Grid) -> Reach | None:
+    length = grid.last - grid.first + 1
+    return union(
+        chunk.reach if side == grid.query else chunk.reach and chunk.reach.under(timeline, length, 1, 1, 1, -grid.first)
+        for chunk, side in leaves
+    )
+
+
+def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
+    """A product of two streams for each pair of their frames, or of pairs with a stream: a sum over keys."""
+    (left_summed, right_summed), (left_batch, right_batch) = equation.params["dimension_numbers"]
+    operands = [(left, left_summed, left_batch), (right, right_summed, right_batch)]
+    pairs = [place for place, (value, *_) in enumerate(operands) if isinstance(value, Pairs)]
+    if not pairs:
+        return _product(run, equation, left, right)
+    if len(pairs) == 2:
+        run.refuse("it multiplies two matrices of pairs of frames", _HINT)
+    (place,) = pairs
+    x, x_summed, x_batch = operands[place]
+    other, other_summed, _ = operands[1 - place]
+    sides = [side for side, axis in enumerate(x.axes) if axis in x_summed]
+    if not sides and not isinstance(other, Chunk):
+        return _times_constant(run, equation, x, place, left, right)
+    partner = dict(zip(x_summed, other_summed, strict=True))
+    fits = len(sides) == 1 and isinstance(other, Chunk) and partner[x.axes[sides[0]]] == other.axis
+    if not fits or x.axes[1 - sides[0]] in x_batch:
+        run.refuse("it combines pairs of frames with something else than the frames of one side", _HINT)
+    (key,) = sides
+    other = _leaf(run, other)
+    whole = dataclasses.replace(x, leaves=(*x.leaves, (other, key)))
+    grid, _ = _grid(run, whole, key, "sum")
+    weights = _where_keys_exist(grid, x, _full(x, shape_of(equation.invars[place]), grid), 0)
+    arrays = [weights, grid.frames(other, key)] if place == 0 else [grid.frames(other, key), weights]
+    (result,) = run.bind(equation, arrays)
+    (axis,) = symbolic_axes(out_shape(equation))
+    return run.make(result, axis, x.timeline, grid.delay, _reach(whole.leaves, x.timeline, grid))
+
+
+def _product(run: Pass, equation: JaxprEqn, left: Chunk, right: Chunk) -> Pairs:
+    axes, timeline = _two_axes(run, out_shape(equation))
+    leaves = _leaf(run, left), _leaf(run, right)
+    return Pairs(
+        lambda grid: run.bind(equation, [grid.frames(leaf, side) for side, leaf in enumerate(leaves)])[0],
+        axes, timeline, tuple((leaf, side) for side, leaf in enumerate(leaves)),
+    )  # fmt: skip
+
+
+def _times_constant(run: Pass, equation: JaxprEqn, x: Pairs, place: int, left: Any, right: Any) -> Pairs:
+    """Return a product over other axes than time, such as one that mixes the heads."""
+    axes, _ = _two_axes(run, out_shape(equation))
+    _, batch = (each[place] for each in equation.params["dimension_numbers"])
+    if any(axis in batch for axis in x.axes):
+        run.refuse("time is a batch axis of a product of pairs of frames", _HINT)
+
+    def compute(grid: Grid) -> Any:
+        array = _full(x, shape_of(equation.invars[place]), grid)
+        return run.bind(equation, [array, right] if place == 0 else [left, array])[0]
+
+    below, above = (0.0 if value == 0 and value is not None else None for value in (x.below, x.above))
+    return dataclasses.replace(x.moved(compute, axes), below=below, above=above, places=None)
+
+
+RULES: dict[str, Any] = {
+    **dict.fromkeys((*ELEMENTWISE, *DIVISIONS), elementwise),
+    "iota": iota,
+    "broadcast_in_dim": broadcast_in_dim,
+    "transpose": transpose,
+    "squeeze": squeeze,
+    "reshape": reshape,
+    "dot_general": dot_general,
+    **{f"reduce_{kind}": reduction for kind in ("max", "min", "sum", "prod", "and", "or")},
+}

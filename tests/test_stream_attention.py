@@ -1,0 +1,248 @@
+"""Attention whose mask bounds the past: streamed with one history of keys and one of values."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from facts_verifier import check_facts
+from flax import nnx
+from streaming_verifier import check_gradients, check_values
+from tiers import of_tiers
+
+import jaxrnn
+from jaxrnn.export import verify_export
+
+WIDTH, HEADS = 6, 2
+RANDOM = np.random.default_rng(0)
+W = [jnp.asarray(RANDOM.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH), jnp.float32) for _ in range(4)]
+
+
+def apart(x):
+    """The distances from each query to each key: how many frames the key is before the query."""
+    n = jnp.arange(x.shape[0])
+    return n[:, None] - n[None]
+
+
+def attend(x, mask, fill=-jnp.inf, bias=0.0):
+    """Attention with several heads, as people write it."""
+    q, k, v = (jnp.reshape(x @ w.astype(x.dtype), (x.shape[0], HEADS, WIDTH // HEADS)) for w in W[:3])
+    scores = jnp.einsum("qhd,khd->hqk", q, k) / np.sqrt(q.shape[-1]) + bias
+    weights = jax.nn.softmax(jnp.where(mask, scores, fill), -1)
+    return jnp.einsum("hqk,khd->qhd", weights, v).reshape(x.shape) @ W[3].astype(x.dtype)
+
+
+def banded(x, left=3, right=0, **options):
+    d = apart(x)
+    return attend(x, (d <= left) & (d >= -right), **options)
+
+
+def chunked(x, size, left):
+    """Each frame sees its own chunk of frames, and some chunks before."""
+    chunk = jnp.arange(x.shape[0]) // size
+    d = chunk[:, None] - chunk[None]
+    return attend(x, (d >= 0) & (d <= left))
+
+
+def additive(x):
+    bias = jnp.where((apart(x) >= 0) & (apart(x) < 4), 0.0, jnp.finfo(jnp.float32).min).astype(x.dtype)
+    q, k, v = (x @ w.astype(x.dtype) for w in W[:3])
+    return jax.nn.softmax(q @ k.T + bias, -1) @ v
+
+
+def by_triangles(x):
+    ones = jnp.ones((x.shape[0], x.shape[0]), bool)
+    return attend(x, jnp.tril(ones) & jnp.triu(ones, -3))
+
+
+def alibi(x):
+    slopes = jnp.asarray([0.5, 0.25])[:, None, None]
+    return banded(x, 4, 1, bias=-slopes * jnp.abs(apart(x)).astype(jnp.float32))
+
+
+def keys_first(x):
+    """Scores with the keys on the first axis."""
+    q, k, v = (x @ w.astype(x.dtype) for w in W[:3])
+    scores = jnp.where(jnp.abs(apart(x)) <= 2, k @ q.T, -jnp.inf)
+    return jax.nn.softmax(scores, 0).T @ v
+
+
+def without_softmax(x):
+    """A linear attention over a window: no normalisation, a mask that multiplies."""
+    q, k, v = (x @ w.astype(x.dtype) for w in W[:3])
+    mask = ((apart(x) >= 0) & (apart(x) <= 5)).astype(x.dtype)
+    return (q @ k.T * mask) @ v
+
+
+def library(x, **options):
+    q, k, v = (jnp.reshape(x @ w.astype(x.dtype), (1, x.shape[0], HEADS, WIDTH // HEADS)) for w in W[:3])
+    return jax.nn.dot_product_attention(q, k, v, **options).reshape(x.shape)
+
+
+def in_batch(x):
+    """The batch in front, as networks have it."""
+    return jax.vmap(banded)(jnp.stack([x, 2 * x]))[1]
+
+
+def two_layers(x):
+    x = x + banded(x, 3, 1)
+    return x + banded(jax.nn.gelu(x @ W[0].astype(x.dtype)), 2, 2)
+
+
+CASES = {
+    "banded": banded,
+    "with look-ahead": lambda x: banded(x, 4, 2),
+    "strictly past": lambda x: attend(x, (apart(x) >= 0) & (apart(x) <= 4) & ((apart(x) > 1) | (apart(x) == 0))),
+    "chunks": lambda x: chunked(x, 4, 0),
+    "chunks and the one before": lambda x: chunked(x, 3, 1),
+    "a finite mask": lambda x: banded(x, fill=-1e9),
+    "an added mask": additive,
+    "triangles": by_triangles,
+    "ALiBi": alibi,
+    "keys first": keys_first,
+    "without softmax": without_softmax,
+    "jax.nn.dot_product_attention": lambda x: library(x, is_causal=True, mask=(apart(x) < 4)[None, None]),
+    "in a batch": in_batch,
+    "two layers": two_layers,
+    "every second frame": lambda x: banded(x[::2], 2, 1),
+}
+#: Delay, look-ahead and receptive field.
+FACTS = {
+    "banded": (0, 0, 4),
+    "with look-ahead": (2, 2, 7),
+    "chunks": (3, 3, 7),
+    "keys first": (2, 2, 5),
+    "two layers": (3, 3, 9),
+}
+EXAMPLE = jax.ShapeDtypeStruct((12, WIDTH), np.float32)
+
+
+@pytest.mark.parametrize("name", of_tiers(CASES, ["with look-ahead", "chunks and the one before", "keys first"]))
+def test_values(name):
+    check_values(CASES[name], (20, WIDTH), lengths=(0, 1, 2, 5, 12, 23), chunkings=((1,), (3, 1), (8,)))
+
+
+@pytest.mark.parametrize("name", of_tiers(FACTS, ["with look-ahead", "chunks"]))
+def test_facts(name):
+    streamed = jaxrnn.stream(CASES[name], EXAMPLE, axes=0)
+    assert (streamed.delay, streamed.look_ahead, streamed.receptive_field) == FACTS[name]
+    check_facts(CASES[name], streamed, (30, WIDTH), total=30, larger=name == "chunks", nan=False)
+
+
+@pytest.mark.parametrize("name", of_tiers(["with look-ahead", "chunks", "an added mask", "two layers"], ["chunks"]))
+def test_gradients(name):
+    check_gradients(CASES[name], (12, WIDTH), length=7)
+
+
+def test_the_state_is_one_history_of_keys_and_one_of_values():
+    streamed = jaxrnn.stream(functools.partial(banded, left=15), EXAMPLE, axes=0)
+    shapes = [each.shape for each in streamed.state if each.kind == "history"]
+    assert shapes == [(15, HEADS, WIDTH // HEADS)] * 2
+    assert not [each for each in streamed.state if each.kind not in ("history", "counter")]
+
+
+class Attention(nnx.Module):
+    """The multi-head attention of Flax with a mask."""
+
+    def __init__(self, left, right):
+        self.layer = nnx.MultiHeadAttention(HEADS, WIDTH, decode=False, rngs=nnx.Rngs(0))
+        self.left, self.right = left, right
+
+    def __call__(self, x):
+        mask = (apart(x) <= self.left) & (apart(x) >= -self.right)
+        return self.layer(x[None], mask=mask[None, None])[0]
+
+
+class Conformer(nnx.Module):
+    """A block of a streaming conformer: feed-forward, attention over 8 past frames, convolution, feed-forward."""
+
+    def __init__(self, width=WIDTH):
+        rngs = nnx.Rngs(1)
+        self.norms = nnx.List([nnx.LayerNorm(width, rngs=rngs) for _ in range(5)])
+        self.forward = nnx.List([nnx.Linear(width, 4 * width, rngs=rngs) for _ in range(2)])
+        self.back = nnx.List([nnx.Linear(4 * width, width, rngs=rngs) for _ in range(2)])
+        self.attention = Attention(8, 0)
+        self.gate = nnx.Linear(width, 2 * width, rngs=rngs)
+        self.depthwise = nnx.Conv(width, width, (5,), padding="CAUSAL", feature_group_count=width, rngs=rngs)
+        self.point = nnx.Linear(width, width, rngs=rngs)
+
+    def feed(self, x, index):
+        return self.back[index](jax.nn.silu(self.forward[index](self.norms[index](x))))
+
+    def __call__(self, x):
+        x = x + 0.5 * self.feed(x, 0)
+        x = x + self.attention(self.norms[2](x))
+        y = jax.nn.glu(self.gate(self.norms[3](x)))
+        x = x + self.point(jax.nn.silu(self.depthwise(y[None])[0]))
+        return self.norms[4](x + 0.5 * self.feed(x, 1))
+
+
+MODULES = {"attention of Flax": lambda: Attention(5, 1), "conformer": Conformer}
+
+
+@pytest.mark.parametrize("name", of_tiers(MODULES, ["attention of Flax"]))
+def test_modules(name, tmp_path):
+    """Exact in every mixture of pulses, and as an ONNX file in ONNX Runtime."""
+    module = MODULES[name]()
+    check_values(module, (20, WIDTH), lengths=(1, 4, 17), chunkings=((1,), (3, 1)))
+    function = lambda arrays: {"y": module(arrays["x"])}  # noqa: E731
+    streamed = jaxrnn.stream(function, {"x": EXAMPLE}, axes=0, pulse=2)
+    jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx", flush=tmp_path / "flush.onnx")
+    report = verify_export(streamed, None, tmp_path / "step.onnx", offline=function)
+    assert report.ok
+    assert report.flushed
+
+
+#: Files of attention with a mask, and the kind of their exporter.
+FILES = ["band_script", "band_dynamo", "sdpa_band_script", "sdpa_band_dynamo"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("pulse", of_tiers([1, 4], [4]))
+def test_files(models, name, pulse):
+    """PyTorch's outputs at every recorded length; one history of keys and one of values."""
+    model = jaxrnn.load(models / "speech" / f"{name}.onnx")
+    streamed = model.stream("T", pulse)
+    assert (streamed.delay, streamed.receptive_field) == ({"y": 0}, 17)
+    assert sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(streamed.init())) < 2 * 16 * 32 * 4 + 32
+    with np.load(models / "speech" / f"{name}.npz") as arrays:
+        for length in {key.split(".")[0] for key in arrays.files}:
+            found = streamed.run(model.params, {"x": arrays[f"{length}.in.x"]})
+            np.testing.assert_allclose(found["y"], arrays[f"{length}.out.y"], atol=2e-6)
+
+
+REFUSED = {
+    "no mask": (lambda x: jax.nn.softmax(x @ x.T) @ x, "all earlier and later frames"),
+    "all of the past": (lambda x: attend(x, apart(x) >= 0), "all earlier frames; bound how far"),
+    "all of the future": (lambda x: attend(x, apart(x) <= 0), "all later frames"),
+    "first frames for ever": (lambda x: attend(x, (jnp.arange(x.shape[0]) < 2)[None] | (apart(x) == 0)), "earlier"),
+    "a mask of data": (
+        lambda x: attend(x, (x[:, :1] > x[:, :1].T)),
+        "'gt'.*does not compare the numbers of two frames",
+    ),
+    "a product of two": (lambda x: (x @ x.T) @ (x @ x.T) @ x, "two matrices of pairs"),
+    "all pairs": (lambda x: x * jnp.sum(x @ x.T), "reduces all pairs"),
+    "different rates": (lambda x: jax.nn.softmax(x @ x[::2].T) @ x[::2], "two axes of different lengths"),
+    "a running sum": (lambda x: jnp.cumsum(x @ x.T, 1) @ x, "'cumsum'.*time on two axes"),
+    "a score too low": (lambda x: attend(x, apart(x) >= 0, fill=-5.0), "all earlier and later frames"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    function, words = REFUSED[name]
+    with pytest.raises(jaxrnn.StreamError, match=words):
+        jaxrnn.stream(function, EXAMPLE, axes=0)
+
+
+def test_scores_as_low_as_a_finite_mask_give_nan():
+    """A finite mask stands for minus infinity. If that changes the result, the result is NaN."""
+    function = functools.partial(banded, fill=-1e4)
+    x = np.random.default_rng(3).normal(size=(9, WIDTH)).astype(np.float32)
+    streamed = jaxrnn.stream(function, EXAMPLE, axes=0)
+    np.testing.assert_allclose(streamed.run(None, x), function(x), atol=1e-5)
+    low = functools.partial(banded, fill=-1e4, bias=-6e3)
+    assert np.all(np.isnan(jaxrnn.stream(low, EXAMPLE, axes=0).run(None, x)))
