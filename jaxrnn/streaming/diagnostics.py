@@ -210,7 +210,6 @@ _CALLS = {
 
 #: Hints, keyed by primitive.
 _PRIMITIVES = {
-    **dict.fromkeys(("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"), _POSITIONS),
     "dynamic_update_slice": _POSITIONS,
     **dict.fromkeys(("random_bits", "random_wrap", "random_unwrap", "threefry2x32"), "draw random numbers outside, and "
     "pass them as an input with a time axis"),

@@ -9,6 +9,7 @@ from jaxrnn.streaming.interpreter import PAIR_RULES, RULES, register
 from jaxrnn.streaming.rules import (
     control,
     elementwise,
+    frames,
     indexing,
     movement,
     pairs,
@@ -23,7 +24,7 @@ __all__ = ["RULES"]
 #: Primitives whose rule also runs without streamed operands.
 _ALWAYS = {*control.INLINED, "dim_as_value"}
 
-for _family in (elementwise, movement, time, indexing, windows, reductions, recurrence, control):
+for _family in (elementwise, movement, time, indexing, windows, reductions, frames, recurrence, control):
     for _name, _rule in _family.RULES.items():
         register(_name, _rule, always=_name in _ALWAYS)
 PAIR_RULES.update(pairs.RULES)

@@ -1,0 +1,124 @@
+"""Operations inside each frame: an equation in which time is a batch axis applies to a chunk as it stands."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.streaming.dimensions import in_shape, out_shape
+from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.reach import union
+from jaxrnn.streaming.rules.elementwise import refuse_final_values
+from jaxrnn.streaming.values import Chunk
+
+#: The number of trailing axes that an operation of linear algebra works on; all axes before them are batch axes.
+_CORE_AXES = {
+    **dict.fromkeys(("cholesky", "cholesky_update", "eig", "eigh", "geqrf", "hessenberg", "householder_product"), 2),
+    **dict.fromkeys(("lu", "qr", "schur", "svd", "symmetric_product", "triangular_solve", "tridiagonal"), 2),
+    **dict.fromkeys(("lu_pivots_to_permutation", "random_unwrap"), 1),
+}
+
+
+def per_frame(
+    run: Pass, equation: JaxprEqn, operands: Sequence[Any], axes: Sequence[int | None], out: int
+) -> list[Chunk]:
+    """Apply an equation to the frames of a step.
+
+    Args:
+        run: the pass.
+        equation: the equation, in which time is a batch axis.
+        operands: its operands.
+        axes: the batch axis of each operand; None for operands without it.
+        out: the axis of time in each result.
+    """
+    refuse_final_values(run, operands)
+    for value, axis in zip(operands, axes, strict=True):
+        if isinstance(value, Chunk) and value.axis != axis:
+            run.refuse("it mixes frames at different times", "let it work on each frame separately, as under jax.vmap")
+    values = run.together(*(run.spread(value) if isinstance(value, Chunk) else value for value in operands))
+    chunks = [value for value in values if isinstance(value, Chunk)]
+    like, reach = chunks[0], union(chunk.reach for chunk in chunks)
+    if any(chunk.outer != like.outer for chunk in chunks):
+        run.refuse("its operands merge time with another axis in different orders", "merge both in the same order")
+    arrays = [value.array if isinstance(value, Chunk) else value for value in values]
+    return [run.make(array, out, like.timeline, like.delay, reach) for array in run.bind(equation, arrays)]
+
+
+def linear_algebra(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
+    """A decomposition or solution of a matrix in each frame."""
+    core = _CORE_AXES[equation.primitive.name]
+    axis = next(value.axis for value in operands if isinstance(value, Chunk))
+    if axis >= len(in_shape(equation)) - core:
+        run.refuse("it decomposes a matrix of all frames", "decompose a matrix in each frame")
+    return per_frame(run, equation, operands, [axis] * len(operands), axis)
+
+
+def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
+    """A linear system in each frame; derivatives go through the system, and not through the solver."""
+    refuse_final_values(run, operands)
+    lengths, solvers = equation.params["const_lengths"], equation.params["jaxprs"]
+    values = run.together(*(run.spread(value) if isinstance(value, Chunk) else value for value in operands))
+    ends = list(itertools.accumulate(lengths))
+    constants = [values[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    right = values[ends[-1] :]
+    if not all(isinstance(value, Chunk) for value in right):
+        run.refuse("the right side of its equation is not streamed", "broadcast the right side over time")
+
+    def solver(jaxpr: Any, constants: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
+        def on_arrays(arrays: list[Any]) -> list[Any]:
+            chunks = [chunk.holding(array) for chunk, array in zip(right, arrays, strict=True)]
+            alone = run.child("", None, stateless=True)  # masks that a pass keeps must not leave the trace of a solver
+            return [value.array for value in interpret(alone, jaxpr, [*constants, *chunks])]
+
+        return on_arrays
+
+    matrix, _, solve, transposed = (
+        None if jaxpr is None else solver(jaxpr, own) for jaxpr, own in zip(solvers, constants, strict=True)
+    )
+    assert matrix is not None
+    assert solve is not None
+    backwards = None if transposed is None else lambda _, b: transposed(b)
+    arrays = lax.custom_linear_solve(matrix, [value.array for value in right], lambda _, b: solve(b), backwards)
+    reach = union(value.reach for value in values if isinstance(value, Chunk))
+    return [run.make(array, b.axis, b.timeline, b.delay, reach) for array, b in zip(arrays, right, strict=True)]
+
+
+def scatter(run: Pass, equation: JaxprEqn, x: Any, indices: Any, updates: Any) -> list[Chunk]:
+    """Elements that are replaced or added in each frame."""
+    numbers, shape = equation.params["dimension_numbers"], in_shape(equation)
+    time = next((value.axis for value in (x,) if isinstance(value, Chunk)), None)
+    if time is None:
+        run.refuse("it writes into a constant at places along time", "write x.at[...] with x of the stream's shape")
+    inside = [d for d in range(len(shape)) if d not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)]
+    if time in numbers.operand_batching_dims:
+        paired = numbers.scatter_indices_batching_dims[numbers.operand_batching_dims.index(time)]
+        scattered = [d for d in range(len(in_shape(equation, 2))) if d not in numbers.update_window_dims]
+        return per_frame(run, equation, (x, indices, updates), (time, paired, scattered[paired]), time)
+    if time in inside and time not in numbers.scatter_dims_to_operand_dims and not isinstance(indices, Chunk):
+        place = numbers.update_window_dims[inside.index(time)]
+        if str(in_shape(equation, 2)[place]) == str(shape[time]):
+            return per_frame(run, equation, (x, indices, updates), (time, None, place), time)
+    hint = "select by position instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x)"
+    raise run.refusal("it writes frames at given positions in time", hint)
+
+
+def bitcast(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
+    """The bits of each element as another type; the last axis holds the parts of an element."""
+    if x.axis == len(in_shape(equation)) - 1 != len(out_shape(equation)) - 1 and len(out_shape(equation)) <= x.axis:
+        run.refuse("it joins the bits of several frames", "join the bits of one frame")
+    return run.frame_by_frame(equation, x)
+
+
+#: JAX spells these primitives in two ways.
+_SCATTERS = ["scatter", *(f"scatter{mark}{kind}" for mark in "-_" for kind in ("add", "sub", "mul", "min", "max"))]
+RULES: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(_CORE_AXES, linear_algebra),
+    "custom_linear_solve": linear_solve,
+    **dict.fromkeys(_SCATTERS, scatter),
+    "bitcast_convert_type": bitcast,
+}
