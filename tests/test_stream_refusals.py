@@ -245,7 +245,7 @@ def test_calls_that_do_not_fit():
         streamed.step(None, streamed.init(3), {"x": frames})
     with pytest.raises(jaxrnn.InputError, match="must be a pytree like the example, with x"):
         streamed.step(None, state, {"y": frames})
-    with pytest.raises(jaxrnn.StateError, match="'float32' is missing; init gives"):
+    with pytest.raises(jaxrnn.StateError, match="'float32' is missing; init returns"):
         streamed.step(None, {}, {"x": frames})
     with pytest.raises(jaxrnn.StateError, match=r"state 'float32' must be float32\[\d+\]"):
         streamed.step(None, {"float32": state["float32"][:-1]}, {"x": frames})
