@@ -50,7 +50,7 @@ def per_frame(
 
 
 def linear_algebra(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
-    """A decomposition or solution of a matrix in each frame."""
+    """Decompose a matrix in each frame."""
     core = _CORE_AXES[equation.primitive.name]
     axis = next(value.axis for value in operands if isinstance(value, Chunk))
     if axis >= len(in_shape(equation)) - core:
@@ -59,7 +59,7 @@ def linear_algebra(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]
 
 
 def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
-    """A linear system in each frame; derivatives go through the system, and not through the solver."""
+    """Solve a linear system in each frame; derivatives go through the system, and not through the solver."""
     refuse_final_values(run, operands)
     lengths, solvers = equation.params["const_lengths"], equation.params["jaxprs"]
     values = run.together(*(run.spread(value) if isinstance(value, Chunk) else value for value in operands))
@@ -89,7 +89,7 @@ def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
 
 
 def scatter(run: Pass, equation: JaxprEqn, x: Any, indices: Any, updates: Any) -> list[Chunk]:
-    """Elements that are replaced or added in each frame."""
+    """Replace elements of each frame, or add to elements."""
     numbers, shape = equation.params["dimension_numbers"], in_shape(equation)
     time = next((value.axis for value in (x,) if isinstance(value, Chunk)), None)
     if time is None:
@@ -108,7 +108,7 @@ def scatter(run: Pass, equation: JaxprEqn, x: Any, indices: Any, updates: Any) -
 
 
 def bitcast(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
-    """The bits of each element as another type; the last axis holds the parts of an element."""
+    """Read the bits of each element as another type; the last axis holds the parts of an element."""
     if x.axis == len(in_shape(equation)) - 1 != len(out_shape(equation)) - 1 and len(out_shape(equation)) <= x.axis:
         run.refuse("it joins the bits of several frames", "join the bits of one frame")
     return run.frame_by_frame(equation, x)

@@ -91,7 +91,7 @@ class Grid:
 
 
 def iota(run: Pass, equation: JaxprEqn) -> Pairs:
-    """The number of the frame along one of two axes, or a count along another axis."""
+    """Count frames along one of the two axes, or count along another axis."""
     shape, dimension = equation.params["shape"], equation.params["dimension"]
     axes, timeline = _two_axes(run, shape)
     if dimension not in axes:
@@ -103,7 +103,7 @@ def iota(run: Pass, equation: JaxprEqn) -> Pairs:
 
 
 def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Pairs:
-    """Broadcasting to two axes of time."""
+    """Broadcast to two axes of time."""
     shape, dimensions = out_shape(equation), equation.params["broadcast_dimensions"]
     if not isinstance(x, Pairs):
         return _broadcast(run, equation, x, dimensions)
@@ -172,7 +172,7 @@ def _along(run: Pass, chunk: Chunk, shape: Sequence[Any], dimensions: Sequence[i
 
 
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
-    """An operation on each element."""
+    """Apply an operation to each element."""
     shape = out_shape(equation)
     operands = tuple(x if isinstance(x, Pairs) or _is_scalar(x) else _broadcast(run, equation, x) for x in operands)
     pairs = [value for value in operands if isinstance(value, Pairs)]
@@ -270,20 +270,20 @@ def _low(value: Outside) -> float | None:
 
 
 def transpose(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
-    """Another order of the axes."""
+    """Change the order of the axes."""
     order = list(equation.params["permutation"])
     return x.moved(lambda grid: run.bind(equation, [x.on(grid)])[0], [order.index(axis) for axis in x.axes])
 
 
 def squeeze(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
-    """Dropping axes of size 1."""
+    """Drop axes of size 1."""
     gone, shape = equation.params["dimensions"], shape_of(equation.invars[0])
     axes = [axis - sum(d < axis for d in gone) for axis in x.axes]
     return x.moved(lambda grid: run.bind(equation, [_full(x, shape, grid)])[0], axes)
 
 
 def reshape(run: Pass, equation: JaxprEqn, x: Pairs, *_: Any) -> Pairs:
-    """Reshaping that leaves both axes of time as they are."""
+    """Reshape the axes around both axes of time."""
     old, new = shape_of(equation.invars[0]), out_shape(equation)
     axes = symbolic_axes(new)
 
@@ -302,7 +302,7 @@ def _full(x: Any, shape: Sequence[Any], grid: Grid) -> Any:
 
 
 def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
-    """A reduction over the keys of each query, or over other axes."""
+    """Reduce the keys of each query, or other axes."""
     axes, kind = equation.params["axes"], equation.primitive.name.removeprefix("reduce_")
     sides = [side for side, axis in enumerate(x.axes) if axis in axes]
     if len(sides) == 2:
@@ -368,7 +368,7 @@ def _reach(leaves: Iterable[tuple[Chunk, int]], timeline: Timeline, grid: Grid) 
 
 
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
-    """A product of two streams for each pair of their frames, or of pairs with a stream: a sum over keys."""
+    """Multiply each pair of frames of two streams, or sum over the keys of pairs of frames."""
     (left_summed, right_summed), (left_batch, right_batch) = equation.params["dimension_numbers"]
     operands = [(left, left_summed, left_batch), (right, right_summed, right_batch)]
     pairs = [place for place, (value, *_) in enumerate(operands) if isinstance(value, Pairs)]
