@@ -77,7 +77,7 @@ class Grid:
         chunk = self.run.delayed(chunk, self.delay - self.last)
         length = self.last - self.first + 1
         window = Window(length=length, stride=1, dilation=1, spacing=1, low=-self.first)
-        keys = framed(self.run, chunk, window, 1, 0, chunk.timeline.size, "history")
+        keys = framed(self.run, chunk, window, 1, 0, chunk.timeline.size)
         return jnp.moveaxis(keys.frames, keys.axis, chunk.axis)
 
     def existing(self, timeline: Timeline) -> Any:
