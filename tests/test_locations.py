@@ -138,7 +138,8 @@ def test_ranges_are_read_and_each_once(tmp_path, name):
         reads.clear()
         with ThreadPoolExecutor(4) as threads:  # as an evaluation reads its chunks
             list(threads.map(lambda start: recording.part(start, start + 64_000), range(0, 1_500_000, 64_000)))
-        assert sum(stop - start for _, start, stop in reads) <= size
+        # Each thread may come so late that its block is no longer kept.
+        assert sum(stop - start for _, start, stop in reads) <= size + 4 * BLOCK
         # As one file reads it from its start to its end.
         file = RangeFile(Ranges(url))
         assert file.read() == (tmp_path / name).read_bytes()

@@ -68,17 +68,26 @@ def test_a_launcher_or_an_option_makes_several_processes(options, environment, e
 
 def test_ctrl_c_is_agreed_once(capsys):
     """The first Ctrl-C is SIGTERM, which JAX tells all processes of; the second ends at once, as without."""
-    caught, before = [], signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
+    caught = []
+    # A process that was started in the background ignores SIGINT.
+    before = [
+        (each, signal.signal(each, handler))
+        for each, handler in (
+            (signal.SIGTERM, lambda number, frame: caught.append(number)),
+            (signal.SIGINT, signal.default_int_handler),
+        )
+    ]
     try:
         with _agreed_interrupts():
             signal.raise_signal(signal.SIGINT)
             assert caught == [signal.SIGTERM]
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before:
+            signal.signal(each, handler)
     assert capsys.readouterr().err == "ending after this update; Ctrl-C again ends at once\n"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_processes_that_differ_are_refused(monkeypatch):
