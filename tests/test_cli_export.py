@@ -110,7 +110,7 @@ def test_what_is_said_about_mistakes(layers, tmp_path):
         ((file, "--params", archive, "-o", tmp_path / "no" / "out.onnx"), "no folder"),
         ((file, "--params", tmp_path / "no.npz", *out), "no.npz cannot be read"),
         ((file, "--params", few, *out), "params: 'scale' is missing (and 3 more)"),
-        ((file, "--params", wrong, *out), "params['P'][0, 0] = nan is not a number"),
+        ((file, "--params", wrong, *out), "params['P'][0, 0] = nan is NaN, but the file has a number there"),
     ]
     before = sorted(tmp_path.iterdir())
     for arguments, words in mistakes:

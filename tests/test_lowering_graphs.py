@@ -318,6 +318,12 @@ def test_activations_are_one_node(name):
     verify_lowering(function, samples(np.float32), opset=opset, scale=8, operators={operator: 1})
 
 
+@pytest.mark.parametrize("slope", [2.0, -0.5])
+def test_other_slopes_are_no_leaky_relu(slope):
+    operators = {"Mul": 1, "Max": 1}
+    verify_lowering(lambda x: jnp.maximum(x, x.dtype.type(slope) * x), samples(np.float32), operators=operators)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_of_other_types(name, dtype):

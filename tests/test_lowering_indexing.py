@@ -120,7 +120,6 @@ def test_reductions_of_scatters(dtype):
         verify_lowering(lambda x, i, v, f=function: f(x.at[i[:, 0]], v), x, places, updates, opset=18)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("known", [(), (1, 2, 3)])
 def test_slices_anywhere(known):
     """Starts are clamped, so that slices lie inside."""

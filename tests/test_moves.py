@@ -33,6 +33,7 @@ MOVES = {
     "write a slice": lambda x: lax.dynamic_update_slice(x, x[:1, :, :2] * 0 - 1, (1, 0, 3)),
     "write columns": lambda x: x.at[:, :, 2].set(NEW),
     "write points": lambda x: x.at[np.array([1, 0]), np.array([2, 1])].set(-x[:, 0] - 1),
+    "write some before": lambda x: x.at[:, np.array([0, -9]), 1].set(NEW[:, :2], mode="drop"),
     "write some outside": lambda x: x.at[:, np.array([0, 7]), 1].set(NEW[:, :2], mode="drop"),
     "write rows of a batch": lambda x: jax.vmap(lambda row, at: row.at[at].set(-1))(x, jnp.array([2, 0])),
 }

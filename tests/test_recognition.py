@@ -124,6 +124,18 @@ def simple(h, x, activation=jnp.tanh):
     return activation(x @ W[:, :4] + h @ P)
 
 
+def gru(h, x, *, inner=lambda r, product: r * product, mix=lambda z, g, h: (1 - z) * g + z * h):
+    """A GRU that resets the product, with other terms in the candidate or another mixture."""
+    z, r = (jax.nn.sigmoid(x @ W[:, at : at + HIDDEN] + h @ R[:, at : at + HIDDEN]) for at in (0, 4))
+    return mix(z, jnp.tanh(x @ W[:, 8:12] + inner(r, h @ R[:, 8:12])), h)
+
+
+def lstm_of_h(h, x):
+    i, f, g, o = jnp.split(x @ W + h @ R + B, 4, -1)
+    new = jax.nn.sigmoid(f) * h + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(new), new
+
+
 NEAR_MISSES = {
     "a gate that sees c": pair(lambda h, c, x: lstm(h, c, x, forget=lambda gate, c: jax.nn.sigmoid(gate + c))),
     "a relu gate": pair(lambda h, c, x: lstm(h, c, x, forget=lambda gate, c: jax.nn.relu(gate))),
@@ -141,6 +153,10 @@ NEAR_MISSES = {
     "an unknown one": pair(lambda h, c, x: ((lambda z: (P[0, 0] - z) * jnp.tanh(x @ W[:, :4]) + z * h)(
         jax.nn.sigmoid(h @ P)), c)),
     "relu of a negative": pair(lambda h, c, x: (simple(h, x) + jax.nn.relu(-(x @ W[:, 4:8])), c)),
+    "minus a relu": pair(lambda h, c, x: (-simple(h, x, jax.nn.relu), c)),
+    "one gate for both": pair(lambda h, c, x: (gru(h, x, mix=lambda z, g, h: z * (g + h)), c)),
+    "a product beside the reset": pair(lambda h, c, x: (gru(h, x, inner=lambda r, y: r * y + h @ P), c)),
+    "h in place of c": pair(lambda h, c, x: lstm_of_h(h, x)),
     "a negative relu": pair(lambda h, c, x: (jax.nn.relu(-0.5 * simple(h, x, lambda gate: gate)), c)),
     "relu with a derivative of its own": pair(lambda h, c, x: (simple(h, x, straight_through), c)),
     "zero times a frame": pair(lambda h, c, x: (simple(h, x) + 0 * (x @ W[:, 4:8]), c)),

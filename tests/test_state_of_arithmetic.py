@@ -333,3 +333,15 @@ def test_a_cell_by_itself():
     constants = weights(V=(N, N), U=(N, N), E=(7, N))
     ends = {"token": (I64, [1]), "s1": ROW, "s2": ROW}, {"e2": ROW, "e1": ROW, "x": ROW}
     assert pairs(model_of([lookup, *nodes], *ends, constants)) == {"s1": "e1", "s2": "e2"}
+
+
+def test_an_average_of_data_is_state_by_its_names():
+    """A name for data makes no doubt about an average whose names pair."""
+    nodes = [
+        node("Mul", ["spectrum", "half"], ["old"]),
+        node("Mul", ["x", "half"], ["new"]),
+        node("Add", ["old", "new"], ["spectrum_out"]),
+        node("Relu", ["spectrum_out"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": ROW, "spectrum": ROW}, {"y": ROW, "spectrum_out": ROW}, C)
+    assert pairs(model) == {"spectrum": "spectrum_out"}

@@ -95,9 +95,9 @@ RECOGNITION = _mutants(
     "test_recognition.py",
     ("other sums than one", MATCHING, " or polynomial[_pair(z, g)] != -0.5 * sign * gate:", ":"),
     ("negative relus", MATCHING, 'if kind == "relu" and sign < 0:', 'if kind == "relu" and sign is None:'),
-    ("outputs without tanh of c", MATCHING, "if _is(algebra, carry, cell_state):", "if cell_state is not None:"),
+    ("another carry in c", MATCHING, "if _is(algebra, carry, cell_state):", "if cell_state is not None:"),
     ("rows that meet", MATCHING, "(self._row[elements] == np.arange(elements.shape[0])[:, None]).all()", "True"),
-    ("biases of the carry", MATCHING, "if candidate.recurrent:", "if candidate.recurrent is None:"),
+    ("products beside the reset", MATCHING, "if candidate.recurrent:", "if candidate.recurrent is None:"),
 )
 
 ARITHMETIC, INDEXING = "export/rules/arithmetic.py", "export/rules/indexing.py"
