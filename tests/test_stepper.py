@@ -190,8 +190,10 @@ def test_what_does_not_fit_is_refused(tmp_path):
 
     with pytest.raises(jaxrnn.StateError, match=r"'mean' is float32\[2\] before a step and float32\[4\] after it"):
         jaxrnn.save_compiled(Growing(), tmp_path / "grows.jaxrnn")
-    with pytest.raises(jaxrnn.InputError, match="has no flush"):
-        jaxrnn.Runner(type("Half", (), {"spec": Smoother.spec, "init": None, "step": None})())
+    half = type("Half", (), {"spec": Smoother.spec, "init": None, "step": None})()
+    for take in (jaxrnn.Runner, profile_stepper):
+        with pytest.raises(jaxrnn.InputError, match="has no flush"):
+            take(half)
     for batch in (-1, 1.5, True):
         with pytest.raises(jaxrnn.InputError, match="batch must be a number of streams"):
             Smoother().init(batch)

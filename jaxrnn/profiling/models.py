@@ -151,6 +151,7 @@ def profile_stepper(
     Raises:
         InputError: an argument does not fit the stepper.
     """
+    params = Bound(stepper, params).params  # refuses other objects
     return _profiled(of_stepper(stepper, params, inputs or {}, dims or {}, batch=batch, seed=seed), {}, peaks, seed)
 
 

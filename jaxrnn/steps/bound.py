@@ -72,7 +72,7 @@ class Bound:
         return other
 
     def with_pulse(self, pulse: int) -> Bound:
-        """Return the step in pulses of so many frames, if the stepper has other pulses and its parameters allow it."""
+        """Return the step with pulses of this length; with packed parameters, return the step itself."""
         if isinstance(self.params, Packed):
             return self
         return Bound(_member(self.stepper, "with_pulse")(pulse), self.params, batch=self.batch, dims=self.dims)
