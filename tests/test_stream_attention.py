@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from facts_verifier import check_facts
 from flax import nnx
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
 
@@ -246,3 +248,55 @@ def test_scores_as_low_as_a_finite_mask_give_nan():
     np.testing.assert_allclose(streamed.run(None, x), function(x), atol=1e-5)
     low = functools.partial(banded, fill=-1e4, bias=-6e3)
     assert np.all(np.isnan(jaxrnn.stream(low, EXAMPLE, axes=0).run(None, x)))
+
+
+@st.composite
+def masks(draw, depth=2):
+    """A mask as a function of the numbers of query and key frames."""
+    if depth and draw(st.booleans()):
+        first, second = draw(masks(depth - 1)), draw(masks(depth - 1))
+        joined = draw(st.sampled_from([jnp.logical_and, jnp.logical_and, jnp.logical_or, jnp.logical_xor]))
+        return lambda i, j: joined(first(i, j), second(i, j))
+    a, b, size = draw(st.integers(-2, 6)), draw(st.integers(0, 4)), draw(st.integers(1, 5))
+    return draw(
+        st.sampled_from(
+            [
+                lambda i, j: i - j <= a,
+                lambda i, j: j - i <= a,
+                lambda i, j: jnp.abs(i - j + a) <= b,
+                lambda i, j: jnp.abs(2 * i - 2 * j) < 3 * b,
+                lambda i, j: i // size == j // size,
+                lambda i, j: (i // size - j // size <= b) & (i // size >= j // size),
+                lambda i, j: (i + b) % size == j % size,
+                lambda i, j: jnp.clip(i - j, -b, b + 1) == a,
+                lambda i, j: jnp.maximum(i - j, j - i + a) <= 4,
+            ]
+        )
+    )
+
+
+def is_bounded(mask):
+    """Return True if, away from both ends, no query sees a key that is far away."""
+    n = np.arange(240)
+    seen = np.broadcast_to(np.asarray(mask(n[100:140, None], n)), (40, 240))
+    return not np.any(seen & (np.abs(n[100:140, None] - n) > 60))
+
+
+@pytest.mark.thorough
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(masks(), st.integers(1, 5), st.integers(0, 17))
+def test_masks_at_random(mask, pulse, length):
+    """Each mask that bounds the pairs streams exactly, and each other mask is refused."""
+
+    def function(x):
+        n = jnp.arange(x.shape[0])
+        seen = mask(n[:, None], n) | (n[:, None] == n)
+        return jax.nn.softmax(jnp.where(seen, x @ x.T, -jnp.inf)) @ x
+
+    if not is_bounded(mask):
+        with pytest.raises(jaxrnn.StreamError, match="depends on all"):
+            jaxrnn.stream(function, EXAMPLE, axes=0)
+        return
+    streamed = jaxrnn.stream(function, EXAMPLE, axes=0, pulse=pulse)
+    x = np.random.default_rng(length).normal(size=(length, WIDTH)).astype(np.float32)
+    np.testing.assert_allclose(streamed.run(None, x), function(x), atol=1e-5)
