@@ -6,15 +6,15 @@ import re
 
 __version__ = "0.2.1"
 
-#: The first version of JAX that the tests run on, and the first that nobody has tried yet.
+#: The first version of JAX that the tests run on, and the first untested version.
 JAX_RANGE = ("0.10", "0.11")
 
 
 def why_unsupported(jax: str) -> str | None:
-    """Why this version of JAX is not one that jaxrnn is tested with, and the mend; None for one that is.
+    """Return the reason why a version of JAX is not supported, and the fix; None for a supported version.
 
-    Compiled files, recognised cells and streams use parts of JAX whose interface its authors may change in any minor
-    version, so that another one might give an error far from its cause.
+    Compiled files, recognised cells and streams use parts of JAX that may change in any minor version. With an untested
+    version, an error could appear far from its cause.
     """
     first, untried = JAX_RANGE
     if _numbers(first) <= _numbers(jax) < _numbers(untried):
