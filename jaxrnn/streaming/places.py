@@ -1,9 +1,9 @@
 """Integers and booleans that follow from the numbers of frames, such as the mask of an attention.
 
-A mask says for every pair of a query frame i and a key frame j whether the query sees the key. `Places` is such a value
-as a formula. The formula is accepted only if it repeats: moving both frames by ``period`` frames changes it by
-``drift * period``. With drift 0, the values for ``0 <= i < period`` and all distances ``j - i`` are all values that
-there are, and `Places.bounds` finds the distances beyond which nothing changes any more.
+A mask has a value for each pair of a query frame i and a key frame j. `Places` describes such values by a formula. The
+formula must repeat: if both frames move by ``period`` frames, the value grows by ``drift * period``. With drift 0, the
+rows ``0 <= i < period`` over all distances ``j - i`` determine the mask, and `Places.bounds` finds the distances beyond
+which the value is constant.
 
 Example: ``abs(i - j) <= 2`` has drift 0 and period 1, and is False below distance -2 and above distance 2.
 """
@@ -68,8 +68,8 @@ class Places:
 
     Attributes:
         formula: ``(i, j) -> values`` on NumPy arrays.
-        drift: what the value grows by if both frames move by one.
-        period: the formula repeats after so many frames, but for the drift.
+        drift: growth of the value if both frames move by one frame.
+        period: number of frames after which the formula repeats, except for the drift.
         least: the smallest value; None if unknown.
         constants: sum of the sizes of all constants in the formula.
         scale: product of all divisors in it.
@@ -89,12 +89,12 @@ class Places:
 
     @property
     def swapped(self) -> Places:
-        """Return the value with i and j in each other's place."""
+        """Return the formula with i and j exchanged."""
         return dataclasses.replace(self, formula=lambda i, j: self.formula(j, i))
 
     @property
     def far(self) -> int:
-        """Return a distance from which on the formula is one piece: all its constants are smaller."""
+        """Return a distance that is larger than all constants in the formula."""
         return (self.constants + 1) * self.scale + self.period
 
     def table(self, queries: int, first: int, count: int) -> np.ndarray | None:
@@ -107,7 +107,7 @@ class Places:
 
     @property
     def bounds(self) -> Bounds | None:
-        """Return where the value stops changing; None if it does not repeat, or too late."""
+        """Return the distances beyond which the value is constant; None for a formula with drift or a long period."""
         far = self.far + 2 * self.period
         if self.drift or self.period * (2 * far + 1) > LARGEST:
             return None
@@ -128,7 +128,7 @@ def operation_of(equation: JaxprEqn) -> str:
 
 
 def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places | None:
-    """Return the formula of the result of an operation on each element; None if the result has none.
+    """Return the formula of the result of an elementwise operation, or None.
 
     ``operands`` have a `Places` as their attribute ``places``, or are numbers.
     """
@@ -230,7 +230,7 @@ def _term(value: Any) -> Places | None:
 
 
 def with_places(equation: JaxprEqn, operands: Sequence[Any], results: list[Any]) -> list[Any]:
-    """Return the results of an equation on chunks, of which integers that count frames know their formula."""
+    """Attach formulas to results that follow from the numbers of the frames."""
     if not any(map(_has_places, operands)) or len(results) != 1 or not isinstance(results[0], Chunk):
         return results
     if not all(size == 1 or is_symbolic(size) for size in out_shape(equation)):

@@ -1,12 +1,12 @@
 """Values with time on two axes: one element for each pair of frames, such as the scores of an attention.
 
-A `Pairs` is an expression. Nothing is computed until one of the two axes is reduced: the frames along that axis are the
-keys, the others are the queries. A mask of positions must then bound the distance from a query to its keys, or the
-keys outside of the bounds must leave the result as it is: minus infinity in a maximum, 0 in a sum. The expression is
-evaluated for the queries of the step and the keys within the bounds, so one history of keys is kept.
+A `Pairs` is an expression. The expression is computed when a reduction removes one time axis. The frames along this axis
+are the keys, and the frames along the other axis are the queries. A mask of positions must bound the distance between a
+query and a key: outside of the bounds, an element must not change the result, as minus infinity in a maximum or 0 in a
+sum. A step evaluates the expression for its queries and for the keys within the bounds, and keeps one history of keys.
 
-Example: with ``where(abs(i - j) <= 2, scores, -inf)``, a step of one frame evaluates five keys; the query waits for two
-frames.
+Example: with ``where(abs(i - j) <= 2, scores, -inf)``, a step of one frame evaluates five keys, and
+the query waits for two frames.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _HINT = "bound how far each frame sees with a mask of positions (frame i sees fr
 
 @dataclass(frozen=True)
 class Grid:
-    """The pairs of a step: its queries, and for each of them the keys from `first` to `last`.
+    """The pairs of a step: all queries of the step, and the keys at distances `first` to `last` from each query.
 
     Attributes:
         run: the pass.
         query: the side of the queries, 0 or 1.
-        delay: that of the queries.
+        delay: the delay of the queries.
         first, last: distances from a query to its keys.
         count: the number of queries.
     """
@@ -91,7 +91,7 @@ class Grid:
 
 
 def iota(run: Pass, equation: JaxprEqn) -> Pairs:
-    """Count frames along one of the two axes, or count along another axis."""
+    """Count frames along a time axis, or count along another axis."""
     shape, dimension = equation.params["shape"], equation.params["dimension"]
     axes, timeline = _two_axes(run, shape)
     if dimension not in axes:
@@ -116,7 +116,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Pairs:
 
 
 def _broadcast(run: Pass, equation: JaxprEqn, x: Any, dimensions: Sequence[int] | None = None) -> Pairs:
-    """Return a value in the shape of the result, with its axes there."""
+    """Broadcast a value to the shape of the result."""
     shape = out_shape(equation)
     dimensions = tuple(range(len(shape))) if dimensions is None else dimensions
     axes, timeline = _two_axes(run, shape)
@@ -132,7 +132,7 @@ def _broadcast(run: Pass, equation: JaxprEqn, x: Any, dimensions: Sequence[int] 
 
 
 def _constant(x: Any) -> Outside:
-    """Return the one number that a known array holds."""
+    """Return the number in a static array, or None if the elements differ."""
     if is_static(x) and not is_length(x) and np.size(x) and np.all(np.asarray(x) == np.asarray(x).flat[0]):
         return np.asarray(x).flat[0].item()
     return None
@@ -217,7 +217,7 @@ def _leaves(pairs: Iterable[Pairs]) -> tuple[tuple[Chunk, int], ...]:
 
 
 def _of_places(run: Pass, like: Pairs, places: Places, dtype: Any, rank: int, grid: Grid) -> Any:
-    """Return the elements of a formula that repeats, from a table of its phases; None if the table is too large."""
+    """Read elements from a table with a row per phase of the formula, or return None if the table is too large."""
     keys = grid.size(1 - grid.query)
     table = (places.swapped if grid.query else places).table(grid.count, grid.first, keys)
     if table is None:
@@ -234,7 +234,7 @@ def _of_places(run: Pass, like: Pairs, places: Places, dtype: Any, rank: int, gr
 
 
 def _outside(equation: JaxprEqn, values: Sequence[Outside]) -> Outside:
-    """Return what an operation makes of elements outside of the bounds."""
+    """Apply an operation to the constants outside of the bounds."""
     name = equation.primitive.name
     if name == "select_n" and isinstance(values[0], (bool, int)):
         return values[1 + int(values[0])]
@@ -333,7 +333,7 @@ def _where_keys_exist(grid: Grid, x: Pairs, array: Any, value: Any) -> Any:
 
 
 def _grid(run: Pass, x: Pairs, key: int, kind: str) -> tuple[Grid, float | None]:
-    """Return the pairs that a reduction over one side reads, and the level of a finite mask."""
+    """Return the pairs that a reduction reads, and the level of a finite mask."""
     neutral = {"sum": 0, "prod": 1, "min": math.inf, "or": False, "and": True}.get(kind)
     earlier, later = (x.below, x.above) if key == 1 else (x.above, x.below)
     levels, seen = [], []
@@ -407,7 +407,7 @@ def _product(run: Pass, equation: JaxprEqn, left: Chunk, right: Chunk) -> Pairs:
 
 
 def _times_constant(run: Pass, equation: JaxprEqn, x: Pairs, place: int, left: Any, right: Any) -> Pairs:
-    """Return a product over other axes than time, such as one that mixes the heads."""
+    """Multiply over other axes than time, for example to mix attention heads."""
     axes, _ = _two_axes(run, out_shape(equation))
     _, batch = (each[place] for each in equation.params["dimension_numbers"])
     if any(axis in batch for axis in x.axes):
