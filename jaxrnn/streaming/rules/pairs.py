@@ -1,9 +1,10 @@
 """Values with time on two axes: one element for each pair of frames, such as the scores of an attention.
 
-A `Pairs` is an expression. The expression is computed when a reduction removes one time axis. The frames along this axis
-are the keys, and the frames along the other axis are the queries. A mask of positions must bound the distance between a
-query and a key: outside of the bounds, an element must not change the result, as minus infinity in a maximum or 0 in a
-sum. A step evaluates the expression for its queries and for the keys within the bounds, and keeps one history of keys.
+A `Pairs` is an expression. The expression is computed when a reduction removes one time axis. The frames along this
+axis are the keys, and the frames along the other axis are the queries. A mask of positions must bound the distance
+between a query and a key: outside of the bounds, an element must not change the result, as minus infinity in a maximum
+or 0 in a sum. A step evaluates the expression for its queries and for the keys within the bounds, and keeps one history
+of keys.
 
 Example: with ``where(abs(i - j) <= 2, scores, -inf)``, a step of one frame evaluates five keys, and
 the query waits for two frames.
