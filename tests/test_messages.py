@@ -23,6 +23,7 @@ from jax import lax
 from onnx import TensorProto, helper
 from plain_graphs import RELU, model, node
 from small_models import make_model
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import Limits, demo, evaluation, profiling, verification
@@ -96,10 +97,11 @@ def test_a_missing_package_says_what_installs_it():
         assert str(raised.value).startswith(words)
 
 
-def test_commands_that_read_settings_name_a_missing_package(tmp_path):
+@pytest.mark.parametrize("package", of_tiers(["pydantic", "omegaconf"], ["omegaconf"]))
+def test_commands_that_read_settings_name_a_missing_package(tmp_path, package):
     (tmp_path / "a.yaml").write_text("model: a.onnx\n")
     script = (
-        "import sys; sys.modules['omegaconf'] = None\n"
+        f"import sys; sys.modules[{package!r}] = None\n"
         "from jaxrnn.cli import main\n"
         "for command in ('finetune', 'evaluate'):\n"
         "    main([command, 'a.yaml'], standalone_mode=False)\n"
@@ -109,7 +111,7 @@ def test_commands_that_read_settings_name_a_missing_package(tmp_path):
         [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False, cwd=tmp_path
     )
     install = "pip install 'jaxrnn[train]' or pip install 'jaxrnn[evaluate]'"
-    line = f"error: omegaconf is needed for files of settings: {install}"
+    line = f"error: {package} is needed for files of settings: {install}"
     assert run.stderr.splitlines() == [line] * 2
 
 
