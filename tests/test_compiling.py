@@ -93,6 +93,8 @@ FUNCTIONS = {
     "convert_element_type": lambda x, y: (whole(x), x.astype(jnp.bfloat16), x.astype(jnp.float16)),
     "reduce_precision": lambda x, y: lax.reduce_precision(x, 5, 7),
     "integer_pow": lambda x, y: [lax.integer_pow(x, power) for power in (-2, -1, 2, 3, 5)],
+    "le_to": lambda x, y: jnp.searchsorted(jnp.asarray([-1, 0, 1], x.dtype), x),
+    "lt_to": lambda x, y: jnp.digitize(x, jnp.asarray([-1, 0, 1], x.dtype)),
     "mulhi": lambda x, y: lax.mulhi(whole(x) << 20, whole(y) << 20),
     "polygamma": lambda x, y: lax.polygamma(jnp.full_like(x, 2), positive(x)),
     "regularized_incomplete_beta": lambda x, y: lax.betainc(positive(x), positive(y), jax.nn.sigmoid(x)),

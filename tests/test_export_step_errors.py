@@ -207,5 +207,5 @@ DAMAGED = {
 @pytest.mark.parametrize("change", DAMAGED.values(), ids=DAMAGED)
 def test_metadata_that_are_damaged_or_of_another_graph(exported, change):
     assert jaxrnn.load(exported).step_file is not None
-    with pytest.raises(jaxrnn.ModelError, match=r"the metadata 'jaxrnn'.*export the file again, or delete that key"):
+    with pytest.raises(jaxrnn.ModelError, match=r"the metadata 'jaxrnn'.*export the file again, or delete the key"):
         jaxrnn.load(put(exported, change))

@@ -355,7 +355,7 @@ def _grid(run: Pass, x: Pairs, key: int, kind: str) -> tuple[Grid, float | None]
 
 def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str]) -> None:
     why = f"each frame depends on all {' and '.join(seen)} frames"
-    if x.unclear is not None:
+    if x.unclear is not None and len(seen) == 2:
         why += f", as {x.unclear} does not compare the numbers of two frames"
     run.refuse(why, _HINT)
 
