@@ -98,3 +98,18 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from browsers import started
 
     yield from started(tmp_path_factory.mktemp("profile"))
+
+
+@pytest.fixture
+def wrong_compiled_files(monkeypatch):
+    """Let every compiled file come back with other parameters than were written."""
+    import jaxrnn.runtime.compiled
+
+    load = jaxrnn.runtime.compiled.load_compiled
+
+    def load_wrongly(path, **how):
+        compiled = load(path, **how)
+        compiled.params = tuple(1.01 * array for array in compiled.params)
+        return compiled
+
+    monkeypatch.setattr(jaxrnn.runtime.compiled, "load_compiled", load_wrongly)

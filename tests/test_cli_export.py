@@ -300,15 +300,7 @@ def test_text_for_people(models, tmp_path):
     assert "not verified" in elsewhere
 
 
-def test_nothing_that_differs_is_written(models, tmp_path, monkeypatch):
-    load = jaxrnn.runtime.compiled.load_compiled
-
-    def load_wrongly(path, **how):
-        compiled = load(path, **how)
-        compiled.params = tuple(1.01 * array for array in compiled.params)
-        return compiled
-
-    monkeypatch.setattr(jaxrnn.runtime.compiled, "load_compiled", load_wrongly)
+def test_nothing_that_differs_is_written(models, tmp_path, wrong_compiled_files):
     arguments = ("compile", models / "wave_net.onnx", "-o", tmp_path / "w.jaxrnn", "--symbol", "S")
     said = call_json(*arguments, status=MISMATCH)
     assert "nothing was written: a step or the flush of the compiled file differs" in said["error"]

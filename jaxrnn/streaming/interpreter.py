@@ -30,7 +30,7 @@ from jaxrnn.jaxprs.primitives import is_platform_index
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.dimensions import has_symbols, is_symbolic, out_shape, own_sizes, symbolic_axes
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import operation_of, with_places
+from jaxrnn.streaming.places import COMPARISONS, operation_of, with_places
 from jaxrnn.streaming.reach import Spans
 from jaxrnn.streaming.timeline import Clock
 from jaxrnn.streaming.values import (
@@ -327,12 +327,7 @@ _ON_LENGTHS: dict[str, Any] = {
     "neg": operator.neg,
     "max": np.maximum,
     "min": np.minimum,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "eq": operator.eq,
-    "ne": operator.ne,
+    **COMPARISONS,
 }
 
 

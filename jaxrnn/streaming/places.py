@@ -28,7 +28,7 @@ from jaxrnn.streaming.values import Chunk, is_length, is_static
 #: The longest distance, and the largest table, that are looked at.
 LARGEST = 1 << 22
 
-_COMPARISONS = {
+COMPARISONS = {
     "lt": operator.lt,
     "le": operator.le,
     "gt": operator.gt,
@@ -164,8 +164,8 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
         return made(_EXTREMES[name], known[0].drift)
     if name == "clamp" and not any(drifts):
         return made(lambda low, x, high: np.clip(x, low, high))
-    if name in _COMPARISONS and len(drifts) == 1:
-        return made(_COMPARISONS[name])
+    if name in COMPARISONS and len(drifts) == 1:
+        return made(COMPARISONS[name])
     if any(drifts) and name not in ("mul", *DIVISIONS):
         return None
     if name in _LOGIC and all(each == np.bool_ for each in map(type_of, equation.invars)):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
 from jaxrnn.streaming.dimensions import constant_value, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import Places
+from jaxrnn.streaming.places import COMPARISONS, Places
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.timeline import LARGEST, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, Deferred, FinalValue, along, is_length, is_static, reach_of
@@ -197,8 +196,7 @@ def _constant_length(equation: JaxprEqn, value: Any) -> Any:
     return value if number is None else np.full(np.shape(value), number, type_of(equation.outvars[0]))
 
 
-_ORDER = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
-_COMPARISONS = {**_ORDER, "eq": operator.eq, "ne": operator.ne}
+_ORDER = {name: COMPARISONS[name] for name in ("lt", "le", "gt", "ge")}
 
 
 def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
@@ -231,7 +229,7 @@ def against_the_length(run: Pass, name: str, operands: Sequence[Any]) -> Chunk |
 
     The result is the same for all frames except some of the last, so each frame waits until its result is certain.
     """
-    compare = _COMPARISONS.get(name)
+    compare = COMPARISONS.get(name)
     places = [place for place, value in enumerate(operands) if isinstance(value, Chunk) and value.affine is not None]
     if compare is None or len(places) != 1 or not is_length(operands[1 - places[0]]):
         return None

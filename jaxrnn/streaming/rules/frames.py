@@ -9,7 +9,7 @@ from typing import Any
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.streaming.dimensions import in_shape, out_shape
+from jaxrnn.streaming.dimensions import in_shape
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
@@ -18,9 +18,10 @@ from jaxrnn.streaming.values import Chunk
 
 #: The number of trailing axes that an operation of linear algebra works on; all axes before them are batch axes.
 _CORE_AXES = {
-    **dict.fromkeys(("cholesky", "cholesky_update", "eig", "eigh", "geqrf", "hessenberg", "householder_product"), 2),
-    **dict.fromkeys(("lu", "qr", "schur", "svd", "symmetric_product", "triangular_solve", "tridiagonal"), 2),
-    **dict.fromkeys(("lu_pivots_to_permutation", "random_unwrap"), 1),
+    **dict.fromkeys(
+        ("cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd", "triangular_solve"), 2
+    ),
+    "lu_pivots_to_permutation": 1,
 }
 
 
@@ -32,9 +33,9 @@ def per_frame(
     Args:
         run: the pass.
         equation: the equation, in which time is a batch axis.
-        operands: its operands.
-        axes: the batch axis of each operand; None for operands without it.
-        out: the axis of time in each result.
+        operands: the operands of the equation.
+        axes: the time axis of each operand; None for an operand without time.
+        out: the time axis of each result.
     """
     refuse_final_values(run, operands)
     for value, axis in zip(operands, axes, strict=True):
@@ -108,9 +109,7 @@ def scatter(run: Pass, equation: JaxprEqn, x: Any, indices: Any, updates: Any) -
 
 
 def bitcast(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
-    """Read the bits of each element as another type; the last axis holds the parts of an element."""
-    if x.axis == len(in_shape(equation)) - 1 != len(out_shape(equation)) - 1 and len(out_shape(equation)) <= x.axis:
-        run.refuse("it joins the bits of several frames", "join the bits of one frame")
+    """Read the bits of each element as another type; the axis of the parts of an element is never time."""
     return run.frame_by_frame(equation, x)
 
 
