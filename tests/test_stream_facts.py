@@ -75,6 +75,18 @@ def test_architectures_are_exact(name):
     check_values(case.function, (20, WIDTH), lengths=lengths, chunkings=((1,), (3, 1)), **case.options)
 
 
+@pytest.mark.parametrize("mode", ["edge", "symmetric"])
+def test_repeated_frames_of_a_pad(mode):
+    """The repeated frames are known before the first input frame."""
+
+    def function(x):
+        padded = jnp.pad(x, ((2, 2), (0, 0)), constant_values=0.5)
+        return convolution(jnp.pad(padded, ((2, 0), (0, 0)), mode=mode), 50, 3, (0, 0))
+
+    streamed = check_values(function, (20, CHANNELS), lengths=(1, 2, 9), chunkings=((1,), (3, 1)))
+    check_facts(function, streamed, (20, CHANNELS), total=20, larger=False)
+
+
 @st.composite
 def edged(draw):
     """A convolution behind repeated or mirrored frames, or a part of a network that mixes time with other axes."""
@@ -108,6 +120,6 @@ def check_network(layers):
     """Hold the facts of layers, one after the other, against what is measured."""
     function = functools.partial(chain, layers)
     streamed = jaxrnn.stream(function, jax.ShapeDtypeStruct((20, CHANNELS), np.float32), axes=0)
-    total = max(30, 10 * streamed.smallest_pulse)
+    total = max(30, 10 * streamed.smallest_pulse, 2 * (streamed.receptive_field or 0))
     total -= total % streamed.smallest_pulse
     check_facts(function, streamed, (total, CHANNELS), total=total, larger=False)

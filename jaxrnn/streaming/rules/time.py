@@ -240,7 +240,8 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     array, late = x.array, x.late
     where = jnp.asarray(run.indices(x.timeline, x.delay))
     if earliest_delay(run, first, timeline) > x.delay - low:
-        late = Late(fixed, max(value.since for value in first if isinstance(value, FinalValue) and value.since))
+        since = [value.since for value in first if isinstance(value, FinalValue)]
+        late = Late(fixed, max(units for units in since if units is not None))
     elif fixed is not None and (isinstance(run.count, int) or x.delay > 0):
         taken = jnp.take(fixed, jnp.clip(where + low, 0, low - 1), axis)
         array = jnp.where(along(where < 0, axis, array.ndim), taken, array)
