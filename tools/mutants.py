@@ -60,6 +60,7 @@ STATE = _mutants(
 )
 
 TOTALS = "streaming/totals.py"
+PASSES, TIMELINE = "streaming/passes.py", "streaming/timeline.py"
 WINDOWS, RECURRENCE, TIME = (f"streaming/rules/{name}.py" for name in ("windows", "recurrence", "time"))
 STREAMS = _mutants(
     "test_stream.py test_stream_lengths.py test_stream_totals.py test_stream_odd_input.py test_stream_random.py",
@@ -77,6 +78,35 @@ STREAMS = _mutants(
         "dtype if dtype.itemsize < 4",
     ),
     ("masks by the length", "streaming/rules/elementwise.py", "timeline.certain + wait)", "timeline.certain)"),
+)
+
+LIVES = _mutants(
+    "test_stream_lives.py",
+    ("counts overflow", "streaming/plan.py", "new[UNITS] -= done *", "new[UNITS] -= 0 * done *"),
+    ("lost laps", "streaming/plan.py", "(laps + done).astype", "laps.astype"),
+    ("laps of any length", TIMELINE, "return half // period * period", "return half - 1"),
+    ("slow positions", TIMELINE, "self.fastest = max(self.fastest, math.ceil(abs(growth)))", "pass"),
+    ("one frame of a lap", PASSES, "self.facts.laps.length * growth)", "self.facts.laps.length)"),
+    ("laps of 64 bits", PASSES, "(positions - lost * np.asarray(lap, positions.dtype)).astype", "positions.astype"),
+    ("buffered positions", PASSES, "if chunk.affine is not None and not self.stateless:", "if False:"),
+)
+FACTS = _mutants(
+    "test_stream_facts.py",
+    ("late from the start", TIME, "if units is not None))", "if units))"),
+    ("repeated frames wait", WINDOWS, "if x.late is not None:\n        # Window 0", "if False:\n        # Window 0"),
+    (
+        "late frames of windows",
+        PASSES,
+        "frames = self.with_late(frames, place, chunk,",
+        "frames = (lambda f, *_: f)(frames, place, chunk,",
+    ),
+    (
+        "all late frames at once",
+        PASSES,
+        "(where >= 0) & (where < count)), place",
+        "(where >= 0) & (where <= count)), place",
+    ),
+    ("fields of strides", "streaming/reach.py", "[::stride][:count])", "[:count])"),
 )
 
 BODIES = "cells/bodies.py"
@@ -127,7 +157,7 @@ MOVES = _mutants(
     ("scatters from outside", MOVED, "self.inside &= (start >= 0) &", "self.inside &="),
 )
 
-MUTANTS = [*STATE, *STREAMS, *CELLS, *RECOGNITION, *LOWERING, *MOVES]
+MUTANTS = [*STATE, *STREAMS, *LIVES, *FACTS, *CELLS, *RECOGNITION, *LOWERING, *MOVES]
 
 
 def verdict(mutant: Mutant, copy: Path) -> str:

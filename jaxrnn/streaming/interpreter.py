@@ -128,7 +128,12 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
             "jaxrnn.streaming.register",
         )
     final = any(isinstance(value, FinalValue) or is_length(value) for value in operands)
-    results = run.bind(equation, [run.unstreamed(value) for value in operands])
+    arrays = [run.unstreamed(value) for value in operands]
+    if name == "convert_element_type" and is_length(operands[0]):
+        growth = np.array([run.clock.pace(item)[1] for item in operands[0].flat], object).reshape(operands[0].shape)
+        results = [run.cast_positions(arrays[0], growth, equation.params["new_dtype"])]
+    else:
+        results = run.bind(equation, arrays)
     return [FinalValue(result, known_since(operands), reach_of(operands)) for result in results] if final else results
 
 

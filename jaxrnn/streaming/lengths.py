@@ -52,9 +52,9 @@ class Lengths:
 
     def __init__(self, constraints: Iterable[str]):
         self.constraints = _checked(constraints)
-        self._period = math.lcm(*map(_period_of, self.constraints))
-        self._far = self._period * max((magnitude_of(each) for each in self.constraints), default=1)
-        fitting = np.flatnonzero(self.allow(np.arange(min(LARGEST, max(_MANY, self._far + self._period)))))
+        self.period = math.lcm(*map(_period_of, self.constraints))
+        self._far = self.period * max((magnitude_of(each) for each in self.constraints), default=1)
+        fitting = np.flatnonzero(self.allow(np.arange(min(LARGEST, max(_MANY, self._far + self.period)))))
         if not fitting.size:
             raise StreamError(f"no length satisfies {self}")
         if self.constraints and fitting[-1] in (1, fitting[0]):
@@ -80,7 +80,7 @@ class Lengths:
 
     def settled(self, unit: int) -> int | None:
         """Return the units after which the constraints depend on the place in a unit only, or None."""
-        period, far = math.lcm(self._period, unit), -(-self._far // unit)
+        period, far = math.lcm(self.period, unit), -(-self._far // unit)
         if far * unit + period > LARGEST:
             return None
         rows = self.allow(np.arange(far * unit + period)).reshape(-1, unit)

@@ -37,7 +37,7 @@ from jaxrnn.streaming.diagnostics import (
     scope_of,
 )
 from jaxrnn.streaming.dimensions import value_of
-from jaxrnn.streaming.timeline import Clock, Timeline
+from jaxrnn.streaming.timeline import Clock, Laps, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Reach, along, is_length, split_outer
 
 
@@ -68,7 +68,9 @@ class Facts:
 
     warm_up: int = 0  # units that must run before the first input, because some values have frames that early
     horizon: int = 0  # units after which no result depends on the number of frames
-    counts: bool = False  # True if some value needs the exact number of units
+    counts: bool = False  # True if some value needs the number of units
+    laps: Laps = field(default_factory=Laps)  # how the number of units goes on in 32 bits
+    counts_laps: bool = False  # True if some value needs the number of laps
     #: timeline and delay of each value that the flush must complete
     sinks: list[tuple[Timeline, int]] = field(default_factory=list)
     kinds: dict[str, str] = field(default_factory=dict)  # the kind of each state entry, such as "delay" or "carry"
@@ -94,7 +96,8 @@ class Pass:
         state: state entries before this pass; None in the first pass, which creates the entries.
         facts: facts that the passes find.
         placeholder: values in frames that do not exist.
-        before: the exact number of units before this pass, if some value needs the number.
+        before: the number of units before this pass, if some value needs the number.
+        laps: the number of laps before this pass, if some value needs the number.
         local: True to reduce over the frames of this chunk only, without state. Derivative rules need this.
         stateless: True to raise `KeepsStateError` for an equation that keeps state.
         prefix: prefix of the names of state entries.
@@ -111,6 +114,7 @@ class Pass:
     facts: Facts
     placeholder: Placeholder
     before: Any = None
+    laps: Any = None
     local: bool = False
     stateless: bool = False
     prefix: str = ""
@@ -127,16 +131,37 @@ class Pass:
 
     @property
     def total(self) -> Any:
-        """The exact number of input frames up to the end of this pass."""
+        """The number of input frames up to the end of this pass; see `units_before`."""
         before = self.units_before
         here = self.units * self.clock.unit if self.existing is None else self.existing
         return before * np.asarray(self.clock.unit, before.dtype) + jnp.asarray(here, before.dtype)
 
     @property
     def units_before(self) -> Any:
-        """The exact number of units before this pass; unlike `count`, this number never stops growing."""
+        """The number of units before this pass; unlike `count`, it never stops growing, but 32 bits count in `Laps`."""
         self.facts.counts = True
         return jnp.zeros((), jax.dtypes.canonicalize_dtype(np.int64)) if self.before is None else self.before
+
+    def cast_positions(self, positions: Any, growth: Any, dtype: Any) -> Any:
+        """Cast positions or lengths, which grow by `growth` in a unit, to a dtype.
+
+        Signed integers of 32 bits count in laps. In other dtypes, the laps that were lost are added again.
+        """
+        here, there = (np.dtype(each) == np.int32 for each in (positions.dtype, dtype))
+        if here == there or np.dtype(dtype) == np.bool_:
+            return positions.astype(dtype)
+        lap = np.asarray(self.facts.laps.length * growth).astype(np.int64)
+        if there:  # from 64 bits
+            lost = self.facts.laps.completed(self.units_before).astype(positions.dtype)
+            return (positions - lost * np.asarray(lap, positions.dtype)).astype(dtype)
+        self.facts.counts_laps |= self.units_before.dtype == np.int32
+        if self.before is None:
+            return positions.astype(dtype)
+        lost = self.facts.laps.completed(self.before) if self.laps is None else self.laps
+        # Floats are added in at least 32 bits, and integers modulo the size of their dtype.
+        wide = np.float32 if jnp.issubdtype(dtype, jnp.floating) and np.dtype(dtype).itemsize < 4 else dtype
+        lost = lost.astype(wide) * np.asarray(lap).astype(wide)
+        return (positions.astype(wide) + lost).astype(dtype)
 
     def start(self, timeline: Timeline, delay: int) -> Any:
         """Return the index of the first frame of a chunk: an integer or a traced integer."""
@@ -228,6 +253,9 @@ class Pass:
         if isinstance(value, FinalValue):
             return value.array
         if is_length(value):
+            for item in value.reshape(-1):
+                period, growth = self.clock.pace(item)
+                self.facts.laps.note(period, growth, growth / self.clock.unit)
             dtype = jax.dtypes.canonicalize_dtype(np.int64)
             items = [jnp.asarray(value_of(item, self.total), dtype) for item in value.reshape(-1)]
             return jnp.stack(items).reshape(value.shape)
@@ -367,6 +395,10 @@ class Pass:
         if wait <= 0:
             return chunk
         self.facts.wait_for(chunk.timeline, delay)
+        if chunk.affine is not None and not self.stateless:  # positions need no buffer
+            back, array = chunk.affine[0] * wait, chunk.array
+            array = array - np.asarray(back).astype(array.dtype) if back else array
+            return dataclasses.replace(chunk, array=array, delay=delay, lineage=object())
         key = (chunk.lineage, chunk.delay, delay)
         if key not in self._delayed:
             frames, place = self._with_history(chunk, wait, "delay", None)
@@ -478,6 +510,7 @@ class Pass:
             self.facts,
             self.placeholder,
             before=self.before,
+            laps=self.laps,
             prefix=prefix,
             path=self.path,
             local=local or self.local,

@@ -32,11 +32,11 @@ from jaxrnn.streaming.interpreter import LARGEST, interpret
 from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.passes import Facts, Pass, Placeholder
 from jaxrnn.streaming.reach import Extent, Reach
-from jaxrnn.streaming.timeline import Clock, smallest_period
+from jaxrnn.streaming.timeline import Clock, Laps, smallest_period
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs, is_length
 
-#: Names of the state entries that count units: up to the horizon, and without a limit.
-COUNT, UNITS = "count", "units"
+#: Names of the state entries that count units: up to the horizon, and without a limit; and the laps of the latter.
+COUNT, UNITS, LAPS = "count", "units", "laps"
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,8 @@ class Plan:
         self.clock = _clock_of(jaxpr, multiple, lengths.allow, lengths.most)
         # After this many units, the constraints depend on the place of the end in a unit only.
         settled = lengths.settled(self.clock.unit)
-        self.facts = Facts(horizon=settled or 0, counts=settled is None)
+        laps = Laps(math.lcm(self.clock.unit, lengths.period) // self.clock.unit, self.clock.unit)
+        self.facts = Facts(horizon=settled or 0, counts=settled is None, laps=laps)
         self.outputs: list[Any] = []  # chunks and final values without arrays; None for other outputs
         self.results: list[jax.ShapeDtypeStruct] = []  # of each output, for the smallest pulse
         self.layout = Layout({})  # the state entries, by name
@@ -212,6 +213,8 @@ class Plan:
         counters = {COUNT: np.zeros((), np.int32 if is_plain() else np.float32)}
         if self.facts.counts:
             counters[UNITS] = np.zeros((), jax.dtypes.canonicalize_dtype(np.int64))
+        if self.facts.counts_laps:
+            counters[LAPS] = np.zeros((), counters[COUNT].dtype)
         entries = dict(sorted({**run.new, **counters}.items()))
         self.layout = Layout(entries, joined=not is_plain())
         return list(entries.values())
@@ -225,14 +228,20 @@ class Plan:
         outputs, and the packed state.
         """
         entries = self.layout.unpack(state)
-        own = {name: value for name, value in entries.items() if name not in (COUNT, UNITS)}
+        own = {name: value for name, value in entries.items() if name not in (COUNT, UNITS, LAPS)}
         count, before = self._count(entries), entries.get(UNITS)
-        run = Pass(self.clock, units, count, existing, own, self.facts, self.placeholder, before)
+        laps = None if LAPS not in entries else lax.stop_gradient(entries[LAPS]).astype(jnp.int32)
+        run = Pass(self.clock, units, count, existing, own, self.facts, self.placeholder, before, laps)
         outputs = self._pass(params, arrays, run)
         later = jnp.minimum(count + np.int32(units), np.int32(self.facts.horizon))
         new = {**run.new, COUNT: later.astype(self.layout.places[COUNT].dtype)}
         if before is not None:
             new[UNITS] = before + np.asarray(units, before.dtype)
+            if before.dtype == np.int32:
+                done = self.facts.laps.completed(new[UNITS])
+                new[UNITS] -= done * np.asarray(self.facts.laps.length, done.dtype)
+                if laps is not None:
+                    new[LAPS] = (laps + done).astype(self.layout.places[LAPS].dtype)
         return outputs, self.layout.pack(new)
 
     def _count(self, entries: Mapping[str, Any]) -> Any:

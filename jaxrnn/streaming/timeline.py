@@ -7,11 +7,15 @@ chunk with delay 0 do not exist yet. With a delay of 2, all frames that a step r
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxrnn.errors import StreamError
 from jaxrnn.streaming.dimensions import UndecidedError, magnitude_of, period_of, value_of
@@ -60,6 +64,53 @@ class Timeline:
         return value_of(self.size, total) // self.outer
 
 
+@dataclass
+class Laps:
+    """The rule by which a count of units in 32 bits goes on for ever: before it overflows, it falls back by one lap.
+
+    A lap is a multiple of the periods of all remainders in the function. So remainders of positions, and comparisons
+    with numbers below 2**29, stay right. Floats and unsigned integers of positions add the laps that were lost.
+    Example: at 16 kHz, a count of samples falls back after 37 hours, and from then on every 18 hours.
+
+    Attributes:
+        period: a common multiple of the periods, in units.
+        fastest: the largest growth of a position or a length in one unit.
+    """
+
+    period: int = 1
+    fastest: int = 1
+
+    @property
+    def limit(self) -> int:
+        """The largest count of units, which leaves room for the frames of one more pulse."""
+        return (2**31 - 2**25) // self.fastest
+
+    @property
+    def length(self) -> int:
+        """The number of units in a lap, about half of the limit."""
+        half = self.limit // 2
+        # Divisors that are not known while tracing are probably divisors of these numbers.
+        periods = [math.lcm(self.period, 2**power * 3**2 * 5**2 * 7) for power in (16, 10)] + [self.period]
+        period = next((each for each in periods if each <= half), half)
+        return half // period * period
+
+    def note(self, period: int, growth: Fraction | int, drift: Fraction | int = 1) -> None:
+        """Take part in the rule, with positions that grow by `growth` in a unit and by `drift` in a frame."""
+        self.period = math.lcm(self.period, period)
+        if self.counts(drift):
+            self.fastest = max(self.fastest, math.ceil(abs(growth)))
+
+    @staticmethod
+    def counts(drift: Fraction | int) -> bool:
+        """Return False for products that are meant to overflow, such as hashes of positions."""
+        return abs(drift) <= 2048
+
+    def completed(self, units: Any) -> Any:
+        """Return the number of laps by which a count of units exceeds the limit."""
+        room = np.asarray(self.limit - self.length + 1, units.dtype)
+        return lax.div(jnp.maximum(units - room, np.zeros((), units.dtype)), np.asarray(self.length, units.dtype))
+
+
 class Clock:
     """The timelines of one traced function.
 
@@ -81,6 +132,16 @@ class Clock:
         allowed = allowed if len(allowed) else lengths
         places = np.linspace(0, min(len(allowed) - 1, self.unit), 4).astype(int)
         return sorted({int(length) for length in allowed[places]})
+
+    def pace(self, size: Any) -> tuple[int, Fraction]:
+        """Return the units after which a long dimension repeats, but for its growth, and its growth in a unit."""
+        try:
+            period = math.lcm(period_of(size), self.unit)
+        except UndecidedError:  # a division by the length
+            return 1, Fraction(0)
+        far = -(-magnitude_of(size) // period) * period
+        units = period // self.unit
+        return units, Fraction(value_of(size, far + period) - value_of(size, far), units)
 
     @functools.cache  # noqa: B019 - a clock lives as long as the function that was traced with it
     def _timeline(self, spelling: str, outer: int, size: Any) -> Timeline:

@@ -330,7 +330,9 @@ class OnePass:
     def __init__(self, run: Pass, body: Any, inputs: list[Template]):
         self.run, self.types = run, Types.here()
         self.body, self.inputs = body, inputs  # the function, and templates of the operands
-        self.names = [name for name in ("count", "existing", "before") if isinstance(getattr(run, name), jax.Array)]
+        self.names = [
+            name for name in ("count", "existing", "before", "laps") if isinstance(getattr(run, name), jax.Array)
+        ]
         self.arrays = [getattr(run, name) for name in self.names]
         self.outputs: list[Template] = []  # templates of the results, after the first evaluation
 

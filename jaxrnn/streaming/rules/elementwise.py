@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.errors import StreamError
@@ -71,8 +72,33 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     ranks = {np.ndim(array) for array in arrays} - {0}
     if name in ("select_n", "clamp") and ranks:
         arrays = _same_shape(name, arrays)
-    results = run.bind(equation, arrays)
+    growth = _growth(run, operands[0])
+    if name in ("rem", "div"):
+        _note_divisor(run, operands[1], like.timeline)
+    if name == "convert_element_type" and growth:
+        results = [run.cast_positions(arrays[0], growth, equation.params["new_dtype"])]
+    else:
+        results = run.bind(equation, arrays)
     return [run.make(result, like.axis, like.timeline, like.delay, like.reach, affine) for result in results]
+
+
+def _growth(run: Pass, x: Any) -> Fraction | int:
+    """Return the growth of a chunk of positions in one unit; 0 for other values."""
+    if not isinstance(x, Chunk) or x.delay is None or not is_wide(x.array.dtype):
+        return 0
+    if x.affine is not None:
+        drift: Fraction | int = x.affine[0]
+    else:  # a buffer may hold frames of the lap before
+        drift = x.places.drift if x.places is not None and x.delay == x.timeline.certain else 0
+    run.facts.laps.note(1, drift * x.timeline.per_unit, drift)
+    return drift * x.timeline.per_unit if run.facts.laps.counts(drift) else 0
+
+
+def _note_divisor(run: Pass, divisor: Any, timeline: Timeline) -> None:
+    """Let a lap be a multiple of static divisors, whose remainders repeat."""
+    if is_static(divisor) and not is_length(divisor) and np.issubdtype(np.asarray(divisor).dtype, np.integer):
+        for number in {abs(int(each)) for each in np.unique(divisor)} - {0}:
+            run.facts.laps.note(number // math.gcd(number, timeline.per_unit), 0)
 
 
 def _same_shape(name: str, arrays: list[Any]) -> list[Any]:
@@ -308,22 +334,18 @@ def frame_numbers(run: Pass, size: Any, dtype: Any, axis: int = 0, others: Seque
     timeline, shape = run.clock.timeline(size), list(others)
     delay = timeline.certain
     run.facts.counts = True
-    # Counting in the dtype of the result overflows at the same frame as counting over the whole recording.
-    units = run.count if isinstance(run.count, int) else run.units_before
-    count, per_unit, late = (_wrapped(number, dtype) for number in (units, timeline.per_unit, delay))
-    first = count * per_unit - late
-    frames = first + jnp.arange(run.frames_of(timeline), dtype=dtype)
+    run.facts.laps.note(1, timeline.per_unit)
+    first = jnp.asarray(run.count if isinstance(run.count, int) else run.units_before, run.units_before.dtype)
+    first = first * np.asarray(timeline.per_unit, first.dtype) - np.asarray(delay, first.dtype)
+    frames = run.cast_positions(
+        first + jnp.arange(run.frames_of(timeline), dtype=first.dtype), timeline.per_unit, dtype
+    )
     shape[axis] = run.frames_of(timeline)
     array = jnp.broadcast_to(along(frames, axis, len(shape)), shape)
     affine = (1, np.zeros((1,) * len(shape), np.int64)) if is_wide(dtype) else None
     chunk = run.make(array, axis, timeline, delay, None, affine)
     counts = is_wide(dtype) and math.prod(others) == 1
     return dataclasses.replace(chunk, places=Places.counting()) if counts else chunk
-
-
-def _wrapped(number: Any, dtype: Any) -> Any:
-    """Cast a number with wrap-around."""
-    return number.astype(dtype) if isinstance(number, Array) else jnp.asarray(np.asarray(number).astype(dtype))
 
 
 def dim_as_value(run: Pass, equation: JaxprEqn) -> np.ndarray:
