@@ -218,7 +218,10 @@ def test_files(models, name, pulse):
 
 REFUSED = {
     "no mask": (lambda x: jax.nn.softmax(x @ x.T) @ x, "all earlier and later frames"),
-    "all of the past": (lambda x: attend(x, apart(x) >= 0), "all earlier frames; bound how far"),
+    "all of the past": (
+        lambda x: attend(x, apart(x) >= 0),
+        "all earlier frames, and .*largest key part; bound how far",
+    ),
     "all of the future": (lambda x: attend(x, apart(x) <= 0), "all later frames"),
     "first frames for ever": (lambda x: attend(x, (jnp.arange(x.shape[0]) < 2)[None] | (apart(x) == 0)), "earlier"),
     "a mask of data": (
@@ -228,7 +231,7 @@ REFUSED = {
     "a product of two": (lambda x: (x @ x.T) @ (x @ x.T) @ x, "two matrices of pairs"),
     "all pairs": (lambda x: x * jnp.sum(x @ x.T), "reduces all pairs"),
     "different rates": (lambda x: jax.nn.softmax(x @ x[::2].T) @ x[::2], "two axes of different lengths"),
-    "a running sum": (lambda x: jnp.cumsum(x @ x.T, 1) @ x, "'cumsum'.*time on two axes"),
+    "a running sum": (lambda x: jnp.cumsum(x @ x.T, 1) @ x, "'cumsum'.*running sum over pairs"),
     "a score too low": (lambda x: attend(x, apart(x) >= 0, fill=-5.0), "all earlier and later frames"),
 }
 

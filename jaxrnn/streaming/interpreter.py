@@ -93,7 +93,7 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     if any(isinstance(value, Pairs) for value in operands) or any(len(symbolic_axes(shape)) > 1 for shape in shapes):
         rule = PAIR_RULES.get(operation_of(equation))
         if rule is not None and (result := rule(run, equation, *operands)) is not None:
-            return [result]
+            return [result.made_by(equation, operands) if isinstance(result, Pairs) and not result.shape else result]
         if name not in AROUND_PAIRS:
             run.refuse(
                 "its operand or result has time on two axes, one element for each pair of frames",

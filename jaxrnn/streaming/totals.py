@@ -156,6 +156,11 @@ class Total:
         self._names = [name for name, _ in entries]
         self._before = Wide(*(value for _, value in entries))
 
+    @property
+    def before(self) -> Any:
+        """The total before the chunk."""
+        return self._before.high.astype(self._dtype)
+
     def after_each(self, x: Any, axis: int, cumulate: Callable[[Any], Any]) -> Any:
         """Return the total after each frame of a chunk; `cumulate` computes running totals of an array."""
         x = x.astype(self._carried)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -141,6 +141,8 @@ class Pairs:
         high, above: above the distance `high`, elements are `above`.
         places: the formula of the elements; None if they do not follow from the numbers of the frames.
         unclear: the first comparison that no formula describes.
+        shape, dtype: the shape over all of time, and the type of the elements.
+        origin: the equation that made the value, and the operands; None and the operand of a broadcast.
     """
 
     compute: Callable[[Any], Any]
@@ -153,7 +155,17 @@ class Pairs:
     above: Outside = None
     places: Any = None
     unclear: str | None = None
+    shape: tuple[Any, ...] = ()
+    dtype: Any = None
+    origin: tuple[Any, Sequence[Any]] = (None, ())
     _kept: dict[Any, Any] = field(default_factory=dict)
+
+    def made_by(self, equation: Any, operands: Sequence[Any]) -> Pairs:
+        """Return the value with the equation that made it."""
+        (result,) = equation.outvars
+        return dataclasses.replace(
+            self, shape=tuple(result.aval.shape), dtype=result.aval.dtype, origin=(equation, operands)
+        )
 
     def on(self, grid: Any) -> Any:
         """Return the elements for the pairs of a step."""
@@ -165,11 +177,12 @@ class Pairs:
         """Return the same elements in another layout."""
         first, second = axes
         if first < second:
-            return dataclasses.replace(self, compute=compute, axes=(first, second), _kept={})
+            return dataclasses.replace(self, compute=compute, axes=(first, second), shape=(), _kept={})
         return dataclasses.replace(
             self,
             compute=lambda grid: compute(grid.mirrored),
             axes=(second, first),
+            shape=(),
             leaves=tuple((chunk, 1 - side) for chunk, side in self.leaves),
             low=-self.high,
             high=-self.low,

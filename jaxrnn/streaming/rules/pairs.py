@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -27,10 +28,12 @@ from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import out_shape, symbolic_axes
+from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import DIVISIONS, Places, operation_of, places_of
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import frame_numbers
+from jaxrnn.streaming.rules.parallel import InseparableError, recurrent_sum, running_extreme
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.totals import identity_of
@@ -129,6 +132,7 @@ def _broadcast(run: Pass, equation: JaxprEqn, x: Any, dimensions: Sequence[int] 
     return Pairs(
         lambda grid: lax.broadcast_in_dim(array, _sized(shape, axes, grid), dimensions),
         axes, timeline, below=_constant(x), above=_constant(x), places=places_of("copy", equation, [x]),
+        shape=shape, dtype=array.dtype, origin=(None, (array, None, dimensions)),
     )  # fmt: skip
 
 
@@ -169,6 +173,7 @@ def _along(run: Pass, chunk: Chunk, shape: Sequence[Any], dimensions: Sequence[i
     return Pairs(
         lambda grid: lax.broadcast_in_dim(grid.frames(leaf, side), _sized(shape, axes, grid), tuple(dimensions)),
         axes, timeline, ((leaf, side),), places=chunk.places and (chunk.places.swapped if side else chunk.places),
+        shape=tuple(shape), dtype=leaf.array.dtype, origin=(None, (leaf, side, tuple(dimensions))),
     )  # fmt: skip
 
 
@@ -184,7 +189,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
         return run.bind(equation, [_full(x, shape, grid) for x, shape in pairs_of_operands])[0]
 
     places = places_of(operation_of(equation), equation, operands)
-    result = Pairs(compute, like.axes, like.timeline, _leaves(pairs), places=places)
+    result = Pairs(compute, like.axes, like.timeline, _leaves(pairs), places=places).made_by(equation, operands)
     if places is not None and (bounds := places.bounds) is not None:
         below, above = (None if value is None else value.item() for value in (bounds.below, bounds.above))
 
@@ -313,17 +318,35 @@ def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
     left = [axis - sum(d < axis for d in axes) for axis in x.axes]
     if not sides:
         moved = x.moved(lambda grid: run.bind(equation, [_full(x, shape, grid)])[0], left)
-        return dataclasses.replace(moved, below=None, above=None, places=None)
+        below, above = (value if kind != "sum" or value == 0 else None for value in (moved.below, moved.above))
+        return dataclasses.replace(moved, below=below, above=above, places=None)
     (key,) = sides
-    grid, level = _grid(run, x, key, kind)
+    grid, level, older = _grid(run, x, key, kind)
     array = _full(x, shape, grid)
     array = _where_keys_exist(grid, x, array, identity_of(kind, array.dtype))
     (result,) = run.bind(equation, [array])
+    if older:
+        kept = [axis for axis in range(len(shape)) if axis not in axes]
+        summed = lambda weights: run.bind(equation, [weights])[0]  # noqa: E731
+        result = _with_older(run, x, grid, kind, result, summed, kept)
     if level is not None:  # a finite mask means minus infinity only if some score is far above it
         result = jnp.where(result > level / 2, result, jnp.nan)
-    made = run.make(result, left[1 - key], x.timeline, grid.delay, _reach(x.leaves, x.timeline, grid))
+    made = run.make(result, left[1 - key], x.timeline, grid.delay, _reach(x.leaves, x.timeline, grid, older))
     # A query that does not exist may see no key. A softmax then has the derivative NaN.
     return run.harmless(made)
+
+
+def _with_older(
+    run: Pass, x: Pairs, grid: Grid, kind: str, result: Any, summed: Callable[[Any], Any], layout: Sequence[int]
+) -> Any:
+    """Add the keys before the pulse to the reduction of the keys inside the pulse."""
+    try:
+        exist = grid.existing(x.timeline)
+        if kind == "sum":
+            return result + recurrent_sum(run, x, grid, exist, summed, layout).astype(result.dtype)
+        return running_extreme(run, kind, x, grid, exist)
+    except InseparableError as error:
+        _refuse_unbounded(run, x, ["earlier"], str(error))
 
 
 def _where_keys_exist(grid: Grid, x: Pairs, array: Any, value: Any) -> Any:
@@ -334,8 +357,8 @@ def _where_keys_exist(grid: Grid, x: Pairs, array: Any, value: Any) -> Any:
     return jnp.where(jnp.reshape(jnp.asarray(exist), shape), array, jnp.asarray(value, array.dtype))
 
 
-def _grid(run: Pass, x: Pairs, key: int, kind: str) -> tuple[Grid, float | None]:
-    """Return the pairs that a reduction reads, and the level of a finite mask."""
+def _grid(run: Pass, x: Pairs, key: int, kind: str) -> tuple[Grid, float | None, bool]:
+    """Return the pairs that a reduction reads, the level of a finite mask, and whether older keys are in the state."""
     neutral = {"sum": 0, "prod": 1, "min": math.inf, "or": False, "and": True}.get(kind)
     earlier, later = (x.below, x.above) if key == 1 else (x.above, x.below)
     levels, seen = [], []
@@ -344,29 +367,36 @@ def _grid(run: Pass, x: Pairs, key: int, kind: str) -> tuple[Grid, float | None]
         if low is None and (neutral is None or not isinstance(value, (bool, int, float)) or value != neutral):
             seen.append(name)
         levels += [] if low is None or math.isinf(low) else [low]
-    if seen:
+    older = seen == ["earlier"] and kind in ("sum", "max", "min")
+    if seen and not older:
         _refuse_unbounded(run, x, seen)
     first, last = (x.low, x.high) if key == 1 else (-x.high, -x.low)
-    if first > last:
+    if older:
+        first = last
+    elif first > last:
         first = last = 0
     ready = [chunk.delay + (last if side == key else 0) for chunk, side in x.leaves if chunk.delay is not None]
     delay = max([x.timeline.certain, *ready])
-    return Grid(run, 1 - key, delay, first, last, run.frames_of(x.timeline)), max(levels, default=None)
+    return Grid(run, 1 - key, delay, first, last, run.frames_of(x.timeline)), max(levels, default=None), older
 
 
-def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str]) -> None:
+def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str], why_not: str = "") -> NoReturn:
     why = f"each frame depends on all {' and '.join(seen)} frames"
+    if why_not:
+        why += f", and the sum over the frames is not a recurrence, as {why_not}"
     if x.unclear is not None and len(seen) == 2:
         why += f", as {x.unclear} does not compare the numbers of two frames"
     run.refuse(why, _HINT)
 
 
-def _reach(leaves: Iterable[tuple[Chunk, int]], timeline: Timeline, grid: Grid) -> Reach | None:
+def _reach(leaves: Iterable[tuple[Chunk, int]], timeline: Timeline, grid: Grid, older: bool) -> Reach | None:
     length = grid.last - grid.first + 1
-    return union(
-        chunk.reach if side == grid.query else chunk.reach and chunk.reach.under(timeline, length, 1, 1, 1, -grid.first)
-        for chunk, side in leaves
-    )
+
+    def of_keys(reach: Reach) -> Reach:
+        reach = reach.under(timeline, length, 1, 1, 1, -grid.first)
+        return reach.unbounded if older else reach
+
+    return union(chunk.reach if side == grid.query else chunk.reach and of_keys(chunk.reach) for chunk, side in leaves)
 
 
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
@@ -376,6 +406,8 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     pairs = [place for place, (value, *_) in enumerate(operands) if isinstance(value, Pairs)]
     if not pairs:
         return _product(run, equation, left, right)
+    if len(pairs) == 2 and not left_summed and {*left.axes} <= {*left_batch} and {*right.axes} <= {*right_batch}:
+        return _elementwise_product(run, equation, left, right)
     if len(pairs) == 2:
         run.refuse("it multiplies two matrices of pairs of frames", _HINT)
     (place,) = pairs
@@ -391,12 +423,51 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     (key,) = sides
     other = _leaf(run, other)
     whole = dataclasses.replace(x, leaves=(*x.leaves, (other, key)))
-    grid, _ = _grid(run, whole, key, "sum")
+    grid, _, older = _grid(run, whole, key, "sum")
     weights = _where_keys_exist(grid, x, _full(x, shape_of(equation.invars[place]), grid), 0)
-    arrays = [weights, grid.frames(other, key)] if place == 0 else [grid.frames(other, key), weights]
-    (result,) = run.bind(equation, arrays)
+    frames = grid.frames(other, key)
+
+    def summed(weights: Any, **changed: Any) -> Any:
+        arrays = [weights, frames.astype(weights.dtype)]
+        return run.bind(equation, arrays if place == 0 else arrays[::-1], **changed)[0]
+
+    result = summed(weights)
+    if older:
+        wide = lambda weights: summed(weights, preferred_element_type=weights.dtype)  # noqa: E731
+        result = _with_older(run, x, grid, "sum", result, wide, _layout(equation, place))
     (axis,) = symbolic_axes(out_shape(equation))
-    return run.make(result, axis, x.timeline, grid.delay, _reach(whole.leaves, x.timeline, grid))
+    return run.make(result, axis, x.timeline, grid.delay, _reach(whole.leaves, x.timeline, grid, older))
+
+
+def _elementwise_product(run: Pass, equation: JaxprEqn, left: Pairs, right: Pairs) -> Pairs:
+    """Multiply pairs of frames, where both time axes are batch axes."""
+    shape = out_shape(equation)
+
+    def product(*operands: Any) -> Any:
+        spread = []
+        for place, operand in enumerate(operands):
+            layout = _layout(equation, place)
+            operand = jnp.transpose(operand, [axis for axis in layout if axis >= 0])
+            kept = [axis for axis, source in enumerate(layout) if source >= 0]
+            spread.append(lax.broadcast_in_dim(operand, shape, kept))
+        return lax.mul(*spread)
+
+    structs = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
+    return interpret(run, jax.make_jaxpr(product)(*structs), [left, right])[0]
+
+
+def _layout(equation: JaxprEqn, place: int) -> list[int]:
+    """Return the axis of one operand for each axis of a product, or -1."""
+    summed, batch = equation.params["dimension_numbers"]
+    free = [
+        [
+            axis if side == place else -1
+            for axis in range(len(shape_of(atom)))
+            if axis not in (*summed[side], *batch[side])
+        ]
+        for side, atom in enumerate(equation.invars)
+    ]
+    return [*batch[place], *free[0], *free[1]]
 
 
 def _product(run: Pass, equation: JaxprEqn, left: Chunk, right: Chunk) -> Pairs:
@@ -423,7 +494,27 @@ def _times_constant(run: Pass, equation: JaxprEqn, x: Pairs, place: int, left: A
     return dataclasses.replace(x.moved(compute, axes), below=below, above=above, places=None)
 
 
+def cumsum(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
+    """Sum over the queries after each key, as the segment sums of a state space model do."""
+    axis, side = equation.params["axis"], 1
+    if axis in x.axes:
+        side = x.axes.index(axis)
+    # The sum over rows of side 0 begins with the row after the key if earlier rows are 0.
+    starts = (x.above == 0 and x.high == -1) if side == 0 else (x.below == 0 and x.low == 1)
+    if axis in x.axes and (equation.params["reverse"] or not starts):
+        run.refuse("it is a running sum over pairs of frames", _HINT)
+
+    def compute(grid: Grid) -> Any:
+        if axis in x.axes and (grid.query != side or grid.last != 0 or grid.first != 0):
+            run.refuse("it is a running sum over pairs of frames", _HINT)
+        return run.bind(equation, [_full(x, out_shape(equation), grid)])[0]
+
+    result = x.moved(compute, x.axes)
+    return dataclasses.replace(result, places=None, below=None, above=None)
+
+
 RULES: dict[str, Any] = {
+    "cumsum": cumsum,
     **dict.fromkeys((*ELEMENTWISE, *DIVISIONS), elementwise),
     "iota": iota,
     "broadcast_in_dim": broadcast_in_dim,

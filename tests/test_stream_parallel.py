@@ -1,0 +1,289 @@
+"""Parallel forms of recurrences: matrices of all pairs of frames under a causal mask, streamed as recurrences."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from streaming_verifier import check_gradients, check_values
+from tiers import of_tiers
+
+import jaxrnn
+from jaxrnn.export import verify_export
+
+WIDTH, HEADS, SIZE = 6, 2, 3
+RANDOM = np.random.default_rng(0)
+W = [jnp.asarray(RANDOM.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH), jnp.float32) for _ in range(3)]
+EXAMPLE = jax.ShapeDtypeStruct((12, WIDTH), np.float32)
+
+
+def parts(x, heads=False):
+    """Queries, keys and values, with heads or without."""
+    made = [x @ w.astype(x.dtype) for w in W]
+    return [each.reshape(x.shape[0], HEADS, SIZE) for each in made] if heads else made
+
+
+def apart(x):
+    n = jnp.arange(x.shape[0])
+    return n[:, None] - n
+
+
+def linear(x):
+    q, k, v = parts(x)
+    return jnp.tril(q @ k.T) @ v
+
+
+def normalised(x):
+    """Linear attention as published: positive features, divided by the sum of the weights."""
+    q, k, v = parts(x)
+    weights = jnp.tril((jax.nn.elu(q) + 1) @ (jax.nn.elu(k) + 1).T)
+    return (weights @ v) / weights.sum(-1, keepdims=True)
+
+
+def retention(x):
+    """A decay for each head, by the distance of the frames."""
+    q, k, v = parts(x, heads=True)
+    decay = jnp.log(jnp.asarray([0.9, 0.5], x.dtype))[:, None, None]
+    decay = jnp.where(apart(x) >= 0, jnp.exp(decay * apart(x).astype(x.dtype)), 0)
+    return jnp.einsum("hqk,khd->qhd", jnp.einsum("qhd,khd->hqk", q, k) * decay, v).reshape(x.shape)
+
+
+def keys_first(x):
+    q, k, v = parts(x)
+    return (
+        (k @ q.T) * jnp.where(apart(x) <= 0, jnp.power(jnp.asarray(0.8, x.dtype), -apart(x).astype(x.dtype)), 0)
+    ).T @ v
+
+
+def gated(x):
+    """A decay that depends on the frames, as a difference of running sums."""
+    q, k, v = parts(x)
+    total = jnp.cumsum(jax.nn.log_sigmoid(x[:, 0]))
+    return (q @ k.T * jnp.exp(jnp.where(apart(x) >= 0, total[:, None] - total, -jnp.inf))) @ v
+
+
+def gated_features(x):
+    """Gated linear attention: a decay for each feature."""
+    q, k, v = parts(x)
+    total = jnp.cumsum(jax.nn.log_sigmoid(x), 0)
+    decay = jnp.exp(jnp.where((apart(x) >= 0)[..., None], total[:, None] - total, -jnp.inf))
+    return (q[:, None] * k * decay).sum(-1) @ v
+
+
+def mlstm(x):
+    """The matrix memory of xLSTM, with its stabiliser."""
+    q, k, v = parts(x, heads=True)
+    forget, enter = jnp.cumsum(jax.nn.log_sigmoid(x[:, :HEADS]).T, -1), x[:, HEADS : 2 * HEADS].T
+    log = jnp.where(apart(x) >= 0, forget[:, :, None] - forget[:, None] + enter[:, None], -jnp.inf)
+    largest = log.max(-1, keepdims=True)
+    weights = jnp.einsum("qhd,khd->hqk", q, k) / np.sqrt(SIZE) * jnp.exp(log - largest)
+    weights = weights / jnp.maximum(jnp.abs(weights.sum(-1, keepdims=True)), jnp.exp(-largest))
+    return jnp.einsum("hqk,khd->qhd", weights, v).reshape(x.shape)
+
+
+def state_space_duality(x):
+    """Mamba-2: a decay by segment sums."""
+    c, b, v = parts(x, heads=True)
+    step = -jax.nn.softplus(x[:, :HEADS]).T
+    rows = jnp.where(apart(x) > 0, jnp.broadcast_to(step[..., None], (*step.shape, x.shape[0])), 0)
+    decay = jnp.exp(jnp.where(apart(x) >= 0, jnp.cumsum(rows, -2), -jnp.inf))
+    return jnp.einsum("lhn,shn,hls,shp->lhp", c, b, decay, v).reshape(x.shape)
+
+
+def attention_free(x):
+    q, k, v = parts(x)
+    scores = jnp.where((apart(x) >= 0)[..., None], jnp.broadcast_to(k, (x.shape[0], *k.shape)), -jnp.inf)
+    return jax.nn.sigmoid(q) * jnp.einsum("ijd,jd->id", jax.nn.softmax(scores, 1), v)
+
+
+def rwkv(x):
+    """A decay for each feature, keys as exponents, and a bonus for the frame itself."""
+    q, k, v = parts(x)
+    before = (apart(x) - 1)[..., None]
+    rates = jnp.exp(jnp.linspace(-3, 0, WIDTH, dtype=x.dtype))
+    weights = jnp.exp(jnp.where(before >= 0, -rates * before.astype(x.dtype) + k, -jnp.inf))
+    bonus = jnp.exp(0.3 + k)
+    return jax.nn.sigmoid(q) * ((weights * v).sum(1) + bonus * v) / (weights.sum(1) + bonus)
+
+
+def log_cumulative_sum(x):
+    return jax.nn.logsumexp(jnp.where((apart(x) >= 0)[..., None], x[None], -jnp.inf), axis=1)
+
+
+def mean_so_far(x):
+    triangle = jnp.tril(jnp.ones((x.shape[0], x.shape[0]), x.dtype))
+    return (triangle / triangle.sum(-1, keepdims=True)) @ x
+
+
+def squared(x):
+    q, k, v = parts(x)
+    return jnp.where(apart(x) >= 0, jnp.square(q @ k.T), 0) @ v
+
+
+def strictly_past(x):
+    q, k, v = parts(x)
+    return jnp.where(apart(x) > 0, q @ k.T, 0) @ v
+
+
+def with_look_ahead(x):
+    q, k, v = parts(x)
+    return jnp.where(apart(x) >= -2, q @ k.T, 0) @ v
+
+
+def sum_of_two(x):
+    """Two scores with decays of their own, added."""
+    q, k, v = parts(x)
+    d = apart(x).astype(x.dtype)
+    return jnp.where(d >= 0, q @ k.T * jnp.exp(-0.1 * d) + k @ q.T * jnp.exp(-0.5 * d), 0) @ v
+
+
+def two_layers(x):
+    return retention(jnp.tanh(x + gated(x)))
+
+
+#: Functions, and the sizes of the state beyond the counters, in numbers.
+CASES = {
+    "linear attention": (linear, 2 * 36),
+    "normalised linear attention": (normalised, 2 * 36 + 2 * 6),
+    "retention": (retention, HEADS * SIZE**2),
+    "keys first": (keys_first, 36),
+    "gated": (gated, 36 + 1 + 2),
+    "gated features": (gated_features, 36 + 6 + 2 * 6),
+    "mLSTM": (mlstm, HEADS * (SIZE**2 + SIZE + 1 + 1 + 1 + 2)),
+    "Mamba-2": (state_space_duality, HEADS * SIZE**2),
+    "attention free": (attention_free, 5 * 6),
+    "RWKV": (rwkv, 2 * 6 + 2 * 12),
+    "log of a cumulative sum": (log_cumulative_sum, 3 * 6),
+    "mean so far": (mean_so_far, 2 * 6 + 2),
+    "squared": (squared, 2 * 6 * 36),
+    "strictly past": (strictly_past, 2 * 36 + 2 * 6),
+    "with look-ahead": (with_look_ahead, 2 * 36 + 2 * 6),
+    "sum of two": (sum_of_two, 2 * 36),
+    "two layers": (two_layers, 39 + HEADS * SIZE**2),
+}
+QUICK = ["keys first", "mLSTM", "Mamba-2", "RWKV", "with look-ahead"]
+
+
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
+def test_values(name):
+    """Exact in every mixture of pulses, with a state that does not grow."""
+    function, size = CASES[name]
+    streamed = check_values(
+        function, (20, WIDTH), lengths=(1, 2, 5, 12, 23), chunkings=((1,), (3, 1), (8,)), tolerance=2e-5
+    )
+    assert sum(np.prod(each.shape) for each in streamed.state if each.kind != "counter") == size
+    assert streamed.look_ahead == (2 if name == "with look-ahead" else 0)
+    assert streamed.receptive_field is None
+
+
+@pytest.mark.parametrize("name", of_tiers(CASES, ["mLSTM", "gated features"]))
+def test_gradients(name):
+    check_gradients(CASES[name][0], (12, WIDTH), length=7)
+
+
+@pytest.mark.parametrize("name", of_tiers(CASES, ["mLSTM", "Mamba-2"]))
+@pytest.mark.parametrize("pulse", [1, 3])
+def test_exports(name, pulse, tmp_path):
+    function = lambda arrays: {"y": CASES[name][0](arrays["x"])}  # noqa: E731
+    streamed = jaxrnn.stream(function, {"x": EXAMPLE}, axes=0, pulse=pulse)
+    jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx", flush=tmp_path / "flush.onnx")
+    report = verify_export(streamed, None, tmp_path / "step.onnx", offline=function)
+    assert report.ok
+    assert report.flushed
+
+
+def test_batches():
+    streamed = jaxrnn.stream(retention, EXAMPLE, axes=0, pulse=4)
+    x = RANDOM.normal(size=(3, 12, WIDTH)).astype(np.float32)
+    found = jax.vmap(lambda x: streamed.run(None, x))(x)
+    np.testing.assert_allclose(found, jax.vmap(retention)(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["retention", "gated", "mLSTM", "attention free"])
+def test_exponents_stay_small(name):
+    """Large exponents and long streams do not overflow: the state is relative to the largest exponent."""
+    function = lambda x: CASES[name][0](30 * x)  # noqa: E731
+    x = np.random.default_rng(1).normal(size=(600, WIDTH)).astype(np.float32)
+    expected = np.asarray(function(x))
+    assert np.all(np.isfinite(expected))
+    for pulse in (1, 300):
+        found = jaxrnn.stream(function, EXAMPLE, axes=0, pulse=pulse).run(None, x)
+        # A running sum of gates reaches 10,000, whose float32 spacing is 1e-3.
+        scale = np.max(np.abs(expected))
+        np.testing.assert_allclose(found, expected, atol=(3e-3 if name in ("gated", "mLSTM") else 1e-5) * scale)
+
+
+REFUSED = {
+    "softmax": (lambda x: jax.nn.softmax(jnp.where(apart(x) >= 0, x @ x.T, -jnp.inf)) @ x, "largest key part"),
+    "a function of the score": (lambda x: jnp.tril(jax.nn.gelu(x @ x.T)) @ x, "'.*' mixes both frames of a pair"),
+    "a distance as a factor": (lambda x: jnp.tril(apart(x).astype(x.dtype) * (x @ x.T)) @ x, "distance .* is a factor"),
+    "a curved bias": (
+        lambda x: jnp.tril(jnp.exp(-(jnp.square(apart(x)).astype(x.dtype)))) @ x,
+        "distance .* is a factor",
+    ),
+    "chunks of the past": (
+        lambda x: jnp.where(apart(x) // 4 * 4 >= jnp.arange(x.shape[0])[:, None] % 4, x @ x.T, 0) @ x,
+        "does not depend on their distance alone|depends on all",
+    ),
+    "a mask of data": (
+        lambda x: jnp.where((apart(x) >= 0) & (x[:, :1] > x[:, :1].T), x @ x.T, 0) @ x,
+        "'gt' mixes both frames",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    """The message names the operation that does not factor."""
+    function, words = REFUSED[name]
+    with pytest.raises(jaxrnn.StreamError, match=words):
+        jaxrnn.stream(function, EXAMPLE, axes=0)
+
+
+@st.composite
+def forms(draw):
+    """A function of a T x T matrix under a causal mask, at random."""
+    score = draw(
+        st.sampled_from(
+            [
+                lambda q, k: q @ k.T,
+                lambda q, k: (k @ q.T).T,
+                lambda q, k: (q[:, None] * k).sum(-1),
+                lambda q, k: jnp.square(q @ k.T),
+                lambda q, k: q @ k.T + q[:, :1] * k[:, 0],
+                lambda q, k: jnp.exp(q[:, :1] + k[:, 0]),
+                lambda q, k: -(q @ k.T) / (1 + jnp.square(k[:, 0])) - q[:, :1],
+            ]
+        )
+    )
+    edge = draw(st.integers(-2, 2))
+    rate = draw(st.sampled_from([0.0, 0.1, 1.0]))
+    gate = draw(st.sampled_from(["none", "sum", "key", "both"]))
+    bias = draw(st.booleans())
+
+    def function(x):
+        q, k, v = parts(x)
+        d = apart(x)
+        log = -rate * d.astype(x.dtype) if rate else jnp.zeros((), x.dtype)
+        total = jnp.cumsum(jax.nn.log_sigmoid(x[:, 1]))
+        log = log + (total[:, None] - total if gate in ("sum", "both") else 0)
+        log = log + (x[:, 2] if gate in ("key", "both") else 0)
+        weights = score(q, k) * jnp.exp(jnp.where(d >= edge, log, -jnp.inf))
+        out = weights @ v
+        return out / (1 + jnp.abs(weights.sum(-1, keepdims=True))) if bias else out
+
+    return function
+
+
+@pytest.mark.thorough
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(forms(), st.integers(1, 5), st.integers(1, 17))
+def test_forms_at_random(function, pulse, length):
+    streamed = jaxrnn.stream(function, EXAMPLE, axes=0, pulse=pulse)
+    x = np.random.default_rng(length).normal(size=(length, WIDTH)).astype(np.float32)
+    expected = np.asarray(function(x))
+    scale = max(1.0, np.max(np.abs(expected)))
+    np.testing.assert_allclose(streamed.run(None, x), expected, atol=2e-5 * scale)
