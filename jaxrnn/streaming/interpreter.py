@@ -34,11 +34,13 @@ from jaxrnn.streaming.places import COMPARISONS, operation_of, with_places
 from jaxrnn.streaming.reach import Spans
 from jaxrnn.streaming.timeline import Clock
 from jaxrnn.streaming.values import (
+    Awaiting,
     Chunk,
     Deferred,
     FinalValue,
     Late,
     Pairs,
+    is_awaited,
     is_length,
     is_static,
     known_since,
@@ -59,8 +61,8 @@ FRAME_BY_FRAME = {
 }
 
 
-#: Calls, inside of which values may have time on two axes.
-AROUND_PAIRS = {*CALLS, *CUSTOM_RULES, "remat2", "checkpoint", "onnx_operator"}
+#: Equations that contain others, inside of which values may have time on two axes.
+CONTAINERS = {*CALLS, *CUSTOM_RULES, "remat2", "checkpoint", "onnx_operator"}
 
 
 def interpret(run: Pass, inner: Any, arguments: Sequence[Any], *, late: bool = False) -> list[Any]:
@@ -87,14 +89,15 @@ def _typed(atoms: Iterable[Atom], values: Iterable[Any]) -> list[Any]:
 def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     name = equation.primitive.name
     unusable = next((value for value in operands if isinstance(value, Deferred)), None)
-    if unusable is not None and name not in TAKES_DEFERRED:
+    awaits = any(isinstance(value, Awaiting) for value in operands)
+    if unusable is not None and name not in TAKES_DEFERRED and not awaits:
         return [unusable] * len(equation.outvars)
     shapes = [shape_of(variable) for variable in equation.outvars]
     if any(isinstance(value, Pairs) for value in operands) or any(len(symbolic_axes(shape)) > 1 for shape in shapes):
         rule = PAIR_RULES.get(operation_of(equation))
         if rule is not None and (result := rule(run, equation, *operands)) is not None:
             return [result.made_by(equation, operands) if isinstance(result, Pairs) and not result.shape else result]
-        if name not in AROUND_PAIRS:
+        if name not in CONTAINERS:
             run.refuse(
                 "its operand or result has time on two axes, one element for each pair of frames",
                 "mask scores by position and reduce them, as attention does, or let each frame depend on a fixed "
@@ -102,6 +105,12 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
             )
     streamed = any(isinstance(value, Chunk) for value in operands) or any(map(symbolic_axes, shapes))
     streamed = streamed or any(True for _ in own_sizes(equation))
+    if name in AWAITING_RULES and (streamed or awaits) and any(map(is_awaited, operands)):
+        result = AWAITING_RULES[name](run, equation, *operands)
+        if result is not None:
+            return [result]
+    if awaits and unusable is not None and name not in CONTAINERS:
+        return [Deferred(unusable.error)] * len(equation.outvars)
     inside = not streamed and has_symbols(equation)
     if not streamed and not inside and all(map(is_static, operands)):
         folded = fold(equation, operands)
@@ -199,6 +208,9 @@ EXPORTS: dict[str, Rule] = {}
 
 #: Rules for values with time on two axes, by the name of their operation.
 PAIR_RULES: dict[str, Rule] = {}
+
+#: Rules for streams of values that are known only at the end, by primitive; None leaves the equation to other rules.
+AWAITING_RULES: dict[str, Rule] = {}
 
 #: Primitives whose rule also applies to equations without streamed operands.
 ALWAYS: set[str] = set()

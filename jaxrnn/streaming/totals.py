@@ -161,6 +161,13 @@ class Total:
         """The total before the chunk."""
         return self._before.high.astype(self._dtype)
 
+    def move(self, change: Any, scale: Any) -> None:
+        """Add to the total before the chunk, and multiply by a scale, if given; a total of 0 stays 0."""
+        moved = _sum(self._before, Wide(jnp.zeros_like(self._before.high) + change))
+        if scale is not None:
+            moved = Wide(*(jnp.where(part == 0, jnp.zeros_like(part), part * scale) for part in moved))
+        self._before = moved
+
     def after_each(self, x: Any, axis: int, cumulate: Callable[[Any], Any]) -> Any:
         """Return the total after each frame of a chunk; `cumulate` computes running totals of an array."""
         x = x.astype(self._carried)

@@ -215,6 +215,66 @@ class Deferred:
     backwards: bool = False  # True if the value counts down from the end
 
 
+@dataclass(frozen=True, eq=False)
+class Shifted:
+    """A stream plus a final value, which is a chunk with one frame. Either is None for zero."""
+
+    stream: Chunk | None
+    final: Chunk | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Awaiting(Deferred):
+    """A product with factors of which some are known only when the stream ends.
+
+    Attributes:
+        axis: the time axis.
+        timeline: the timeline of the frames.
+        final: a factor that is known at the end, with one frame; None for 1.
+        stream: a factor that is a stream; None for 1.
+        exponent: the factor is the exponential of this sum; None for 1.
+        shifted: further factors.
+    """
+
+    axis: int
+    timeline: Timeline
+    final: Chunk | None = None
+    stream: Chunk | None = None
+    exponent: Shifted | None = None
+    shifted: tuple[Shifted, ...] = ()
+
+    @property
+    def is_final(self) -> bool:
+        """True if all frames are equal."""
+        return self.stream is None and self.exponent is None and not self.shifted
+
+    @property
+    def sum(self) -> Shifted | None:
+        """The value as a stream plus a final value, or None."""
+        if self.is_final:
+            return Shifted(None, self.final)
+        if self.exponent is None and self.final is None and not self.shifted:
+            return Shifted(self.stream, None)
+        alone = self.final is self.stream is self.exponent is None and len(self.shifted) == 1
+        return self.shifted[0] if alone else None
+
+    def each(self, function: Callable[[Chunk], Chunk], **changed: Any) -> Awaiting:
+        """Apply a function to all chunks; the same sums stay the same."""
+        known: dict[int, Shifted] = {}
+
+        def of(chunk: Chunk | None) -> Chunk | None:
+            return None if chunk is None else function(chunk)
+
+        def of_sum(each: Shifted) -> Shifted:
+            return known.setdefault(id(each), Shifted(of(each.stream), of(each.final)))
+
+        exponent = None if self.exponent is None else of_sum(self.exponent)
+        return dataclasses.replace(
+            self, final=of(self.final), stream=of(self.stream), exponent=exponent,
+            shifted=tuple(map(of_sum, self.shifted)), **changed,
+        )  # fmt: skip
+
+
 def is_static(value: Any) -> bool:
     """Return True if a value is known while tracing: a number or NumPy array, perhaps of symbolic dimensions."""
     return isinstance(value, (np.ndarray, np.generic, int, float, bool))
@@ -223,6 +283,11 @@ def is_static(value: Any) -> bool:
 def is_length(value: Any) -> bool:
     """Return True if a static value depends on the length of the stream."""
     return isinstance(value, np.ndarray) and value.dtype == object
+
+
+def is_awaited(value: Any) -> bool:
+    """Return True for a value that only the end of the stream decides."""
+    return isinstance(value, Awaiting) or is_length(value) or (isinstance(value, FinalValue) and value.since is None)
 
 
 def static_integer(value: Any) -> Any:

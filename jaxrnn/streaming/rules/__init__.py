@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from jaxrnn.streaming.interpreter import PAIR_RULES, RULES, register
+from jaxrnn.streaming.interpreter import AWAITING_RULES, PAIR_RULES, RULES, register
 from jaxrnn.streaming.rules import (
+    awaiting,
     control,
     elementwise,
     frames,
@@ -28,3 +29,4 @@ for _family in (elementwise, movement, time, indexing, windows, reductions, fram
     for _name, _rule in _family.RULES.items():
         register(_name, _rule, always=_name in _ALWAYS)
 PAIR_RULES.update(pairs.RULES)
+AWAITING_RULES.update(awaiting.RULES)

@@ -28,7 +28,7 @@ from jaxrnn.streaming.passes import KeepsStateError, Pass
 from jaxrnn.streaming.reach import Content, union
 from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import scan_over_time
-from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs
+from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Pairs
 
 #: The largest number of iterations with different delays that are unrolled.
 LONGEST = 128
@@ -296,7 +296,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """
     body = equation.params["call_jaxpr"]
     if not any(isinstance(value, Chunk) for value in operands) or any(
-        isinstance(value, FinalValue | Pairs) for value in operands
+        isinstance(value, FinalValue | Pairs | Awaiting) for value in operands
     ):
         return interpret(run, body, operands)
     # With equal delays, the inner function needs no buffers.

@@ -333,19 +333,24 @@ def frame_numbers(run: Pass, size: Any, dtype: Any, axis: int = 0, others: Seque
     """Return the number of each frame of an axis, in a shape with other axes."""
     timeline, shape = run.clock.timeline(size), list(others)
     delay = timeline.certain
-    run.facts.counts = True
-    run.facts.laps.note(1, timeline.per_unit)
-    first = jnp.asarray(run.count if isinstance(run.count, int) else run.units_before, run.units_before.dtype)
-    first = first * np.asarray(timeline.per_unit, first.dtype) - np.asarray(delay, first.dtype)
-    frames = run.cast_positions(
-        first + jnp.arange(run.frames_of(timeline), dtype=first.dtype), timeline.per_unit, dtype
-    )
+    frames = frame_numbers_at(run, timeline, delay, dtype)
     shape[axis] = run.frames_of(timeline)
     array = jnp.broadcast_to(along(frames, axis, len(shape)), shape)
     affine = (1, np.zeros((1,) * len(shape), np.int64)) if is_wide(dtype) else None
     chunk = run.make(array, axis, timeline, delay, None, affine)
     counts = is_wide(dtype) and math.prod(others) == 1
     return dataclasses.replace(chunk, places=Places.counting()) if counts else chunk
+
+
+def frame_numbers_at(run: Pass, timeline: Timeline, delay: int, dtype: Any) -> Any:
+    """Return the number of each frame of a chunk as an array."""
+    run.facts.counts = True
+    run.facts.laps.note(1, timeline.per_unit)
+    first = jnp.asarray(run.count if isinstance(run.count, int) else run.units_before, run.units_before.dtype)
+    first = first * np.asarray(timeline.per_unit, first.dtype) - np.asarray(delay, first.dtype)
+    return run.cast_positions(
+        first + jnp.arange(run.frames_of(timeline), dtype=first.dtype), timeline.per_unit, dtype
+    )
 
 
 def dim_as_value(run: Pass, equation: JaxprEqn) -> np.ndarray:

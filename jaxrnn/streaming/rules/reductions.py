@@ -16,7 +16,7 @@ from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.streaming.dimensions import out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
-from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere
+from jaxrnn.streaming.rules.elementwise import align, earliest_delay, frame_numbers_at, reach_everywhere
 from jaxrnn.streaming.totals import Total, carried_as, identity_of
 from jaxrnn.streaming.values import Chunk, FinalValue, is_length
 
@@ -111,19 +111,14 @@ def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     return run.frame_by_frame(equation, x)
 
 
-def _other_axis(run: Pass, equation: JaxprEqn, x: Chunk, axis: int) -> list[Chunk]:
-    """Apply an operation along another axis than time, or refuse."""
-    if axis % x.array.ndim == x.axis:
+def top_k(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
+    """Stream the largest elements of each frame."""
+    if equation.params.get("axis", -1) % x.array.ndim == x.axis:
         run.refuse(
-            "it orders or counts all frames, which are known only when the stream has ended",
+            "it orders all frames, which are known only when the stream has ended",
             "work along another axis, or over a window of fixed length",
         )
     return run.frame_by_frame(equation, x)
-
-
-def top_k(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
-    """Stream the largest elements of each frame."""
-    return _other_axis(run, equation, x, equation.params.get("axis", -1))
 
 
 def sort(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
@@ -136,12 +131,33 @@ def sort(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     return [run.same(like, result) for result in results]
 
 
-def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
-    """Stream the index of the largest or smallest element of each frame."""
+def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
+    """Stream the index of the largest or smallest element, of each frame or over time."""
     (axis,) = equation.params["axes"]
-    if axis == x.axis:
-        return _other_axis(run, equation, x, axis)
-    return run.frame_by_frame(equation, x, axis=x.axis - (axis < x.axis))
+    if axis != x.axis:
+        return run.frame_by_frame(equation, x, axis=x.axis - (axis < x.axis))
+    if x.outer != 1:
+        run.refuse("it runs over an axis that merges time with another axis", "split the axes first")
+    x = run.spread(x)
+    assert x.delay is not None
+    largest = equation.primitive.name == "argmax"
+    least = identity_of("max" if largest else "min", x.array.dtype)
+    frames = run.fill(x, least).array
+    dtype = type_of(equation.outvars[0])
+    (place,) = run.bind(equation, [frames])
+    best = jnp.take_along_axis(frames, jnp.expand_dims(place, axis), axis).squeeze(axis)
+    numbers = frame_numbers_at(run, x.timeline, x.delay, dtype)
+    # A chunk in which all elements are equal begins perhaps with frames that do not exist.
+    place = jnp.maximum(jnp.take(numbers, place), 0)
+    extreme, old = run.carry("extreme", lambda: jnp.full(best.shape, least, best.dtype))
+    name, where = run.carry("place", lambda: jnp.zeros(place.shape, dtype))
+    better = (best > old) if largest else (best < old)
+    better = better | ((best != best) & (old == old))  # the first NaN wins
+    first = jnp.where(better, place, where)
+    run.store(extreme, jnp.where(better, best, old), x.timeline, x.delay)
+    run.store(name, first, x.timeline, x.delay)
+    run.facts.sinks.append((x.timeline, x.delay))
+    return [FinalValue(first, reach=x.reach and x.reach.of_all)]
 
 
 RULES: dict[str, Any] = {

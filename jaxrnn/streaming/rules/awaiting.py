@@ -1,0 +1,329 @@
+"""Sums over time of frames that read values known only at the end, such as a variance or a softmax-weighted mean.
+
+The frame ``x[t] - mean(x)`` is known only when the stream has ended, so it cannot leave a step. An `Awaiting` holds
+such frames as a product of a final value, a stream, ``exp(a[t] + f)`` and powers of ``x[t] + g``, with streams a and x
+and final values f and g. The sum of such a product over time needs no frame of the past: the state holds the sum for
+the present values of f and g, and a new value moves the sum exactly::
+
+    sum(exp(a + f')) = exp(f' - f) * sum(exp(a + f))
+    sum((x + g')**2) = sum((x + g)**2) + 2*d*sum(x + g) + count*d**2,    d = g' - g
+
+With f = -max(a), this is the online softmax. With g = -mean(x), this is the update of Chan, Golub and LeVeque
+("Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979), which is as accurate as two passes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.jaxprs.equations import shape_of, type_of
+from jaxrnn.jaxprs.moves import ELEMENTWISE
+from jaxrnn.streaming.dimensions import constant_value, in_shape, out_shape, symbolic_axes
+from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.reach import union
+from jaxrnn.streaming.rules.elementwise import align, unknown_yet
+from jaxrnn.streaming.timeline import Timeline
+from jaxrnn.streaming.totals import Total, carried_as
+from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Shifted, is_length, is_static
+
+#: The largest number of sums that are carried for one sum of products.
+MOST = 16
+#: The exponent of `exp` moves only if the final value has moved farther than this.
+SLACK = 4.0
+
+
+def _one_frame(run: Pass, value: Any, axis: int, rank: int, timeline: Timeline, dtype: Any) -> Chunk:
+    array = jnp.asarray(run.unstreamed(value), dtype)
+    array = array.reshape((1,) * rank) if array.ndim < rank else array
+    return Chunk(array, axis, timeline, None, value.reach if isinstance(value, FinalValue) else None)
+
+
+def _operand(run: Pass, equation: JaxprEqn, value: Any) -> Awaiting | None:
+    """Return an operand of an elementwise operation as a product, or None."""
+    shape, dtype = out_shape(equation), type_of(equation.outvars[0])
+    if isinstance(value, Awaiting):
+        return value
+    if isinstance(value, Deferred):
+        return None
+    (axis,) = symbolic_axes(shape)
+    timeline = run.clock.timeline(shape[axis])
+    if isinstance(value, Chunk):
+        fits = value.outer == 1 and value.array.ndim == len(shape) and value.array.dtype == dtype
+        return Awaiting(unknown_yet(run), axis=axis, timeline=timeline, stream=value) if fits else None
+    if np.ndim(getattr(value, "array", value)) not in (0, len(shape)):
+        return None
+    final = _one_frame(run, value, axis, len(shape), timeline, dtype)
+    return Awaiting(unknown_yet(run), axis=axis, timeline=timeline, final=final)
+
+
+def _combined(run: Pass, operation: Callable[..., Any], *chunks: Chunk | None) -> Chunk | None:
+    """Combine chunks of one time axis; leave out missing chunks."""
+    present = [chunk for chunk in chunks if chunk is not None]
+    if len(present) < 2:
+        return present[0] if present else None
+    arrays, like = align(run, present)
+    return run.make(operation(*arrays), like.axis, like.timeline, like.delay, like.reach)
+
+
+def _sum(run: Pass, a: Shifted, b: Shifted) -> Shifted:
+    return Shifted(_combined(run, jnp.add, a.stream, b.stream), _combined(run, jnp.add, a.final, b.final))
+
+
+def _product(run: Pass, a: Awaiting, b: Awaiting) -> Awaiting:
+    final, stream = (_combined(run, jnp.multiply, *pair) for pair in ((a.final, b.final), (a.stream, b.stream)))
+    exponents = [each for each in (a.exponent, b.exponent) if each is not None]
+    exponent = _sum(run, *exponents) if len(exponents) == 2 else exponents[0] if exponents else None
+    return dataclasses.replace(a, final=final, stream=stream, exponent=exponent, shifted=(*a.shifted, *b.shifted))
+
+
+def _scaled(run: Pass, x: Awaiting, factor: Any) -> Awaiting:
+    """Multiply by a constant: a sum remains a sum."""
+    constant = dataclasses.replace(x, final=None, stream=None, exponent=None, shifted=())
+    rank = max(each.array.ndim for each in _chunks(x))
+    chunk = _one_frame(run, factor, x.axis, rank, x.timeline, _chunks(x)[0].array.dtype)
+    if x.sum is not None and not x.is_final:
+        return x.each(lambda each: run.same(each, each.array * chunk.array))
+    return _product(run, x, dataclasses.replace(constant, final=chunk))
+
+
+def _chunks(x: Awaiting) -> list[Chunk]:
+    sums = [part for each in (x.exponent, *x.shifted) if each is not None for part in (each.stream, each.final)]
+    return [chunk for chunk in (x.stream, x.final, *sums) if chunk is not None]
+
+
+def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Awaiting | None:
+    """Apply an operation to each element, or return None if the result is not a product."""
+    name, dtype = equation.primitive.name, type_of(equation.outvars[0])
+    if not jnp.issubdtype(dtype, jnp.floating) or not all(
+        jnp.issubdtype(type_of(atom), jnp.floating) for atom in equation.invars
+    ):
+        return None
+    (size,) = (out_shape(equation)[axis] for axis in symbolic_axes(out_shape(equation)))
+    if any(is_length(value) and constant_value(value.reshape(-1)[0], size) is not None for value in operands):
+        return None
+    values = [_operand(run, equation, value) for value in operands]
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    if all(value.is_final for value in known):
+        arrays = [value.final.array for value in known if value.final is not None]
+        arrays = jnp.broadcast_arrays(*arrays)
+        reach = union(value.final.reach for value in known if value.final is not None)
+        first = known[0].final
+        assert first is not None
+        made = dataclasses.replace(first, array=run.bind(equation, arrays)[0], reach=reach)
+        return dataclasses.replace(known[0], final=made)
+    x, *others = known
+    constants = [value if is_static(value) and not is_length(value) else None for value in operands]
+    if name in ("convert_element_type", "copy", "stop_gradient"):
+        if jnp.finfo(dtype).bits < jnp.finfo(type_of(equation.invars[0])).bits:
+            return None
+        change = lax.stop_gradient if name == "stop_gradient" else lambda array: array.astype(dtype)
+        return x.each(lambda chunk: run.same(chunk, change(chunk.array)))
+    if name == "neg":
+        return _scaled(run, x, -1)
+    if name in ("square", "integer_pow", "pow"):
+        power = {"square": 2, "integer_pow": equation.params.get("y")}.get(name, constants[-1])
+        if power is None or np.ndim(power) or int(power) != power or not 1 <= power <= MOST:
+            return None
+        return functools.reduce(functools.partial(_product, run), [x] * int(power))
+    if name == "exp" and x.sum is not None:
+        return dataclasses.replace(x, stream=None, shifted=(), exponent=x.sum)
+    if name in ("add", "sub") and x.sum is not None and others[0].sum is not None:
+        other = others[0] if name == "add" else _scaled(run, others[0], -1)
+        assert other.sum is not None
+        return dataclasses.replace(x, final=None, stream=None, shifted=(_sum(run, x.sum, other.sum),))
+    if name == "mul":
+        for constant, other in ((constants[0], known[1]), (constants[1], x)):
+            if constant is not None:
+                return _scaled(run, other, constant)
+        return _product(run, x, others[0])
+    if name == "div" and not others[0].shifted and others[0].exponent is None:
+        if constants[1] is not None:
+            return _scaled(run, x, 1 / np.asarray(constants[1], np.float64))
+        stream = others[0].stream and run.harmless(others[0].stream)
+        inverse = lambda chunk: chunk and run.same(chunk, 1 / chunk.array)  # noqa: E731
+        return _product(run, x, dataclasses.replace(others[0], final=inverse(others[0].final), stream=inverse(stream)))
+    return None
+
+
+def placed(run: Pass, x: Awaiting, rank: int, dimensions: Sequence[int]) -> Awaiting:
+    """Move axes to other places; `dimensions` are the new places of the axes."""
+    order = sorted(range(len(dimensions)), key=lambda axis: dimensions[axis])
+    new = [axis for axis in range(rank) if axis not in dimensions]
+
+    def move(chunk: Chunk) -> Chunk:
+        array = jnp.expand_dims(jnp.transpose(chunk.array, order), new)
+        return run.make(array, dimensions[chunk.axis], chunk.timeline, chunk.delay, chunk.reach)
+
+    return x.each(move, axis=dimensions[x.axis])
+
+
+def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Awaiting | None:
+    """Repeat a value that is known at the end along time, or frames along other axes."""
+    shape, dimensions = out_shape(equation), equation.params["broadcast_dimensions"]
+    axes = symbolic_axes(shape)
+    if len(axes) != 1 or not jnp.issubdtype(type_of(equation.outvars[0]), jnp.floating):
+        return None
+    if isinstance(x, Awaiting):
+        return placed(run, x, len(shape), dimensions)
+    wide = [1 if axis == axes[0] else size for axis, size in enumerate(shape)]
+    array = lax.broadcast_in_dim(jnp.asarray(run.unstreamed(x), type_of(equation.outvars[0])), wide, dimensions)
+    timeline = run.clock.timeline(shape[axes[0]])
+    reach = x.reach if isinstance(x, FinalValue) else None
+    return Awaiting(
+        unknown_yet(run), axis=axes[0], timeline=timeline, final=Chunk(array, axes[0], timeline, None, reach)
+    )
+
+
+def transpose(run: Pass, equation: JaxprEqn, x: Awaiting) -> Awaiting:
+    """Change the order of the axes."""
+    order = equation.params["permutation"]
+    return placed(run, x, len(order), [order.index(axis) for axis in range(len(order))])
+
+
+def reshape(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Awaiting | None:
+    """Reshape other axes than time."""
+    old, new = in_shape(equation), out_shape(equation)
+    if not isinstance(x, Awaiting) or len(symbolic_axes(new)) != 1:
+        return None
+    (axis,) = symbolic_axes(new)
+    if math.prod(old[: x.axis]) != math.prod(new[:axis]) or str(old[x.axis]) != str(new[axis]):
+        return None
+
+    def reshaped(chunk: Chunk) -> Chunk:
+        frames = chunk.array.shape[x.axis]
+        full = jnp.broadcast_to(chunk.array, [*old[: x.axis], frames, *old[x.axis + 1 :]])
+        return run.make(
+            full.reshape(*new[:axis], frames, *new[axis + 1 :]), axis, chunk.timeline, chunk.delay, chunk.reach
+        )
+
+    return x.each(reshaped, axis=axis)
+
+
+def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> FinalValue | None:
+    """Sum the products of two operands over time."""
+    (summed, batch) = equation.params["dimension_numbers"]
+    shapes = [in_shape(equation, place) for place in (0, 1)]
+    free = [
+        [axis for axis in range(len(shape)) if axis not in (*summed[place], *batch[place])]
+        for place, shape in enumerate(shapes)
+    ]
+    counts = [len(batch[0]), len(free[0]), len(free[1]), len(summed[0])]
+    ends = list(itertools.accumulate(counts, initial=0))
+    products = []
+    for place, value in enumerate((left, right)):
+        order = [*batch[place], *free[place], *summed[place]]
+        places = [*range(ends[1]), *range(ends[1 + place], ends[2 + place]), *range(ends[3], ends[4])]
+        if isinstance(value, Chunk) and value.outer == 1:
+            value = Awaiting(unknown_yet(run), axis=value.axis, timeline=value.timeline, stream=value)
+        if not isinstance(value, Awaiting) or value.axis not in summed[place]:
+            return None
+        products.append(placed(run, value, ends[4], [places[order.index(axis)] for axis in range(len(order))]))
+    if products[0].axis != products[1].axis:
+        return None
+    whole = [shapes[0][axis] for axis in (*batch[0], *free[0])] + [shapes[1][axis] for axis in free[1]]
+    shape = [*whole, *(shapes[0][axis] for axis in summed[0])]
+    return _total(run, equation, _product(run, *products), shape, range(ends[3], ends[4]))
+
+
+def reduction(run: Pass, equation: JaxprEqn, x: Any) -> FinalValue | None:
+    """Sum over time."""
+    axes = equation.params["axes"]
+    if not isinstance(x, Awaiting) or x.axis not in axes:
+        return None
+    return _total(run, equation, x, shape_of(equation.invars[0]), axes)
+
+
+def _total(run: Pass, equation: JaxprEqn, x: Awaiting, shape: Sequence[Any], axes: Sequence[int]) -> FinalValue | None:
+    """Return the sum of a product over time and over other axes; None if the sum has too many terms."""
+    factors = list({id(each): each for each in x.shifted}.values())
+    powers = [x.shifted.count(each) for each in factors]
+    if math.prod(power + 1 for power in powers) > MOST:
+        return None
+    dtype = type_of(equation.outvars[0])
+    wide = carried_as("sum", dtype)
+    sums = [*factors, *([] if x.exponent is None else [x.exponent])]
+    ones = Chunk(jnp.ones((1,) * len(shape), wide), x.axis, x.timeline, None, None)
+    streams = [ones if each is None else each for each in (x.stream, *(each.stream for each in sums))]
+    # Frames that do not exist must not bring NaN into derivatives.
+    streams = [run.harmless(each) for each in run.together(*map(run.spread, streams))]
+    like = streams[0]
+    assert like.delay is not None
+    arrays = [each.array.astype(wide) for each in streams]
+
+    def base_of(each: Shifted, slack: float) -> tuple[Any, Any, Any]:
+        """Return the final value for which the sums are carried before and after this pass, and the difference."""
+        zero = jnp.zeros((1,) * len(shape), wide)
+        final = zero if each.final is None else each.final.array.astype(wide)
+        name, old = run.carry("base", lambda: jnp.zeros(final.shape, wide))
+        now = lax.stop_gradient(final)
+        new = jnp.where(jnp.isfinite(now) & (jnp.abs(now - old) > slack), now, old)
+        run.store(name, new, like.timeline, like.delay)
+        return new - old, new, final - new
+
+    bases = [base_of(each, 0.0) for each in factors]
+    weights = arrays[0]
+    scale: Any = None
+    last: Any = 1
+    if x.exponent is not None:
+        moved, base, beyond = base_of(x.exponent, SLACK)
+        weights = weights * jnp.exp(arrays[-1] + base)
+        scale, last = jnp.exp(moved), jnp.exp(beyond)
+    centred = [array + base for array, (_, base, _) in zip(arrays[1:], bases, strict=False)]
+    indices = list(itertools.product(*(range(power + 1) for power in powers)))
+    moved_by, beyond_by = [base[0] for base in bases], [base[2] for base in bases]
+    terms: dict[Any, Any] = {
+        index: math.prod((c**k for c, k in zip(centred, index, strict=True)), start=weights) for index in indices
+    }
+    totals = {
+        index: Total(run, "sum", [1 if d == x.axis else size for d, size in enumerate(term.shape)], wide,
+                     like.timeline, like.delay)
+        for index, term in terms.items()
+    }  # fmt: skip
+    before = {index: total.before for index, total in totals.items()}
+    after = {}
+    for index, term in terms.items():
+        total = totals[index]
+        total.move(_expanded(index, moved_by, before), scale)
+        frames = run.fill(like.holding(term), 0).array
+        summed = lambda array, axes: jnp.sum(array, tuple(axes), keepdims=True)  # noqa: E731
+        after[index] = total.after_all(frames, (x.axis,), x.axis, summed)
+    result = after[indices[-1]] + _expanded(indices[-1], beyond_by, after)
+    result = result * last
+    if x.final is not None:
+        result = result * x.final.array.astype(wide)
+    result = jnp.broadcast_to(result, [1 if d == x.axis else size for d, size in enumerate(shape)])
+    reach = union([*(each.reach for each in streams), *(each.reach for each in _chunks(x))])
+    return FinalValue(jnp.sum(result, tuple(axes)).astype(dtype), reach=reach and reach.of_all)
+
+
+def _expanded(index: Sequence[int], moved: Sequence[Any], sums: dict[Any, Any]) -> Any:
+    """Return the change of ``sum(weights * x**k * y**l)`` if x and y move by these distances."""
+    change: Any = 0
+    for lower in itertools.product(*(range(power + 1) for power in index)):
+        if lower != tuple(index):
+            factors = (math.comb(k, j) * d ** (k - j) for k, j, d in zip(index, lower, moved, strict=True) if k > j)
+            change = change + math.prod(factors) * sums[lower]
+    return change
+
+
+RULES: dict[str, Any] = {
+    **dict.fromkeys(ELEMENTWISE, elementwise),
+    "broadcast_in_dim": broadcast_in_dim,
+    "transpose": transpose,
+    "reshape": reshape,
+    "squeeze": reshape,
+    "dot_general": dot_general,
+    "reduce_sum": reduction,
+}

@@ -1,0 +1,178 @@
+"""Values known at the end that read other values known at the end: variances, softmax-weighted means, places."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from exported_files import check_exported
+from onnx import TensorProto, helper
+from streaming_verifier import check_gradients, check_values
+from tiers import of_tiers
+
+import jaxrnn
+
+CHANNELS = 4
+X = jax.ShapeDtypeStruct((20, CHANNELS), np.float32)
+
+
+def attended(x):
+    """Mean and deviation weighted by a softmax over time, as ECAPA-TDNN pools."""
+    weights = jax.nn.softmax(3 * x, 0)
+    mean = jnp.sum(weights * x, 0)
+    variance = jnp.sum(weights * (x - mean) ** 2, 0)
+    return jnp.concatenate([mean, jnp.sqrt(jnp.maximum(variance, 1e-5))])
+
+
+def entropy(x):
+    return -jnp.sum(jax.nn.softmax(x, 0) * jax.nn.log_softmax(x, 0), 0)
+
+
+def skewness(x):
+    return jnp.mean(((x - x.mean(0)) / (x.std(0) + 1)) ** 3, 0)
+
+
+CASES = {
+    "logsumexp": lambda x: jax.nn.logsumexp(x, 0),
+    "variance": lambda x: jnp.var(x, 0),
+    "variance over all axes": lambda x: jnp.var(x),
+    "variance of another rate": lambda x: jnp.var(jnp.pad(x, ((3, 2), (0, 0)))[::2], 0),
+    "deviation": lambda x: jnp.sqrt(jnp.var(x.T, axis=1, keepdims=True) + 0.1),
+    "moments of several frames": lambda x: jnp.var(x.reshape(-1, 2, 2), axis=(0, 2)),
+    "skewness": skewness,
+    "covariance": lambda x: (x - x.mean(0)).T @ (x - x.mean(0)) / x.shape[0],
+    "weighted mean": lambda x: jnp.sum(jax.nn.softmax(jnp.tanh(x[:, :1]) / 0.1, 0) * x, 0),
+    "weighted mean as a product": lambda x: jax.nn.softmax(x[:, 0]) @ x,
+    "heads of attention": lambda x: jnp.einsum("th,td->hd", jax.nn.softmax(x[:, :2], 0), x),
+    "weighted deviation": attended,
+    "entropy": entropy,
+}
+MULTIPLES = {"variance of another rate": 2}
+QUICK = ["logsumexp", "weighted deviation", "covariance", "variance of another rate"]
+
+
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
+def test_values(name):
+    check_values(CASES[name], (20, CHANNELS), multiple=MULTIPLES.get(name, 1), tolerance=3e-5)
+
+
+@pytest.mark.parametrize("name", of_tiers(CASES, ["logsumexp", "weighted deviation"]))
+def test_gradients(name):
+    check_gradients(CASES[name], (20, CHANNELS), multiple=MULTIPLES.get(name, 1))
+
+
+@pytest.mark.parametrize("name", of_tiers(CASES, ["weighted deviation", "heads of attention"]))
+def test_files(name, tmp_path):
+    check_exported(CASES[name], X.shape, tmp_path, multiple=MULTIPLES.get(name, 1), tolerance=3e-5)
+
+
+# -- places
+
+PLACES = {
+    "largest": lambda x: jnp.argmax(x, 0),
+    "smallest, padded": lambda x: jnp.argmin(jnp.pad(x, ((2, 1), (0, 0))), 0),
+    "ties": lambda x: jnp.argmax(jnp.round(x).astype(jnp.int32), 0),
+    "flags": lambda x: jnp.argmin(x > 0, 0),
+    "minus infinity": lambda x: jnp.argmax(jnp.where(x > 1.5, x, -jnp.inf), 0),
+    "not a number": lambda x: jnp.argmax(jnp.where(x > 0.5, jnp.nan, x), 0),
+    "delayed": lambda x: jnp.argmax(jnp.concatenate([x[1:], x[:1]]), 0),
+}
+
+
+@pytest.mark.parametrize("name", of_tiers(PLACES, ["minus infinity", "smallest, padded"]))
+def test_places(name, tmp_path):
+    check_values(PLACES[name], (20, CHANNELS))
+    check_exported(PLACES[name], X.shape, tmp_path, lengths=(1, 4, 7))
+
+
+# -- accuracy
+
+RECORDINGS = {
+    "offset": lambda rng, t: 1e4 + rng.normal(size=t.shape),
+    "rising": lambda rng, t: t / 100 + rng.normal(size=t.shape),
+    "falling": lambda rng, t: 50 - t / 100 + rng.normal(size=t.shape),
+    "step": lambda rng, t: np.where(t < 5000, 1e5, 0) + rng.normal(size=t.shape),
+}
+
+
+@functools.cache
+def ends(pulse):
+    def function(x):
+        return jnp.std(x, 0), jax.nn.logsumexp(x, 0), jnp.sum(jax.nn.softmax(x, 0) * x, 0), attended(x / 100)
+
+    streamed = jaxrnn.stream(function, X, axes=0, pulse=pulse)
+    return function, jax.jit(functools.partial(streamed.run, None))
+
+
+@pytest.mark.parametrize("pulse", [1, 160])
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_accuracy(name, pulse):
+    """As accurate as two passes in float32, against float64."""
+    times = np.broadcast_to(np.arange(10000)[:, None], (10000, CHANNELS))
+    x = RECORDINGS[name](np.random.default_rng(0), times).astype(np.float32)
+    function, run = ends(pulse)
+    with jax.enable_x64(True):
+        expected = jax.tree.map(np.asarray, function(jnp.asarray(x, jnp.float64)))
+    for found, offline, exact in zip(run(x), jax.jit(function)(x), expected, strict=True):
+        scale = np.abs(exact)
+        error, usual = (np.max(np.abs(np.asarray(each) - exact) / scale) for each in (found, offline))
+        assert error <= max(1e-6, 8 * usual)
+
+
+def test_sums_without_drift():
+    """The state of a variance stays exact over many frames."""
+    streamed = jaxrnn.stream(lambda x: jnp.var(x), jnp.zeros(8, jnp.float32), axes=0, pulse=1)
+    assert sorted(entry.kind for entry in streamed.state) == sorted(
+        ["counter", "counter", "base", *["remainder"] * 4, *["total"] * 4]
+    )
+
+
+# -- files of ONNX
+
+
+@pytest.mark.parametrize("opset", [17])
+def test_a_pooling_of_onnx(opset):
+    """ReduceMean, Sub, Mul, ReduceMean, Sqrt, and Softmax over time with a weighted sum, time in the last axis."""
+    node = helper.make_node
+    nodes = [
+        node("ReduceMean", ["x"], ["mean"], axes=[2], keepdims=1),
+        node("Sub", ["x", "mean"], ["centred"]),
+        node("Mul", ["centred", "centred"], ["squares"]),
+        node("ReduceMean", ["squares"], ["variance"], axes=[2], keepdims=0),
+        node("Sqrt", ["variance"], ["deviation"]),
+        node("Softmax", ["x"], ["weights"], axis=2),
+        node("Mul", ["weights", "x"], ["weighted"]),
+        node("ReduceSum", ["weighted", "axes"], ["pooled"], keepdims=0),
+    ]
+    value = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
+    axes = helper.make_tensor("axes", TensorProto.INT64, [1], [2])
+    outputs = [value("deviation", shape=[1, 3]), value("pooled", shape=[1, 3])]
+    graph = helper.make_graph(nodes, "pooling", [value("x", shape=[1, 3, "T"])], outputs, [axes])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    model = jaxrnn.load(proto)
+    x = {"x": np.random.default_rng(0).normal(3, 1, (1, 3, 17)).astype(np.float32)}
+    found, expected = model.stream("T", pulse=4).run(model.params, x), model.apply(model.params, x)
+    for name in ("deviation", "pooled"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5)
+
+
+# -- refusals
+
+REFUSED = {
+    "a centred stream": lambda x: x - x.mean(0),
+    "a sum of another function": lambda x: jnp.sum(jnp.abs(x - x.mean(0)), 0),
+    "a maximum": lambda x: jnp.max(jnp.abs(x - x.mean(0)), 0),
+    "a running sum": lambda x: jnp.cumsum(x / x.max(0), 0),
+    "a clipped stream": lambda x: jnp.sum(jnp.clip(x - x.mean(0), -1, 1), 0),
+    "a quotient": lambda x: jnp.sum(1 / (x - x.mean(0)), 0),
+    "too many moments": lambda x: jnp.mean((x - x.mean(0)) ** 20, 0),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    with pytest.raises(jaxrnn.StreamError, match="known only when the stream has ended"):
+        jaxrnn.stream(REFUSED[name], X, axes=0)
