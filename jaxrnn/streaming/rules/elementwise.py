@@ -348,9 +348,7 @@ def frame_numbers_at(run: Pass, timeline: Timeline, delay: int, dtype: Any) -> A
     run.facts.laps.note(1, timeline.per_unit)
     first = jnp.asarray(run.count if isinstance(run.count, int) else run.units_before, run.units_before.dtype)
     first = first * np.asarray(timeline.per_unit, first.dtype) - np.asarray(delay, first.dtype)
-    return run.cast_positions(
-        first + jnp.arange(run.frames_of(timeline), dtype=first.dtype), timeline.per_unit, dtype
-    )
+    return run.cast_positions(first + jnp.arange(run.frames_of(timeline), dtype=first.dtype), timeline.per_unit, dtype)
 
 
 def dim_as_value(run: Pass, equation: JaxprEqn) -> np.ndarray:
