@@ -108,7 +108,10 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Awaiting | Non
         jnp.issubdtype(type_of(atom), jnp.floating) for atom in equation.invars
     ):
         return None
-    (size,) = (out_shape(equation)[axis] for axis in symbolic_axes(out_shape(equation)))
+    sizes = [out_shape(equation)[axis] for axis in symbolic_axes(out_shape(equation))]
+    if len(sizes) != 1:
+        return None
+    (size,) = sizes
     if any(is_length(value) and constant_value(value.reshape(-1)[0], size) is not None for value in operands):
         return None
     values = [_operand(run, equation, value) for value in operands]
