@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,60 @@ class Measured:
     delay: int | None
 
 
-def changes(function: Callable[..., Any], x: np.ndarray, axis: int, nan: bool = True) -> list[np.ndarray]:
+Recording = list[np.ndarray]  # the leaves of an input
+
+
+class Offline:
+    """A function on whole recordings, as leaves: compiled by JAX, or ``apply`` of another engine.
+
+    Attributes:
+        axes: of each leaf, the time axis or None.
+        frames: of each leaf, the frames for so many input frames.
+    """
+
+    def __init__(self, function: Callable[..., Any], streamed: Streamed, *, compile: bool = True):
+        plan = streamed._plan
+        self.streamed, self._compile = streamed, compile
+        self.leaves, self.axes = plan.leaves, [leaf.axis for leaf in plan.leaves]
+        self._function = lambda leaves: function(jax.tree.unflatten(streamed._structure, leaves))
+        self._compiled = jax.jit(self._function)
+
+    def __call__(self, leaves: Recording) -> list[np.ndarray]:
+        run = self._compiled if self._compile else self._function
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(run(leaves))]
+
+    def on_each(self, copies: Recording) -> list[np.ndarray]:
+        """Return the outputs of many recordings of one length."""
+        if self._compile:
+            return [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(jax.vmap(self._function))(copies))]
+        return [np.stack(each) for each in zip(*map(self, zip(*copies, strict=True)), strict=True)]
+
+    def recording(self, total: int, seed: int) -> Recording:
+        """Return random leaves for so many input frames."""
+        frames = total // self.streamed.multiple
+        return [recording(leaf.frames(frames), leaf.dtype, seed + place) for place, leaf in enumerate(self.leaves)]
+
+    def places(self, place: int, frames: range) -> range:
+        """Return the frames of a leaf that some input frames are."""
+        times, multiple = self.leaves[place].times, self.streamed.multiple
+        return range(frames.start * times // multiple, frames.stop * times // multiple)
+
+    def part(self, leaves: Recording, frames: range) -> Recording:
+        """Return some input frames of a recording."""
+        return [
+            leaf if axis is None else np.take(leaf, self.places(place, frames), axis)
+            for place, (leaf, axis) in enumerate(zip(leaves, self.axes, strict=True))
+        ]
+
+    def joined(self, *parts: Recording) -> Recording:
+        """Return recordings one after the other."""
+        return [
+            each[0] if axis is None else np.concatenate(each, axis)
+            for axis, *each in zip(self.axes, *parts, strict=True)
+        ]
+
+
+def changes(offline: Offline, leaves: Recording, total: int, nan: bool = True) -> list[np.ndarray]:
     """Return ``bool[input frames, ...]`` for each output: which elements change when one input frame does.
 
     A frame becomes another one, and NaN: NaN shows what is too small to see, and another one what NaN is hidden from.
@@ -40,25 +93,27 @@ def changes(function: Callable[..., Any], x: np.ndarray, axis: int, nan: bool = 
     changed: list[Any] | None = None
     for scale in (1.0, np.nan) if nan else (1.0,):
         # The recording as it is goes along: a batch may be computed in another order than one recording.
-        copies = np.stack([x] * (x.shape[axis] + 1))
-        for frame in range(x.shape[axis]):
-            place = (frame, *(slice(None),) * axis, frame)
-            other = rng.normal(size=copies[place].shape) * scale
-            copies[place] = other if np.issubdtype(x.dtype, np.floating) else (copies[place] + 1) % 5
-        found = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(jax.vmap(function))(copies))]
+        copies = [np.stack([leaf] * (total + 1)) for leaf in leaves]
+        for frame in range(total):
+            for index, (copy, axis) in enumerate(zip(copies, offline.axes, strict=True)):
+                if axis is None:
+                    continue
+                for each in offline.places(index, range(frame, frame + 1)):
+                    place = (frame, *(slice(None),) * axis, each)
+                    other = rng.normal(size=copy[place].shape) * scale
+                    copy[place] = other if np.issubdtype(copy.dtype, np.floating) else (copy[place] + 1) % 5
+        found = offline.on_each(copies)
         here = [~((leaf[:-1] == leaf[-1:]) | ((leaf[:-1] != leaf[:-1]) & (leaf[-1:] != leaf[-1:]))) for leaf in found]
         changed = here if changed is None else [a | b for a, b in zip(changed, here, strict=True)]
     assert changed is not None
     return changed
 
 
-def measure(
-    function: Callable[..., Any], streamed: Streamed, shape: Sequence[int], axis: int, total: int, nan: bool = True
-) -> list[Any]:
+def measure(offline: Offline, total: int, nan: bool = True) -> list[Any]:
     """Return the facts of every output; None for one that depends on no input."""
-    x = recording(_with(shape, axis, total), streamed._plan.leaves[0].dtype, total)
-    delays, results = least_delays(function, streamed, x, axis, nan), []
-    outputs = zip(streamed._plan.outputs, changes(function, x, axis, nan), delays, strict=True)
+    streamed, x = offline.streamed, offline.recording(total, total)
+    delays, results = least_delays(offline, x, total, nan), []
+    outputs = zip(streamed._plan.outputs, changes(offline, x, total, nan), delays, strict=True)
     for kind, changed, delay in outputs:
         streams = isinstance(kind, Chunk)
         depends = np.moveaxis(changed, kind.axis + 1, 1) if streams else changed[:, None]
@@ -76,25 +131,26 @@ def measure(
     return results
 
 
-def least_delays(
-    function: Callable[..., Any], streamed: Streamed, x: np.ndarray, axis: int, nan: bool = True
-) -> list[int | None]:
+def least_delays(offline: Offline, x: Recording, total: int, nan: bool = True) -> list[int | None]:
     """Return for each output the smallest delay with which no frame leaves that what is to come may still change.
 
     Recordings that begin alike and go on differently, or end, show which frames those are.
     """
-    unit, total, plan = streamed.smallest_pulse, x.shape[axis], streamed._plan
+    streamed = offline.streamed
+    unit, plan = streamed.smallest_pulse, streamed._plan
     allowed = streamed.multiple * np.flatnonzero(plan.lengths.allow(np.arange(total // streamed.multiple + 1)))
     least = [0 if isinstance(kind, Chunk) else None for kind in plan.outputs]
-    compiled = jax.jit(function)
+    other = offline.recording(total, 77)
     for pulses in (*range(1, 7), total // unit // 2):
         given, ends = pulses * unit, [int(length) for length in allowed if length >= pulses * unit]
-        begin, end = np.take(x, range(given), axis), np.take(recording(x.shape, x.dtype, 77), range(given, total), axis)
-        other = np.concatenate([begin, end], axis)
-        recordings = [x, other, *(np.take(other, range(end), axis) for end in ends[: unit + 1])]
-        if nan and np.issubdtype(x.dtype, np.floating):
-            recordings.append(np.concatenate([begin, np.full_like(end, np.nan)], axis))
-        found = [list(map(np.asarray, jax.tree.leaves(compiled(each)))) for each in recordings]
+        end = offline.part(other, range(given, total))
+        changed = offline.joined(offline.part(x, range(given)), end)
+        ends = ends[: unit + 1] if unit <= 8 else ends[: unit + 1 : unit // 4]
+        recordings = [x, changed, *(offline.part(changed, range(end)) for end in ends)]
+        if nan and all(np.issubdtype(leaf.dtype, np.floating) for leaf in x):
+            nothing = [np.full_like(leaf, np.nan) for leaf in end]
+            recordings.append(offline.joined(offline.part(x, range(given)), nothing))
+        found = [offline(each) for each in recordings]
         for index, (kind, *outputs) in enumerate(zip(plan.outputs, *found, strict=True)):
             if isinstance(kind, Chunk):
                 frames = [np.moveaxis(each, kind.axis, 0).astype(np.float64) for each in outputs]
@@ -112,22 +168,26 @@ def _settled(one: np.ndarray, other: np.ndarray) -> int:
     return count if same.all() else int(np.argmin(same))
 
 
-def _with(shape: Sequence[int], axis: int, total: int) -> list[int]:
-    return [total if d == axis else size for d, size in enumerate(shape)]
-
-
 def check_facts(
     function: Callable[..., Any],
     streamed: Streamed,
-    shape: Sequence[int],
-    axis: int = 0,
     *,
     total: int,
     larger: bool,
     nan: bool = True,
+    compile: bool = True,
 ) -> None:
-    """Hold the facts of a stream against what is measured; with `larger`, they may be larger."""
-    found = measure(function, streamed, shape, axis, total, nan)
+    """Hold the facts of a stream against what is measured.
+
+    Args:
+        function: on whole recordings.
+        streamed: the same as a stream.
+        total: the input frames of a recording.
+        larger: whether the facts may be larger.
+        nan: whether frames become NaN, too.
+        compile: False for a function that is not JAX's.
+    """
+    found = measure(Offline(function, streamed, compile=compile), total, nan)
     ahead = max(each.look_ahead for each in found)
     field = max(each.receptive_field for each in found)
     delays = [getattr(kind, "delay", None) for kind in streamed._plan.outputs]

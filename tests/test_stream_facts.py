@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from architectures import ARCHITECTURES, WIDTH
+from conftest import MODELS
 from facts_verifier import check_facts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stream_functions import CASES, VARIANTS
 from streaming_verifier import check_values
+from test_stream_models import offline_of
 from test_stream_random import CHANNELS, chain, convolution, other_length, same_length, undecided_by_jax
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.jaxprs.equations import walk
@@ -29,6 +33,8 @@ LARGER = {
     "masked spectrum": "spectrum 0 waits for a mirrored frame two hops later",
     # The first frames of a transposed convolution wait for repeated frames, and a slice cuts them off.
     "BigVGAN": "frames that are cut off wait for repeated frames",
+    "speech/convstft_center_script": "spectrum 0 waits for a mirrored frame of the next pulse",
+    "speech/interp_lin_script": "both interpolated frames of a step are computed from the same three frames",
 }
 
 
@@ -40,7 +46,7 @@ def check_case(name, case, width):
     streamed = jaxrnn.stream(case.function, example, axes=0, **options)
     lengths = range(0, max(36, 10 * streamed.smallest_pulse) + 1, streamed.smallest_pulse)
     total = max(length for length in lengths if streamed._plan.lengths.allow(length // multiple))
-    check_facts(case.function, streamed, (total, width), total=total, larger=name in LARGER)
+    check_facts(case.function, streamed, total=total, larger=name in LARGER)
     return streamed
 
 
@@ -86,7 +92,44 @@ def test_repeated_frames_of_a_pad(mode):
         return convolution(jnp.pad(padded, ((2, 0), (0, 0)), mode=mode), 50, 3, (0, 0))
 
     streamed = check_values(function, (20, CHANNELS), lengths=(1, 2, 9), chunkings=((1,), (3, 1)))
-    check_facts(function, streamed, (20, CHANNELS), total=20, larger=False)
+    check_facts(function, streamed, total=20, larger=False)
+
+
+# -- real models
+
+#: Options of `Model.stream` for files that do not stream without, and the time of files with several open dimensions.
+OPTIONS = {
+    "speech/convstft_center_script": {"constraints": ["S >= 161"]},
+    "speech/edge_causal_reflect_script": {"constraints": ["S >= 5"]},
+    "speech/position_table_script": {"constraints": ["S <= 512"]},
+    "speech/tworates_dynamo": {"symbol": "U"},
+    "speech/tworates_script": {"symbol": "U", "dims": {"T": "4*U"}},
+}
+#: Files that do not stream over time, or that are a step.
+UNSTREAMED = re.compile(
+    r"dtln|gtcrn|silero|predictor|ocr|bidir|bilstm|backwards|causal_(dynamo|script)$|attention|step"
+)
+FILES = sorted(
+    str(path.relative_to(MODELS).with_suffix(""))
+    for folder in (MODELS, MODELS / "speech", MODELS / "exports")
+    for path in folder.glob("*.onnx")
+    if not UNSTREAMED.search(path.stem) and "_given_state" not in path.stem and "one_frame" not in path.stem
+)
+EDGES = [name for name in FILES if name.startswith("speech/edge")]
+
+
+@pytest.mark.parametrize("name", of_tiers(FILES, EDGES))
+def test_facts_of_files(name):
+    """Measured in ONNX Runtime."""
+    model, options = jaxrnn.load(MODELS / f"{name}.onnx"), dict(OPTIONS.get(name, {}))
+    symbol = options.pop("symbol", [size for size in model.inputs[0].shape if isinstance(size, str)][-1])
+    streamed = model.stream(symbol, **options)
+    total = max(30, 10 * streamed.smallest_pulse, 2 * (streamed.receptive_field or 0))
+    is_attention = "band" in name
+    check_facts(offline_of(model), streamed, total=total, larger=name in LARGER, nan=not is_attention, compile=False)
+
+
+# -- random networks
 
 
 @st.composite
@@ -124,7 +167,7 @@ def check_network(layers):
     streamed = jaxrnn.stream(function, jax.ShapeDtypeStruct((20, CHANNELS), np.float32), axes=0)
     total = max(30, 10 * streamed.smallest_pulse, 2 * (streamed.receptive_field or 0))
     total -= total % streamed.smallest_pulse
-    check_facts(function, streamed, (total, CHANNELS), total=total, larger=cuts_behind_repeated(streamed))
+    check_facts(function, streamed, total=total, larger=cuts_behind_repeated(streamed))
 
 
 def cuts_behind_repeated(streamed):

@@ -50,16 +50,16 @@ def inputs_of(model, frames, seed=0):
 
 
 def offline_of(model):
-    """The model on whole recordings: in ONNX Runtime, or in JAX where that refuses ones shorter than a window."""
+    """The model on whole recordings: in ONNX Runtime, or in JAX where that fails, such as on too few frames."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(model.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [info.name for info in model.outputs]
+    names, refusals = [info.name for info in model.outputs], ort.capi.onnxruntime_pybind11_state
 
     def run(inputs):
         try:
             return dict(zip(names, session.run(names, inputs), strict=True))
-        except ort.capi.onnxruntime_pybind11_state.InvalidArgument:
+        except (refusals.InvalidArgument, refusals.Fail):
             return jax.jit(model.apply)(model.params, inputs)
 
     return run
