@@ -112,6 +112,8 @@ def check_values(
     chunkings: Sequence[Sequence[int]] = ((1,), (3,), (1, 3, 1)),
     multiple: int = 1,
     constraints: Sequence[str] = (),
+    past: int | None = None,
+    reference: Callable[..., Any] | None = None,
     dtype: Any = np.float32,
     tolerance: float = 1e-5,
 ) -> Streamed:
@@ -125,19 +127,22 @@ def check_values(
         chunkings: pulses one after the other, in multiples of the smallest; the last is repeated.
         multiple: as in ``stream``.
         constraints: as in ``stream``.
+        past: as in ``stream``.
+        reference: the function of whole recordings, if ``past`` changes it.
         dtype: of the array.
         tolerance: relative to the largest value, or to 1.
     """
     example = jax.ShapeDtypeStruct(tuple(shape), dtype)
     with mock.patch.object(transform, "PLACEHOLDER", POISON):
-        streamed = stream(function, example, axes=axis, pulse=None, multiple=multiple, constraints=constraints)
+        options = {"multiple": multiple, "constraints": constraints, "past": past}
+        streamed = stream(function, example, axes=axis, **options)
     streaming = Streaming(streamed, [axis])
     totals = [length * multiple for length in lengths]
     recordings = [
         recording([total if d == axis else size for d, size in enumerate(shape)], dtype, total) for total in totals
     ]
     # One program for all lengths.
-    offline = jax.jit(lambda recordings: list(map(function, recordings)))(recordings)
+    offline = jax.jit(lambda recordings: list(map(reference or function, recordings)))(recordings)
     chunkings = [[size * streamed.smallest_pulse for size in chunking] for chunking in chunkings]
     room = max(map(max, chunkings))
     for total, x, expected in zip(totals, recordings, offline, strict=True):
@@ -155,6 +160,8 @@ def check_gradients(
     length: int = 7,
     multiple: int = 1,
     constraints: Sequence[str] = (),
+    past: int | None = None,
+    reference: Callable[..., Any] | None = None,
     tolerance: float = 1e-9,
 ) -> None:
     """Gradients through steps and flush equal offline ones, in float64: of the input, and of a parameter.
@@ -164,13 +171,12 @@ def check_gradients(
     with jax.enable_x64(True):
         example = jax.ShapeDtypeStruct(tuple(shape), np.float64)
 
-        def scaled(weight: Any, x: Any) -> Any:
-            return function(jnp.tanh(x * weight))
+        def scaled(function: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda weight, x: function(jnp.tanh(x * weight))
 
         weight = jnp.array(0.7)
-        streamed = stream(
-            scaled, example, axes=axis, params=weight, pulse=None, multiple=multiple, constraints=constraints
-        )
+        options = {"multiple": multiple, "constraints": constraints, "past": past}
+        streamed = stream(scaled(function), example, axes=axis, params=weight, **options)
         total = length * multiple
         x = jnp.array(recording([total if d == axis else size for d, size in enumerate(shape)], np.float64))
 
@@ -184,8 +190,9 @@ def check_gradients(
 
             return of
 
-        found = jax.jit(jax.grad(loss(streamed.run), (0, 1)))(weight, x)
-        expected = jax.jit(jax.grad(loss(scaled), (0, 1)))(weight, x)
-        for one, other in zip(found, expected, strict=True):
+        expected = jax.jit(jax.grad(loss(scaled(reference or function)), (0, 1)))(weight, x)
+        runs = [streamed.run] if past is None else [streamed.run, streamed.offline]
+        found = [each for run in runs for each in jax.jit(jax.grad(loss(run), (0, 1)))(weight, x)]
+        for one, other in zip(found, expected * len(runs), strict=True):
             scale = max(1.0, float(jnp.max(jnp.abs(other))))
             np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 #: The command-line option for each argument of Python that messages name.
 OPTIONS = {"dims": "--dim"} | {
-    name: f"--{name}" for name in ("batch", "dtype", "length", "multiple", "opset", "pulse", "state", "static", "what")
+    name: f"--{name}"
+    for name in ("batch", "dtype", "length", "multiple", "opset", "past", "pulse", "state", "static", "what")
 }
 #: The arguments of `jaxrnn.load` that are keys of a file of settings.
 _MODEL_KEYS = ("dims", "state", "static")

@@ -21,7 +21,7 @@ from jaxrnn.cli.options import (
     output_option,
     pulse_options,
 )
-from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, show, text_of
+from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, show, text_of
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -174,6 +174,7 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
             for name, delay in result["delay"].items()
         )
         yield f"pulse: {result['pulse']} input frame(s); look-ahead: {result['look_ahead']}"
+        yield from past_line(result.get("past"))
         yield f"delay: {', '.join(delays)}"
     for title in ("inputs", "state"):
         yield Table(f"{title.capitalize()} of a step", fields("name", "dtype", "shape"), result[title])

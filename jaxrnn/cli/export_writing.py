@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import onnx_ir as ir
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn.cli.errors import MISMATCH, MismatchError
 from jaxrnn.cli.options import ModelFile, ParamsOptions, PulseOptions
-from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, show, text_of, verdict
+from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, past_line, show, text_of, verdict
 from jaxrnn.cli.verify import difference
 from jaxrnn.errors import InputError, ModelError, StateError
 from jaxrnn.export import Exported, ExportedGraph, export_onnx
@@ -65,7 +64,7 @@ def write_step(
         with tempfile.TemporaryDirectory(prefix=".jaxrnn.", dir=output.parent) as folder:
             with busy(f"writing {output.name}"):
                 trial = write(Path(folder, output.name), flush and Path(folder, f"flush.{flush.name}"))
-            offline = None if pulses.symbol is None else functools.partial(model.apply, arrays)
+            offline = None if pulses.symbol is None else pulses.offline(stepper, model, arrays)
             limits = index_limits(model)
             with busy(f"verifying {output.name}"):
                 checked = verify_export(
@@ -118,6 +117,7 @@ def facts_of(
         "pulse": spec.pulse,
         "look_ahead": spec.look_ahead,
         "look_ahead_ms": step.look_ahead_ms,
+        "past": spec.past,
         "batch": step.batch,
         "inputs": [{**each.to_json(), "name": step.inputs[each.name]} for each in spec.inputs],
         "outputs": [
@@ -170,6 +170,7 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
         known = result["look_ahead_ms"] is not None
         lasts = f" ({text_of(result['look_ahead_ms'])} ms)" if known else ""
         yield f"pulse: {result['pulse']:,} input frame(s); look-ahead: {result['look_ahead']:,}{lasts}"
+        yield from past_line(result["past"])
         if result["lost"]:
             yield TextLine(
                 f"the last frames of {', '.join(result['lost'])} stay inside: --flush FLUSH.onnx writes the graph that "

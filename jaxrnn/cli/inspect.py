@@ -11,8 +11,8 @@ import click
 
 from jaxrnn._files.arguments import SIZE, argument
 from jaxrnn._files.messages import as_json, bytes_of
-from jaxrnn.cli.options import ModelFile, dim_option, json_option, model_file, parsed, writable
-from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, show
+from jaxrnn.cli.options import FRAMES, ModelFile, dim_option, json_option, model_file, parsed, writable
+from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, show
 
 if TYPE_CHECKING:
     from jaxrnn.model.inspection import Inspection
@@ -36,9 +36,12 @@ Facts = Mapping[str, Any]
     "needs no network.",
 )
 @click.option("--symbol", metavar="NAME", help="The open dimension that is time. [default: try each candidate]")
+@click.option("--past", **FRAMES, help="Try streams with this --past of 'jaxrnn stream'.")
 @dim_option("Size of an open dimension.")
 @json_option
-def inspect(file: ModelFile, all_params: bool, page: Path | None, symbol: str | None, dims: dict[str, int]) -> None:
+def inspect(
+    file: ModelFile, all_params: bool, page: Path | None, symbol: str | None, past: int | None, dims: dict[str, int]
+) -> None:
     """Show the content of an ONNX file, even of a file that cannot run.
 
     The report lists inputs and outputs with their open dimensions, opsets and producer, parameters, the number of nodes
@@ -64,7 +67,7 @@ def inspect(file: ModelFile, all_params: bool, page: Path | None, symbol: str | 
     write = None if page is None else page_writer()
     given = {"static": file.static, "state": file.state, "dims": {**file.dims, **dims}}
     with busy(f"inspecting {file.path.name}"):
-        inspection = inspect_model(file.path, **given, streams=symbol or True, graph=write is not None)
+        inspection = inspect_model(file.path, **given, streams=symbol or True, past=past, graph=write is not None)
         if page is not None and write is not None:
             write(inspection, page)
     result = _result(inspection) | {"page": None if page is None else str(page)}
@@ -133,6 +136,7 @@ def _report(result: Facts, about_steps: str, all_params: bool) -> Iterator[Block
     )
     yield _recurrent(result["recurrent"])
     yield from _state(result, about_steps)
+    yield from past_line(result["past"])
     yield from _streams(result["streams"])
     yield from _problems(result)
     if result["page"] is not None:
@@ -197,6 +201,7 @@ def _streams(streams: Sequence[Facts]) -> Iterator[Block]:
             right=("state",),
         )
         yield "Pulse, look-ahead and receptive field are in input frames; delays in frames of the output."
+        yield from past_line(able[0]["past"])
     for item in streams:
         if item["problem"] is not None:
             yield Table(f"Cannot be streamed over {item['symbol']}")

@@ -26,6 +26,7 @@ from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
+    from jaxrnn.steps.stepper import Stepper
     from jaxrnn.streaming import Streamed
 
 Command = Callable[..., Any]
@@ -285,6 +286,7 @@ class PulseOptions:
     multiple: int
     shortest: int
     longest: int | None
+    past: int | None
 
     def stream(self, model: Model, dims: Mapping[str, int]) -> Streamed:
         """Return the stream of a model, with sizes of open dimensions other than time."""
@@ -292,17 +294,30 @@ class PulseOptions:
         least = -(-self.shortest // self.multiple)
         constraints = [f"S >= {least}"] if self.shortest > self.multiple else []
         constraints += [] if self.longest is None else [f"S <= {self.longest // self.multiple}"]
-        return model.stream(self.symbol, self.pulse, dims=dims, multiple=self.multiple, constraints=constraints)
+        options = {"multiple": self.multiple, "constraints": constraints, "past": self.past}
+        return model.stream(self.symbol, self.pulse, dims=dims, **options)
+
+    def offline(self, stepper: Stepper, model: Model, params: Any) -> Callable[..., Any]:
+        """Return the function of whole recordings that the stream of a model equals."""
+        if self.past is None:
+            return functools.partial(model.apply, params)
+        streamed: Any = stepper
+        return functools.partial(streamed.offline, params)
 
 
 def _pulses(
-    symbol: str | None, pulse: int | None, multiple: int | None, shortest: int | None, longest: int | None
+    symbol: str | None,
+    pulse: int | None,
+    multiple: int | None,
+    shortest: int | None,
+    longest: int | None,
+    past: int | None,
 ) -> PulseOptions:
-    options = {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest, "--longest": longest}
+    options = {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest, "--longest": longest, "--past": past}
     check_pulse_options(symbol, options)
     if longest is not None and longest < max(shortest or 1, multiple or 1):
         raise click.UsageError(f"no recording has at most --longest {longest} frames and fits the other options")
-    return PulseOptions(symbol, pulse, multiple or 1, shortest or 1, longest)
+    return PulseOptions(symbol, pulse, multiple or 1, shortest or 1, longest, past)
 
 
 def check_pulse_options(symbol: str | None, options: Mapping[str, Any]) -> None:
@@ -312,7 +327,8 @@ def check_pulse_options(symbol: str | None, options: Mapping[str, Any]) -> None:
         raise click.UsageError(f"{option} needs --symbol NAME, the dimension that is time")
 
 
-_FRAMES: dict[str, Any] = {"type": click.IntRange(min=1), "metavar": "FRAMES"}
+#: A number of frames.
+FRAMES: dict[str, Any] = {"type": click.IntRange(min=1), "metavar": "FRAMES"}
 #: The options that turn an offline model into a stream, as the argument ``pulses``.
 pulse_options = grouped(
     "pulses",
@@ -324,23 +340,29 @@ pulse_options = grouped(
     ),
     click.option(
         "--pulse",
-        **_FRAMES,
+        **FRAMES,
         help="With --symbol: new input frames per step. [default: the fewest that fit the strides]",
     ),
     click.option(
         "--multiple",
-        **_FRAMES,
+        **FRAMES,
         help="With --symbol: the length of each recording is a multiple of this number of frames.",
     ),
     click.option(
         "--shortest",
-        **_FRAMES,
+        **FRAMES,
         help="With --symbol: the fewest frames of a recording. Give this option if an error asks for it.",
     ),
     click.option(
         "--longest",
-        **_FRAMES,
+        **FRAMES,
         help="With --symbol: the most frames of a recording, such as the rows of a table of positions.",
+    ),
+    click.option(
+        "--past",
+        **FRAMES,
+        help="With --symbol, for causal attention without a bound: mask keys that are more than this number of frames "
+        "older than their query. This changes the model.",
     ),
 )
 

@@ -143,6 +143,13 @@ def random_line(result: Mapping[str, Any], seed: int) -> list[str]:
     return [f"random: {', '.join(result['random'])} ({details})"] if result["random"] else []
 
 
+def past_line(past: int | None) -> list[str]:
+    """Return the line about a model that `past` changed."""
+    from jaxrnn.steps.stepspec import said_past
+
+    return [] if past is None else [f"the model is {said_past(past)}"]
+
+
 def time_rows(what: str, microseconds: Mapping[str, float] | None) -> list[tuple[str, str]]:
     """Return rows of a table with percentiles of step times."""
     words = {"p50": "median", "p95": "95th percentile", "p99": "99th percentile", "max": "longest"}

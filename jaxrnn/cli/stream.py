@@ -148,7 +148,8 @@ def stream(
         checks = None
         if verify and source.model is not None:
             with busy(f"verifying {name}"), sample.naming_assumptions():
-                checks = check_lengths(source.model, ready, sample.inputs, total, ran.outputs, pulses.shortest)
+                offline = pulses.offline(stepper, source.model, source.params)
+                checks = check_lengths(offline, ready, sample.inputs, total, ran.outputs, pulses.shortest)
     streams = stepper.spec.streams
     if output is not None:
         state = {} if streams else {f"state/{name}": array for name, array in ran.state.items()}

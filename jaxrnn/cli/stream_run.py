@@ -15,7 +15,18 @@ import numpy as np
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cli.options import Inputs, ModelFile, PulseOptions
-from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, fields, random_line, text_of, time_rows, verdict
+from jaxrnn.cli.output import (
+    COMPARED,
+    Block,
+    Table,
+    TextLine,
+    fields,
+    past_line,
+    random_line,
+    text_of,
+    time_rows,
+    verdict,
+)
 from jaxrnn.cli.verify import difference
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.model import Model
@@ -207,6 +218,7 @@ def facts_of(
         "random": sample.random,
         "look_ahead": spec.look_ahead,
         "receptive_field": spec.receptive_field,
+        "past": spec.past,
         "outputs": outputs,
         "state": entries,
         "state_bytes": sum(entry["bytes"] for entry in entries),
@@ -232,6 +244,7 @@ def report(result: Mapping[str, Any], seed: int, *, streams: bool) -> Iterator[B
         yield f"pulse: {_frames(result['pulse'])}{of_symbol}; the smallest that fits: {result['smallest_pulse']}"
         yield f"look-ahead: {_frames(result['look_ahead'])}"
         yield f"receptive field: {'all of the past' if field is None else _frames(field)}"
+        yield from past_line(result["past"])
         columns = {
             "output": "name",
             **fields("dtype", "shape"),
@@ -294,6 +307,7 @@ def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
             rows.append({**missing, "frames": check["frames"], "reason": "the model does not run on so few frames"})
         rows += ({**item, "frames": check["frames"]} for item in check["outputs"])
     columns = {"frames": "frames", "output": "name", **COMPARED, "result": difference}
-    yield Table("Pulses against the whole recording", columns, rows)
+    changed = "" if result["past"] is None else f", by the model with past={result['past']}"
+    yield Table(f"Pulses against the whole recording{changed}", columns, rows)
     yield ""
     yield verdict(result["verified"])

@@ -97,6 +97,8 @@ class StreamSettings(Settings):
     """The dimension that is time."""
     pulse: PositiveInt | None = None
     """Frames in a step; by default the fewest that fit."""
+    past: PositiveInt | None = None
+    """For causal attention without a bound: the most earlier frames that a frame sees; this changes the network."""
 
 
 class SystemSettings(Settings):
@@ -259,7 +261,8 @@ def _system(file: File) -> System:
     if (stream := settings.stream) is not None:
         with file.at("system", "stream"):
             model = _load(stream.model)
-            return Offline(model.stream(stream.symbol, stream.pulse), model.params, rate=settings.rate)
+            streamed = model.stream(stream.symbol, stream.pulse, past=stream.past)
+            return Offline(streamed, model.params, rate=settings.rate)
     stages = []
     for place, stage in enumerate(settings.stages):
         with file.at("system", "stages", place):

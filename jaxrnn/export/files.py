@@ -29,7 +29,7 @@ from jaxrnn.model.loading import write_graph
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, METADATA, STEP, StepFile, is_rate
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Stepper, missing_parts
-from jaxrnn.steps.stepspec import OutputSpec
+from jaxrnn.steps.stepspec import OutputSpec, said_past
 from jaxrnn.version import __version__
 
 #: The default opset. Every engine of the last years supports it.
@@ -353,6 +353,8 @@ def _flat(facts: StepFile) -> dict[str, str]:
     if facts.kind == STEP:
         result["pulse"] = str(spec.pulse)
         result["delay"] = _lines({facts.outputs[each.name]: each.delay or 0 for each in _frames(facts)})
+        if spec.past is not None:
+            result["past"] = str(spec.past)
     if facts.kind == STEP and facts.frame_rate is not None:
         result["frame_rate"], result["look_ahead_ms"] = f"{facts.frame_rate:g}", f"{facts.look_ahead_ms:g}"
         delays = {facts.outputs[each.name]: facts.delay_ms(each) for each in _frames(facts)}
@@ -387,6 +389,8 @@ def _sentences(facts: StepFile) -> list[str]:
     result = [f"{spec.label}, one step, written by jaxrnn {__version__}."]
     if spec.streams:
         result.append(f"A step takes {_count(spec.pulse, 'input frame')}.")
+    if spec.past is not None:
+        result.append(f"The model was {said_past(spec.past)}.")
     if facts.state:
         after = ", ".join(f"{each.output} as {each.input}" for each in list(facts.state.values())[:3])
         more = ", and so on" if len(facts.state) > 3 else ""

@@ -89,6 +89,7 @@ class Inspection:
         state_problem: the ambiguity of the state, and how to resolve it, or None.
         unsupported: every node without an implemented operator.
         problem: the reason why the file cannot be loaded, or None.
+        past: of an exported step, the most earlier frames of an attention without a bound, if that changed it.
         streams: for each open dimension that could be time, whether the model can be streamed over it; empty if not
             requested, if the file cannot be loaded, and for a model that already runs in steps.
         graph: the nodes and values, if requested.
@@ -111,6 +112,7 @@ class Inspection:
     state_problem: str | None
     unsupported: tuple[UnsupportedNode, ...]
     problem: str | None
+    past: int | None = None
     streams: tuple[StreamInfo, ...] = ()
     graph: GraphInfo | None = None
     graph_stream: GraphStream | None = None
@@ -135,6 +137,7 @@ def inspect_model(
     limits: Limits | None = None,
     operators: OwnOperators | None = None,
     streams: bool | str = False,
+    past: int | None = None,
     graph: bool = False,
 ) -> Inspection:
     """Gather the facts about an ONNX file, whether or not `jaxrnn.load` accepts its operators.
@@ -144,6 +147,7 @@ def inspect_model(
         static, state, dims, limits: as in `jaxrnn.load`.
         operators: as in `jaxrnn.load`; they count as supported.
         streams: whether to try to stream it, or over which dimension.
+        past: the most earlier frames of an attention without a bound; see `jaxrnn.stream`.
         graph: whether to gather its nodes and values too.
 
     Raises:
@@ -168,7 +172,7 @@ def inspect_model(
             found = graph_facts(made.graph, supported, reasons, names, found_state)
         tried, in_pulses = (), None
         if streams and model is not None and state_problem is None:
-            tried, in_pulses = _streams(model, streams, found)
+            tried, in_pulses = _streams(model, streams, past, found)
         return Inspection(
             label=label,
             producer=f"{file.proto.producer_name} {file.proto.producer_version}".strip(),
@@ -184,6 +188,7 @@ def inspect_model(
             operators=tuple(_counts(made.graph, supported)),
             recurrent=recurrent,
             state=found_state,
+            past=None if model is None or model.step_file is None else model.step_file.spec.past,
             growing=tuple(sorted(model.growing_dimensions)) if model is not None and found_state else (),
             frame_recurrences=() if model is None or state_problem is not None else model.frame_recurrences,
             state_problem=state_problem,
@@ -256,7 +261,7 @@ def _counts(graph: ir.Graph, supported: Mapping[ir.Node, Operator]) -> Iterator[
 
 
 def _streams(
-    model: Model, streams: bool | str, graph: GraphInfo | None
+    model: Model, streams: bool | str, past: int | None, graph: GraphInfo | None
 ) -> tuple[tuple[StreamInfo, ...], GraphStream | None]:
     """Return for each open dimension how the model can be streamed; empty for a model that runs in steps."""
     symbols: tuple[str, ...]
@@ -266,8 +271,8 @@ def _streams(
     else:
         symbols = () if {variable.kind for variable in model.state} == {"external"} else time_symbols(model)
     if graph is None:
-        return tuple(stream_facts(model, symbol) for symbol in symbols), None
-    tried = [graph_stream(model, symbol, graph) for symbol in symbols]
+        return tuple(stream_facts(model, symbol, past) for symbol in symbols), None
+    tried = [graph_stream(model, symbol, past, graph) for symbol in symbols]
     able = [found for info, found in tried if info.problem is None]
     return tuple(info for info, _ in tried), next(iter([*able, *(found for _, found in tried)]), None)
 

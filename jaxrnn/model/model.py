@@ -350,6 +350,7 @@ class Model:
         dims: Mapping[str, int | str] | None = None,
         multiple: int = 1,
         constraints: Sequence[str] = (),
+        past: int | None = None,
         dtype: Any = None,
     ) -> Streamed:
         """Turn a model of whole recordings into an exact streaming model that runs on pulses of frames.
@@ -364,6 +365,8 @@ class Model:
                 "160*frames"}``, is time at another rate.
             multiple: a factor of every number of frames, for models that need such lengths.
             constraints: assumptions about the number of frames, such as ``"S >= 3"``.
+            past: for causal attention without a bound: the largest number of earlier frames that a frame sees. **It
+                changes the model**: the stream equals `Streamed.offline`, and not `apply`; see `jaxrnn.stream`.
             dtype: as in `apply`, for every function of the result.
 
         Raises:
@@ -372,7 +375,8 @@ class Model:
                 remedy. Or the pulse does not fit the strides; the message names the smallest pulses.
         """
         with self._computing(None, dtype):
-            return stream_model(self, symbol, pulse, dims=dims or {}, multiple=multiple, constraints=constraints)
+            options = {"multiple": multiple, "constraints": constraints, "past": past}
+            return stream_model(self, symbol, pulse, dims=dims or {}, **options)
 
     def pack(self, params: Arrays, *, dims: Mapping[str, int] | None = None, dtype: Any = None) -> Packed:
         """Precompute the work that depends on parameters alone; `apply`, `step` and `scan` accept the result.

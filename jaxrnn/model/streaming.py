@@ -79,6 +79,7 @@ def stream_model(
     dims: Mapping[str, int | str],
     multiple: int,
     constraints: Sequence[str],
+    past: int | None,
 ) -> Streamed:
     """Implement `Model.stream`."""
     with labelled(model.label):
@@ -116,7 +117,7 @@ def stream_model(
         shape = [times[axis] or (1 if isinstance(size, str) else int(size)) for axis, size in enumerate(sizes)]
         example[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
 
-    options = {"axes": axes, "pulse": pulse, "multiple": multiple, "constraints": constraints}
+    options = {"axes": axes, "pulse": pulse, "multiple": multiple, "constraints": constraints, "past": past}
     try:
         with exact_types(), of_file(operators_by_scope(model)):
             return stream(Graph(model), example, params=model.params, **options)
@@ -213,6 +214,7 @@ class StreamInfo:
     look_ahead: int | None = None  # later input frames that an output frame depends on
     receptive_field: int | None = None  # input frames that an output frame depends on; None for the whole past
     state_bytes: int | None = None  # size of the state of one stream
+    past: int | None = None  # the most earlier frames of an attention without a bound, where that changes the model
     problem: str | None = None  # the reason why the model cannot be streamed, and a remedy, or None
 
 
@@ -238,15 +240,15 @@ class GraphStream:
     refused: int | None = None
 
 
-def stream_facts(model: Model, symbol: str) -> StreamInfo:
+def stream_facts(model: Model, symbol: str, past: int | None) -> StreamInfo:
     """Return the facts about streaming the model over a dimension."""
-    return _tried(model, symbol)[0]
+    return _tried(model, symbol, past)[0]
 
 
-def graph_stream(model: Model, symbol: str, graph: GraphInfo) -> tuple[StreamInfo, GraphStream]:
+def graph_stream(model: Model, symbol: str, past: int | None, graph: GraphInfo) -> tuple[StreamInfo, GraphStream]:
     """Return these facts, and the facts about values of the graph up to the first refused node."""
     with observe() as values:
-        info, state = _tried(model, symbol)
+        info, state = _tried(model, symbol, past)
     paths = paths_of(graph)
     refused = None if info.problem is None else _refused(info.problem, paths)
     known = dict(_values(graph, paths, values, symbol))
@@ -257,9 +259,9 @@ def graph_stream(model: Model, symbol: str, graph: GraphInfo) -> tuple[StreamInf
     return info, GraphStream(symbol, known, _kept(state, paths), refused)
 
 
-def _tried(model: Model, symbol: str) -> tuple[StreamInfo, list[KeptState]]:
+def _tried(model: Model, symbol: str, past: int | None) -> tuple[StreamInfo, list[KeptState]]:
     try:
-        streamed = model.stream(symbol)
+        streamed = model.stream(symbol, past=past)
         state = [KeptState(each.name, each.kind, tuple(each.shape or ()), each.nbytes) for each in streamed.state]
         return StreamInfo(
             symbol,
@@ -268,6 +270,7 @@ def _tried(model: Model, symbol: str) -> tuple[StreamInfo, list[KeptState]]:
             streamed.look_ahead,
             streamed.receptive_field,
             sum(entry.nbytes for entry in streamed.state),
+            streamed.past,
         ), state
     except JaxrnnError as error:
         return StreamInfo(symbol, problem=str(error).removeprefix(f"{model.label}: ")), []

@@ -105,13 +105,14 @@ def checked_spec(fields: Any, where: str) -> StepSpec:
     Raises:
         ValueError: an entry is missing or unknown, has a wrong type, or describes an array that is too large.
     """
-    check(fields, SPEC, where)
+    schema = {**SPEC, "past": is_positive} if isinstance(fields, Mapping) and "past" in fields else SPEC
+    check(fields, schema, where)
     for kind in ("inputs", "outputs", "state"):
         for entry in fields[kind]:
             if unknown := entry.keys() - SPEC[kind][0].keys():
                 raise ValueError(f"{entry['name']} has the unknown fact(s) {', '.join(sorted(unknown))}")
             _check_array(entry)
-    if unknown := fields.keys() - SPEC.keys():
+    if unknown := fields.keys() - schema.keys():
         raise ValueError(f"{where} has the unknown fact(s) {', '.join(sorted(unknown))}")
     return StepSpec.from_json(fields)
 

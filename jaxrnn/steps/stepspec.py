@@ -202,6 +202,8 @@ class StepSpec:
         smallest_pulse: the smallest pulse that fits the strides; all its multiples fit.
         look_ahead: the largest number of later input frames on which an output frame depends.
         receptive_field: the largest number of input frames on which an output frame depends; None for the whole past.
+        past: the most earlier frames that an attention without a bound sees, where that changed the function; see
+            `jaxrnn.stream`. Otherwise None.
         batch_symbol: the name of the batch dimension of inputs and state, with size 1 for one stream; None if a batch
             is a leading axis.
         joined: True if the state is carried as one vector for each dtype.
@@ -218,6 +220,7 @@ class StepSpec:
     smallest_pulse: int = 1
     look_ahead: int = 0
     receptive_field: int | None = None
+    past: int | None = None
     batch_symbol: str | None = None
     joined: bool = False
     constants: tuple[str, ...] = ()
@@ -334,6 +337,8 @@ class StepSpec:
         """Return the fields as JSON values."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         arrays = {key: [spec.to_json() for spec in fields[key]] for key in ("inputs", "outputs", "state")}
+        if self.past is None:  # files of earlier versions have no such entry
+            del fields["past"]
         return fields | arrays | {"constants": list(self.constants)}
 
     @classmethod
@@ -342,6 +347,11 @@ class StepSpec:
         kinds = {"inputs": ArraySpec, "outputs": OutputSpec, "state": StateSpec}
         arrays = {key: tuple(kind.from_json(each) for each in fields[key]) for key, kind in kinds.items()}
         return cls(**{**fields, **arrays, "constants": tuple(fields["constants"])})
+
+
+def said_past(past: int) -> str:
+    """Say how `past` changed a function."""
+    return f"changed by past={past}: keys more than {past:,} frame(s) older than their query are masked"
 
 
 def batch_note(lead: tuple[Any, ...]) -> str:

@@ -38,7 +38,7 @@ from jaxrnn.streaming.diagnostics import (
 )
 from jaxrnn.streaming.dimensions import value_of
 from jaxrnn.streaming.timeline import Clock, Laps, Timeline
-from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Reach, along, is_length, split_outer
+from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Mask, Reach, along, is_length, split_outer
 
 
 class KeepsStateError(Exception):
@@ -76,6 +76,9 @@ class Facts:
     kinds: dict[str, str] = field(default_factory=dict)  # the kind of each state entry, such as "delay" or "carry"
     #: for each loop, the templates of the carry until they stop changing
     carries: dict[Any, Any] = field(default_factory=dict)
+    #: the most earlier frames for an attention without a bound, in the pass that looks for the masks of such attentions
+    past: int | None = None
+    masks: list[Mask] = field(default_factory=list)
 
     def wait_for(self, timeline: Timeline, frames: int) -> None:
         """Extend the horizon to the time when this number of frames has come."""
@@ -271,26 +274,27 @@ class Pass:
         finally:
             self.path = outer
 
-    def refuse(self, why: str, hint: str) -> NoReturn:
+    def refuse(self, why: str, hint: str, first: str = "") -> NoReturn:
         """Raise the error for an equation that cannot be streamed.
 
         Args:
             why: the reason, such as "it sorts all frames".
             hint: a remedy, such as "sort along another axis".
+            first: a remedy to name first.
 
         Raises:
             StreamError: always.
         """
-        raise self.refusal(why, hint)
+        raise self.refusal(why, hint, first=first)
 
-    def refusal(self, why: str, hint: str, kind: type[StreamError] = StreamError) -> StreamError:
+    def refusal(self, why: str, hint: str, kind: type[StreamError] = StreamError, *, first: str = "") -> StreamError:
         """Return the error for an equation that cannot be streamed; see `refuse`."""
         where = "the model " if is_of_file() else "the function "
         if self.path:
             where = f"{describe_equation(self.path)} "
             known = hint_for_equation(self.path[-1].primitive.name, place_of_equation(self.path))
             hint = in_words_of_file(hint) if is_of_file() else known or hint
-        error = kind(f"{where}cannot be streamed: {why}; {hint}")
+        error = kind(f"{where}cannot be streamed: {why}; {f'{first}, or ' if first else ''}{hint}")
         error.located = True
         return error
 

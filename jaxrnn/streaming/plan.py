@@ -18,6 +18,7 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 from jax.interpreters import partial_eval
 
+from jaxrnn._files.arguments import argument
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells import is_plain
 from jaxrnn.errors import StreamError, is_count
@@ -31,10 +32,13 @@ from jaxrnn.streaming.dimensions import SYMBOL, is_symbolic, out_shape, symbolic
 from jaxrnn.streaming.interpreter import LARGEST, interpret
 from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.passes import Facts, Pass, Placeholder
+from jaxrnn.streaming.past import at_length, with_band
 from jaxrnn.streaming.reach import Extent, Reach
 from jaxrnn.streaming.timeline import Clock, Laps, smallest_period
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs, is_length
 
+#: The largest `past`.
+LONGEST_PAST = 1_000_000
 #: Names of the state entries that count units: up to the horizon, and without a limit; and the laps of the latter.
 COUNT, UNITS, LAPS = "count", "units", "laps"
 
@@ -114,11 +118,13 @@ class Plan:
         label: str,
         lengths: Lengths,
         multiple: int,
+        past: int | None = None,
     ):
         self.leaves = tuple(leaves)  # the arrays of the input
         self.params = jax.tree.map(shape_of, params)
         self.label, self.lengths = label, lengths  # the name in messages, and the lengths of recordings
         self.placeholder = placeholder
+        self.past = past
         self.output_structure = output_structure
         jaxpr = _without_dead_code(closed.jaxpr)
         self.closed = Closed(jaxpr, [_static_integers(value) for value in closed.consts])
@@ -127,20 +133,34 @@ class Plan:
         # After this many units, the constraints depend on the place of the end in a unit only.
         settled = lengths.settled(self.clock.unit)
         laps = Laps(math.lcm(self.clock.unit, lengths.period) // self.clock.unit, self.clock.unit)
-        self.facts = Facts(horizon=settled or 0, counts=settled is None, laps=laps)
+        begin = functools.partial(Facts, horizon=settled or 0, counts=settled is None)
+        self.facts = begin(laps=laps, past=past)
         self.outputs: list[Any] = []  # chunks and final values without arrays; None for other outputs
         self.results: list[jax.ShapeDtypeStruct] = []  # of each output, for the smallest pulse
         self.layout = Layout({})  # the state entries, by name
         constants = [leaf.whole for leaf in leaves if leaf.axis is None]
         with own_arithmetic():
             units = -(-max(_front_pads(jaxpr), default=0) // self.clock.unit)
-            self.initial = self._traced_start(max(1, units), jax.tree.leaves(self.params), constants)
+            start = functools.partial(self._traced_start, max(1, units), jax.tree.leaves(self.params), constants)
+            self.initial = start()
+            if past is not None:  # that pass has found the masks
+                self.closed = Closed(self._with_band(past), self.closed.consts)
+                self.facts = begin(laps=laps)
+                self.initial = start()
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """A text that identifies the traced function; the values of parameters do not count."""
         leaves = [(leaf.shape, str(leaf.dtype), leaf.axis, leaf.times) for leaf in self.leaves]
         return fingerprint(self.closed.jaxpr, self.closed.consts, leaves)
+
+    def _with_band(self, past: int) -> Any:
+        """Return the jaxpr in which each attention without a bound sees no more than `past` earlier frames."""
+        if not self.facts.masks:
+            raise StreamError(
+                f"{argument('past', past)} has no effect: no attention sees all earlier frames; leave it out"
+            )
+        return with_band(self.closed.jaxpr, self.facts.masks, past)
 
     # -- passes
 
@@ -244,6 +264,10 @@ class Plan:
                     new[LAPS] = (laps + done).astype(self.layout.places[LAPS].dtype)
         return outputs, self.layout.pack(new)
 
+    def whole(self, params: Sequence[Any], arrays: Sequence[Any], frames: int) -> list[Any]:
+        """Return the outputs for whole recordings of this many frames of the trace, without chunks and state."""
+        return [jnp.asarray(each) for each in at_length(self.closed, [*params, *arrays], frames)]
+
     def _count(self, entries: Mapping[str, Any]) -> Any:
         return lax.stop_gradient(entries[COUNT]).astype(jnp.int32)
 
@@ -279,6 +303,7 @@ class Plan:
             smallest_pulse=self.clock.unit * multiple,
             look_ahead=max([0, *(extent.last for extent in self.extents)]),
             receptive_field=None if None in fields else max((each for each in fields if each is not None), default=0),
+            past=self.past,
             joined=self.layout.joined,
             needs_params=bool(jax.tree.leaves(self.params)),
         )
@@ -384,6 +409,15 @@ def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int
         (sizes[axis],) = jax.export.symbolic_shape(spelling, scope=scope)
     assert len(symbolic_axes(sizes)) == (axis is not None)
     return Leaf(tuple(sizes), np.dtype(dtype), axis, times, name)
+
+
+def check_past(past: int | None) -> int | None:
+    """Return the frames of the past that an attention without a bound keeps, as an integer."""
+    if past is None:
+        return None
+    if not is_count(past, 1) or past > LONGEST_PAST:
+        raise StreamError(f"past must be a number of frames from 1 to {LONGEST_PAST:,}, not {past!r}")
+    return int(past)
 
 
 def check_pulse(pulse: int, smallest: int, multiple: int) -> int:

@@ -24,7 +24,7 @@ from jaxrnn.jaxprs.schedule import Step
 from jaxrnn.steps.recordings import part, recording_specs, scan_steps, whole
 from jaxrnn.steps.specs import ArraySpec, bind
 from jaxrnn.steps.stepper import ExportForm, Flushed, State, batch_note, check_valid, in_batch
-from jaxrnn.steps.stepspec import StateSpec, StepSpec
+from jaxrnn.steps.stepspec import StateSpec, StepSpec, said_past
 from jaxrnn.streaming.plan import Plan, check_pulse, shape_of
 from jaxrnn.streaming.values import Chunk, FinalValue
 
@@ -245,6 +245,29 @@ class Streamed:
         ]
         return self._tree(whole(*parts) for parts in zip(self._flat.outputs, bodies, last, lengths, strict=True))
 
+    def offline(self, params: Any, x: Any) -> Any:
+        """Apply the function to a whole recording at once, without state: the function that `run` equals.
+
+        With `past`, this is the function with the band, and not the function that was streamed. A model can be trained
+        with it, in parallel over all frames.
+
+        Args:
+            params: as in `step`.
+            x: as in `run`.
+        """
+        if self.past is None:
+            recipe: Any = self._recipe
+            function = recipe.plain_function
+            return function(x) if recipe.params is None else function(unpack(params, self._plan), x)
+        return self._banded(params, x)
+
+    @_in_its_types
+    def _banded(self, params: Any, x: Any) -> Any:
+        arrays, total = self._recording(self._leaves(x))
+        self._plan.lengths.check(self._flat.label, total, self.multiple)
+        self._check_params(params)
+        return self._tree(self._whole(params, arrays, frames=total // self.multiple))
+
     # -- checks of arguments
 
     def _leaves(self, x: Any) -> Arrays:
@@ -338,6 +361,11 @@ class Streamed:
 
         return (jax.vmap(one) if batched else one)(state, arrays)
 
+    @compiled
+    def _whole(self, params: Any, arrays: Arrays, *, frames: int) -> list[Any]:
+        leaves = [arrays[each.name] for each in self._flat.inputs]
+        return self._plan.whole(self._param_leaves(params), leaves, frames)
+
     def _one_step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
         """Process one pulse of one stream, with the folded program if the parameters were packed for this pulse."""
         if isinstance(params, Packed) and params.purpose.pulse == self.pulse:
@@ -428,6 +456,11 @@ class Streamed:
         return self._flat.receptive_field
 
     @property
+    def past(self) -> int | None:
+        """The most earlier frames that an attention without a bound sees, as given to `stream`; None if not given."""
+        return self._flat.past
+
+    @property
     def smallest_pulse(self) -> int:
         """The smallest pulse that fits the strides, in input frames; multiples fit too."""
         return self._flat.smallest_pulse
@@ -512,6 +545,7 @@ def _table(spec: StepSpec) -> str:
         f"pulse            {spec.pulse} input frame(s); the smallest that fits: {spec.smallest_pulse}",
         f"look-ahead       {spec.look_ahead} input frame(s)",
         f"receptive field  {'all of the past' if field is None else f'{field} input frame(s)'}",
+        *([] if spec.past is None else [f"past             {said_past(spec.past)}"]),
         "",
         f"{'output':<24} {'frames a pulse':>14} {'rate':>8} {'delay':>8}",
     ]

@@ -28,7 +28,7 @@ from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, 
 from jaxrnn.streaming.dimensions import UndecidedError, parts_of, symbolic_sizes
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
 from jaxrnn.streaming.passes import Placeholder
-from jaxrnn.streaming.plan import Plan, shape_of, symbolic_leaf
+from jaxrnn.streaming.plan import Plan, check_past, shape_of, symbolic_leaf
 from jaxrnn.streaming.streamed import Streamed
 
 #: Values in frames that do not exist; tests replace the values by NaN.
@@ -44,6 +44,7 @@ def stream(
     pulse: int | None = None,
     multiple: int = 1,
     constraints: Sequence[str] = (),
+    past: int | None = None,
 ) -> Streamed:
     """Turn a function over a whole recording into an exact streaming function over pulses of frames.
 
@@ -77,6 +78,10 @@ def stream(
             ``"S <= 500"`` or ``"mod(S, 2) == 0"``; an error suggests the constraints that a function needs. Other
             lengths are refused by `Streamed.run`, by `Streamed.flush`, and by a step beyond the largest length.
             Compiled functions cannot raise errors and return NaN (0 for integers) instead.
+        past: for causal attention without a bound: the largest number of earlier frames that a frame sees. **It changes
+            the function**: keys that are more than ``past`` frames older than their query are masked, and the result
+            equals `Streamed.offline`, the function with this band. Other attention does not change. Without an
+            attention that needs a bound, the argument is an error.
 
     Positions in time and lengths that the function uses as values are 64-bit integers if ``jax_enable_x64`` is set
     during this call, otherwise 32-bit integers.
@@ -86,13 +91,13 @@ def stream(
             remedy. Or the pulse does not fit the strides; the error names pulses that fit.
     """
     offline = _Offline(function, example, axes, params, multiple)
-    lengths = Lengths(constraints)
+    lengths, past = Lengths(constraints), check_past(past)
     # The types are the types during this call, not the types when the result is called.
     types = Types.here()
     with types.in_force(), explained():
-        plan = offline.planned(lengths)
+        plan = offline.planned(lengths, past)
     example, params = offline.example, offline.params_example
-    recipe = Recipe(function, example, params, axes, offline.multiple, lengths.constraints, types)
+    recipe = Recipe(function, example, params, axes, offline.multiple, lengths.constraints, types, past)
     return Streamed(plan, offline.structure, pulse=pulse, context=types.in_force, recipe=recipe)
 
 
@@ -123,9 +128,9 @@ class _Offline:
         self.times = [1 if length is None else length // shortest for length in frames]  # for each input frame
         self.example, self.params_example = jax.tree.map(shape_of, (example, params))
 
-    def planned(self, lengths: Lengths) -> Plan:
+    def planned(self, lengths: Lengths, past: int | None) -> Plan:
         """Return the plan for these lengths, or raise an error with a remedy."""
-        attempt = functools.partial(self._plan, lengths)
+        attempt = functools.partial(self._plan, lengths, past)
         try:
             return attempt()
         except UndecidedError as error:
@@ -146,7 +151,7 @@ class _Offline:
                 error = UndecidedError(error_in_words_of_file(error))
             raise StreamError(whole_message(error, f"; {hint}" if hint else "")) from cause or error
 
-    def _plan(self, allowed: Lengths, times: int = 1, more: tuple[str, ...] = ()) -> Plan:
+    def _plan(self, allowed: Lengths, past: int | None, times: int = 1, more: tuple[str, ...] = ()) -> Plan:
         """Return the plan for lengths that are multiples of `times`, under more constraints."""
         try:
             lengths = Lengths((*allowed.constraints, *more)) if more else allowed
@@ -165,7 +170,8 @@ class _Offline:
                 sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
                 facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
                 if not facts:
-                    return Plan(closed, outputs, self.params, leaves, PLACEHOLDER, self.label, lengths, self.multiple)
+                    about = self.label, lengths, self.multiple, past
+                    return Plan(closed, outputs, self.params, leaves, PLACEHOLDER, *about)
             except StreamError as error:
                 facts = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
                 if not facts:
@@ -236,6 +242,7 @@ class Recipe:
     multiple: int
     constraints: tuple[str, ...]
     types: Types
+    past: int | None = None
 
     def __call__(self, pulse: int) -> Streamed:
         """Stream the function again, with this pulse."""
@@ -248,7 +255,13 @@ class Recipe:
                 pulse=pulse,
                 multiple=self.multiple,
                 constraints=self.constraints,
+                past=self.past,
             )
+
+    @property
+    def plain_function(self) -> Callable[..., Any]:
+        """The function, callable on arrays."""
+        return as_function(self.function)
 
     def in_types(self, **types: Any) -> Recipe:
         """Return the same with other types or forms."""

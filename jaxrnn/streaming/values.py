@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxrnn._files.messages import brief
 from jaxrnn.errors import StreamError
+from jaxrnn.streaming.diagnostics import Path
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.timeline import Timeline
@@ -122,6 +123,15 @@ class Low:
     level: float
 
 
+@dataclass(frozen=True)
+class Mask:
+    """An equation in which a mask of positions writes minus infinity, or a low `value`, into scores."""
+
+    path: Path
+    keys: int  # the side of the keys, of which the later frames are masked
+    value: float
+
+
 #: Outside of the bounds of a mask: a number, `Low`, or None for anything else.
 Outside = bool | int | float | Low | None
 
@@ -143,6 +153,7 @@ class Pairs:
         unclear: the first comparison that no formula describes.
         shape, dtype: the shape over all of time, and the type of the elements.
         origin: the equation that made the value, and the operands; None and the operand of a broadcast.
+        masked: the equations in which a mask writes minus infinity into the scores.
     """
 
     compute: Callable[[Any], Any]
@@ -158,6 +169,7 @@ class Pairs:
     shape: tuple[Any, ...] = ()
     dtype: Any = None
     origin: tuple[Any, Sequence[Any]] = (None, ())
+    masked: tuple[Mask, ...] = ()
     _kept: dict[Any, Any] = field(default_factory=dict)
 
     def made_by(self, equation: Any, operands: Sequence[Any]) -> Pairs:

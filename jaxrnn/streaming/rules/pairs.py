@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn._files.arguments import argument
 from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS
 from jaxrnn.streaming.diagnostics import describe_equation
@@ -37,7 +38,7 @@ from jaxrnn.streaming.rules.parallel import InseparableError, recurrent_sum, run
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.totals import identity_of
-from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Low, Outside, Pairs, is_length, is_static
+from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Low, Mask, Outside, Pairs, is_length, is_static
 
 #: A finite value of a mask from here on stands for minus infinity.
 LOWEST = -1e4
@@ -210,7 +211,18 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
     )
     low = min((value.low for value in pairs if value.below is not None), default=FAR)
     high = max((value.high for value in pairs if value.above is not None), default=-FAR)
-    return dataclasses.replace(result, low=low, high=high, below=below, above=above, unclear=unclear)
+    result = dataclasses.replace(result, low=low, high=high, below=below, above=above, unclear=unclear)
+    # A mask may be used elsewhere too, so a mask alone does not count if a value of the input is masked here.
+    like_result = [value for value in pairs if _is_of_input(value) == _is_of_input(result)]
+    masked = tuple(dict.fromkeys(place for value in like_result for place in value.masked))
+    levels = [_low(below), _low(above)]
+    if not masked and None in levels:
+        masked = tuple(Mask(run.path, side, level) for side, level in enumerate(levels) if level is not None)
+    return dataclasses.replace(result, masked=masked)
+
+
+def _is_of_input(x: Pairs) -> bool:
+    return any(chunk.reach is not None for chunk, _ in x.leaves)
 
 
 def _is_scalar(x: Any) -> bool:
@@ -330,7 +342,9 @@ def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
         summed = lambda weights: run.bind(equation, [weights])[0]  # noqa: E731
         result = _with_older(run, x, grid, kind, result, summed, kept)
     if level is not None:  # a finite mask means minus infinity only if some score is far above it
-        result = jnp.where(result > level / 2, result, jnp.nan)
+        with np.errstate(over="ignore"):  # a low number may be minus infinity in float16
+            lowest = np.asarray(level / 2).astype(result.dtype)
+        result = jnp.where(result > lowest, result, jnp.nan)
     made = run.make(result, left[1 - key], x.timeline, grid.delay, _reach(x.leaves, x.timeline, grid, older))
     # A query that does not exist may see no key. A softmax then has the derivative NaN.
     return run.harmless(made)
@@ -346,7 +360,10 @@ def _with_older(
             return result + recurrent_sum(run, x, grid, exist, summed, layout).astype(result.dtype)
         return running_extreme(run, kind, x, grid, exist)
     except InseparableError as error:
-        _refuse_unbounded(run, x, ["earlier"], str(error))
+        if run.facts.past is None or not x.masked:
+            _refuse_unbounded(run, x, ["earlier"], str(error))
+        run.facts.masks += x.masked
+        return result  # for shapes only: the function with the band follows, see `jaxrnn.streaming.past`
 
 
 def _where_keys_exist(grid: Grid, x: Pairs, array: Any, value: Any) -> Any:
@@ -386,7 +403,8 @@ def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str], why_not: str = "
         why += f", and the sum over the frames is not a recurrence, as {why_not}"
     if x.unclear is not None and len(seen) == 2:
         why += f", as {x.unclear} does not compare the numbers of two frames"
-    run.refuse(why, _HINT)
+    past = f"give {argument('past', 64)} to mask keys that are more than 64 frames older than their query"
+    run.refuse(why, _HINT, first=past if seen == ["earlier"] and x.masked else "")
 
 
 def _reach(leaves: Iterable[tuple[Chunk, int]], timeline: Timeline, grid: Grid, older: bool) -> Reach | None:
