@@ -187,8 +187,8 @@ def test_a_factor_that_overflows_does_not_reach_the_state():
     streamed = jaxrnn.stream(function, X, axes=0, pulse=4)
     x = jnp.ones((1000, 3))
     whole, gradient = jax.value_and_grad(lambda x: streamed.run(None, x).sum())(x)
-    assert jnp.isfinite(whole)
-    assert jnp.all(jnp.isfinite(gradient))
+    assert np.isfinite(whole)
+    assert np.all(np.isfinite(gradient))
 
 
 REFUSED = {

@@ -79,7 +79,7 @@ def test_scan_axes_and_directions(opset, time):
         zs = np.moveaxis(rng_array(time, 4, seed=1), 0, axis_z)
         inputs = {"h0": rng_array(2, 4, seed=2), "xs": np.ascontiguousarray(xs), "zs": np.ascontiguousarray(zs)}
         proto = scan_model([axis, axis_z], [back, back_z], axis_out, back_out, opset)
-        verify(proto, inputs, atol=1e-6, gradient=["h0", "xs"] if index == 0 else None)
+        verify(proto, inputs, atol=1e-6, eager=index % 3 == 0, gradient=["h0", "xs"] if index == 0 else None)
 
 
 def test_scan_of_no_frames():

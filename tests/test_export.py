@@ -48,8 +48,8 @@ def stepped(model, inputs):
         return sum(jnp.mean(value**2) for value in floats), outputs
 
     run = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    _, gradients = run(model.params)
-    size, slope = (np.sqrt(sum(float(jnp.sum(v**2)) for v in tree.values())) for tree in (model.params, gradients))
+    gradients = jax.tree.map(np.asarray, run(model.params)[1])
+    size, slope = (np.sqrt(sum(np.sum(v**2) for v in tree.values())) for tree in (model.params, gradients))
     new = {name: np.asarray(value - 0.01 * size / slope * gradients[name]) for name, value in model.params.items()}
     return new, lambda params: run(params)[0][1]
 

@@ -65,7 +65,7 @@ def by_steps(model, params, state, frames):
 def close(found, expected):
     """Equal names, dtypes and shapes, and equal to 1e-5 of the largest value (or of 1, where that is larger)."""
     for a, b in zip(found, expected, strict=True):
-        limits = {name: 1e-5 * max(1.0, float(jnp.max(jnp.abs(value)))) for name, value in b.items()}
+        limits = {name: 1e-5 * max(1.0, float(np.max(np.abs(value)))) for name, value in b.items()}
         assert_same(dict(a), dict(b), limits)
 
 

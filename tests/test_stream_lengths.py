@@ -44,11 +44,10 @@ def test_constraints_are_checked(constraints, multiple):
     """`run` and `flush` refuse every length that does not meet them, however it is cut, and no other."""
     allowed = CONSTRAINTS[constraints]
     streamed = jaxrnn.stream(lambda x: 2 * x, X, axes=0, pulse=multiple, multiple=multiple, constraints=constraints)
-    flush = jax.jit(streamed.flush)
+    flush, step = jax.jit(streamed.flush), jax.jit(streamed.step)
     for units in range(9):
         x = np.ones((units * multiple, 3), np.float32)
         given, state = [], streamed.init()
-        step = jax.jit(streamed.step)
         for start in range(0, len(x), multiple):
             output, state = step(None, state, x[start : start + multiple])
             given.append(output)

@@ -208,13 +208,13 @@ def test_counting_words(mode):
     pool = [0, 1, 2, 0, 1, 3, 3, 2, 1, 0, 1, 2]
     options = {"ngram_counts": [0, 3, 9], "ngram_indexes": [6, 0, 1, 2, 3, 4, 5], "mode": mode, "max_skip_count": 2}
     options |= {"weights": rng.uniform(0.5, 2, 7).astype(np.float32).tolist()}
-    for lengths in ((1, 3), (2, 2)):
-        options |= {"min_gram_length": lengths[0], "max_gram_length": lengths[1]}
-        for x in (rng.integers(0, 5, (4, 30)), rng.integers(0, 4, 7), rng.integers(0, 4, (1, 1))):
-            counted = check("TfIdfVectorizer", {"x": x}, pool_int64s=pool, rtol=2e-7, **options)
-            words = {"x": x.astype(str).astype(object)}
-            spelled = check("TfIdfVectorizer", words, pool_strings=list(map(str, pool)), rtol=2e-7, **options)
-            np.testing.assert_array_equal(counted["y0"], spelled["y0"])
+    arrays = rng.integers(0, 5, (4, 30)), rng.integers(0, 4, 7), rng.integers(0, 4, (1, 1))
+    for x, shortest, longest in (*((x, 1, 3) for x in arrays), (arrays[0], 2, 2)):
+        options |= {"min_gram_length": shortest, "max_gram_length": longest}
+        counted = check("TfIdfVectorizer", {"x": x}, pool_int64s=pool, rtol=2e-7, **options)
+        words = {"x": x.astype(str).astype(object)}
+        spelled = check("TfIdfVectorizer", words, pool_strings=list(map(str, pool)), rtol=2e-7, **options)
+        np.testing.assert_array_equal(counted["y0"], spelled["y0"])
 
 
 def test_broken_text_in_a_file_is_refused():

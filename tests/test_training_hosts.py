@@ -266,10 +266,16 @@ def test_processes_train_as_one(settings, tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBER", "alone")
     expected = prepare_training(settings).run(progress=False).params
     found = jaxrnn.load(out / "out.onnx").params
-    # Sums over the three examples of a batch are added up in another order: a rounding of a gradient, 6e-8 of it, and
-    # adam divides gradients by their size: 12 updates of 0.02 with some roundings each.
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=0, atol=12 * 0.02 * 8 * 6e-8 + 2e-7, err_msg=name)
+    assert furthest(expected, found) < of_another_order(updates=12)
+
+
+def of_another_order(updates):
+    """The most that parameters may differ by if the gradients of a batch are added up in another order.
+
+    A few roundings of a gradient, each 6e-8 of the gradient, which adam divides by its size: so many updates of 0.02
+    with some roundings each, and the rounding of the parameter itself.
+    """
+    return updates * 0.02 * 8 * 6e-8 + 2e-7
 
 
 SCRIPT = Path(__file__).parent / "training_cases.py"
@@ -307,5 +313,7 @@ def test_two_devices_train_as_one(tmp_path):
         **OPTIONS,
     )
     for part, params in (("best", expected.params), ("last", expected.last_params)):
-        assert furthest(params, {name: found[f"{part}/{name}"] for name in params}) < 1e-5
-    np.testing.assert_allclose(found["losses"], [record["loss"] for record in expected.history], rtol=0, atol=1e-5)
+        assert furthest(params, {name: found[f"{part}/{name}"] for name in params}) < of_another_order(updates=11)
+    losses, norms = (np.array([record[key] for record in expected.history]) for key in ("loss", "grad_norm"))
+    # Some roundings of its own, and what the parameters differ by along the gradient.
+    assert (np.abs(found["losses"] - losses) < 8 * 6e-8 * losses + norms * of_another_order(updates=11)).all()

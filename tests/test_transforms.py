@@ -100,14 +100,15 @@ class Case:
     @functools.cached_property
     def gradients(self):
         """Those of the loss, by both arguments."""
-        return jax.grad(loss_of(self.function), (0, 1))(*self.arguments)
+        return jax.jit(jax.grad(loss_of(self.function), (0, 1)))(*self.arguments)
 
     @functools.cached_property
     def several(self):
         """Three inputs, and the values for each."""
-        inputs = jnp.stack([self.x, 2 * self.x, -self.x])
-        each = [self.function(self.params, one) for one in inputs]
-        return inputs, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+        inputs = np.stack([np.multiply(self.x, by) for by in (1, 2, -1)])
+        function = jax.jit(self.function)
+        each = [function(self.params, one) for one in inputs]
+        return jnp.asarray(inputs), jax.tree.map(lambda *leaves: np.stack(leaves), *each)
 
 
 @functools.cache
@@ -132,7 +133,7 @@ def same(found, expected, tolerance=2e-6):
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert one.dtype == other.dtype
-        scale = max(1.0, float(jnp.max(jnp.abs(other), initial=0.0)))
+        scale = max(1.0, float(np.max(np.abs(other), initial=0.0)))
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=tolerance * scale)
 
 
@@ -146,11 +147,11 @@ def direction(tree):
 
 
 def along(trees, by, far):
-    return jax.tree.map(lambda leaf, way: leaf + far * way, trees, by)
+    return jax.tree.map(lambda leaf, way: jnp.asarray(np.asarray(leaf) + np.float32(far) * np.asarray(way)), trees, by)
 
 
 def dot(one, other):
-    return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, one, other)))
+    return sum(jax.tree.leaves(jax.tree.map(np.vdot, one, other)))
 
 
 def jit(case):
@@ -160,27 +161,29 @@ def jit(case):
 def jvp(case):
     by = direction(case.arguments)
     _, found = jax.jvp(loss_of(case.function), case.arguments, by)
-    ends = [loss_of(case.function)(*along(case.arguments, by, far)) for far in (-1e-2, 1e-2)]
+    loss = jax.jit(loss_of(case.function))
+    ends = [loss(*along(case.arguments, by, far)) for far in (-1e-2, 1e-2)]
     np.testing.assert_allclose(found, (ends[1] - ends[0]) / 2e-2, rtol=2e-2, atol=2e-3)
 
 
 def grad(case):
     by = direction(case.arguments)
-    _, expected = jax.jvp(loss_of(case.function), case.arguments, by)
+    _, expected = jax.jit(functools.partial(jax.jvp, loss_of(case.function)))(case.arguments, by)
     np.testing.assert_allclose(dot(case.gradients, by), expected, rtol=1e-4, atol=1e-5)
 
 
 def hessian(case):
     loss = functools.partial(loss_of(case.function), case.params)
     by = direction(case.x)
-    found = jnp.tensordot(jax.hessian(loss)(case.x), by, case.x.ndim)
-    ends = [jax.grad(loss)(case.x + far * by) for far in (-1e-2, 1e-2)]
+    found = np.tensordot(jax.jit(jax.hessian(loss))(case.x), by, case.x.ndim)
+    gradient = jax.jit(jax.grad(loss))
+    ends = [gradient(along(case.x, by, far)) for far in (-1e-2, 1e-2)]
     np.testing.assert_allclose(found, (ends[1] - ends[0]) / 2e-2, rtol=2e-2, atol=5e-3)
 
 
 def vmap(case):
     inputs, expected = case.several
-    same(jax.vmap(case.function, (None, 0))(case.params, inputs), expected)
+    same(jax.jit(jax.vmap(case.function, (None, 0)))(case.params, inputs), expected)
 
 
 def pmap(case):
@@ -189,7 +192,7 @@ def pmap(case):
 
 
 def first_of(tree):
-    return jax.tree.map(lambda leaf: leaf[0], tree)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[0], tree)
 
 
 def one_device():
