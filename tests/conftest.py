@@ -101,6 +101,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
+def few_draws(monkeypatch):
+    """Confidence intervals of a tenth of the draws, for tests of what is written and not of the intervals."""
+    monkeypatch.setattr("jaxrnn.evaluation.summary.DRAWS", 100)
+
+
+@pytest.fixture
 def wrong_compiled_files(monkeypatch):
     """Let every compiled file come back with other parameters than were written."""
     import jaxrnn.runtime.compiled

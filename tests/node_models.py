@@ -1,4 +1,4 @@
-"""Models of one node, and what ONNX Runtime and ONNX's reference make of them."""
+"""Models of one node, and what jaxrnn, ONNX Runtime and ONNX's reference make of them."""
 
 from __future__ import annotations
 
@@ -9,45 +9,74 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from small_models import make_model
 from verifier import peer_outputs
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
 
+RUNTIME = ort.capi.onnxruntime_pybind11_state
+VERSIONS = {"ai.onnx.ml": 3, "com.microsoft": 1, "ai.onnx.preview.training": 1}
 
-def one_node(operator, inputs, *, opset, constants=(), kind=None, **attributes):
-    """A model of one node with the output ``y``, and the arrays of its inputs; an input of None is absent.
 
-    Args:
-        operator: its name.
-        inputs: arrays by name, in order.
-        opset: of the file.
-        constants: names of inputs that are initializers, as are all of integers with one axis at most.
-        kind: the element type of the output, in ONNX's number; of the first input where absent.
-        attributes: of the node.
+def kind_of(array):
+    """The element type of an array as the file names it."""
+    return TensorProto.STRING if array.dtype.kind in "OU" else helper.np_dtype_to_tensor_dtype(array.dtype)
+
+
+def one_operator(operator, inputs, *, outputs=1, constants=(), opset=21, version=None, kinds=None, **attributes):
+    """A model of one node, ``domain::name``, and its inputs; those of None are absent, ``constants`` initializers.
+
+    The outputs are ``y0``, ``y1``, ..., or have the given names; ``kinds`` are their types, where the file must say
+    them.
+    """
+    domain, _, plain = operator.rpartition("::")
+    given = {key: np.asarray(value) for key, value in inputs.items() if value is not None}
+    names = [f"y{index}" for index in range(outputs)] if isinstance(outputs, int) else [*outputs]
+    node = helper.make_node(plain, [key if key in given else "" for key in inputs], names, domain=domain, **attributes)
+    declared = [
+        onnx.ValueInfoProto(name=key) if kinds is None else helper.make_tensor_value_info(key, kind, None)
+        for key, kind in zip(names, kinds or names, strict=True)
+    ]
+    graph = helper.make_graph(
+        [node],
+        plain,
+        [helper.make_tensor_value_info(k, kind_of(v), v.shape) for k, v in given.items() if k not in constants],
+        declared,
+        [numpy_helper.from_array(value, key) for key, value in given.items() if key in constants],
+    )
+    imports = [helper.make_opsetid("", opset)]
+    if domain:
+        imports.append(helper.make_opsetid(domain, version or VERSIONS[domain]))
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    return model, {key: value for key, value in given.items() if key not in constants}
+
+
+def one_node(operator, inputs, *, constants=(), kind=None, **options):
+    """`one_operator` with the output ``y``, of the type of the first input by default.
+
+    All inputs of integers with one axis at most are initializers too.
     """
     given = {name: np.asarray(value) for name, value in inputs.items() if value is not None}
-    names = [name if name in given else "" for name in inputs]
-    while names and not names[-1]:
-        names.pop()
-    fixed = {name for name, value in given.items() if name in constants or (value.dtype == np.int64 and value.ndim < 2)}
-    graph = helper.make_graph(
-        [helper.make_node(operator, names, ["y"], name="node", **attributes)],
-        operator,
-        [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-            for name, value in given.items()
-            if name not in fixed
-        ],
-        [helper.make_tensor_value_info("y", kind or _kind_of(next(iter(given.values()))), None)],
-        [numpy_helper.from_array(value, name) for name, value in given.items() if name in fixed],
-    )
-    return make_model(graph, opset=opset), {name: value for name, value in given.items() if name not in fixed}
+    fixed = [name for name, value in given.items() if value.dtype == np.int64 and value.ndim < 2]
+    kinds = [kind or kind_of(next(iter(given.values())))]
+    return one_operator(operator, inputs, outputs=("y",), kinds=kinds, constants=(*fixed, *constants), **options)
 
 
-def _kind_of(value):
-    return helper.np_dtype_to_tensor_dtype(value.dtype) if value.dtype.kind != "O" else TensorProto.STRING
+def compare(operator, inputs, *, atol=0.0, rtol=0.0, **options):
+    """The compiled model against ONNX Runtime; one with strings runs as it can."""
+    model, arrays = one_operator(operator, inputs, **options)
+    expected = peer_outputs(model, arrays)
+    loaded = jaxrnn.load(model)
+    has_strings = any(np.asarray(value).dtype.kind in "OU" for value in (*arrays.values(), *expected.values()))
+    found = loaded(arrays) if has_strings else jax.jit(loaded.apply)(loaded.params, arrays)
+    for key, value in expected.items():
+        actual = np.asarray(found[key])
+        assert (actual.dtype, actual.shape) == (value.dtype, value.shape), key
+        if value.dtype == object:
+            assert actual.tolist() == value.tolist(), key
+        else:
+            np.testing.assert_allclose(actual, value, atol=atol, rtol=rtol, err_msg=key)
+    return found
 
 
 def computed(model, arrays):
@@ -70,9 +99,7 @@ def by_onnx_runtime(model, arrays):
     """What ONNX Runtime makes of it, or None where it has no implementation."""
     try:
         return peer_outputs(model, arrays)["y"]
-    except (ort.capi.onnxruntime_pybind11_state.Fail, ort.capi.onnxruntime_pybind11_state.NotImplemented):
-        return None
-    except ort.capi.onnxruntime_pybind11_state.RuntimeException:
+    except (RUNTIME.Fail, RUNTIME.NotImplemented, RUNTIME.RuntimeException):
         return None
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from one_operator import one_operator
+from node_models import one_operator
 from onnx import TensorProto, helper, numpy_helper
 from small_models import WIDTH, frames_of, layers_model, make_model, operator_replaced, step_model
 from test_linear_attention import network as attention_network

@@ -27,6 +27,8 @@ from jaxrnn.evaluation.report.sounds import HEIGHT, Player, encode, levels
 from jaxrnn.evaluation.report.table import NONE, decimals, duration, number, text
 from jaxrnn.evaluation.results import results_of
 
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):

@@ -27,6 +27,8 @@ from jaxrnn.evaluation.tables import frame
 
 METRICS = (si_sdr(), level(), detection())
 
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 
 def rows_of(count=40, seed=0, shift=0.0, **columns):
     """Rows as an evaluation has them: some failed, one perfect, with a column of each kind from the manifest."""
@@ -229,6 +231,7 @@ def test_intervals_hold_the_mean_as_often_as_they_say(monkeypatch):
 
 
 def test_intervals_are_the_same_again_and_those_of_the_textbook_for_many(monkeypatch):
+    monkeypatch.setattr(summary, "DRAWS", 1000)
     values = np.random.default_rng(0).normal(5, 2, 10_000)
     found = summarise(values)
     assert found == summarise(values.copy())

@@ -11,11 +11,11 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import one_operator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
+from node_models import compare
 from onnx import TensorProto, helper, numpy_helper
 from quick_compiling import as_users_compile
 from tiers import of_tiers
@@ -563,7 +563,7 @@ def test_maxima_of_dilated_windows(data):
     sizes = [(t - 1) * d + data.draw(st.integers(1, 9)) for t, d in zip(taps, dilations, strict=True)]
     x = np.random.default_rng(data.draw(st.integers(0, 99))).integers(-4, 5, (2, 3, *sizes)).astype(np.float32)
     options = {"kernel_shape": taps, "strides": strides, "dilations": dilations, "pads": [*low, *high]}
-    one_operator.check("MaxPool", {"x": x}, outputs=2, kinds=[TensorProto.FLOAT, TensorProto.INT64], **options)
+    compare("MaxPool", {"x": x}, outputs=2, kinds=[TensorProto.FLOAT, TensorProto.INT64], **options)
 
 
 @pytest.mark.parametrize("mean", [0.0, 3.0, 1e4])

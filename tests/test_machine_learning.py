@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import optax
 import pytest
-from one_operator import check, one_operator
+from node_models import compare as check
+from node_models import one_operator
 from PIL import Image
 from tiers import of_tiers
 

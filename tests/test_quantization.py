@@ -7,9 +7,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from node_models import one_operator
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from small_models import make_model
 from tiers import of_tiers
 from verifier import assert_same, peer_outputs, verify
 
@@ -18,27 +18,11 @@ import jaxrnn
 BYTES = (np.uint8, np.int8)
 
 
-def one_node(operator, inputs, outputs, constants=(), opset=21, **attributes):
-    """A model of one node; the inputs named in ``constants`` are initializers. An input of None is absent."""
-    given = {name: np.asarray(value) for name, value in inputs.items() if value is not None}
-    names = [name if name in given else "" for name in inputs]
-    graph = helper.make_graph(
-        [helper.make_node(operator, names, list(outputs), **attributes)],
-        operator,
-        [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-            for name, value in given.items()
-            if name not in constants
-        ],
-        [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()],
-        [numpy_helper.from_array(given[name], name) for name in constants if name in given],
-    )
-    return make_model(graph, opset=opset), {name: given[name] for name in given if name not in constants}
-
-
 def check(operator, inputs, outputs, constants=(), expected=None, **attributes):
     """`verify` with no tolerance, and again compiled with the parameters as known numbers."""
-    model, arrays = one_node(operator, inputs, outputs, constants, **attributes)
+    model, arrays = one_operator(
+        operator, inputs, outputs=outputs, kinds=outputs.values(), constants=constants, **attributes
+    )
     expected = peer_outputs(model, arrays) if expected is None else expected
     loaded = verify(model, arrays, expected=expected, atol=0, eager=False)
     assert_same(jax.jit(lambda values: loaded.apply(loaded.params, values))(arrays), expected, 0)
@@ -99,7 +83,7 @@ def test_small_types_there_and_back(dtype):
 
 def with_reference(operator, inputs, kind):
     """Check against ONNX's reference, which has more types than ONNX Runtime; returns its result."""
-    model, arrays = one_node(operator, inputs, {"y": kind}, ("s", "z"), opset=25)
+    model, arrays = one_operator(operator, inputs, outputs=("y",), kinds=[kind], constants=("s", "z"), opset=25)
     (expected,) = ReferenceEvaluator(model).run(None, arrays)
     verify(model, arrays, expected={"y": expected}, atol=0)
     return expected
@@ -263,7 +247,6 @@ def test_quantized_lstm_as_scan(direction):
 )
 def test_what_does_not_fit_is_refused(inputs, attributes, message):
     x = {"x": np.ones((3, 4), np.float32)} | inputs
-    model, arrays = one_node("QuantizeLinear", x, {"y": TensorProto.UINT8}, tuple(inputs), opset=28, **attributes)
-    model.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="y"))
+    model, arrays = one_operator("QuantizeLinear", x, constants=inputs, opset=28, **attributes)
     with pytest.raises(jaxrnn.errors.JaxrnnError, match=message):
         jaxrnn.load(model).apply(jaxrnn.load(model).params, arrays)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from one_operator import one_operator
+from node_models import one_operator
 from onnx import TensorProto, helper
 from scipy import stats
 

@@ -58,14 +58,15 @@ def drawn(cell, *, bias=True, peephole=False):
 @pytest.mark.parametrize(
     ("cell", "parts", "reverse", "lengths", "remat"),
     [
-        (LSTM(), {}, False, None, None),
+        pytest.param(LSTM(), {}, False, None, None, marks=pytest.mark.thorough),
         (LSTM(clip=0.8), {"peephole": True}, True, [7, 0, 3], 3),
-        (
+        pytest.param(
             LSTM(parse_activations(["HardSigmoid", "Elu", "Softsign"]), input_forget=True),
             {"peephole": True, "bias": False},
             False,
             [2, 7, 0],
             None,
+            marks=pytest.mark.thorough,
         ),
         (GRU(linear_before_reset=True), {}, True, None, "sqrt"),
         (GRU(parse_activations(["Softplus", "ScaledTanh"]), clip=0.7), {}, False, [7, 0, 3], 2),

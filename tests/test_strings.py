@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import onnx
 import pytest
-from one_operator import check, one_operator
+from node_models import compare as check
+from node_models import one_operator
 from onnx import TensorProto, helper, numpy_helper
 from tiers import of_tiers
 
