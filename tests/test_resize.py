@@ -155,13 +155,13 @@ STREAMS = {
         0,
     ),
     "nearest, a neighbour's": (lambda x: resize(x, None, scales(1, 1, 3), nearest_mode="floor"), None),
-    "linear": (lambda x: resize(x, None, scales(1, 1, 2), mode="linear"), 2),
-    "cubic": (lambda x: resize(x, None, scales(1, 1, 2), mode="cubic"), 4),
+    "linear": (lambda x: resize(x, None, scales(1, 1, 2), mode="linear"), 1),
+    "cubic": (lambda x: resize(x, None, scales(1, 1, 2), mode="cubic"), 3),
     "every third": (lambda x: resize(x, None, scales(1, 1, 1 / 3), mode="linear"), 0),
     "sizes": (lambda x: resize(x, None, None, np.array([1, 2, 4 * x.shape[2]], object)), 0),
     "another axis": (lambda x: resize(x, None, scales(1, 1.7, 1), mode="cubic", antialias=1), 0),
     "version 10": (lambda x: resize_10(x, scales(1, 1, 0.5)), None),
-    "upsample": (lambda x: upsample(x, scales(1, 1, 2), mode="linear"), 2),
+    "upsample": (lambda x: upsample(x, scales(1, 1, 2), mode="linear"), 1),
 }
 
 

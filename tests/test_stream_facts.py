@@ -34,7 +34,6 @@ LARGER = {
     # The first frames of a transposed convolution wait for repeated frames, and a slice cuts them off.
     "BigVGAN": "frames that are cut off wait for repeated frames",
     "speech/convstft_center_script": "spectrum 0 waits for a mirrored frame of the next pulse",
-    "speech/interp_lin_script": "both interpolated frames of a step are computed from the same three frames",
 }
 
 
@@ -115,7 +114,7 @@ FILES = sorted(
     for path in folder.glob("*.onnx")
     if not UNSTREAMED.search(path.stem) and "_given_state" not in path.stem and "one_frame" not in path.stem
 )
-EDGES = [name for name in FILES if name.startswith("speech/edge")]
+EDGES = [name for name in FILES if name.startswith(("speech/edge", "speech/interp"))]
 
 
 @pytest.mark.parametrize("name", of_tiers(FILES, EDGES))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fractions
 import functools
+import itertools
 import math
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -269,6 +272,26 @@ def test_files_by_type_and_pulse(tmp_path, name, dtype, pulse):
         np.testing.assert_allclose(found, exact, rtol=2 * np.finfo(dtype).eps)
     else:
         np.testing.assert_array_equal(found, exact.astype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("name", "pulse"),
+    of_tiers([(name, pulse) for name in ("sum", "product") for pulse in PULSES], [("sum", 16), ("product", 1)]),
+)
+def test_float64(tmp_path, name, pulse):
+    """In JAX and in ONNX Runtime: equal to exact fractions, rounded once, which sums in float64 are not."""
+    function, operation = {"sum": (lax.cumsum, operator.add), "product": (lax.cumprod, operator.mul)}[name]
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(480, 3)) * 10.0 ** rng.integers(-8, 8, (480, 3)) if name == "sum" else recordings(np.float64)
+    x = x if name == "sum" else 1 + x / 512
+    columns = [itertools.accumulate(map(fractions.Fraction, column), operation) for column in x.T.tolist()]
+    expected = np.array([list(map(float, column)) for column in columns]).T
+    with jax.enable_x64(True):
+        found = streamed_by(function, pulse, np.float64, (3,)).run(None, jnp.asarray(x))
+        paths = exported(tmp_path, function, pulse, np.float64)
+    np.testing.assert_array_equal(np.asarray(found), expected)
+    np.testing.assert_array_equal(ExportedStream(*paths).run({"x": x})["y"], expected)
+    assert not np.array_equal(np.add.accumulate(x) if name == "sum" else np.multiply.accumulate(x), expected)
 
 
 @pytest.mark.parametrize("pulse", PULSES)
