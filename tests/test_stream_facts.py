@@ -15,7 +15,7 @@ from facts_verifier import check_facts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stream_functions import CASES, VARIANTS
-from streaming_verifier import check_values
+from streaming_verifier import check_values, recording
 from test_stream_models import offline_of
 from test_stream_random import CHANNELS, chain, convolution, other_length, same_length, undecided_by_jax
 from tiers import of_tiers
@@ -92,6 +92,30 @@ def test_repeated_frames_of_a_pad(mode):
 
     streamed = check_values(function, (20, CHANNELS), lengths=(1, 2, 9), chunkings=((1,), (3, 1)))
     check_facts(function, streamed, total=20, larger=False)
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
+@pytest.mark.parametrize("front", [1, 4])
+def test_repeated_frames_in_large_pulses(mode, front):
+    """In pulses of 8 frames and more, frames in front are an update in place; streams of a batch differ in age."""
+
+    def function(x):
+        for seed in (1, 2):
+            x = jnp.tanh(convolution(jnp.pad(x, ((front, 4 - front), (0, 0)), mode=mode), seed, 5, (0, 0)))
+        return x
+
+    constraints = ["S >= 6"]
+    lengths, chunkings = (6, 9, 17, 30), ((8,), (1, 16), (3, 8, 1, 9))
+    streamed = check_values(
+        function, (20, CHANNELS), lengths=lengths, chunkings=chunkings, constraints=constraints
+    ).with_pulse(8)
+    x = recording((2, 24, CHANNELS))
+    _, young = streamed.step(None, streamed.init(), x[0, :8])
+    state = jax.tree.map(lambda *each: jnp.stack(each), young, streamed.init())
+    found, _ = streamed.step(None, state, jnp.stack([x[0, 8:16], x[1, :8]]))
+    expected = [jnp.pad(function(each), ((streamed.delay, 0), (0, 0))) for each in x]
+    np.testing.assert_allclose(found[0], expected[0][8:16], atol=1e-6)
+    np.testing.assert_allclose(found[1][streamed.delay :], expected[1][streamed.delay : 8], atol=1e-6)
 
 
 # -- real models

@@ -438,6 +438,13 @@ class Pass:
         where = self.start(chunk.timeline, lead) + np.arange(frames.shape[place], dtype=np.int32)
         if isinstance(where, np.ndarray) and not np.any((where >= 0) & (where < count)):
             return frames
+        if chunk.frames >= 8 and not is_plain() and not isinstance(where, np.ndarray):
+            # A convolution would compute the selection below again for each tap, which is slow for many frames.
+            room = [(count, count, 0) if axis == place else (0, 0, 0) for axis in range(frames.ndim)]
+            frames = lax.pad(frames, jnp.zeros((), frames.dtype), room)
+            at = jnp.clip(count - where[0], 0, frames.shape[place] - count)
+            frames = lax.dynamic_update_slice_in_dim(frames, front, at, place)
+            return lax.slice_in_dim(frames, count, frames.shape[place] - count, axis=place)
         here = along(jnp.asarray((where >= 0) & (where < count)), place, frames.ndim)
         return jnp.where(here, jnp.take(front, jnp.clip(jnp.asarray(where), 0, count - 1), place), frames)
 
