@@ -106,6 +106,7 @@ FACTS = _mutants(
         "(where >= 0) & (where < count)), place",
         "(where >= 0) & (where <= count)), place",
     ),
+    ("frames in front of a large pulse", PASSES, "jnp.clip(count - where[0], 0,", "jnp.clip(count - where[0] + 1, 0,"),
     ("fields of strides", "streaming/reach.py", "[::stride][:count])", "[:count])"),
 )
 
