@@ -27,6 +27,7 @@ from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.timeline import Timeline
 
 Affine = tuple[int, np.ndarray]
+Clipped = tuple[Affine, int | None, Any]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ class Chunk:
         affine: scale and offsets of integers that count frames: frame i holds ``scale * i + offsets``. The offsets are
             static, with the rank of the array and one frame.
         places: the formula, a `Places`, of integers that follow from the numbers of the frames alone.
+        clipped: for integers that count frames between bounds: `affine` without the bounds, and both bounds; the upper
+            bound may be a symbolic dimension. None stands for no bound.
+        columns: for integers that concatenate columns along the last axis, such as indices: `affine` of each column.
         late: the first frames, if `array` does not contain them yet. Rules without support for late frames get a
             delayed chunk (`Pass.on_time`).
         lineage: an identity of the content. New content has a new lineage. Slices share the lineage, with different
@@ -71,6 +75,8 @@ class Chunk:
     delay: int | None
     reach: Reach | None
     affine: Affine | None = None
+    clipped: Clipped | None = None
+    columns: tuple[Affine | None, ...] | None = None
     late: Late | None = None
     places: Any = None
     lineage: object = field(default_factory=object, compare=False, repr=False)

@@ -16,6 +16,7 @@ from jaxrnn.streaming.rules import (
     pairs,
     recurrence,
     reductions,
+    scatters,
     time,
     windows,
 )
@@ -25,7 +26,7 @@ __all__ = ["RULES"]
 #: Primitives whose rule also runs without streamed operands.
 _ALWAYS = {*control.INLINED, "dim_as_value"}
 
-for _family in (elementwise, movement, time, indexing, windows, reductions, frames, recurrence, control):
+for _family in (elementwise, movement, time, indexing, windows, reductions, frames, scatters, recurrence, control):
     for _name, _rule in _family.RULES.items():
         register(_name, _rule, always=_name in _ALWAYS)
 PAIR_RULES.update(pairs.RULES)

@@ -26,7 +26,18 @@ from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import COMPARISONS, Places
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.timeline import LARGEST, Timeline
-from jaxrnn.streaming.values import Affine, Chunk, Deferred, FinalValue, along, is_length, is_static, reach_of
+from jaxrnn.streaming.values import (
+    Affine,
+    Chunk,
+    Clipped,
+    Deferred,
+    FinalValue,
+    along,
+    is_length,
+    is_static,
+    reach_of,
+    static_integer,
+)
 
 #: Operand values inside the domain of each operation with a singular derivative, for frames that do not exist.
 # fmt: off
@@ -55,7 +66,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         unusable = next((value for value in operands if isinstance(value, Deferred)), None)
         if unusable is not None:
             return [unusable]
-    known = against_the_length(run, name, operands)
+    known = against_the_length(run, name, equation, operands)
     if known is not None:
         return [known]
     affine = affine_of(name, equation, operands)
@@ -79,7 +90,23 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         results = [run.cast_positions(arrays[0], growth, equation.params["new_dtype"])]
     else:
         results = run.bind(equation, arrays)
-    return [run.make(result, like.axis, like.timeline, like.delay, like.reach, affine) for result in results]
+    made = [run.make(result, like.axis, like.timeline, like.delay, like.reach, affine) for result in results]
+    clipped = _clipped(name, equation, operands)
+    return made if clipped is None else [dataclasses.replace(made[0], clipped=clipped)]
+
+
+def _clipped(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Clipped | None:
+    """Return the bounds of a result that counts frames between bounds, or None."""
+    x, bound = (*operands, None)[:2] if isinstance(operands[0], Chunk) else (*operands[::-1], None)[:2]
+    if not isinstance(x, Chunk) or not is_wide(type_of(equation.outvars[0])):
+        return None
+    affine, low, high = x.clipped or (x.affine, None, None)
+    number = static_integer(bound)
+    if affine is None or affine[0] < 1 or number is None:
+        return x.clipped if name in ("convert_element_type", "copy") else None
+    if name == "max" and high is None and not is_symbolic(number):
+        return affine, max(number, number if low is None else low), None
+    return (affine, low, number) if name == "min" and high is None else None
 
 
 def _growth(run: Pass, x: Any) -> Fraction | int:
@@ -228,6 +255,12 @@ _ORDER = {name: COMPARISONS[name] for name in ("lt", "le", "gt", "ge")}
 def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
     """Return scale and offsets of a result that counts frames, or None."""
     terms = [_term(value) for value in operands]
+    x = operands[0]
+    if name == "lt" and isinstance(x, Chunk) and x.clipped is not None and terms[1] is not None:
+        (_, offsets), low, _ = x.clipped
+        low = int(np.min(offsets)) if low is None else low
+        if terms[1][0] == 0 and np.all(low >= terms[1][1]):
+            return 0, np.zeros((1,) * x.array.ndim, bool)
     if not any(isinstance(value, Chunk) for value in operands) or any(term is None for term in terms):
         return None
     known = [term for term in terms if term is not None]
@@ -250,19 +283,22 @@ def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine 
     return None
 
 
-def against_the_length(run: Pass, name: str, operands: Sequence[Any]) -> Chunk | None:
-    """Compare frame numbers with the length, such as for a mask of the last frames, or return None.
+def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Chunk | None:
+    """Compare frame numbers with the length, such as for a mask of the last frames, or bound them; or return None.
 
     The result is the same for all frames except some of the last, so each frame waits until its result is certain.
     """
     compare = COMPARISONS.get(name)
-    places = [place for place, value in enumerate(operands) if isinstance(value, Chunk) and value.affine is not None]
-    if compare is None or len(places) != 1 or not is_length(operands[1 - places[0]]):
+    places = [place for place, value in enumerate(operands) if isinstance(value, Chunk) and _counted(value)]
+    if (compare is None and name != "min") or len(places) != 1 or not is_length(operands[1 - places[0]]):
         return None
     chunk, limit = operands[places[0]], operands[1 - places[0]]
-    scale, offsets = chunk.affine
+    affine = chunk.affine if name != "min" else _counted(chunk)
+    if affine is None:
+        return None
+    scale, offsets = affine
     size = chunk.timeline.size
-    if scale == 0 or np.size(limit) != 1 or chunk.outer != 1:
+    if scale == 0 or (name == "min" and scale < 0) or np.size(limit) != 1 or chunk.outer != 1:
         return None
     beyond = constant_value(scale * size - limit.reshape(-1)[0], size)
     if beyond is None:
@@ -275,11 +311,21 @@ def against_the_length(run: Pass, name: str, operands: Sequence[Any]) -> Chunk |
     delay = max(chunk.delay or 0, timeline.certain + wait)
     run.facts.wait_for(timeline, delay)
     end, where = run.end(timeline), run.indices(timeline, delay)
+    if compare is None:
+        x = run.delayed(chunk, delay)
+        most = run.unstreamed(limit).reshape(()).astype(x.array.dtype)
+        array = x.array if end is None else jnp.minimum(x.array, most)
+        return dataclasses.replace(run.same(x, array), clipped=_clipped(name, equation, operands))
     left = np.full(where.shape, wait + 1) if end is None else end - where
     difference = jnp.asarray(surplus, jnp.int32) - along(jnp.asarray(left, jnp.int32) * scale, chunk.axis, surplus.ndim)
     outcome = compare(difference, 0) if places[0] == 0 else compare(0, difference)
     shape = [run.frames_of(timeline) if axis == chunk.axis else size for axis, size in enumerate(chunk.array.shape)]
     return run.make(jnp.broadcast_to(outcome, shape), chunk.axis, timeline, delay, None)
+
+
+def _counted(chunk: Chunk) -> Affine | None:
+    """Return the numbers of frames in a chunk, without bounds."""
+    return chunk.affine if chunk.clipped is None else chunk.clipped[0]
 
 
 def is_wide(dtype: Any) -> bool:

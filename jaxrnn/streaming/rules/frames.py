@@ -26,7 +26,7 @@ _CORE_AXES = {
 
 
 def per_frame(
-    run: Pass, equation: JaxprEqn, operands: Sequence[Any], axes: Sequence[int | None], out: int
+    run: Pass, equation: JaxprEqn, operands: Sequence[Any], axes: Sequence[int | None], out: int, **changed: Any
 ) -> list[Chunk]:
     """Apply an equation to the frames of a step.
 
@@ -36,6 +36,7 @@ def per_frame(
         operands: the operands of the equation.
         axes: the time axis of each operand; None for an operand without time.
         out: the time axis of each result.
+        changed: parameters of the equation that change.
     """
     refuse_final_values(run, operands)
     for value, axis in zip(operands, axes, strict=True):
@@ -47,7 +48,7 @@ def per_frame(
     if any(chunk.outer != like.outer for chunk in chunks):
         run.refuse("its operands merge time with another axis in different orders", "merge both in the same order")
     arrays = [value.array if isinstance(value, Chunk) else value for value in values]
-    return [run.make(array, out, like.timeline, like.delay, reach) for array in run.bind(equation, arrays)]
+    return [run.make(array, out, like.timeline, like.delay, reach) for array in run.bind(equation, arrays, **changed)]
 
 
 def linear_algebra(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
@@ -89,35 +90,13 @@ def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     return [run.make(array, b.axis, b.timeline, b.delay, reach) for array, b in zip(arrays, right, strict=True)]
 
 
-def scatter(run: Pass, equation: JaxprEqn, x: Any, indices: Any, updates: Any) -> list[Chunk]:
-    """Replace elements of each frame, or add to elements."""
-    numbers, shape = equation.params["dimension_numbers"], in_shape(equation)
-    time = next((value.axis for value in (x,) if isinstance(value, Chunk)), None)
-    if time is None:
-        run.refuse("it writes into a constant at places along time", "write x.at[...] with x of the stream's shape")
-    inside = [d for d in range(len(shape)) if d not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)]
-    if time in numbers.operand_batching_dims:
-        paired = numbers.scatter_indices_batching_dims[numbers.operand_batching_dims.index(time)]
-        scattered = [d for d in range(len(in_shape(equation, 2))) if d not in numbers.update_window_dims]
-        return per_frame(run, equation, (x, indices, updates), (time, paired, scattered[paired]), time)
-    if time in inside and time not in numbers.scatter_dims_to_operand_dims and not isinstance(indices, Chunk):
-        place = numbers.update_window_dims[inside.index(time)]
-        if str(in_shape(equation, 2)[place]) == str(shape[time]):
-            return per_frame(run, equation, (x, indices, updates), (time, None, place), time)
-    hint = "select by position instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x)"
-    raise run.refusal("it writes frames at given positions in time", hint)
-
-
 def bitcast(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     """Read the bits of each element as another type; the axis of the parts of an element is never time."""
     return run.frame_by_frame(equation, x)
 
 
-#: JAX spells these primitives in two ways.
-_SCATTERS = ["scatter", *(f"scatter{mark}{kind}" for mark in "-_" for kind in ("add", "sub", "mul", "min", "max"))]
 RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_CORE_AXES, linear_algebra),
     "custom_linear_solve": linear_solve,
-    **dict.fromkeys(_SCATTERS, scatter),
     "bitcast_convert_type": bitcast,
 }

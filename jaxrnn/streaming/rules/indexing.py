@@ -5,15 +5,26 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.streaming.dimensions import in_shape, is_symbolic, magnitude_of, out_shape, symbolic_axes, value_of
+from jaxrnn.streaming.dimensions import (
+    constant_value,
+    in_shape,
+    is_symbolic,
+    magnitude_of,
+    out_shape,
+    symbolic_axes,
+    value_of,
+)
+from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
+from jaxrnn.streaming.rules.frames import per_frame
+from jaxrnn.streaming.rules.scatters import numbered_frames
 from jaxrnn.streaming.rules.time import Table, as_table, pick, take
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, along, is_length, is_static, static_integer
@@ -61,9 +72,15 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
             return _look_up(run, equation, x, indices)
         x = as_table(run, x, sizes)
     axis = x.axis
+    if isinstance(x, Chunk) and isinstance(indices, Chunk) and indices.clipped is not None:
+        x, indices = _with_edges(run, equation, x, indices)
     if isinstance(x, Chunk) and isinstance(indices, Chunk) and _is_frame_by_frame(numbers, x, indices):
         x = run.on_time(x)
         return _in_each_frame(run, equation, x, indices)
+    if isinstance(x, Chunk) and isinstance(indices, Chunk) and axis in numbers.collapsed_slice_dims:
+        found = numbered_frames(run, x, indices, numbers.start_index_map)
+        if found is not None:
+            return _in_numbered_frames(run, equation, *found)
     if axis in numbers.operand_batching_dims or (
         isinstance(indices, Chunk) and not (indices.affine and axis in numbers.collapsed_slice_dims)
     ):
@@ -102,10 +119,24 @@ def _is_frame_by_frame(numbers: Any, x: Chunk, indices: Chunk) -> bool:
 
 def _in_each_frame(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     """Index inside each frame, with indices that may differ from frame to frame."""
-    x, indices = run.together(run.spread(x), run.fill(run.spread(indices), 0))
-    (array,) = run.bind(equation, [x.array, indices.array])
-    batch = [d for d in range(array.ndim) if d not in equation.params["dimension_numbers"].offset_dims]
-    return run.make(array, batch[indices.axis], x.timeline, x.delay, union([x.reach, indices.reach]))
+    batch = [d for d in range(len(out_shape(equation))) if d not in equation.params["dimension_numbers"].offset_dims]
+    indices = run.fill(run.spread(indices), 0)
+    return per_frame(run, equation, (x, indices), (x.axis, indices.axis), batch[indices.axis])[0]
+
+
+def _in_numbered_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk, others: Any) -> Chunk:
+    """Index inside frames, as in ``x[jnp.arange(n), places]``."""
+    numbers = equation.params["dimension_numbers"]
+    changed = numbers._replace(
+        collapsed_slice_dims=tuple(d for d in numbers.collapsed_slice_dims if d != x.axis),
+        start_index_map=others,
+        operand_batching_dims=(*numbers.operand_batching_dims, x.axis),
+        start_indices_batching_dims=(*numbers.start_indices_batching_dims, indices.axis),
+    )
+    batch = [d for d in range(len(out_shape(equation))) if d not in numbers.offset_dims]
+    indices = run.fill(run.spread(indices), 0)
+    out = batch[indices.axis]
+    return per_frame(run, equation, (x, indices), (x.axis, indices.axis), out, dimension_numbers=changed)[0]
 
 
 def _static_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
@@ -178,12 +209,38 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     return run.make(array, batch[indices.axis], timeline, part.delay, part.reach)
 
 
+def _with_edges(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> tuple[Chunk, Chunk]:
+    """Return a stream with repeated first and last frames, and the numbers of frames without their bounds."""
+    assert indices.clipped is not None
+    (hop, offsets), low, high = indices.clipped
+    size, count = x.timeline.size, in_shape(equation, 1)[indices.axis]
+    ends = high is not None and constant_value(high - (size - 1), size) == 0
+    # Frames after the end that the last index reads.
+    beyond = _largest(hop * (count - 1) + int(np.max(offsets)) - (size - 1), count)
+    starts = low == 0 or (low is None and np.all(offsets >= 0))
+    if x.outer != 1 or not starts or beyond is None or not (ends or (beyond <= 0 and high is None)):
+        run.refuse(_ORDER, _HINT)
+    pads = max(0, -int(np.min(offsets))), max(0, beyond)
+    shape = list(in_shape(equation))
+    config = [pads if axis == x.axis else (0, 0) for axis in range(len(shape))]
+    padded = jax.make_jaxpr(lambda x: jnp.pad(x, config, mode="edge"))(jax.ShapeDtypeStruct(shape, x.array.dtype))
+    (x,) = interpret(run, padded, [x]) if any(pads) else [x]
+    return x, dataclasses.replace(indices, affine=(hop, offsets + pads[0]), clipped=None)
+
+
 def _inside(x: Chunk, size: Any, hop: int, largest: int) -> bool:
     """Return True if all frames exist that the indices read, for every length of the recording."""
-    far = np.arange(1, 2 * max(magnitude_of(size), magnitude_of(x.timeline.size)) + 2)
-    counts = np.broadcast_to(value_of(size, far), far.shape)
-    last = (counts - 1) * hop + largest
-    return bool(np.all((counts <= 0) | (last < x.timeline.length(far))))
+    beyond = _largest((size - 1) * hop + largest - x.timeline.size, size)
+    return beyond is not None and beyond < 0
+
+
+def _largest(dimension: Any, size: Any) -> int | None:
+    """Return the largest value of a dimension over all lengths with ``size > 0``; None if the dimension grows."""
+    far = max(magnitude_of(dimension), magnitude_of(size))
+    lengths = np.arange(1, 3 * far + 2)
+    values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (dimension, size))
+    most = int(np.max(values[counts > 0]))
+    return most if np.max(values[: 2 * far][counts[: 2 * far] > 0]) == most else None
 
 
 def _look_up(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Chunk:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -34,7 +35,11 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
         shape[axis] = x.array.shape[x.axis]
         array = lax.broadcast_in_dim(x.array, shape, dimensions)
         affine = x.affine and (x.affine[0], _stretched(x.affine[1], len(shape), dimensions))
-        return run.make(array, axis, x.timeline, x.delay, x.reach, affine)
+        made = run.make(array, axis, x.timeline, x.delay, x.reach, affine)
+        if x.clipped is None:
+            return made
+        (scale, offsets), *bounds = x.clipped
+        return dataclasses.replace(made, clipped=((scale, _stretched(offsets, len(shape), dimensions)), *bounds))
     shape[axis] = 1
     timeline = run.clock.timeline(out_shape(equation)[axis])
     if isinstance(x, FinalValue) or is_length(x):
@@ -117,7 +122,10 @@ def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
     operands = tuple(map(run.on_time, operands))
     arrays, like = align(run, operands)
     arrays = _along_time(arrays, like)
-    return run.same(like, lax.concatenate(arrays, dimension))
+    joined = run.same(like, lax.concatenate(arrays, dimension))
+    columns = tuple(value.affine if isinstance(value, Chunk) else None for value in operands)
+    alone = dimension == joined.array.ndim - 1 and all(array.shape[-1] == 1 for array in arrays)
+    return dataclasses.replace(joined, columns=columns) if alone and any(columns) else joined
 
 
 def stack(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
