@@ -1,4 +1,4 @@
-"""Writes and reads along time at numbered frames: overlap-add, upsampling by zeros, lookups per frame, clipped indices."""
+"""Writes and reads at numbered frames: overlap-add, zeros between frames, lookups in each frame, clipped indices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def masked_spectra(x, size=8, hop=4):
     count = (x.shape[0] - size) // hop + 1
     places = jnp.arange(count)[:, None] * hop + jnp.arange(size)
     spectra = jnp.fft.rfft(x[:, 0][places] * window)
-    frames = jnp.fft.irfft(spectra * jax.nn.sigmoid(jnp.abs(spectra))) * window
+    mask = jax.nn.sigmoid(jnp.abs(spectra))
+    frames = jnp.fft.irfft(spectra * mask.astype(spectra.dtype)) * window
     zeros = jnp.zeros(count * hop + size - hop, x.dtype)
     norm = zeros.at[places].add(jnp.broadcast_to(window**2, (count, size)))
     return zeros.at[places].add(frames) / jnp.maximum(norm, 1e-3)
@@ -98,7 +99,10 @@ CASES = {
         lambda x: x[jnp.maximum(2 * jnp.arange((x.shape[0] + 1) // 2) - 1, 0)],
         "",
     ),
-    "clipped positions as values": (lambda x: x * jnp.clip(numbers(x) + 1, 2, x.shape[0] - 1)[:, None], ""),
+    "clipped positions as values": (
+        lambda x: x * jnp.clip(numbers(x) + 1, 2, x.shape[0] - 1)[:, None].astype(x.dtype),
+        "",
+    ),
 }
 QUICK = [
     "overlap-add",
