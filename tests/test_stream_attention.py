@@ -12,6 +12,7 @@ from facts_verifier import check_facts
 from flax import nnx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jax import lax
 from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
 
@@ -89,6 +90,16 @@ def in_batch(x):
     return jax.vmap(banded)(jnp.stack([x, 2 * x]))[1]
 
 
+def counted(x, columns=0, start=1):
+    """Rows and columns of a count of all pairs, as tf2onnx writes them, and a mask that goes through floats."""
+    size = x.shape[0]
+    n = lax.pad(jnp.full((size * size,), start, np.int32), np.int32(0), [(1, -1, 0)])
+    n = lax.cumsum(n).reshape(size, size)
+    i, j = n // size, n % (size + columns)
+    seen = ((i - j <= 3).astype(jnp.float32) * (j <= i).astype(jnp.float32)).astype(bool)
+    return attend(x, seen)
+
+
 def two_layers(x):
     x = x + banded(x, 3, 1)
     return x + banded(jax.nn.gelu(x @ W[0].astype(x.dtype)), 2, 2)
@@ -107,6 +118,7 @@ CASES = {
     "keys first": keys_first,
     "without softmax": without_softmax,
     "jax.nn.dot_product_attention": lambda x: library(x, is_causal=True, mask=(apart(x) < 4)[None, None]),
+    "rows and columns of a count": counted,
     "in a batch": in_batch,
     "two layers": two_layers,
     "every second frame": lambda x: banded(x[::2], 2, 1),
@@ -228,6 +240,8 @@ REFUSED = {
         lambda x: attend(x, (x[:, :1] > x[:, :1].T)),
         "'gt'.*does not compare the numbers of two frames",
     ),
+    "a count by twos": (lambda x: counted(x, start=2), "a row for each pair of frames"),
+    "other columns": (lambda x: counted(x, columns=1), "a row for each pair of frames"),
     "a product of two": (lambda x: (x @ x.T) @ (x @ x.T) @ x, "two matrices of pairs"),
     "all pairs": (lambda x: x * jnp.sum(x @ x.T), "reduces all pairs"),
     "different rates": (lambda x: jax.nn.softmax(x @ x[::2].T) @ x[::2], "two axes of different lengths"),

@@ -278,6 +278,7 @@ FILES = {
     "causal_script": "T",
     "causal_dynamo": "T",
     "sdpa_causal_script": "T",
+    "keras_attention": "unk__4797",
 }
 
 

@@ -150,6 +150,8 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
         return Places(formula, drift, **{"period": period, "constants": constants, "scale": scale, **changed})
 
     least = [each.least for each in known]
+    if name == "convert_element_type" and (dtype == np.bool_) != (type_of(equation.invars[0]) == np.bool_):
+        return made((lambda value: value != 0) if dtype == np.bool_ else (lambda value: value * 1))
     if name in _UNCHANGED:
         # Smaller types do not hold the numbers of later frames.
         return known[0] if known[0].drift == 0 or dtype.itemsize >= 4 else None

@@ -35,6 +35,7 @@ from jaxrnn.streaming.passes import Facts, Pass, Placeholder
 from jaxrnn.streaming.past import at_length, with_band
 from jaxrnn.streaming.reach import Extent, Reach
 from jaxrnn.streaming.timeline import Clock, Laps, smallest_period
+from jaxrnn.streaming.triangles import with_numbers
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs, is_length
 
 #: The largest `past`.
@@ -126,7 +127,7 @@ class Plan:
         self.placeholder = placeholder
         self.past = past
         self.output_structure = output_structure
-        jaxpr = _without_dead_code(closed.jaxpr)
+        jaxpr = _without_dead_code(with_numbers(closed.jaxpr))
         self.closed = Closed(jaxpr, [_static_integers(value) for value in closed.consts])
         #: The timelines; `clock.unit` is the smallest pulse, in frames of the trace.
         self.clock = _clock_of(jaxpr, multiple, lengths.allow, lengths.most)

@@ -315,6 +315,11 @@ def reshape(run: Pass, equation: JaxprEqn, x: Pairs, *_: Any) -> Pairs:
     return x.moved(lambda grid: jnp.reshape(_full(x, old, grid), _sized(new, axes, grid)), axes)
 
 
+def slice_(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs | None:
+    """Take all elements."""
+    return x if list(map(str, out_shape(equation))) == list(map(str, shape_of(equation.invars[0]))) else None
+
+
 def _full(x: Any, shape: Sequence[Any], grid: Grid) -> Any:
     """Return the elements in the shape of the operand: a formula may have axes of size 1."""
     return jnp.broadcast_to(x.on(grid), _sized(shape, x.axes, grid)) if isinstance(x, Pairs) else x
@@ -539,6 +544,7 @@ RULES: dict[str, Any] = {
     "transpose": transpose,
     "squeeze": squeeze,
     "reshape": reshape,
+    "slice": slice_,
     "dot_general": dot_general,
     **{f"reduce_{kind}": reduction for kind in ("max", "min", "sum", "prod", "and", "or")},
 }

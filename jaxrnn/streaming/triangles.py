@@ -1,0 +1,83 @@
+"""Row and column numbers that are computed from the numbers of all elements of a matrix.
+
+tf2onnx writes ``tf.linalg.band_part``, and so Keras' causal mask, as a running count of S * S ones that becomes a
+matrix ``n``. Then ``n // S`` is the row, and ``n % S`` is the column. A value with S * S elements in a row has no time
+axis. So both results are replaced by equations that count along an axis.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend.core import JaxprEqn, Literal, Var
+
+from jaxrnn.jaxprs.equations import Atom, shape_of, type_of
+from jaxrnn.streaming.dimensions import is_symbolic, out_shape
+from jaxrnn.streaming.places import operation_of
+
+#: Forms of values: a number in all elements; 0, and then ones; the number of each element of a row, or of a matrix.
+_NUMBER, _STARTED, _COUNTED, _MATRIX = "number", "started", "counted", "matrix"
+Form = tuple[str, Any]
+_SAME = ("convert_element_type", "copy", "squeeze", "stack", "broadcast_in_dim")
+
+
+def with_numbers(jaxpr: Any) -> Any:
+    """Return the jaxpr with rows and columns that are counted directly."""
+    if not any("^" in str(size) for equation in jaxpr.eqns for size in out_shape(equation)):
+        return jaxpr
+    forms: dict[Var, Form] = {}
+    equations = []
+    for equation in jaxpr.eqns:
+        operands = [_form_of(atom, forms) for atom in equation.invars]
+        axis = _counted_axis(equation, operands)
+        equations += [equation] if axis is None else _count(equation, axis)
+        if (form := _form(equation, operands)) is not None:
+            forms[equation.outvars[0]] = form
+    return jaxpr.replace(eqns=equations)
+
+
+def _form_of(atom: Atom, forms: dict[Var, Form]) -> Form | None:
+    if isinstance(atom, Literal):
+        return (_NUMBER, atom.val) if shape_of(atom) == () else None
+    return forms.get(atom)
+
+
+def _form(equation: JaxprEqn, operands: list[Form | None]) -> Form | None:
+    """Return the form of the result of an equation, or None."""
+    name, params = equation.primitive.name, equation.params
+    if name == "dim_as_value":
+        return _NUMBER, params["dim"]
+    if len(equation.outvars) != 1 or not operands or operands[0] is None:
+        return None
+    (kind, value), shape = operands[0], out_shape(equation)
+    if type_of(equation.outvars[0]).kind not in "iu":
+        return None
+    if kind == _NUMBER and len(operands) == 1 and (name in _SAME or name == "reshape"):
+        return operands[0]
+    if kind == _NUMBER and name == "pad" and params["padding_config"] == ((1, -1, 0),) and str(value) == "1":
+        started = operands[1] is not None and operands[1][0] == _NUMBER and str(operands[1][1]) == "0"
+        return (_STARTED, None) if started else None
+    if kind == _STARTED and name == "cumsum" and not params["reverse"]:
+        return _COUNTED, None
+    if kind in (_COUNTED, _MATRIX) and name in ("convert_element_type", "copy"):
+        return operands[0]
+    if kind == _COUNTED and name == "reshape" and len(shape) == 2:
+        return _MATRIX, shape[1]
+    return None
+
+
+def _counted_axis(equation: JaxprEqn, operands: list[Form | None]) -> int | None:
+    """Return the axis along which the result counts, or None."""
+    (kind, width), (divisor, number) = (each or ("", None) for each in [*operands, None, None][:2])
+    if kind != _MATRIX or divisor != _NUMBER or not is_symbolic(width) or str(number) != str(width):
+        return None
+    return {"div": 0, "floor_divide": 0, "rem": 1, "remainder": 1}.get(operation_of(equation))
+
+
+def _count(equation: JaxprEqn, axis: int) -> list[JaxprEqn]:
+    (result,) = equation.outvars
+    count = lambda: lax.broadcasted_iota(type_of(result), shape_of(result), axis)  # noqa: E731
+    (counted,) = jax.make_jaxpr(count)().eqns
+    return [counted.replace(outvars=[result], source_info=equation.source_info)]
