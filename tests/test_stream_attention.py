@@ -7,7 +7,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
+from attention_networks import HEADS, WIDTH, Attention, Codec, Conformer, Emformer
 from facts_verifier import check_facts
 from flax import nnx
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +21,6 @@ from tiers import of_tiers
 import jaxrnn
 from jaxrnn.export import verify_export
 
-WIDTH, HEADS = 6, 2
 RANDOM = np.random.default_rng(0)
 W = [jnp.asarray(RANDOM.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH), jnp.float32) for _ in range(4)]
 
@@ -158,50 +159,22 @@ def test_the_state_is_one_history_of_keys_and_one_of_values():
     assert not [each for each in streamed.state if each.kind not in ("history", "counter")]
 
 
-class Attention(nnx.Module):
-    """The multi-head attention of Flax with a mask."""
-
-    def __init__(self, left, right):
-        self.layer = nnx.MultiHeadAttention(HEADS, WIDTH, decode=False, rngs=nnx.Rngs(0))
-        self.left, self.right = left, right
-
-    def __call__(self, x):
-        mask = (apart(x) <= self.left) & (apart(x) >= -self.right)
-        return self.layer(x[None], mask=mask[None, None])[0]
-
-
-class Conformer(nnx.Module):
-    """A block of a streaming conformer: feed-forward, attention over 8 past frames, convolution, feed-forward."""
-
-    def __init__(self, width=WIDTH):
-        rngs = nnx.Rngs(1)
-        self.norms = nnx.List([nnx.LayerNorm(width, rngs=rngs) for _ in range(5)])
-        self.forward = nnx.List([nnx.Linear(width, 4 * width, rngs=rngs) for _ in range(2)])
-        self.back = nnx.List([nnx.Linear(4 * width, width, rngs=rngs) for _ in range(2)])
-        self.attention = Attention(8, 0)
-        self.gate = nnx.Linear(width, 2 * width, rngs=rngs)
-        self.depthwise = nnx.Conv(width, width, (5,), padding="CAUSAL", feature_group_count=width, rngs=rngs)
-        self.point = nnx.Linear(width, width, rngs=rngs)
-
-    def feed(self, x, index):
-        return self.back[index](jax.nn.silu(self.forward[index](self.norms[index](x))))
-
-    def __call__(self, x):
-        x = x + 0.5 * self.feed(x, 0)
-        x = x + self.attention(self.norms[2](x))
-        y = jax.nn.glu(self.gate(self.norms[3](x)))
-        x = x + self.point(jax.nn.silu(self.depthwise(y[None])[0]))
-        return self.norms[4](x + 0.5 * self.feed(x, 1))
-
-
-MODULES = {"attention of Flax": lambda: Attention(5, 1), "conformer": Conformer}
+#: Networks, with their delay, look-ahead and receptive field.
+MODULES = {
+    "attention of Flax": (lambda: Attention(5, 1), (1, 1, 7)),
+    "conformer": (Conformer, (0, 0, 13)),
+    "emformer": (Emformer, (8, 8, 27)),
+    "codec": (Codec, (0, 1, 22)),
+}
 
 
 @pytest.mark.parametrize("name", of_tiers(MODULES, ["attention of Flax"]))
 def test_modules(name, tmp_path):
     """Exact in every mixture of pulses, and as an ONNX file in ONNX Runtime."""
-    module = MODULES[name]()
-    check_values(module, (20, WIDTH), lengths=(1, 4, 17), chunkings=((1,), (3, 1)))
+    make, facts = MODULES[name]
+    module = make()
+    streamed = check_values(module, (20, WIDTH), lengths=(1, 4, 17), chunkings=((1,), (3, 1)))
+    assert (streamed.delay, streamed.look_ahead, streamed.receptive_field) == facts
     function = lambda arrays: {"y": module(arrays["x"])}  # noqa: E731
     streamed = jaxrnn.stream(function, {"x": EXAMPLE}, axes=0, pulse=2)
     jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx", flush=tmp_path / "flush.onnx")
@@ -226,6 +199,47 @@ def test_files(models, name, pulse):
         for length in {key.split(".")[0] for key in arrays.files}:
             found = streamed.run(model.params, {"x": arrays[f"{length}.in.x"]})
             np.testing.assert_allclose(found["y"], arrays[f"{length}.out.y"], atol=2e-6)
+
+
+COPIES = {
+    "a filter by shifted copies": lambda x: sum(
+        weight * jnp.pad(x, ((4, 0), (0, 0)))[n : n + x.shape[0]] for n, weight in enumerate([0.1, 0.2, 0.4, 0.2, 0.1])
+    ),
+    "pads and cuts": lambda x: jnp.concatenate(
+        [jnp.pad(x, ((n, 0), (0, 0)))[: x.shape[0]] for n in (2, 4, 0, 1, 3)], -1
+    ),
+    "copies and a convolution": lambda x: (
+        x[4:] + x[2:-2] + jax.lax.reduce_window(x, 0.0, jax.lax.add, (5, 1), (1, 1), "VALID")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_share_one_history(name):
+    """Copies of one value at several delays read one history of the longest delay."""
+    streamed = check_values(COPIES[name], (20, WIDTH), lengths=(0, 1, 3, 5, 12), chunkings=((1,), (3, 1), (7,)))
+    assert [each.shape for each in streamed.state if each.kind != "counter"] == [(4, WIDTH)]
+
+
+def test_a_window_of_copies(models, tmp_path):
+    """Keys and values by 17 shifted copies each: two histories, and a short exported step."""
+    model = jaxrnn.load(models / "speech" / "unfold_script.onnx")
+    streamed = model.stream("T", 1)
+    assert sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(streamed.init())) < 2 * 16 * 32 * 4 + 32
+    jaxrnn.export_onnx(streamed, model.params, tmp_path / "step.onnx")
+    assert len(onnx.load(tmp_path / "step.onnx").graph.node) < 50
+    with np.load(models / "speech" / "unfold_script.npz") as arrays:
+        for length in {key.split(".")[0] for key in arrays.files}:
+            found = streamed.run(model.params, {"x": arrays[f"{length}.in.x"]})
+            np.testing.assert_allclose(found["y"], arrays[f"{length}.out.y"], atol=2e-6)
+
+
+@pytest.mark.parametrize("name", of_tiers(MODULES, []))
+def test_gradients_of_modules(name):
+    graph, rest = nnx.split(MODULES[name][0]())
+    double = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), rest)
+    with jax.numpy_dtype_promotion("standard"):  # Flax computes parts in float32
+        check_gradients(lambda x: nnx.merge(graph, double)(x), (12, WIDTH), length=8, tolerance=1e-6)
 
 
 REFUSED = {

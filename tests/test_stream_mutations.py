@@ -13,7 +13,7 @@ from stream_functions import CASES
 from streaming_verifier import check_gradients, check_values
 
 from jaxrnn.streaming import associative
-from jaxrnn.streaming.passes import Facts, Pass
+from jaxrnn.streaming.passes import Facts, History, Pass
 from jaxrnn.streaming.plan import Plan
 from jaxrnn.streaming.rules import elementwise, recurrence
 from jaxrnn.streaming.rules import time as time_rules
@@ -76,7 +76,9 @@ def no_fill(original):
 
 def history_of_nothing(original):
     """Buffers begin with placeholders, even if pads lie in front of the first frame."""
-    return lambda run, chunk, history, kind, initial=None: original(run, chunk, history, kind)
+    return lambda history, run, kind, frames, place, start: original(
+        history, run, kind, frames, place, run.placeholder.of(frames.dtype)
+    )
 
 
 def first_frame_late(original):
@@ -144,7 +146,7 @@ VALUES = {
     "a flush one unit short": (Plan, "rest", one_unit_less, ["look-ahead", "many pads"]),
     "counting stops too early": (Facts, "wait_for", stops_counting_early, ["look-ahead", "recurrence on logs"]),
     "nothing is filled": (Pass, "fill", no_fill, ["causal", "known at the end"]),
-    "buffers begin with placeholders": (Pass, "windowed", history_of_nothing, ["causal"]),
+    "buffers begin with placeholders": (History, "__init__", history_of_nothing, ["causal"]),
     "chunks begin a frame late": (Pass, "start", first_frame_late, ["positions", "many pads into a recurrence"]),
     "state is not carried on": (Pass, "store", keeps_nothing, ["recurrence"]),
     "delay buffers mixed up": (Pass, "delayed", shared_by_lineage, ["slices of one buffer"]),

@@ -38,7 +38,7 @@ from jaxrnn.streaming.diagnostics import (
 )
 from jaxrnn.streaming.dimensions import value_of
 from jaxrnn.streaming.timeline import Clock, Laps, Timeline
-from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Mask, Reach, along, is_length, split_outer
+from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Mask, Reach, along, is_length, is_static, split_outer
 
 
 class KeepsStateError(Exception):
@@ -60,6 +60,43 @@ class Placeholder:
         if jnp.issubdtype(dtype, jnp.inexact):
             return self.value
         return bool(self.integer) if jnp.issubdtype(dtype, np.bool_) else self.integer
+
+
+class History:
+    """Past frames of one content, in an entry of the state that serves all readers of the content.
+
+    The first pass finds how many past frames are read: the entry grows, because all past frames are still constant.
+    """
+
+    def __init__(self, run: Pass, kind: str, frames: Any, place: int, start: Any):
+        self._run, self._frames, self._place, self._start = run, frames, place, start
+        self._name, self._old = run.carry(kind, lambda: self._constant(1))
+        self._joined: Any = None
+
+    def _constant(self, past: int) -> Any:
+        shape = (*self._frames.shape[: self._place], past, *self._frames.shape[self._place + 1 :])
+        return lax.full(shape, self._start, self._frames.dtype)
+
+    def frames(self, past: int, wait: int) -> Any:
+        """Return `past` frames in front of the frames of `wait` frames ago."""
+        run, place, count = self._run, self._place, self._frames.shape[self._place]
+        if run.state is None and past + wait > self._old.shape[place]:
+            self._old, self._joined = run.begin(self._name, self._constant(past + wait)), None
+        if self._joined is None:
+            self._joined = self._keep()
+        end = self._joined.shape[place] - wait
+        return lax.slice_in_dim(self._joined, end - count - past, end, axis=place)
+
+    def _keep(self) -> Any:
+        run, old, frames, place = self._run, self._old, self._frames, self._place
+        if is_plain():
+            joined = jnp.concatenate([old, frames], place)
+            run.store(self._name, lax.slice_in_dim(joined, frames.shape[place], None, axis=place))
+            return joined
+        # XLA's CPU backend copies flat arrays at full speed; for several axes, the backend computes each index.
+        flat = jnp.concatenate([old.reshape(-1), frames.reshape(-1)])
+        run.store(self._name, flat[frames.size :].reshape(old.shape))
+        return flat.reshape(old.shape[0] + frames.shape[0], *frames.shape[1:])
 
 
 @dataclass
@@ -125,8 +162,15 @@ class Pass:
     begun: dict[str, Any] = field(default_factory=dict)
     new: dict[str, Any] = field(default_factory=dict)
     _used: dict[str, int] = field(default_factory=dict)
-    #: Delayed arrays and lineages, keyed by the lineage and delay before and the delay after.
-    _delayed: dict[tuple[object, int, int], tuple[Any, object]] = field(default_factory=dict)
+    #: Histories, keyed by lineage.
+    _histories: dict[object, History] = field(default_factory=dict)
+    #: The lineage without delay and the frames of delay, keyed by the lineage of a delayed chunk.
+    _origins: dict[object, tuple[object, int]] = field(default_factory=dict)
+    #: Delayed arrays and lineages, keyed by the lineage without delay and the frames of delay.
+    _delayed: dict[tuple[object, int], tuple[Any, object]] = field(default_factory=dict)
+    #: Filled chunks, keyed by the chunk and the value, and the value, keyed by the lineage of the filled chunk.
+    _fills: dict[Any, Chunk] = field(default_factory=dict)
+    _starts: dict[object, Any] = field(default_factory=dict)
     #: Masks of existing frames, keyed by timeline and delay.
     _exist: dict[tuple[Timeline, int], Any] = field(default_factory=dict)
 
@@ -221,13 +265,14 @@ class Pass:
         """
         if self.stateless:
             raise KeepsStateError
-        label = label_of(self.path) if self.path else "stream"
-        name = self.unique(f"{self.prefix}{label}.{kind}")
+        name = self.unique(f"{self.prefix}{label_of(self.path) if self.path else 'stream'}.{kind}")
         self.facts.kinds[name] = kind.rstrip("0123456789")
-        if self.state is None:
-            self.begun[name] = self.new[name] = start()
-            return name, self.begun[name]
-        return name, self.state[name]
+        return name, self.begin(name, start()) if self.state is None else self.state[name]
+
+    def begin(self, name: str, value: Any) -> Any:
+        """Set the initial value of an entry, in the first pass."""
+        self.begun[name] = self.new[name] = value
+        return value
 
     def unique(self, name: str) -> str:
         """Return the name, with a number appended if this pass has used the name before."""
@@ -301,19 +346,25 @@ class Pass:
     def fill(self, chunk: Chunk, value: Any) -> Chunk:
         """Return the chunk with `value` in the frames that do not exist."""
         assert chunk.delay is not None
+        number = np.asarray(value).item() if is_static(value) and np.size(value) == 1 else object()
+        key = chunk.lineage, chunk.timeline, chunk.delay, number
+        if key not in self._fills or chunk.late is not None:
+            filled = dataclasses.replace(chunk.holding(self._filled(chunk, value)), late=chunk.late)
+            self._fills[key], self._starts[filled.lineage] = filled, jnp.asarray(value, chunk.array.dtype)
+        return dataclasses.replace(self._fills[key], reach=chunk.reach)
+
+    def _filled(self, chunk: Chunk, value: Any) -> Any:
+        assert chunk.delay is not None
         exists = self.exists(chunk.timeline, chunk.delay)
         if exists is True:
-            return self._filled(chunk, chunk.array)
+            return chunk.array
         value = jnp.asarray(value, chunk.array.dtype)
         if exists is False:
-            return self._filled(chunk, jnp.broadcast_to(value, chunk.array.shape))
+            return jnp.broadcast_to(value, chunk.array.shape)
         exists = jnp.asarray(exists)
         repeated = jnp.tile(exists, chunk.outer) if chunk.outer > 1 else exists
         mask = along(repeated, chunk.axis, chunk.array.ndim)
-        return self._filled(chunk, jnp.where(mask, chunk.array, value))
-
-    def _filled(self, chunk: Chunk, array: Any) -> Chunk:
-        return dataclasses.replace(chunk.holding(array), late=chunk.late)
+        return jnp.where(mask, chunk.array, value)
 
     def harmless(self, value: Any, replacement: float | None = None) -> Any:
         """Replace frames that do not exist, so that an operation with a singular derivative can read the value."""
@@ -348,7 +399,8 @@ class Pass:
             affine: scale and offsets of integers that count frames; see `Chunk`.
             lineage: lineage of the chunk that holds the same array, if there is such a chunk.
         """
-        lineage = object() if lineage is None else lineage
+        new = lineage is None
+        lineage = object() if new else lineage
         if delay is None:
             return Chunk(array, axis, timeline, None, reach, affine, lineage=lineage)
         delay = int(delay)
@@ -359,7 +411,7 @@ class Pass:
             )
         self.facts.warm_up = max(self.facts.warm_up, -(delay // timeline.per_unit))
         self.facts.wait_for(timeline, delay)
-        if self.is_empty(timeline, delay):
+        if new and self.is_empty(timeline, delay):
             # No result reads the frames, so a constant saves the work of computing them.
             array = lax.full(array.shape, self.placeholder.of(array.dtype), array.dtype)
         chunk = Chunk(array, axis, timeline, delay, reach, affine, lineage=lineage)
@@ -392,7 +444,7 @@ class Pass:
     def delayed(self, chunk: Chunk, delay: int) -> Chunk:
         """Return the chunk with a larger delay; a buffer keeps the frames in between.
 
-        Chunks of the same lineage share one buffer.
+        Chunks of the same lineage share one buffer, as large as the longest wait.
         """
         assert chunk.delay is not None
         wait = delay - chunk.delay
@@ -403,12 +455,14 @@ class Pass:
             back, array = chunk.affine[0] * wait, chunk.array
             array = array - np.asarray(back).astype(array.dtype) if back else array
             return dataclasses.replace(chunk, array=array, delay=delay, lineage=object())
-        key = (chunk.lineage, chunk.delay, delay)
+        base, earlier = self._origins.get(chunk.lineage, (chunk.lineage, 0))
+        key = (base, earlier + wait)
         if key not in self._delayed:
-            frames, place = self._with_history(chunk, wait, "delay", None)
+            frames, place = self._with_history(chunk, wait, "delay")
             first = lax.slice_in_dim(frames, 0, chunk.frames, axis=place)
             first = jnp.moveaxis(first, place, chunk.axis + (chunk.outer > 1))
             self._delayed[key] = first.reshape(chunk.array.shape), object()
+            self._origins[self._delayed[key][1]] = key
         array, lineage = self._delayed[key]
         return dataclasses.replace(chunk, array=array, delay=delay, lineage=lineage)
 
@@ -481,24 +535,18 @@ class Pass:
             frames = self.with_late(frames, place, chunk, chunk.delay + history)
         return frames, place
 
-    def _with_history(self, chunk: Chunk, history: int, kind: str, initial: Any) -> tuple[Any, int]:
+    def _with_history(self, chunk: Chunk, past: int, kind: str, initial: Any = None) -> tuple[Any, int]:
         """Return the frames of `windowed` without late frames."""
         frames, axis = split_outer(chunk.array, chunk), chunk.axis + (chunk.outer > 1)
         place = axis if is_plain() else 0
         frames = jnp.moveaxis(frames, axis, place)
-        if history <= 0:
-            return lax.slice_in_dim(frames, -history, None, axis=place), place
-        shape = (*frames.shape[:place], history, *frames.shape[place + 1 :])
-        value = self.placeholder.of(frames.dtype) if initial is None else initial
-        name, old = self.carry(kind, lambda: lax.full(shape, value, frames.dtype))
-        if is_plain():
-            joined = jnp.concatenate([old, frames], place)
-            self.store(name, lax.slice_in_dim(joined, chunk.frames, None, axis=place), chunk.timeline, chunk.delay)
-            return joined, place
-        # XLA's CPU backend copies flat arrays at full speed; for several axes, the backend computes each index.
-        flat = jnp.concatenate([old.reshape(-1), frames.reshape(-1)])
-        self.store(name, flat[frames.size :].reshape(shape), chunk.timeline, chunk.delay)
-        return flat.reshape(history + chunk.frames, *frames.shape[1:]), place
+        if past <= 0:
+            return lax.slice_in_dim(frames, -past, None, axis=place), place
+        base, wait = self._origins.get(chunk.lineage, (chunk.lineage, 0)) if initial is None else (object(), 0)
+        if base not in self._histories:
+            start = self._starts.get(base, self.placeholder.of(frames.dtype)) if initial is None else initial
+            self._histories[base] = History(self, kind, frames, place, start)
+        return self._histories[base].frames(past, wait), place
 
     def same(self, chunk: Chunk, array: Any, axis: int | None = None) -> Chunk:
         """Create a chunk with the frames of another chunk and new content; `axis` is the time axis if that moved."""

@@ -101,6 +101,16 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
             run.refuse("its frame indices are not known while tracing", _HINT)
         taken = take(run, x, static_integer(np.asarray(indices)[column : column + 1]), 1, sizes[axis])
         indices = np.array([0 if place == column else value for place, value in enumerate(indices)], np.int32)
+        whole = all(
+            size == old for d, (size, old) in enumerate(zip(sizes, in_shape(equation), strict=True)) if d != axis
+        )
+        if (
+            isinstance(taken, Chunk)
+            and whole
+            and numbers.start_index_map == (axis,)
+            and not numbers.collapsed_slice_dims
+        ):
+            return taken
     elif isinstance(x, Table):
         taken = take(run, x, 0, 1, sizes[axis])
     sizes[axis] = taken.array.shape[axis]

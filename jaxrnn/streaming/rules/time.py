@@ -175,6 +175,8 @@ def pad(run: Pass, equation: JaxprEqn, x: Any, value: Any) -> Chunk:
         return run.make(lax.pad(x.array, value, _plain(config)), x.axis, x.timeline, x.delay, x.reach)
     x = pad_time(run, x, low, high, int(interior), value, out_shape(equation)[x.axis])
     config[x.axis] = (0, 0, 0)
+    if not any(map(any, config)):
+        return x
     return run.make(lax.pad(x.array, value, _plain(config)), x.axis, x.timeline, x.delay, x.reach)
 
 
@@ -198,7 +200,8 @@ def pad_time(run: Pass, x: Chunk, low: Any, high: Any, interior: int, value: Any
         array = lax.pad(array, jnp.asarray(value, array.dtype), config)
     timeline = run.clock.timeline(size)
     reach = x.reach and x.reach.under(timeline, 1, 1, 1, spacing, int(low))
-    return run.make(array, x.axis, timeline, x.delay * spacing - int(low), reach)
+    lineage = None if interior else filled.lineage
+    return run.make(array, x.axis, timeline, x.delay * spacing - int(low), reach, lineage=lineage)
 
 
 def check_pads(run: Pass, low: Any, high: Any) -> None:

@@ -66,7 +66,7 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     In the dilated and padded operand, input frame i is frame ``i * spacing + low``. A pass of q input frames gives
     ``q * spacing / stride`` output frames. The last window must end at or before the last frame of the chunk.
     """
-    x, padded = whole_frames(run, x, window, high, value, size)
+    x, _ = whole_frames(run, x, window, high, value, size)
     assert x.delay is not None
     spacing, low = window.spacing, int(window.low)
     delay = (x.delay * spacing - low + window.extent) // window.stride
@@ -78,7 +78,7 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
     end = first + (frames - 1) * window.stride + window.extent + 1
     latest, earliest = (end - 1 - low) // spacing, -((low - first) // spacing)
     # The history does not depend on the pulse. With a short pulse, no frame of the buffer may be under a window.
-    under, axis = run.windowed(x, -x.delay - earliest, "history", jnp.asarray(value, x.array.dtype) if padded else None)
+    under, axis = run.windowed(x, -x.delay - earliest, "history")
     if latest < earliest:  # the windows lie before all frames
         one_frame = (*under.shape[:axis], 1, *under.shape[axis + 1 :])
         earliest, under = latest, jnp.zeros_like(under, shape=one_frame)
