@@ -129,9 +129,10 @@ def test_masks_are_needed(in_parallel, monkeypatch):
 @pytest.mark.parametrize("axis", [0, 1, -1, -2])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_over_a_number_of_elements_it_is_that_of_jax(axis, reverse):
-    x = jnp.arange(1.0, 13.0).reshape(4, 3)
-    found = associative_scan(affine, (x, x), reverse, axis)
-    np.testing.assert_array_equal(found, lax.associative_scan(affine, (x, x), reverse, axis % 2))
+    x = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
+    found = jax.jit(lambda x: associative_scan(affine, (x, x), reverse, axis))(x)
+    expected = jax.jit(lambda x: lax.associative_scan(affine, (x, x), reverse, axis % 2))(x)
+    np.testing.assert_array_equal(found, expected)
     assert associative_scan(jnp.add, x[:0]).shape == (0, 3)
 
 
@@ -186,7 +187,7 @@ def test_a_factor_that_overflows_does_not_reach_the_state():
 
     streamed = jaxrnn.stream(function, X, axes=0, pulse=4)
     x = jnp.ones((1000, 3))
-    whole, gradient = jax.value_and_grad(lambda x: streamed.run(None, x).sum())(x)
+    whole, gradient = jax.jit(jax.value_and_grad(lambda x: streamed.run(None, x).sum()))(x)
     assert np.isfinite(whole)
     assert np.all(np.isfinite(gradient))
 

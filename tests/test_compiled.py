@@ -58,26 +58,6 @@ def test_gives_the_same_results(compiled, batch):
     close(loaded.step(loaded.params, loaded.init(batch), one), expected)
 
 
-@pytest.mark.parametrize("compiled", ["dtln_1"], indirect=True)
-def test_needs_no_onnx_and_no_tracing_of_the_model(compiled):
-    model, dims, path = compiled
-    one = frame(recording(model, dims), 0)
-    expected, _ = jax.jit(model.step)(model.params, model.init(), one)
-    arrays = path.with_suffix(".npz")
-    np.savez(arrays, **one)
-    code = f"""
-import sys, numpy as np
-sys.modules["onnx"] = sys.modules["onnx_ir"] = None
-import jaxrnn
-model = jaxrnn.load_compiled({str(path)!r})
-outputs, _ = model.step(model.params, model.init(), dict(np.load({str(arrays)!r})))
-np.savez({str(path.with_suffix(".out.npz"))!r}, **outputs)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-    found = np.load(path.with_suffix(".out.npz"))
-    close([{name: found[name] for name in found}], [expected])
-
-
 @pytest.fixture(scope="module")
 def small_once(models, tmp_path_factory):
     path = tmp_path_factory.mktemp("compiled") / "dtln.jaxrnn"
@@ -383,23 +363,30 @@ def test_the_file_says_the_facts(streamed):
     }
 
 
-def test_pulses_need_no_onnx(streamed):
-    model, here, path = streamed
-    (pulse,) = pulses(model, here.pulse, 1)
-    arrays, out = path.with_suffix(".npz"), path.with_suffix(".out.npz")
-    np.savez(arrays, **pulse)
+@pytest.mark.parametrize("compiled", ["dtln_1"], indirect=True)
+def test_needs_no_onnx_and_no_tracing_of_the_model(compiled, streamed, tmp_path):
+    """Steps and pulses, in a process without ONNX."""
+    (model, dims, steps), (offline, here, path) = compiled, streamed
+    one, (pulse,) = frame(recording(model, dims), 0), pulses(offline, here.pulse, 1)
+    np.savez(tmp_path / "one.npz", **one)
+    np.savez(tmp_path / "pulse.npz", **pulse)
     code = f"""
 import sys, numpy as np
 sys.modules["onnx"] = sys.modules["onnx_ir"] = None
 import jaxrnn
-streamed = jaxrnn.load_compiled({str(path)!r})
-outputs, state = streamed.step(None, streamed.init(), dict(np.load({str(arrays)!r})))
+model, streamed = jaxrnn.load_compiled({str(steps)!r}), jaxrnn.load_compiled({str(path)!r})
+stepped, _ = model.step(model.params, model.init(), dict(np.load("one.npz")))
+outputs, state = streamed.step(None, streamed.init(), dict(np.load("pulse.npz")))
 rest, _ = streamed.flush(None, state)
-np.savez({str(out)!r}, **outputs, **{{"rest/" + name: value for name, value in rest.items()}})
+np.savez("stepped.npz", **stepped)
+np.savez("out.npz", **outputs, **{{"rest/" + name: value for name, value in rest.items()}})
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
-    outputs, _ = jax.jit(here.step)(model.params, here.init(), pulse)
-    with np.load(out) as found:
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    expected, _ = jax.jit(model.step)(model.params, model.init(), one)
+    with np.load(tmp_path / "stepped.npz") as found:
+        close([dict(found)], [expected])
+    outputs, _ = jax.jit(here.step)(offline.params, here.init(), pulse)
+    with np.load(tmp_path / "out.npz") as found:
         same({name: found[name] for name in outputs}, outputs)
         assert all(f"rest/{name}" in found for name in outputs)
 

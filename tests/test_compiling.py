@@ -293,7 +293,7 @@ def model_files():
     return sorted(path.relative_to(MODELS).as_posix() for path in MODELS.rglob("*.onnx")) if MODELS.is_dir() else []
 
 
-@pytest.mark.parametrize("name", of_tiers(model_files(), model_files()[::12]))
+@pytest.mark.parametrize("name", of_tiers(model_files(), model_files()[::20]))
 def test_models(models, name):
     """Whole networks, compiled as users do, against what their framework or ONNX Runtime computed."""
     path = models / name

@@ -77,7 +77,7 @@ def test_a_stream_with_its_flush(tmp_path, pulse, lengths):
     stream = ExportedStream(path, flush)
     for frames in lengths:
         x = recording(frames, frames)
-        assert_close(stream.run(x), filtered(params, x))
+        assert_close(stream.run(x), jax.jit(filtered)(params, x))
 
 
 def test_a_batch_of_streams(tmp_path):
@@ -233,7 +233,7 @@ def test_complex_numbers_are_pairs(tmp_path):
     paths = tmp_path / "step.onnx", tmp_path / "flush.onnx"
     jaxrnn.export_onnx(streamed, params, paths[0], flush=paths[1])
     found = ExportedStream(*paths).run({"x": np.stack([x["x"].real, x["x"].imag], -1)})
-    expected = turned(params, x)
+    expected = jax.jit(turned)(params, x)
     assert_close(found, {**expected, "y": np.stack([expected["y"].real, expected["y"].imag], -1)})
     model = jaxrnn.load(paths[0])
     states = [each for each in model.state if each.name != "count"]

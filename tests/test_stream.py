@@ -13,17 +13,14 @@ QUICK_GRADIENTS = (
     "LSTM and its final state",
     "parallel resistors",
     "many pads into a recurrence",
-    "strides of several layers",
     "transposed by 2",
     "known at the end",
     "log of what may be absent",
     "recurrence on logs",
-    "over frequency",
     "checkpointed",
     "a gradient rule of its own",
     "a forward rule of its own",
     "max pooling",
-    "spectrum of overlapping frames",
 )
 
 

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from plain_graphs import model, node
 from stream_functions import conv, rnn
 from streaming_verifier import check_gradients, check_values
+from tiers import of_tiers
 from verifier import peer_outputs
 
 import jaxrnn
@@ -112,7 +113,12 @@ def test_gradients(name):
     check_gradients(function, (20, 3), constraints=options.get("constraints", ()))
 
 
-@pytest.mark.parametrize("name", CASES)
+#: Of the kinds of tables, windows, lengths and pieces one each.
+EXPORTED = ("positions", "positions behind a look-ahead", "windows beside a look-ahead", "halves of halves")
+EXPORTED += ("blocks with a tail that is padded", "an index in each frame", "a piece of each frame")
+
+
+@pytest.mark.parametrize("name", of_tiers(CASES, EXPORTED))
 def test_exported_files(name, tmp_path):
     function, options = CASES[name]
     options = {"lengths": (1, 2, 5), "constraints": (), **options, "pulses": (1, 2)}

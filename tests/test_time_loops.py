@@ -229,8 +229,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("read", "condition", "collect"), of_tiers(CASES, CASES[::3]))
-@pytest.mark.parametrize("counter", ["trip", "own"])
+@pytest.mark.parametrize(
+    ("read", "condition", "collect", "counter"),
+    of_tiers(
+        [(*case, counter) for counter in ("trip", "own") for case in CASES],
+        [*((*case, "trip") for case in CASES[::3]), *((*case, "own") for case in CASES[::7])],
+    ),
+)
 def test_a_loop_over_time_is_a_scan(read, condition, collect, counter):
     """Under jit, for a symbolic length too, with a gradient, as state and streamed."""
     model = jaxrnn.load(loop_model(read, condition, collect, counter=counter))
