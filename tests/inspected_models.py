@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
-from small_models import make_model
+from onnx import TensorProto, helper
+from small_models import graph_of, make_model
 
-F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+I64, BOOL = TensorProto.INT64, TensorProto.BOOL
 FEATURES, HIDDEN = 3, 4
 #: A hostile name of a file, node or value.
 HOSTILE = "</script><script>document.title = 'foreign'</script><!--'\"\\`${]}\u2028 " + "ü" * 300
 
-node, info = helper.make_node, helper.make_tensor_value_info
+node = helper.make_node
 
 
-def _weight(name: str, *shape: int) -> onnx.TensorProto:
-    rng = np.random.default_rng(len(name))
-    return numpy_helper.from_array((0.3 * rng.standard_normal(shape)).astype(np.float32), name)
-
-
-def _number(name: str, value: object, kind: type) -> onnx.TensorProto:
-    return numpy_helper.from_array(np.array(value, kind), name)
+def _weights(**shapes):
+    """Random weights, by the length of their names."""
+    draw = {name: np.random.default_rng(len(name)).standard_normal(shape) for name, shape in shapes.items()}
+    return {name: (0.3 * array).astype(np.float32) for name, array in draw.items()}
 
 
 def loop_model() -> onnx.ModelProto:
     """Return a convolution with one frame of look-ahead, a recurrence as a loop over all frames, and a projection."""
-    body = helper.make_graph(
+    body = graph_of(
         [
             node("Gather", ["rows", "t"], ["frame"], name="read", axis=0),
             node("MatMul", ["frame", "in"], ["a"], name="from_input"),
@@ -37,14 +34,8 @@ def loop_model() -> onnx.ModelProto:
             node("Identity", ["go"], ["go_on"], name="go_on"),
             node("Identity", ["r"], ["r_same"], name="hand_on"),
         ],
-        "body",
-        [info("t", I64, []), info("go", BOOL, []), info("h", F32, [1, HIDDEN]), info("r", F32, [HIDDEN, HIDDEN])],
-        [
-            info("go_on", BOOL, []),
-            info("h_next", F32, [1, HIDDEN]),
-            info("r_same", F32, [HIDDEN, HIDDEN]),
-            info("collected", F32, [1, HIDDEN]),
-        ],
+        {"t": (I64, []), "go": (BOOL, []), "h": [1, HIDDEN], "r": [HIDDEN, HIDDEN]},
+        {"go_on": (BOOL, []), "h_next": [1, HIDDEN], "r_same": [HIDDEN, HIDDEN], "collected": [1, HIDDEN]},
     )
     nodes = [
         node("Conv", ["x", "window", "bias"], ["features"], name="enc/look_ahead", pads=[1, 1]),
@@ -55,29 +46,16 @@ def loop_model() -> onnx.ModelProto:
         node("Loop", ["frames", "true", "zeros", "R"], ["h_last", "r_last", "hs"], name="walk", body=body),
         node("MatMul", ["hs", "out"], ["y"], name="project"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "loop",
-        [info("x", F32, [1, FEATURES, "T"])],
-        [info("y", F32, ["T", 1, 2])],
-        [
-            _weight("window", FEATURES, FEATURES, 3),
-            _weight("bias", FEATURES),
-            _weight("in", FEATURES, HIDDEN),
-            _weight("R", HIDDEN, HIDDEN),
-            _weight("out", HIDDEN, 2),
-            _number("zeros", np.zeros((1, HIDDEN)), np.float32),
-            _number("first", 0, np.int64),
-            _number("true", True, np.bool_),
-        ],
-    )
-    return make_model(graph)
+    shapes = {"window": (FEATURES, FEATURES, 3), "bias": FEATURES, "in": (FEATURES, HIDDEN)}
+    constants = _weights(**shapes, R=(HIDDEN, HIDDEN), out=(HIDDEN, 2))
+    constants |= {"zeros": np.zeros((1, HIDDEN), np.float32), "first": np.array(0), "true": np.array(True)}
+    return make_model(graph_of(nodes, {"x": [1, FEATURES, "T"]}, {"y": ["T", 1, 2]}, constants, "loop"))
 
 
 def step_model(state: str = "h", updated: str = "h_next", name: str = "cell") -> onnx.ModelProto:
     """Return one step of a recurrence with external state and a branch that doubles the output."""
-    twice = helper.make_graph([node("Add", [updated, updated], ["two"], name="add")], "t", [], [info("two", F32, None)])
-    once = helper.make_graph([node("Identity", [updated], ["one"], name="same")], "e", [], [info("one", F32, None)])
+    twice = graph_of([node("Add", [updated, updated], ["two"], name="add")], {}, {"two": None}, name="t")
+    once = graph_of([node("Identity", [updated], ["one"], name="same")], {}, {"one": None}, name="e")
     nodes = [
         node("MatMul", ["x", "W"], ["a"], name="from_input"),
         node("MatMul", [state, "R"], ["b"], name="from_state"),
@@ -85,14 +63,9 @@ def step_model(state: str = "h", updated: str = "h_next", name: str = "cell") ->
         node("Tanh", ["c"], [updated], name="update"),
         node("If", ["loud"], ["y"], name="volume", then_branch=twice, else_branch=once),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "step",
-        [info("x", F32, [1, FEATURES]), info(state, F32, [1, HIDDEN]), info("loud", BOOL, [])],
-        [info("y", F32, [1, HIDDEN]), info(updated, F32, [1, HIDDEN])],
-        [_weight("W", FEATURES, HIDDEN), _weight("R", HIDDEN, HIDDEN)],
-    )
-    return make_model(graph)
+    inputs = {"x": [1, FEATURES], state: [1, HIDDEN], "loud": (BOOL, [])}
+    constants = _weights(W=(FEATURES, HIDDEN), R=(HIDDEN, HIDDEN))
+    return make_model(graph_of(nodes, inputs, {"y": [1, HIDDEN], updated: [1, HIDDEN]}, constants, "step"))
 
 
 def chain_model(count: int) -> onnx.ModelProto:
@@ -103,4 +76,4 @@ def chain_model(count: int) -> onnx.ModelProto:
         nodes.append(node("Add", taken, [f"v{place}"], name=f"n{place}"))
         last = f"v{place}"
     nodes.append(node("Identity", [last], ["y"], name="end"))
-    return make_model(helper.make_graph(nodes, "chain", [info("x", F32, [1, 2])], [info("y", F32, [1, 2])]))
+    return make_model(graph_of(nodes, {"x": [1, 2]}, {"y": [1, 2]}, name="chain"))

@@ -23,8 +23,8 @@ def layers_model(kind: int = TensorProto.FLOAT) -> onnx.ModelProto:
     rng = np.random.default_rng(1)
     dtype = helper.tensor_dtype_to_np_dtype(kind)
 
-    def weight(name: str, *shape: int) -> onnx.TensorProto:
-        return numpy_helper.from_array((0.3 * rng.standard_normal(shape)).astype(dtype), name)
+    def weight(*shape: int) -> np.ndarray:
+        return (0.3 * rng.standard_normal(shape)).astype(dtype)
 
     nodes = [
         helper.make_node("Mul", ["x", "scale"], ["scaled"], name="scale"),
@@ -33,21 +33,16 @@ def layers_model(kind: int = TensorProto.FLOAT) -> onnx.ModelProto:
         helper.make_node("Squeeze", ["Y", "one"], ["y"], name="squeeze"),
         helper.make_node("MatMul", ["y", "P"], ["logits"], name="project"),
     ]
-    outputs = {"logits": ["T", "batch", 2], "Y_h": [1, "batch", HIDDEN]}
-    graph = helper.make_graph(
-        nodes,
-        "layers",
-        [helper.make_tensor_value_info("x", kind, ["T", "batch", FEATURES])],
-        [helper.make_tensor_value_info(name, kind, shape) for name, shape in outputs.items()],
-        [
-            weight("scale", FEATURES),
-            weight("W", 1, 4 * HIDDEN, FEATURES),
-            weight("R", 1, 4 * HIDDEN, HIDDEN),
-            weight("B", 1, 8 * HIDDEN),
-            weight("P", HIDDEN, 2),
-            numpy_helper.from_array(np.array([1]), "one"),
-        ],
-    )
+    constants = {
+        "scale": weight(FEATURES),
+        "W": weight(1, 4 * HIDDEN, FEATURES),
+        "R": weight(1, 4 * HIDDEN, HIDDEN),
+        "B": weight(1, 8 * HIDDEN),
+        "P": weight(HIDDEN, 2),
+        "one": np.array([1]),
+    }
+    inputs, outputs = {"x": ["T", "batch", FEATURES]}, {"logits": ["T", "batch", 2], "Y_h": [1, "batch", HIDDEN]}
+    graph = graph_of(nodes, inputs, outputs, constants, "layers", kind)
     return make_model(graph, opset=22 if kind == TensorProto.BFLOAT16 else 17)
 
 
@@ -55,8 +50,8 @@ def look_ahead_model() -> onnx.ModelProto:
     """A convolution that looks a frame ahead, Tanh and a running sum over an open time; and the sum of all of it."""
     rng = np.random.default_rng(4)
 
-    def weight(name: str, *shape: int) -> onnx.TensorProto:
-        return numpy_helper.from_array((0.3 * rng.standard_normal(shape)).astype(np.float32), name)
+    def weight(*shape: int) -> np.ndarray:
+        return (0.3 * rng.standard_normal(shape)).astype(np.float32)
 
     nodes = [
         helper.make_node("Conv", ["x", "W", "B"], ["a"], name="window", pads=[1, 1]),
@@ -64,15 +59,9 @@ def look_ahead_model() -> onnx.ModelProto:
         helper.make_node("CumSum", ["b", "axis"], ["y"], name="sums"),
         helper.make_node("ReduceSum", ["b", "axis"], ["total"], name="sum", keepdims=0),
     ]
-    info, kind = helper.make_tensor_value_info, TensorProto.FLOAT
-    graph = helper.make_graph(
-        nodes,
-        "look_ahead",
-        [info("x", kind, [1, FEATURES, "T"])],
-        [info("y", kind, [1, 2, "T"]), info("total", kind, [1, 2])],
-        [weight("W", 2, FEATURES, 3), weight("B", 2), numpy_helper.from_array(np.array([2]), "axis")],
-    )
-    return make_model(graph)
+    constants = {"W": weight(2, FEATURES, 3), "B": weight(2), "axis": np.array([2])}
+    outputs = {"y": [1, 2, "T"], "total": [1, 2]}
+    return make_model(graph_of(nodes, {"x": [1, FEATURES, "T"]}, outputs, constants, "look_ahead"))
 
 
 def make_model(graph: onnx.GraphProto, *domains: str, opset: int = 17) -> onnx.ModelProto:
@@ -81,13 +70,25 @@ def make_model(graph: onnx.GraphProto, *domains: str, opset: int = 17) -> onnx.M
     return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="tests")
 
 
+def graph_of(nodes, inputs, outputs, constants=(), name="g", kind=TensorProto.FLOAT):
+    """A graph; inputs and outputs are name: shape, or name: (type, shape); constants are arrays by name."""
+
+    def infos(given):
+        for key, shape in given.items():
+            own, dims = shape if isinstance(shape, tuple) else (kind, shape)
+            yield helper.make_tensor_value_info(key, own, dims)
+
+    tensors = [numpy_helper.from_array(np.asarray(value), key) for key, value in dict(constants).items()]
+    return helper.make_graph(nodes, name, list(infos(inputs)), list(infos(outputs)), tensors)
+
+
 def step_model(*, transposed=False, seed=0, rows=1, by_size=False):
     """``h' = tanh(x @ W + h @ R)`` with square weights: what is folded of W has one shape, transposed or not.
 
     With ``by_size``, W is multiplied with the number of elements of x.
     """
     rng = np.random.default_rng(seed)
-    weights = [numpy_helper.from_array(rng.standard_normal((WIDTH, WIDTH)).astype(np.float32), name) for name in "WR"]
+    weights = {name: rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) for name in "WR"}
     nodes = [
         *([helper.make_node("Transpose", ["W"], ["V"], perm=[1, 0])] if transposed else []),
         *([helper.make_node("Size", ["x"], ["size"])] if by_size else []),
@@ -100,11 +101,8 @@ def step_model(*, transposed=False, seed=0, rows=1, by_size=False):
         helper.make_node("Tanh", ["s"], ["h_next"]),
         helper.make_node("Identity", ["h_next"], ["y"]),
     ]
-    shapes = {"x": [rows, WIDTH], "h": [1, WIDTH], "y": [1, WIDTH], "h_next": [1, WIDTH]}
-    infos = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()}
-    axis = numpy_helper.from_array(np.array([0]), "axis")
-    inputs, outputs = [infos["x"], infos["h"]], [infos["y"], infos["h_next"]]
-    graph = helper.make_graph(nodes, "rnn", inputs, outputs, [*weights, axis])
+    inputs, outputs = {"x": [rows, WIDTH], "h": [1, WIDTH]}, {"y": [1, WIDTH], "h_next": [1, WIDTH]}
+    graph = graph_of(nodes, inputs, outputs, weights | {"axis": np.array([0])}, "rnn")
     return jaxrnn.load(make_model(graph), state={"h": "h_next"})
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
-from small_models import make_model
+from onnx import TensorProto, helper
+from small_models import graph_of, make_model
 
 import jaxrnn
 
@@ -22,16 +22,8 @@ def weights(**shapes):
 
 
 def model_of(nodes, inputs, outputs, constants=(), *, load=(), opset=17):
-    """A model; inputs and outputs are name: shape, or name: (type, shape); ``load`` goes to `jaxrnn.load`."""
-
-    def infos(given):
-        for name, shape in given.items():
-            kind, dims = shape if isinstance(shape, tuple) else (F32, shape)
-            yield helper.make_tensor_value_info(name, kind, dims)
-
-    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(constants).items()]
-    graph = helper.make_graph(nodes, "g", list(infos(inputs)), list(infos(outputs)), tensors)
-    return jaxrnn.load(make_model(graph, opset=opset), **dict(load))
+    """The model of a graph (`graph_of`); ``load`` goes to `jaxrnn.load`."""
+    return jaxrnn.load(make_model(graph_of(nodes, inputs, outputs, constants), opset=opset), **dict(load))
 
 
 def pairs(model):

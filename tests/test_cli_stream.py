@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from small_models import layers_model, make_model
+from onnx import TensorProto, helper
+from small_models import graph_of, layers_model, make_model
 from test_cli import call, call_json
 from tiers import of_tiers
 from verifier import peer_outputs
@@ -23,26 +23,16 @@ FEATURES, HIDDEN, FRAMES = 3, 4, 9
 def gru_step_model(batch: int | str = 1) -> onnx.ModelProto:
     """One step of a GRU: ``x``, ``gain`` and ``h`` to ``y`` and ``h_out``."""
     rng = np.random.default_rng(7)
-
-    def weight(name: str, *shape: int) -> onnx.TensorProto:
-        return numpy_helper.from_array((0.5 * rng.standard_normal(shape)).astype(np.float32), name)
-
+    shapes = {"W": (1, 3 * HIDDEN, FEATURES), "R": (1, 3 * HIDDEN, HIDDEN), "P": (HIDDEN, 2)}
+    weights = {name: (0.5 * rng.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()}
     nodes = [
         helper.make_node("Mul", ["x", "gain"], ["scaled"]),
         helper.make_node("GRU", ["scaled", "W", "R", "", "", "h"], ["Y", "h_out"], hidden_size=HIDDEN),
         helper.make_node("MatMul", ["Y", "P"], ["y"]),
     ]
-    shapes = {"x": [1, batch, FEATURES], "gain": [1], "h": [1, batch, HIDDEN]}
+    inputs = {"x": [1, batch, FEATURES], "gain": [1], "h": [1, batch, HIDDEN]}
     results = {"y": [1, 1, batch, 2], "h_out": [1, batch, HIDDEN]}
-    info = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "gru_step",
-        [info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
-        [info(name, TensorProto.FLOAT, shape) for name, shape in results.items()],
-        [weight("W", 1, 3 * HIDDEN, FEATURES), weight("R", 1, 3 * HIDDEN, HIDDEN), weight("P", HIDDEN, 2)],
-    )
-    return make_model(graph)
+    return make_model(graph_of(nodes, inputs, results, weights, "gru_step"))
 
 
 @pytest.fixture
@@ -220,22 +210,10 @@ def held_model() -> onnx.ModelProto:
         helper.make_node("CumSum", ["scaled", "axis"], ["sums"]),
         helper.make_node("ReduceSum", ["scaled", "axes"], ["total"], keepdims=0),
     ]
-    info = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "constants",
-        [info("ids", TensorProto.INT64, ["batch", "frames"]), info("gain", TensorProto.FLOAT, ["width"])],
-        [
-            info("sums", TensorProto.FLOAT, ["batch", "frames", FEATURES]),
-            info("total", TensorProto.FLOAT, ["batch", FEATURES]),
-        ],
-        [
-            numpy_helper.from_array(table, "table"),
-            numpy_helper.from_array(np.array(1), "axis"),
-            numpy_helper.from_array(np.array([1]), "axes"),
-        ],
-    )
-    return make_model(graph)
+    inputs = {"ids": (TensorProto.INT64, ["batch", "frames"]), "gain": ["width"]}
+    outputs = {"sums": ["batch", "frames", FEATURES], "total": ["batch", FEATURES]}
+    constants = {"table": table, "axis": np.array(1), "axes": np.array([1])}
+    return make_model(graph_of(nodes, inputs, outputs, constants, "constants"))
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ import test_backend_suite as suite
 from conftest import MODELS
 from jax import lax
 from quick_compiling import OPTIMISED
+from small_models import graph_of, make_model
 from tiers import of_tiers
 from verifier import in_float64, peer_outputs
 
@@ -177,9 +178,8 @@ def test_the_package_sets_no_option_of_the_compiler():
 
 def phase_model():
     """Phase and magnitude of real and imaginary parts over frames, as PyTorch exports `torch.atan2`: Div and Atan."""
-    from onnx import TensorProto, helper
+    from onnx import helper
 
-    value = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=["b", "S", 33])
     nodes = [
         helper.make_node("Div", ["imag", "real"], ["slope"]),
         helper.make_node("Atan", ["slope"], ["half"]),
@@ -192,8 +192,8 @@ def phase_model():
         helper.make_node("Where", ["below", "lower", "upper"], ["turned"]),
         helper.make_node("Where", ["left", "turned", "half"], ["phase"]),
     ]
-    graph = helper.make_graph(nodes, "phase", [value("real"), value("imag")], [value("phase")])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    spectrum = ["b", "S", 33]
+    return make_model(graph_of(nodes, {"real": spectrum, "imag": spectrum}, {"phase": spectrum}))
 
 
 @pytest.mark.parametrize("frames", [1, 17, 64])

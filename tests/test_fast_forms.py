@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 from node_models import compare
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from quick_compiling import as_users_compile
+from small_models import graph_of, make_model
 from tiers import of_tiers
 from verifier import verify
 
@@ -162,21 +163,13 @@ def test_a_dense_convolution_of_large_windows_keeps_sums(pulse):
 def depthwise_model():
     """Two depthwise convolutions over time, one of them dilated, a tanh between them."""
     rng = np.random.default_rng(0)
-    weights = [numpy_helper.from_array(rng.normal(size=(6, 1, 3)).astype(np.float32), f"w{i}") for i in range(2)]
+    weights = {f"w{i}": rng.normal(size=(6, 1, 3)).astype(np.float32) for i in range(2)}
     nodes = [
         helper.make_node("Conv", ["x", "w0"], ["a"], group=6, pads=[1, 1]),
         helper.make_node("Tanh", ["a"], ["b"]),
         helper.make_node("Conv", ["b", "w1"], ["y"], group=6, pads=[4, 0], dilations=[2]),
     ]
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "depthwise",
-        [value("x", TensorProto.FLOAT, [1, 6, "S"])],
-        [value("y", TensorProto.FLOAT, [1, 6, "S"])],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return make_model(graph_of(nodes, {"x": [1, 6, "S"]}, {"y": [1, 6, "S"]}, weights))
 
 
 @pytest.mark.parametrize("pulse", [1, 3])
@@ -219,15 +212,10 @@ def test_scatter_nd_of_known_indices(name, reduction):
         at = tuple(index[place])
         expected[at] = updates[place] if operation is None else operation(expected[at], updates[place])
 
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("ScatterND", ["data", "index", "updates"], ["y"], reduction=reduction)],
-        "scatter",
-        [value("data", TensorProto.FLOAT, shape), value("updates", TensorProto.FLOAT, updates.shape)],
-        [value("y", TensorProto.FLOAT, shape)],
-        [numpy_helper.from_array(index.astype(np.int64), "index")],
-    )
-    model = jaxrnn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+    node = helper.make_node("ScatterND", ["data", "index", "updates"], ["y"], reduction=reduction)
+    shapes = {"data": [*shape], "updates": [*updates.shape]}
+    graph = graph_of([node], shapes, {"y": [*shape]}, {"index": index.astype(np.int64)})
+    model = jaxrnn.load(make_model(graph, opset=18))
     inputs = {"data": data, "updates": updates}
     np.testing.assert_allclose(model(inputs)["y"], expected, atol=1e-6)
     jaxpr = str(jax.make_jaxpr(model.apply)(model.params, inputs))

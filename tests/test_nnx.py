@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 from onnx import TensorProto, helper, numpy_helper
-from small_models import HIDDEN, layers_model, make_model
+from small_models import HIDDEN, graph_of, layers_model, make_model
 from test_loop_bounds import roots_model
 from tiers import of_tiers
 
@@ -47,18 +47,11 @@ def counting_model(dtype=np.float32):
         helper.make_node("Mul", ["h_out", "0"], ["scaled"]),
         helper.make_node("MatMul", ["scaled", "encoder"], ["y"]),
     ]
-    info = helper.make_tensor_value_info
     state = {"h": (kind, ["batch", 4]), "count": (TensorProto.INT64, ["batch", 1])}
-    graph = helper.make_graph(
-        nodes,
-        "counting",
-        [info("x", kind, ["batch", 3]), *(info(name, *each) for name, each in state.items())],
-        [info("y", kind, ["batch", 2]), *(info(f"{name}_out", *each) for name, each in state.items())],
-        [
-            *(numpy_helper.from_array(rng.normal(size=shape).astype(dtype), name) for name, shape in WEIGHTS.items()),
-            numpy_helper.from_array(np.array([1]), "one"),
-        ],
-    )
+    after = {f"{name}_out": each for name, each in state.items()}
+    constants = {name: rng.normal(size=shape).astype(dtype) for name, shape in WEIGHTS.items()} | {"one": np.array([1])}
+    inputs, outputs = {"x": ["batch", 3]} | state, {"y": ["batch", 2]} | after
+    graph = graph_of(nodes, inputs, outputs, constants, "counting", kind)
     return jaxrnn.load(make_model(graph), state={name: f"{name}_out" for name in state})
 
 

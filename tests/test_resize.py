@@ -13,7 +13,7 @@ from jax import export
 from jax.test_util import check_grads
 from node_models import by_onnx_runtime, by_reference, check, computed, invalid, one_node
 from onnx import helper
-from small_models import make_model
+from small_models import graph_of, make_model
 from streaming_verifier import check_values
 
 import jaxrnn
@@ -174,21 +174,15 @@ def test_streams(name):
 
 def test_a_model_streams():
     """The scales of the file, and sizes that it computes from a shape, along an open axis."""
-    info, node = helper.make_tensor_value_info, helper.make_node
+    node = helper.make_node
     nodes = [
         node("Resize", ["x", "", "scales"], ["twice"], mode="linear"),
         node("Shape", ["twice"], ["shape"]),
         node("Mul", ["shape", "factors"], ["sizes"]),
         node("Resize", ["twice", "", "", "sizes"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "resizes",
-        [info("x", 1, [1, 2, "S"])],
-        [info("y", 1, None)],
-        [helper.make_tensor("scales", 1, [3], [1, 1, 2.0]), helper.make_tensor("factors", 7, [3], [1, 2, 3])],
-    )
-    model = jaxrnn.load(make_model(graph, opset=19))
+    constants = {"scales": scales(1, 1, 2), "factors": np.array([1, 2, 3])}
+    model = jaxrnn.load(make_model(graph_of(nodes, {"x": [1, 2, "S"]}, {"y": None}, constants), opset=19))
     streamed = model.stream(pulse=2)
     x = floats(1, 2, 5)
     found = jax.jit(streamed.run)(model.params, {"x": x})["y"]

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from onnx import helper
-from small_models import layers_model
+from small_models import graph_of, layers_model
 from state_graphs import (
     BOOL,
     F32,
@@ -214,7 +214,7 @@ def test_scan():
 
 
 def loop_model(first, constants=()):
-    body = helper.make_graph(
+    body = graph_of(
         [
             node("Gather", ["x", "i"], ["frame"]),
             node("Mul", ["s", "half"], ["decayed"]),
@@ -222,17 +222,8 @@ def loop_model(first, constants=()):
             node("Identity", ["go"], ["go2"]),
             node("Identity", ["s2"], ["o"]),
         ],
-        "body",
-        [
-            helper.make_tensor_value_info("i", I64, []),
-            helper.make_tensor_value_info("go", BOOL, []),
-            helper.make_tensor_value_info("s", F32, [N]),
-        ],
-        [
-            helper.make_tensor_value_info("go2", BOOL, []),
-            helper.make_tensor_value_info("s2", F32, [N]),
-            helper.make_tensor_value_info("o", F32, [N]),
-        ],
+        {"i": (I64, []), "go": (BOOL, []), "s": [N]},
+        {"go2": (BOOL, []), "s2": [N], "o": [N]},
     )
     nodes = [
         node("Shape", ["x"], ["sizes"]),

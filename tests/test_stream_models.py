@@ -10,7 +10,8 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from jax.extend.core import ClosedJaxpr
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from small_models import graph_of, make_model
 from streaming_verifier import POISON, Streaming, assert_same, recording
 from tiers import of_tiers
 
@@ -213,30 +214,17 @@ def test_a_pulse_that_does_not_fit_names_the_smallest_ones(load):
 def tokens_model():
     """Tokens through an embedding into a GRU whose initial state is an input."""
     rng = np.random.default_rng(0)
-
-    def weight(name, *shape):
-        return numpy_helper.from_array((0.4 * rng.normal(size=shape)).astype(np.float32), name)
-
-    info, node = helper.make_tensor_value_info, helper.make_node
+    shapes = {"table": (7, 3), "W": (1, 12, 3), "R": (1, 12, 4)}
+    weights = {name: (0.4 * rng.normal(size=shape)).astype(np.float32) for name, shape in shapes.items()}
+    node = helper.make_node
     nodes = [
         node("Gather", ["table", "tokens"], ["embedded"]),
         node("Transpose", ["embedded"], ["x"], perm=[1, 0, 2]),
         node("GRU", ["x", "W", "R", "", "", "h0"], ["Y", "h"], hidden_size=4, linear_before_reset=1),
         node("Squeeze", ["Y", "one"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "tokens",
-        [info("tokens", TensorProto.INT64, ["batch", "S"]), info("h0", TensorProto.FLOAT, [1, "batch", 4])],
-        [info("y", TensorProto.FLOAT, None), info("h", TensorProto.FLOAT, None)],
-        [
-            weight("table", 7, 3),
-            weight("W", 1, 12, 3),
-            weight("R", 1, 12, 4),
-            numpy_helper.from_array(np.array([1]), "one"),
-        ],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    inputs = {"tokens": (TensorProto.INT64, ["batch", "S"]), "h0": [1, "batch", 4]}
+    return make_model(graph_of(nodes, inputs, {"y": None, "h": None}, weights | {"one": np.array([1])}, "tokens"))
 
 
 @pytest.mark.thorough
@@ -263,7 +251,7 @@ def test_a_cell_that_begins_from_the_first_frame():
     rng = np.random.default_rng(0)
     shapes = {"V": (3, 4), "W": (1, 12, 3), "R": (1, 12, 4)}
     weights = {name: (0.4 * rng.normal(size=shape)).astype(np.float32) for name, shape in shapes.items()}
-    info, node = helper.make_tensor_value_info, helper.make_node
+    node = helper.make_node
     nodes = [
         node("Gather", ["x", "zero"], ["first"], axis=0),
         node("MatMul", ["first", "V"], ["moved"]),
@@ -271,14 +259,7 @@ def test_a_cell_that_begins_from_the_first_frame():
         node("GRU", ["x", "W", "R", "", "", "h0"], ["y"], hidden_size=4, linear_before_reset=1),
     ]
     constants = weights | {"zero": np.array(0), "axis": np.array([0])}
-    graph = helper.make_graph(
-        nodes,
-        "first",
-        [info("x", TensorProto.FLOAT, ["S", 1, 3])],
-        [info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
-    model = jaxrnn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    model = jaxrnn.load(make_model(graph_of(nodes, {"x": ["S", 1, 3]}, {"y": None}, constants)))
     for pulse in (1, 3):
         streamed = model.stream(pulse=pulse)
         for frames in (1, 2, 7):

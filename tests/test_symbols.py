@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from small_models import make_model
+from onnx import TensorProto, helper
+from small_models import graph_of, make_model
 from verifier import peer_outputs
 
 import jaxrnn
@@ -128,14 +128,7 @@ def model_of(nodes):
         node("Cast", ["t"], ["t_float"], to=F32),
     ]
     constants = CONSTANTS | {"zero_float": np.float32(0), "axis2": np.array([2])}
-    graph = helper.make_graph(
-        [*head, *nodes],
-        "g",
-        [helper.make_tensor_value_info("x", F32, [1, "T", 3])],
-        [helper.make_tensor_value_info("y", F32, None)],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )
-    return make_model(graph, opset=17)
+    return make_model(graph_of([*head, *nodes], {"x": [1, "T", 3]}, {"y": None}, constants))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from small_models import make_model
+from small_models import graph_of, make_model
 from tiers import of_tiers
 
 import jaxrnn
@@ -292,7 +292,7 @@ def test_trip_counts(start, step, end, most, name, swapped, negated):
     """Solved from the condition, the number of trips is what counting says."""
     operands = ["next", "end"][:: -1 if swapped else 1]
     compared = node(name, operands, ["raw" if negated else "go_on"])
-    body = helper.make_graph(
+    body = graph_of(
         [
             node("Add", ["t", "step"], ["next"]),
             compared,
@@ -300,19 +300,13 @@ def test_trip_counts(start, step, end, most, name, swapped, negated):
             node("Add", ["a", "a"], ["a_out"]),
             node("Cast", ["t"], ["seen"], to=F32),
         ],
-        "body",
-        [info("i", I64, []), info("go", BOOL, []), info("t", I64, []), info("a", F32, [1])],
-        [info("go_on", BOOL, []), info("next", I64, []), info("a_out", F32, [1]), info("seen", F32, [])],
+        {"i": (I64, []), "go": (BOOL, []), "t": (I64, []), "a": [1]},
+        {"go_on": (BOOL, []), "next": (I64, []), "a_out": [1], "seen": []},
     )
     constants = {"start": start, "step": step, "end": end, "most": most}
-    graph = helper.make_graph(
-        [node("Loop", ["most", "", "start", "x"], ["t_last", "a_last", "all"], body=body)],
-        "g",
-        [info("x", F32, [1])],
-        [info("t_last", I64, None), info("a_last", F32, None), info("all", F32, None)],
-        [numpy_helper.from_array(np.array(value), key) for key, value in constants.items()],
-    )
-    model = jaxrnn.load(make_model(graph, opset=17))
+    loop = node("Loop", ["most", "", "start", "x"], ["t_last", "a_last", "all"], body=body)
+    outputs = {"t_last": (I64, None), "a_last": None, "all": None}
+    model = jaxrnn.load(make_model(graph_of([loop], {"x": [1]}, outputs, constants)))
     operations = {"Less": np.less, "LessOrEqual": np.less_equal}
     operations |= {"Greater": np.greater, "GreaterOrEqual": np.greater_equal}
     t, seen = start, []

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
-from onnx import TensorProto, helper, numpy_helper
-from small_models import make_model
+from onnx import helper
+from small_models import graph_of, make_model
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
 import jaxrnn
@@ -29,8 +29,7 @@ def window_model():
     rng = np.random.default_rng(0)
     shapes = {"kernel": (4, 1, 32), "W": (4, 4), "R": (4, 4), "P": (4, 1)}
     weights = {name: 0.5 * rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    info, kind = helper.make_tensor_value_info, TensorProto.FLOAT
-    graph = helper.make_graph(
+    graph = graph_of(
         [
             helper.make_node("Unsqueeze", ["x", "one"], ["channels"]),
             helper.make_node("Conv", ["channels", "kernel"], ["frames"], strides=[32]),
@@ -41,13 +40,9 @@ def window_model():
             helper.make_node("Tanh", ["sum"], ["h_out"]),
             helper.make_node("MatMul", ["h_out", "P"], ["y"]),
         ],
-        "windows",
-        [info("x", kind, ["batch", "sequence"]), info("h", kind, ["batch", 4])],
-        [info("y", kind, ["batch", 1]), info("h_out", kind, ["batch", 4])],
-        [
-            *(numpy_helper.from_array(array, name) for name, array in weights.items()),
-            *(numpy_helper.from_array(np.array([axis]), name) for name, axis in (("one", 1), ("two", 2))),
-        ],
+        {"x": ["batch", "sequence"], "h": ["batch", 4]},
+        {"y": ["batch", 1], "h_out": ["batch", 4]},
+        weights | {"one": np.array([1]), "two": np.array([2])},
     )
     return jaxrnn.load(make_model(graph), state={"h": "h_out"})
 
@@ -269,34 +264,24 @@ def test_no_weight_of_real_networks_is_taken_for_a_buffer(models):
 
 def normalised_model(own=False):
     """``x[batch, 64]`` by a windowed Fourier basis, normalised by running statistics inside of a branch."""
-    rng, info = np.random.default_rng(0), helper.make_tensor_value_info
+    rng = np.random.default_rng(0)
     constants = {"basis": fourier(64, 64, "hann").T, "scale": np.ones(66), "bias": np.zeros(66), "P": np.ones((66, 1))}
     constants |= {"norm.mean": rng.standard_normal(66), "norm.var": rng.uniform(1, 2, 66)}
     statistics = ["scale", "bias", "norm.mean", "norm.var"]
     branches = {
-        f"{branch}_branch": helper.make_graph(
-            [helper.make_node(operator, inputs, [branch])], branch, [], [info(branch, TensorProto.FLOAT, None)]
-        )
+        f"{branch}_branch": graph_of([helper.make_node(operator, inputs, [branch])], {}, {branch: None}, name=branch)
         for branch, operator, inputs in (
             ("then", "BatchNormalization", ["spectrum", *statistics]),
             ("else", "Identity", ["spectrum"]),
         )
     }
-    graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["x", "basis"], ["spectrum"]),
-            helper.make_node("If", ["normalised"], ["scaled"], **branches),
-            helper.make_node("MatMul", ["scaled", "P"], ["y"]),
-        ],
-        "normalised",
-        [info("x", TensorProto.FLOAT, ["batch", 64])],
-        [info("y", TensorProto.FLOAT, ["batch", 1])],
-        [
-            numpy_helper.from_array(np.array(True), "normalised"),
-            *(numpy_helper.from_array(array.astype(np.float32), name) for name, array in constants.items()),
-        ],
-    )
-    return jaxrnn.load(make_model(graph))
+    nodes = [
+        helper.make_node("MatMul", ["x", "basis"], ["spectrum"]),
+        helper.make_node("If", ["normalised"], ["scaled"], **branches),
+        helper.make_node("MatMul", ["scaled", "P"], ["y"]),
+    ]
+    constants = {name: array.astype(np.float32) for name, array in constants.items()} | {"normalised": np.array(True)}
+    return jaxrnn.load(make_model(graph_of(nodes, {"x": ["batch", 64]}, {"y": ["batch", 1]}, constants)))
 
 
 def test_a_training_warns_of_buffers_and_how_to_freeze_them():

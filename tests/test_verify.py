@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from small_models import (
     FEATURES,
     a_little_wrong,
+    graph_of,
     layers_model,
     look_ahead_model,
     make_model,
@@ -92,30 +93,14 @@ def test_types_that_onnx_runtime_does_not_exchange_go_to_the_reference():
 
 def test_static_and_given_inputs_reach_the_peer():
     """The trip count of the loop is static; some inputs are given, and others are random."""
-    body = helper.make_graph(
+    body = graph_of(
         [helper.make_node("Add", ["carry", "step"], ["next"]), helper.make_node("Identity", ["go"], ["go_on"])],
-        "body",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("carry", TensorProto.FLOAT, ["N"]),
-        ],
-        [
-            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("next", TensorProto.FLOAT, ["N"]),
-            helper.make_tensor_value_info("carry", TensorProto.FLOAT, ["N"]),
-        ],
+        {"i": (TensorProto.INT64, []), "go": (TensorProto.BOOL, []), "carry": ["N"]},
+        {"go_on": (TensorProto.BOOL, []), "next": ["N"], "carry": ["N"]},
     )
-    inputs = {"trips": (TensorProto.INT64, []), "start": (TensorProto.FLOAT, ["N"]), "step": (TensorProto.FLOAT, ["N"])}
-    graph = helper.make_graph(
-        [helper.make_node("Loop", ["trips", "", "start"], ["last", "all"], name="loop", body=body)],
-        "counted",
-        [helper.make_tensor_value_info(name, *declared) for name, declared in inputs.items()],
-        [
-            helper.make_tensor_value_info("last", TensorProto.FLOAT, ["N"]),
-            helper.make_tensor_value_info("all", TensorProto.FLOAT, ["trips", "N"]),
-        ],
-    )
+    loop = helper.make_node("Loop", ["trips", "", "start"], ["last", "all"], name="loop", body=body)
+    inputs = {"trips": (TensorProto.INT64, []), "start": ["N"], "step": ["N"]}
+    graph = graph_of([loop], inputs, {"last": ["N"], "all": ["trips", "N"]}, name="counted")
     step = np.arange(4, dtype=np.float32)
     report = verify(make_model(graph), {"step": step}, static={"trips": 3}, nodes=True)
     case = report.cases[0]
@@ -188,18 +173,14 @@ def test_errors_are_measured_where_they_are():
 
 def _lookup_model() -> onnx.ModelProto:
     """Return a model with rows of a table by index, and a window whose length is a formula of another dimension."""
-    graph = helper.make_graph(
-        [helper.make_node("Gather", ["table", "tokens"], ["rows"])],
-        "lookup",
-        [
-            helper.make_tensor_value_info("tokens", TensorProto.INT32, ["batch", "S"]),
-            helper.make_tensor_value_info("wave", TensorProto.FLOAT, ["4*S + 1", "past"]),
-            helper.make_tensor_value_info("flag", TensorProto.BOOL, [64]),
-        ],
-        [helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["batch", "S", FEATURES])],
-        [numpy_helper.from_array(np.ones((7, FEATURES), np.float32), "table")],
-    )
-    return make_model(graph)
+    node = helper.make_node("Gather", ["table", "tokens"], ["rows"])
+    inputs = {
+        "tokens": (TensorProto.INT32, ["batch", "S"]),
+        "wave": ["4*S + 1", "past"],
+        "flag": (TensorProto.BOOL, [64]),
+    }
+    table = np.ones((7, FEATURES), np.float32)
+    return make_model(graph_of([node], inputs, {"rows": ["batch", "S", FEATURES]}, {"table": table}, "lookup"))
 
 
 def test_random_inputs_fit_the_declarations():
@@ -231,13 +212,8 @@ def test_bad_dimensions_are_refused(dims, message):
 
 def test_assumed_sizes_are_named():
     """Sixteen samples do not fit into frames of ten."""
-    graph = helper.make_graph(
-        [helper.make_node("Reshape", ["x", "shape"], ["y"], name="frames")],
-        "frames",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["S"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["F", 10])],
-        [numpy_helper.from_array(np.array([-1, 10]), "shape")],
-    )
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"], name="frames")
+    graph = graph_of([node], {"x": ["S"]}, {"y": ["F", 10]}, {"shape": np.array([-1, 10])})
     with pytest.raises(NodeError, match=r"'frames'[\s\S]*assumed sizes: S=16[\s\S]*dims=\{'S': SIZE\}"):
         verify(make_model(graph))
     assert verify(make_model(graph), dims={"S": 30}).ok

@@ -13,8 +13,8 @@ import grain
 import jax
 import jax.numpy as jnp
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
-from small_models import make_model
+from onnx import TensorProto, helper
+from small_models import graph_of, make_model
 
 import jaxrnn
 from jaxrnn.training import Checkpoints, Optimizer, Sequences, Validation, fit
@@ -31,10 +31,10 @@ def recurrent_model(time=None, kind=TensorProto.FLOAT, nodes=(), seed=0):
     shapes = {"W": (1, 3 * HIDDEN, FEATURES), "R": (1, 3 * HIDDEN, HIDDEN), "B": (1, 6 * HIDDEN)}
     weights = {name: 0.5 * rng.standard_normal(shape) for name, shape in shapes.items()}
     weights |= {"P": 0.5 * rng.standard_normal((HIDDEN, OUTPUTS)), "gain": np.ones(OUTPUTS)}
-    constants = [numpy_helper.from_array(array.astype(dtype), name) for name, array in weights.items()]
+    constants = {name: array.astype(dtype) for name, array in weights.items()} | {"one": np.array([1])}
     batch = 1 if time is None else "batch"
     hidden = "hidden" if not nodes else nodes[-1].output[0]
-    graph = helper.make_graph(
+    graph = graph_of(
         [
             helper.make_node("Transpose", ["x"], ["x_by_time"], perm=[1, 0, 2], name="to_time"),
             helper.make_node(
@@ -46,16 +46,11 @@ def recurrent_model(time=None, kind=TensorProto.FLOAT, nodes=(), seed=0):
             helper.make_node("MatMul", [hidden, "P"], ["product"], name="project"),
             helper.make_node("Mul", ["product", "gain"], ["y"], name="scale"),
         ],
+        {"x": [batch, time or 1, FEATURES], "h": [1, batch, HIDDEN]},
+        {"y": [batch, time or 1, OUTPUTS], "h_out": [1, batch, HIDDEN]},
+        constants,
         "recurrent",
-        [
-            helper.make_tensor_value_info("x", kind, [batch, time or 1, FEATURES]),
-            helper.make_tensor_value_info("h", kind, [1, batch, HIDDEN]),
-        ],
-        [
-            helper.make_tensor_value_info("y", kind, [batch, time or 1, OUTPUTS]),
-            helper.make_tensor_value_info("h_out", kind, [1, batch, HIDDEN]),
-        ],
-        [*constants, numpy_helper.from_array(np.array([1]), "one")],
+        kind,
     )
     return jaxrnn.load(make_model(graph))
 
