@@ -11,10 +11,12 @@ import numpy as np
 import onnx
 import pytest
 from flax import nnx
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from jax import lax
 from streaming_verifier import check_gradients, check_values
 from test_cli import call, call_json
-from test_stream_attention import HEADS, WIDTH, W, apart, attend, library
+from test_stream_attention import HEADS, WIDTH, W, apart, attend, is_bounded, library, masks
 from tiers import of_tiers
 
 import jaxrnn
@@ -325,6 +327,30 @@ def test_refusals(name):
     function, words = REFUSED[name]
     with pytest.raises(jaxrnn.StreamError, match=words):
         jaxrnn.stream(function, EXAMPLE, axes=0, past=3)
+
+
+@pytest.mark.thorough
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(masks(), st.integers(1, 9), st.integers(1, 5), st.integers(0, 17))
+def test_masks_at_random(mask, past, pulse, length):
+    """A random mask that sees no later frame is cut off at `past`; if it bounds the past, `past` has no effect."""
+
+    def seen(i, j):
+        return (mask(i, j) & (i >= j)) | (i == j)
+
+    def function(x, past=ALL):
+        n = jnp.arange(x.shape[0])
+        visible = seen(n[:, None], n)
+        visible = visible if past == ALL else visible & (n[:, None] - n <= past)
+        return jax.nn.softmax(jnp.where(visible, x @ x.T, -jnp.inf)) @ x
+
+    if is_bounded(seen):
+        with pytest.raises(jaxrnn.StreamError, match="has no effect"):
+            jaxrnn.stream(function, EXAMPLE, axes=0, past=past)
+        return
+    streamed = jaxrnn.stream(function, EXAMPLE, axes=0, pulse=pulse, past=past)
+    x = np.random.default_rng(length).normal(size=(length, WIDTH)).astype(np.float32)
+    np.testing.assert_allclose(streamed.run(None, x), function(x, past), atol=1e-5)
 
 
 @pytest.mark.parametrize("past", [0, -1, True, 2.5, "3", 1_000_001])
