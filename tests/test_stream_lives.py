@@ -87,6 +87,32 @@ FUNCTIONS = {
         lambda x: jnp.pad(x, ((0, 2), (0, 0)))[2:] + column(jnp.arange(x.shape[0])).astype(x.dtype),
         lambda x, i: np.roll(x, -2, 0) + i[:, None],
     ),
+    "cut at the end": (
+        lambda x: x[:-3] + column(jnp.arange(x.shape[0])[:-3]).astype(x.dtype),
+        lambda x, i: x + i[:, None],
+    ),
+    "at least 1": (
+        lambda x: x / column(jnp.maximum(jnp.arange(x.shape[0]), 1)).astype(x.dtype),
+        lambda x, i: x / np.maximum(i[:, None], 1),
+    ),
+    "clipped below": (
+        lambda x: x + column(jnp.clip(jnp.arange(x.shape[0]) - 5, 0)).astype(x.dtype),
+        lambda x, i: x + np.maximum(i[:, None] - 5, 0),
+    ),
+    "chosen": (
+        lambda x: (
+            x + jnp.where(x > 0, column(jnp.arange(x.shape[0])), column(jnp.arange(x.shape[0]) + 9)).astype(x.dtype)
+        ),
+        lambda x, i: x + np.where(x > 0, i[:, None], i[:, None] + 9),
+    ),
+    "distance": (
+        lambda x: x + jnp.abs(column(jnp.arange(x.shape[0])) - jnp.arange(2)).astype(x.dtype),
+        lambda x, i: x + np.abs(i[:, None] - np.arange(2)),
+    ),
+    "halved and cut": (
+        lambda x: x[:-3] + column((jnp.arange(x.shape[0]) // 2)[:-3]).astype(x.dtype),
+        lambda x, i: x + i[:, None] // 2,
+    ),
     "every third": (
         lambda x: (x + column(jnp.arange(x.shape[0])).astype(x.dtype))[::3],
         lambda x, i: (x + i[:, None])[i % 3 == 0],
@@ -105,6 +131,10 @@ FUNCTIONS = {
 AT_END = {
     "length": (lambda x: x[0] * 0 + x.shape[0], lambda frames: frames),
     "square of the length": (lambda x: x[0] * 0 + jnp.square(jnp.float32(x.shape[0])), lambda frames: frames**2),
+    "number of elements": (
+        lambda x: x[0] * 0 + jnp.asarray(3000 * x.shape[0] + 7).astype(x.dtype),
+        lambda frames: 3000 * frames + 7,
+    ),
     "windows": (lambda x: x[0] * 0 + (x.shape[0] - 1) // 3, lambda frames: (frames - 1) // 3),
 }
 

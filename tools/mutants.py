@@ -86,9 +86,9 @@ LIVES = _mutants(
     ("lost laps", "streaming/plan.py", "(laps + done).astype", "laps.astype"),
     ("laps of any length", TIMELINE, "return half // period * period", "return half - 1"),
     ("slow positions", TIMELINE, "self.fastest = max(self.fastest, math.ceil(abs(growth)))", "pass"),
-    ("one frame of a lap", PASSES, "self.facts.laps.length * growth)", "self.facts.laps.length)"),
-    ("laps of 64 bits", PASSES, "(positions - lost * np.asarray(lap, positions.dtype)).astype", "positions.astype"),
-    ("buffered positions", PASSES, "if chunk.affine is not None and not self.stateless:", "if False:"),
+    ("one frame of a lap", PASSES, "np.asarray(self.facts.laps.length * growth)", "np.asarray(self.facts.laps.length)"),
+    ("laps of 64 bits", PASSES, "(positions - lost).astype", "positions.astype"),
+    ("buffered positions", PASSES, "if self._growth and later.dtype == np.int32:", "if False:"),
 )
 FACTS = _mutants(
     "test_stream_facts.py",

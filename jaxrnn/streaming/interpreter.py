@@ -30,7 +30,7 @@ from jaxrnn.jaxprs.primitives import is_platform_index
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.dimensions import has_symbols, is_symbolic, out_shape, own_sizes, symbolic_axes
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import COMPARISONS, operation_of, with_places
+from jaxrnn.streaming.places import COMPARISONS, growth_of, operation_of, with_places
 from jaxrnn.streaming.reach import Spans
 from jaxrnn.streaming.timeline import Clock
 from jaxrnn.streaming.values import (
@@ -123,7 +123,8 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
                 return _with_fronts(run, equation, operands, fronts)
             if name not in TAKES_LATE:
                 operands = list(map(run.on_time, operands))
-        results = _listed(RULES[name](run, equation, *operands))
+        with run.growing_by(growth_of(equation, operands)):
+            results = _listed(RULES[name](run, equation, *operands))
         if len(results) != len(equation.outvars):
             run.refuse(
                 f"its rule returns {len(results)} results, and the primitive has {len(equation.outvars)}",
@@ -137,12 +138,10 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
             "jaxrnn.streaming.register",
         )
     final = any(isinstance(value, FinalValue) or is_length(value) for value in operands)
-    arrays = [run.unstreamed(value) for value in operands]
     if name == "convert_element_type" and is_length(operands[0]):
-        growth = np.array([run.clock.pace(item)[1] for item in operands[0].flat], object).reshape(operands[0].shape)
-        results = [run.cast_positions(arrays[0], growth, equation.params["new_dtype"])]
+        results = [run.length(operands[0], equation.params["new_dtype"])]
     else:
-        results = run.bind(equation, arrays)
+        results = run.bind(equation, [run.unstreamed(value) for value in operands])
     return [FinalValue(result, known_since(operands), reach_of(operands)) for result in results] if final else results
 
 

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, NoReturn
 
 import jax
@@ -36,7 +37,7 @@ from jaxrnn.streaming.diagnostics import (
     place_of_equation,
     scope_of,
 )
-from jaxrnn.streaming.dimensions import value_of
+from jaxrnn.streaming.dimensions import magnitude_of, value_of
 from jaxrnn.streaming.timeline import Clock, Laps, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Mask, Reach, along, is_length, is_static, split_outer
 
@@ -68,8 +69,8 @@ class History:
     The first pass finds how many past frames are read: the entry grows, because all past frames are still constant.
     """
 
-    def __init__(self, run: Pass, kind: str, frames: Any, place: int, start: Any):
-        self._run, self._frames, self._place, self._start = run, frames, place, start
+    def __init__(self, run: Pass, kind: str, frames: Any, place: int, start: Any, growth: Fraction | int):
+        self._run, self._frames, self._place, self._start, self._growth = run, frames, place, start, growth
         self._name, self._old = run.carry(kind, lambda: self._constant(1))
         self._joined: Any = None
 
@@ -88,15 +89,21 @@ class History:
         return lax.slice_in_dim(self._joined, end - count - past, end, axis=place)
 
     def _keep(self) -> Any:
-        run, old, frames, place = self._run, self._old, self._frames, self._place
+        old, frames, place = self._old, self._frames, self._place
         if is_plain():
             joined = jnp.concatenate([old, frames], place)
-            run.store(self._name, lax.slice_in_dim(joined, frames.shape[place], None, axis=place))
+            self._store(lax.slice_in_dim(joined, frames.shape[place], None, axis=place))
             return joined
         # XLA's CPU backend copies flat arrays at full speed; for several axes, the backend computes each index.
         flat = jnp.concatenate([old.reshape(-1), frames.reshape(-1)])
-        run.store(self._name, flat[frames.size :].reshape(old.shape))
+        self._store(flat[frames.size :].reshape(old.shape))
         return flat.reshape(old.shape[0] + frames.shape[0], *frames.shape[1:])
+
+    def _store(self, later: Any) -> None:
+        """Keep frames for the next pass; positions fall back with the count of units."""
+        if self._growth and later.dtype == np.int32:
+            later = later - self._run.falling(self._growth, later.dtype)
+        self._run.store(self._name, later)
 
 
 @dataclass
@@ -161,6 +168,8 @@ class Pass:
     path: Path = ()
     begun: dict[str, Any] = field(default_factory=dict)
     new: dict[str, Any] = field(default_factory=dict)
+    #: The growth of the results of the current equation; see `Chunk`.
+    _growth: Fraction | int = 0
     _used: dict[str, int] = field(default_factory=dict)
     #: Histories, keyed by lineage.
     _histories: dict[object, History] = field(default_factory=dict)
@@ -197,18 +206,48 @@ class Pass:
         here, there = (np.dtype(each) == np.int32 for each in (positions.dtype, dtype))
         if here == there or np.dtype(dtype) == np.bool_:
             return positions.astype(dtype)
-        lap = np.asarray(self.facts.laps.length * growth).astype(np.int64)
         if there:  # from 64 bits
-            lost = self.facts.laps.completed(self.units_before).astype(positions.dtype)
-            return (positions - lost * np.asarray(lap, positions.dtype)).astype(dtype)
+            lost = self._lost(self.facts.laps.completed(self.units_before), growth, positions.dtype)
+            return (positions - lost).astype(dtype)
+        return self._with_laps(positions, growth, dtype)
+
+    def _with_laps(self, positions: Any, growth: Any, dtype: Any) -> Any:
         self.facts.counts_laps |= self.units_before.dtype == np.int32
         if self.before is None:
             return positions.astype(dtype)
-        lost = self.facts.laps.completed(self.before) if self.laps is None else self.laps
+        laps = self.facts.laps.completed(self.before) if self.laps is None else self.laps
         # Floats are added in at least 32 bits, and integers modulo the size of their dtype.
         wide = np.float32 if jnp.issubdtype(dtype, jnp.floating) and np.dtype(dtype).itemsize < 4 else dtype
-        lost = lost.astype(wide) * np.asarray(lap).astype(wide)
-        return (positions.astype(wide) + lost).astype(dtype)
+        return (positions.astype(wide) + self._lost(laps, growth, wide)).astype(dtype)
+
+    def _lost(self, laps: Any, growth: Any, dtype: Any) -> Any:
+        lap = np.asarray(self.facts.laps.length * growth).astype(np.int64)
+        return laps.astype(dtype) * lap.astype(dtype)
+
+    def falling(self, growth: Any, dtype: Any) -> Any:
+        """Return the difference between positions in this pass and in the next pass, if a lap ends in between."""
+        before, laps = self.units_before, self.facts.laps
+        done = laps.completed(before + np.asarray(self.units, before.dtype)) - laps.completed(before)
+        return self._lost(done, growth, dtype)
+
+    def length(self, sizes: np.ndarray, dtype: Any) -> Any:
+        """Return lengths, which are known as symbolic dimensions, as numbers of a dtype."""
+        paces = [self.clock.pace(size) for size in sizes.flat]
+        for period, _ in paces:
+            self.facts.laps.note(period)
+        growth = np.array([growth for _, growth in paces], object).reshape(sizes.shape)
+        total = self.total
+        if total.dtype != np.int32 or not jnp.issubdtype(dtype, jnp.floating):
+            return self.cast_positions(self.unstreamed(sizes), growth, dtype)
+        # The length of a shorter recording of the same phase, and the growth since then: no product overflows.
+        values = []
+        for size, (period, each) in zip(sizes.flat, paces, strict=True):
+            frames, far = period * self.clock.unit, magnitude_of(size)
+            units = jnp.maximum(total - np.int32(far), np.int32(0)) // np.int32(frames)
+            near = jnp.asarray(value_of(size, total - units * np.int32(frames)), jnp.int32)
+            values.append(near.astype(jnp.float32) + units.astype(jnp.float32) * np.float32(period * each))
+        shorter = jnp.stack(values).reshape(sizes.shape)
+        return self._with_laps(shorter, growth, dtype)
 
     def start(self, timeline: Timeline, delay: int) -> Any:
         """Return the index of the first frame of a chunk: an integer or a traced integer."""
@@ -302,8 +341,7 @@ class Pass:
             return value.array
         if is_length(value):
             for item in value.reshape(-1):
-                period, growth = self.clock.pace(item)
-                self.facts.laps.note(period, growth, growth / self.clock.unit)
+                self.facts.laps.note(self.clock.pace(item)[0])
             dtype = jax.dtypes.canonicalize_dtype(np.int64)
             items = [jnp.asarray(value_of(item, self.total), dtype) for item in value.reshape(-1)]
             return jnp.stack(items).reshape(value.shape)
@@ -318,6 +356,16 @@ class Pass:
                 yield
         finally:
             self.path = outer
+
+    @contextlib.contextmanager
+    def growing_by(self, growth: Fraction | int) -> Iterator[None]:
+        """Give chunks that are made inside this growth in one unit."""
+        outer, self._growth = self._growth, growth
+        self.facts.laps.note(1, growth)
+        try:
+            yield
+        finally:
+            self._growth = outer
 
     def refuse(self, why: str, hint: str, first: str = "") -> NoReturn:
         """Raise the error for an equation that cannot be streamed.
@@ -414,7 +462,7 @@ class Pass:
         if new and self.is_empty(timeline, delay):
             # No result reads the frames, so a constant saves the work of computing them.
             array = lax.full(array.shape, self.placeholder.of(array.dtype), array.dtype)
-        chunk = Chunk(array, axis, timeline, delay, reach, affine, lineage=lineage)
+        chunk = Chunk(array, axis, timeline, delay, reach, affine, growth=self._growth, lineage=lineage)
         return self.delayed(chunk, max(delay, timeline.certain))
 
     def spread(self, chunk: Chunk, delay: int | None = None) -> Chunk:
@@ -451,10 +499,6 @@ class Pass:
         if wait <= 0:
             return chunk
         self.facts.wait_for(chunk.timeline, delay)
-        if chunk.affine is not None and not self.stateless:  # positions need no buffer
-            back, array = chunk.affine[0] * wait, chunk.array
-            array = array - np.asarray(back).astype(array.dtype) if back else array
-            return dataclasses.replace(chunk, array=array, delay=delay, lineage=object())
         base, earlier = self._origins.get(chunk.lineage, (chunk.lineage, 0))
         key = (base, earlier + wait)
         if key not in self._delayed:
@@ -545,7 +589,7 @@ class Pass:
         base, wait = self._origins.get(chunk.lineage, (chunk.lineage, 0)) if initial is None else (object(), 0)
         if base not in self._histories:
             start = self._starts.get(base, self.placeholder.of(frames.dtype)) if initial is None else initial
-            self._histories[base] = History(self, kind, frames, place, start)
+            self._histories[base] = History(self, kind, frames, place, start, chunk.growth)
         return self._histories[base].frames(past, wait), place
 
     def same(self, chunk: Chunk, array: Any, axis: int | None = None) -> Chunk:

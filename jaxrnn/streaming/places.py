@@ -243,5 +243,51 @@ def with_places(equation: JaxprEqn, operands: Sequence[Any], results: list[Any])
     return results if places is None else [dataclasses.replace(results[0], places=places)]
 
 
+_MOVES = (*_UNCHANGED, "broadcast_in_dim", "reshape", "squeeze", "transpose", "slice", "dynamic_slice", "gather")
+_JOINS = ("select_n", "concatenate", "stack")
+#: Products with larger numbers are meant to overflow, such as hashes.
+_LARGEST_FACTOR = 2048
+
+
+def growth_of(equation: JaxprEqn, operands: Sequence[Any]) -> Fraction | int:
+    """Return the growth in one unit of a result that follows the positions of frames, or 0; see `Chunk`."""
+    growths = [value.growth if isinstance(value, Chunk) else 0 for value in operands]
+    dtype = type_of(equation.outvars[0])
+    if not any(growths) or not (np.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4):
+        return 0
+    name = equation.primitive.name
+    growth, number = growths[0], _static_number(operands[1]) if len(operands) == 2 else None
+    if name in _MOVES:
+        return growth
+    if name in _JOINS:
+        cases = growths[name == "select_n" :]
+        return cases[0] if len(set(cases)) == 1 else 0
+    if name in ("add", "max", "min"):
+        return {"add": sum, "max": max, "min": min}[name](growths)
+    if name == "sub":
+        return growth - growths[1]
+    if name == "clamp":
+        return min(max(growths[:2]), growths[2])
+    if name in ("neg", "abs"):
+        return -growth if name == "neg" else abs(growth)
+    if name == "mul":
+        number = _static_number(operands[0]) if number is None else number
+        return 0 if number is None or abs(number) > _LARGEST_FACTOR else (growth or growths[1]) * number
+    if name == "div" and number:
+        return Fraction(growth) / number
+    return 0
+
+
+def _static_number(value: Any) -> int | None:
+    if (
+        not is_static(value)
+        or is_length(value)
+        or np.size(value) == 0
+        or np.any(np.asarray(value) != np.ravel(value)[0])
+    ):
+        return None
+    return int(np.ravel(value)[0])
+
+
 def _has_places(value: Any) -> bool:
     return isinstance(value, Chunk) and value.places is not None

@@ -69,7 +69,7 @@ class Laps:
     """The rule by which a count of units in 32 bits goes on for ever: before it overflows, it falls back by one lap.
 
     A lap is a multiple of the periods of all remainders in the function. So remainders of positions, and comparisons
-    with numbers below 2**29, stay right. Floats and unsigned integers of positions add the laps that were lost.
+    with numbers far below the limit, stay right. Floats and unsigned integers of positions add the laps that were lost.
     Example: at 16 kHz, a count of samples falls back after 37 hours, and from then on every 18 hours.
 
     Attributes:
@@ -94,16 +94,10 @@ class Laps:
         period = next((each for each in periods if each <= half), half)
         return half // period * period
 
-    def note(self, period: int, growth: Fraction | int, drift: Fraction | int = 1) -> None:
-        """Take part in the rule, with positions that grow by `growth` in a unit and by `drift` in a frame."""
+    def note(self, period: int, growth: Fraction | int = 0) -> None:
+        """Take part in the rule, with values of this period that grow by `growth` in a unit."""
         self.period = math.lcm(self.period, period)
-        if self.counts(drift):
-            self.fastest = max(self.fastest, math.ceil(abs(growth)))
-
-    @staticmethod
-    def counts(drift: Fraction | int) -> bool:
-        """Return False for products that are meant to overflow, such as hashes of positions."""
-        return abs(drift) <= 2048
+        self.fastest = max(self.fastest, math.ceil(abs(growth)))
 
     def completed(self, units: Any) -> Any:
         """Return the number of laps by which a count of units exceeds the limit."""

@@ -62,6 +62,7 @@ class Chunk:
         clipped: for integers that count frames between bounds: `affine` without the bounds, and both bounds; the upper
             bound may be a symbolic dimension. None stands for no bound.
         columns: for integers that concatenate columns along the last axis, such as indices: `affine` of each column.
+        growth: growth in one unit of integers that follow the positions of frames, for frames far from the start.
         late: the first frames, if `array` does not contain them yet. Rules without support for late frames get a
             delayed chunk (`Pass.on_time`).
         lineage: an identity of the content. New content has a new lineage. Slices share the lineage, with different
@@ -79,6 +80,7 @@ class Chunk:
     columns: tuple[Affine | None, ...] | None = None
     late: Late | None = None
     places: Any = None
+    growth: Fraction | int = 0
     lineage: object = field(default_factory=object, compare=False, repr=False)
 
     @property

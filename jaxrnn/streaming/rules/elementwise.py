@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 from typing import Any
 
 import jax.numpy as jnp
@@ -83,11 +82,10 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     ranks = {np.ndim(array) for array in arrays} - {0}
     if name in ("select_n", "clamp") and ranks:
         arrays = _same_shape(name, arrays)
-    growth = _growth(run, operands[0])
     if name in ("rem", "div"):
         _note_divisor(run, operands[1], like.timeline)
-    if name == "convert_element_type" and growth:
-        results = [run.cast_positions(arrays[0], growth, equation.params["new_dtype"])]
+    if name == "convert_element_type" and operands[0].growth:
+        results = [run.cast_positions(arrays[0], operands[0].growth, equation.params["new_dtype"])]
     else:
         results = run.bind(equation, arrays)
     made = [run.make(result, like.axis, like.timeline, like.delay, like.reach, affine) for result in results]
@@ -109,23 +107,11 @@ def _clipped(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Clipped 
     return (affine, low, number) if name == "min" and high is None else None
 
 
-def _growth(run: Pass, x: Any) -> Fraction | int:
-    """Return the growth of a chunk of positions in one unit; 0 for other values."""
-    if not isinstance(x, Chunk) or x.delay is None or not is_wide(x.array.dtype):
-        return 0
-    if x.affine is not None:
-        drift: Fraction | int = x.affine[0]
-    else:  # a buffer may hold frames of the lap before
-        drift = x.places.drift if x.places is not None and x.delay == x.timeline.certain else 0
-    run.facts.laps.note(1, drift * x.timeline.per_unit, drift)
-    return drift * x.timeline.per_unit if run.facts.laps.counts(drift) else 0
-
-
 def _note_divisor(run: Pass, divisor: Any, timeline: Timeline) -> None:
     """Let a lap be a multiple of static divisors, whose remainders repeat."""
     if is_static(divisor) and not is_length(divisor) and np.issubdtype(np.asarray(divisor).dtype, np.integer):
         for number in {abs(int(each)) for each in np.unique(divisor)} - {0}:
-            run.facts.laps.note(number // math.gcd(number, timeline.per_unit), 0)
+            run.facts.laps.note(number // math.gcd(number, timeline.per_unit))
 
 
 def _same_shape(name: str, arrays: list[Any]) -> list[Any]:
@@ -383,7 +369,8 @@ def frame_numbers(run: Pass, size: Any, dtype: Any, axis: int = 0, others: Seque
     shape[axis] = run.frames_of(timeline)
     array = jnp.broadcast_to(along(frames, axis, len(shape)), shape)
     affine = (1, np.zeros((1,) * len(shape), np.int64)) if is_wide(dtype) else None
-    chunk = run.make(array, axis, timeline, delay, None, affine)
+    with run.growing_by(timeline.per_unit if is_wide(dtype) else 0):
+        chunk = run.make(array, axis, timeline, delay, None, affine)
     counts = is_wide(dtype) and math.prod(others) == 1
     return dataclasses.replace(chunk, places=Places.counting()) if counts else chunk
 

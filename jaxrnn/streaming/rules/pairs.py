@@ -245,7 +245,7 @@ def _of_places(run: Pass, like: Pairs, places: Places, dtype: Any, rank: int, gr
         array = array[0]
     else:
         units = run.count if isinstance(run.count, int) else run.units_before
-        run.facts.laps.note(places.period, 0)
+        run.facts.laps.note(places.period)
         phase = (units * like.timeline.per_unit - grid.delay) % places.period
         array = lax.dynamic_index_in_dim(array, jnp.asarray(phase, jnp.int32), keepdims=False)
     array = array.T if grid.query else array
