@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from small_models import make_model
+from small_models import graph_of, make_model
 from verifier import assert_derivative, dot, random_like
 
 import jaxrnn
@@ -261,12 +261,8 @@ def test_rotary_embedding_is_a_turn_of_complex_numbers(interleaved, turned):
 
 def test_flex_attention_with_a_bias_from_outside():
     """A modifier sees the graph around it: slopes that are a parameter, with their derivative."""
-    body = helper.make_graph(
-        [helper.make_node("Mul", ["distance", "slope"], ["bias"]), helper.make_node("Add", ["s", "bias"], ["t"])],
-        "modifier",
-        [helper.make_tensor_value_info("s", TensorProto.FLOAT, [1, 2, 3, 3])],
-        [helper.make_tensor_value_info("t", TensorProto.FLOAT, [1, 2, 3, 3])],
-    )
+    nodes = [helper.make_node("Mul", ["distance", "slope"], ["bias"]), helper.make_node("Add", ["s", "bias"], ["t"])]
+    body = graph_of(nodes, {"s": [1, 2, 3, 3]}, {"t": [1, 2, 3, 3]})
     node = helper.make_node("FlexAttention", ["q", "q", "q"], ["y"], domain="ai.onnx.preview", score_mod=body)
     distance = np.subtract.outer(np.arange(3.0), np.arange(3.0)).astype(np.float32)
     slope = np.array([0.5, -1], np.float32).reshape(2, 1, 1)

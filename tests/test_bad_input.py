@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from plain_graphs import ADD, RELU, WEIGHT, X, Y, model, node
+from small_models import graph_of
 
 import jaxrnn
 from jaxrnn.model.inspection import inspect_model
@@ -275,16 +276,11 @@ def test_the_place_of_the_extreme_in_every_type(dtype):
 @pytest.mark.parametrize("version", [2**40, 2**31, -1, -(2**40)])
 def test_versions_of_other_domains_have_any_size(version):
     """What ONNX's C++ cannot hold is a version like any other."""
-    info, node = helper.make_tensor_value_info, helper.make_node
-    graph = helper.make_graph(
-        [
-            node("Normalizer", ["x"], ["y"], domain="ai.onnx.ml"),
-            node("FusedMatMul", ["y", "y"], ["z"], domain="com.microsoft"),
-        ],
-        "g",
-        [info("x", TensorProto.FLOAT, [2, 2])],
-        [info("z", TensorProto.FLOAT, [2, 2])],
-    )
+    nodes = [
+        helper.make_node("Normalizer", ["x"], ["y"], domain="ai.onnx.ml"),
+        helper.make_node("FusedMatMul", ["y", "y"], ["z"], domain="com.microsoft"),
+    ]
+    graph = graph_of(nodes, {"x": [2, 2]}, {"z": [2, 2]})
     versions = [helper.make_opsetid(domain, version) for domain in ("ai.onnx.ml", "com.microsoft")]
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), *versions], ir_version=8)
     for look in (jaxrnn.load, inspect_model):

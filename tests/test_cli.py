@@ -13,7 +13,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
-from small_models import FEATURES, a_little_wrong, layers_model, make_model, operator_replaced
+from small_models import FEATURES, a_little_wrong, graph_of, layers_model, make_model, operator_replaced
 
 from jaxrnn import Model, load
 from jaxrnn.cli import COMMANDS, main
@@ -263,12 +263,9 @@ def test_run_at_random_is_repeatable(layers, tmp_path):
 def test_types_unknown_to_numpy_make_the_round_trip(tmp_path):
     """Outputs of names that cannot be keywords, in bfloat16, not finite: written, and read again as inputs."""
     names = {"file": "allow_pickle", "a/b": "args"}
-    graph = helper.make_graph(
-        [helper.make_node("Identity", [given], [name]) for given, name in names.items()],
-        "copy",
-        [helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [2]) for name in names],
-        [helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [2]) for name in names.values()],
-    )
+    nodes = [helper.make_node("Identity", [given], [name]) for given, name in names.items()]
+    shapes = ({key: [2] for key in each} for each in (names, names.values()))
+    graph = graph_of(nodes, *shapes, kind=TensorProto.BFLOAT16)
     path, out = tmp_path / "copy.onnx", tmp_path / "out.npz"
     onnx.save(make_model(graph), path)
     values = np.array([1.5, np.inf], ml_dtypes.bfloat16)

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from evaluation_cases import through
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from quick_compiling import QUICK_COMPILER
-from small_models import WIDTH, make_model, step_model
+from small_models import WIDTH, graph_of, make_model, step_model
 from test_stepper import FLOAT, Delayed, Smoother
 
 import jaxrnn
@@ -149,13 +149,8 @@ def test_a_chain_of_several(tmp_path):
 
 def counting():
     """The running sum of whole numbers of 64 bits."""
-    graph = helper.make_graph(
-        [helper.make_node("CumSum", ["x", "zero"], ["y"])],
-        "counting",
-        [helper.make_tensor_value_info("x", TensorProto.INT64, ["S"])],
-        [helper.make_tensor_value_info("y", TensorProto.INT64, ["S"])],
-        [numpy_helper.from_array(np.array(0), "zero")],
-    )
+    node = helper.make_node("CumSum", ["x", "zero"], ["y"])
+    graph = graph_of([node], {"x": ["S"]}, {"y": ["S"]}, {"zero": np.array(0)}, kind=TensorProto.INT64)
     model = jaxrnn.load(make_model(graph))
     return Offline(model.stream(pulse=2), model.params)
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from inspected_models import HOSTILE, chain_model, loop_model, step_model
 from onnx import TensorProto, helper
-from small_models import layers_model, look_ahead_model, make_model
+from small_models import graph_of, layers_model, look_ahead_model, make_model
 
 import jaxrnn
 from jaxrnn.cli import main
@@ -120,15 +120,8 @@ def test_what_cannot_be_streamed_is_shown_at_its_node():
 
 
 def test_nodes_that_cannot_be_run_are_shown():
-    model = make_model(
-        helper.make_graph(
-            [helper.make_node("Bogus", ["x"], ["a"], name="odd"), helper.make_node("Relu", ["a"], ["y"], name="r")],
-            "odd",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, "T"])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, "T"])],
-        )
-    )
-    inspected = looked_at(model)
+    nodes = [helper.make_node("Bogus", ["x"], ["a"], name="odd"), helper.make_node("Relu", ["a"], ["y"], name="r")]
+    inspected = looked_at(make_model(graph_of(nodes, {"x": [1, "T"]}, {"y": [1, "T"]})))
     assert [(node.operator, node.problem is None) for node in inspected.graph.nodes] == [
         ("Bogus", False),
         ("Relu", True),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 from onnx import TensorProto, helper
+from small_models import graph_of
 from test_control_flow import loop_model, model, rng_array, value
 from tiers import of_tiers
 from verifier import assert_same, in_float64, peer_outputs
@@ -224,12 +225,8 @@ def test_weights_are_not_kept_for_every_trip():
     """The backward pass keeps what the loop carries in each trip, and of what every trip reads one copy."""
     size, bound = 256, 64
     nodes = [node("MatMul", ["a", "W"], ["aw"]), node("Tanh", ["aw"], ["a_out"]), node("Identity", ["g"], ["g_out"])]
-    body = helper.make_graph(
-        nodes,
-        "body",
-        [value("i", INT64, []), value("g", BOOL, []), value("a", shape=[1, size])],
-        [value("g_out", BOOL, []), value("a_out", shape=[1, size])],
-    )
+    begin, end = {"i": (INT64, []), "g": (BOOL, []), "a": [1, size]}, {"g_out": (BOOL, []), "a_out": [1, size]}
+    body = graph_of(nodes, begin, end, name="body")
     loop = node("Loop", ["n", "", "a0"], ["y"], name="loop", body=body)
     weight = rng_array(size, size) * np.float32(0.05)
     proto = model([loop], [value("n", INT64, []), value("a0", shape=[1, size])], [value("y")], [("W", weight)])
@@ -267,12 +264,8 @@ def test_without_a_bound_reverse_mode_says_what_to_do():
 def test_a_bounded_loop_in_a_stream():
     """A loop inside every frame, so often as an input says: its derivatives streamed are the offline ones."""
     nodes = [node("Mul", ["a", "w"], ["a_w"]), node("Tanh", ["a_w"], ["a_out"]), node("Identity", ["g"], ["g_out"])]
-    body = helper.make_graph(
-        nodes,
-        "body",
-        [value("i", INT64, []), value("g", BOOL, []), value("a", shape=[None, 2])],
-        [value("g_out", BOOL, []), value("a_out", shape=[None, 2])],
-    )
+    begin, end = {"i": (INT64, []), "g": (BOOL, []), "a": [None, 2]}, {"g_out": (BOOL, []), "a_out": [None, 2]}
+    body = graph_of(nodes, begin, end, name="body")
     loop = node("Loop", ["n", "", "x"], ["y"], name="loop", body=body)
     proto = model(
         [loop], [value("n", INT64, []), value("x", shape=["S", 2])], [value("y", shape=["S", 2])], CONSTANTS[:1]
@@ -290,13 +283,9 @@ def test_a_bounded_loop_in_a_stream():
 
 def test_rows_of_an_old_scan_that_have_ended():
     """Opset 8: a body without a derivative where a row has no frames: gradients are finite, and zero there."""
-    body = helper.make_graph(
-        [node("Log", ["x"], ["logged"]), node("Mul", ["logged", "w"], ["lw"]), node("Add", ["h", "lw"], ["h_out"]),
-         node("Identity", ["h_out"], ["y"])],
-        "body",
-        [value("h", shape=[3]), value("x", shape=[3])],
-        [value("h_out", shape=[3]), value("y", shape=[3])],
-    )  # fmt: skip
+    nodes = [node("Log", ["x"], ["logged"]), node("Mul", ["logged", "w"], ["lw"]), node("Add", ["h", "lw"], ["h_out"])]
+    nodes += [node("Identity", ["h_out"], ["y"])]
+    body = graph_of(nodes, {"h": [3], "x": [3]}, {"h_out": [3], "y": [3]})
     scan = node("Scan", ["lens", "h0", "xs"], ["h_last", "ys"], body=body, num_scan_inputs=1)
     inputs = [value("lens", INT64, [2]), value("h0", shape=[2, 3]), value("xs", shape=[2, 5, 3])]
     proto = model([scan], inputs, [value("h_last"), value("ys")], CONSTANTS[:1], opset=8)
@@ -336,12 +325,8 @@ def test_wrong_bounds(bound, message):
 
 def test_what_a_loop_of_unknown_length_carries_must_keep_its_type():
     nodes = [node("Concat", ["a", "a"], ["a_out"], axis=0), node("Identity", ["c"], ["c_out"])]
-    body = helper.make_graph(
-        nodes,
-        "body",
-        [value("i", INT64, []), value("c", BOOL, []), value("a", shape=[None])],
-        [value("c_out", BOOL, []), value("a_out", shape=[None])],
-    )
+    begin, end = {"i": (INT64, []), "c": (BOOL, []), "a": [None]}, {"c_out": (BOOL, []), "a_out": [None]}
+    body = graph_of(nodes, begin, end, name="body")
     loop = node("Loop", ["n", "", "a0"], ["a_last"], name="growing", body=body)
     proto = model([loop], [value("n", INT64, []), value("a0", shape=[None])], [value("a_last")])
     for bound in (None, 3):

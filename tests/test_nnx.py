@@ -13,7 +13,7 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from small_models import HIDDEN, graph_of, layers_model, make_model
 from test_loop_bounds import roots_model
 from tiers import of_tiers
@@ -407,14 +407,9 @@ def test_a_pickle_carries_the_model(counting, cls, tmp_path):
 
 def test_a_pickle_keeps_bound_inputs_and_all_bits():
     """Also of a module inside another, and of 64 bits."""
-    info, kind = helper.make_tensor_value_info, TensorProto.DOUBLE
-    graph = helper.make_graph(
-        [helper.make_node("Mul", ["x", "w"], ["z"]), helper.make_node("Mul", ["z", "gain"], ["y"])],
-        "gain",
-        [info("x", kind, [2]), info("gain", kind, [])],
-        [info("y", kind, [2])],
-        [numpy_helper.from_array(np.array([np.pi, np.e]), "w")],
-    )
+    nodes = [helper.make_node("Mul", ["x", "w"], ["z"]), helper.make_node("Mul", ["z", "gain"], ["y"])]
+    constants = {"w": np.array([np.pi, np.e])}
+    graph = graph_of(nodes, {"x": [2], "gain": []}, {"y": [2]}, constants, kind=TensorProto.DOUBLE)
     model = jaxrnn.load(make_model(graph), static={"gain": 1 / 3})
     again = pickle.loads(pickle.dumps(nnx.List([Module(model)])))[0]
     assert_identical(again.params, model.params)

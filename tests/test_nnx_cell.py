@@ -12,8 +12,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from flax import linen, nnx
-from onnx import TensorProto, helper, numpy_helper
-from small_models import FEATURES, HIDDEN, layers_model, make_model
+from onnx import TensorProto, helper
+from small_models import FEATURES, HIDDEN, graph_of, layers_model, make_model
 from test_nnx import arrays_of, assert_identical, counting_model
 from tiers import of_tiers
 
@@ -70,18 +70,9 @@ def single_node(kind, form, weights, direction="forward"):
             for a, b in zip(made, results, strict=True)
         ]
 
-    def info(name, shape):
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-
     constants = {**weights, "zero": np.array([0]), "zero_one": np.array([0, 1])}
-    graph = helper.make_graph(
-        nodes,
-        kind,
-        [info("x", x), *(info(name, state) for name in names)],
-        [*([info("y", y)] if y else []), *(info(f"{name}_out", state) for name in names)],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    return jaxrnn.load(make_model(graph))
+    after = ({"y": y} if y else {}) | {f"{name}_out": state for name in names}
+    return jaxrnn.load(make_model(graph_of(nodes, {"x": x} | dict.fromkeys(names, state), after, constants, kind)))
 
 
 def flax_cell(kind):
@@ -195,7 +186,7 @@ def test_a_real_model_in_rnn_is_its_scan(models, name):
 
 def test_a_frame_with_several_axes():
     """``[1, bins, 1, 2]`` with a state of other axes, of a file that fixed its batch and starts from its own values."""
-    info, rng = helper.make_tensor_value_info, np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     nodes = [
         helper.make_node("Reshape", ["x", "flat"], ["x_flat"]),
         helper.make_node("Mul", ["h", "decay"], ["kept"]),
@@ -204,13 +195,8 @@ def test_a_frame_with_several_axes():
     ]
     constants = {"decay": rng.random((1, 6), np.float32), "flat": np.array([1, 1, 6]), "wide": np.array([1, 2, 1, 3])}
     start = rng.random((1, 1, 6), np.float32)
-    graph = helper.make_graph(
-        nodes,
-        "leaky",
-        [info("x", TensorProto.FLOAT, [1, 3, 1, 2]), info("h", TensorProto.FLOAT, [1, 1, 6])],
-        [info("y", TensorProto.FLOAT, [1, 2, 1, 3]), info("h_out", TensorProto.FLOAT, [1, 1, 6])],
-        [numpy_helper.from_array(array, name) for name, array in {**constants, "h": start}.items()],
-    )
+    inputs, outputs = {"x": [1, 3, 1, 2], "h": [1, 1, 6]}, {"y": [1, 2, 1, 3], "h_out": [1, 1, 6]}
+    graph = graph_of(nodes, inputs, outputs, {**constants, "h": start})
     model = jaxrnn.load(make_model(graph), state={"h": "h_out"})
     cell = Cell(model)
     assert cell.num_feature_axes == 2
@@ -225,7 +211,7 @@ def test_a_frame_with_several_axes():
 
 def test_tokens_without_an_axis_of_features():
     """``[batch]`` integers into an embedding: ``[batch, time]`` in `nnx.RNN`."""
-    info, rng = helper.make_tensor_value_info, np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     nodes = [
         helper.make_node("Gather", ["table", "token"], ["embedded"]),
         helper.make_node("Unsqueeze", ["embedded", "zero"], ["x"]),
@@ -234,14 +220,9 @@ def test_tokens_without_an_axis_of_features():
     ]
     shapes = {"table": (9, FEATURES), "W": (1, 3 * HIDDEN, FEATURES), "R": (1, 3 * HIDDEN, HIDDEN)}
     constants = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    graph = helper.make_graph(
-        nodes,
-        "tokens",
-        [info("token", TensorProto.INT64, ["batch"]), info("h", TensorProto.FLOAT, [1, "batch", HIDDEN])],
-        [info("y", TensorProto.FLOAT, ["batch", HIDDEN]), info("h_out", TensorProto.FLOAT, [1, "batch", HIDDEN])],
-        [numpy_helper.from_array(array, name) for name, array in {**constants, "zero": np.array([0])}.items()],
-    )
-    model = jaxrnn.load(make_model(graph))
+    inputs = {"token": (TensorProto.INT64, ["batch"]), "h": [1, "batch", HIDDEN]}
+    outputs = {"y": ["batch", HIDDEN], "h_out": [1, "batch", HIDDEN]}
+    model = jaxrnn.load(make_model(graph_of(nodes, inputs, outputs, {**constants, "zero": np.array([0])})))
     tokens = jax.device_put(rng.integers(0, 9, (BATCH, STEPS)))
     found = nnx.jit(lambda rnn: rnn(tokens))(nnx.RNN(Cell(model), return_carry=True))
     outputs, state = jax.jit(model.scan)(model.params, model.init(BATCH), {"token": np.asarray(tokens).T})
@@ -250,21 +231,15 @@ def test_tokens_without_an_axis_of_features():
 
 def test_a_state_that_a_batch_shares_is_one_for_each_stream():
     """A counter without a batch, beside a state that has one: both are batched, and both go back and forth."""
-    info, kinds = helper.make_tensor_value_info, (TensorProto.FLOAT, TensorProto.INT64)
     nodes = [
         helper.make_node("Add", ["h", "x"], ["h_out"]),
         helper.make_node("Add", ["n", "one"], ["n_out"]),
         helper.make_node("Cast", ["n_out"], ["times"], to=TensorProto.FLOAT),
         helper.make_node("Mul", ["h_out", "times"], ["y"]),
     ]
-    shapes = (["batch", 2], [])
-    graph = helper.make_graph(
-        nodes,
-        "counted",
-        [info("x", TensorProto.FLOAT, ["batch", 2]), *map(info, ("h", "n"), kinds, shapes)],
-        [info("y", TensorProto.FLOAT, ["batch", 2]), *map(info, ("h_out", "n_out"), kinds, shapes)],
-        [numpy_helper.from_array(np.array(1), "one")],
-    )
+    row, count = ["batch", 2], (TensorProto.INT64, [])
+    inputs, outputs = {"x": row, "h": row, "n": count}, {"y": row, "h_out": row, "n_out": count}
+    graph = graph_of(nodes, inputs, outputs, {"one": np.array(1)})
     model = jaxrnn.load(make_model(graph), state={"h": "h_out", "n": "n_out"})
     cell, x = Cell(model), random(BATCH, STEPS, 2)
     lengths = jnp.array([STEPS, 1, 4])

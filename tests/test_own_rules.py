@@ -13,7 +13,7 @@ import pytest
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from onnx import TensorProto, helper
-from small_models import make_model
+from small_models import graph_of, make_model
 from streaming_verifier import check_values
 
 import jaxrnn
@@ -200,17 +200,11 @@ def test_what_is_no_operator_is_refused(what):
 
 def loop_of(*nodes):
     """Four trips of a Loop in which nodes make h1 of the trip's number t, h0 and x."""
-    f, i, b = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-    value = helper.make_tensor_value_info
-    body = helper.make_graph(
-        [*nodes, helper.make_node("And", ["go", "go"], ["same"])],
-        "body",
-        [value("t", i, []), value("go", b, []), value("h0", f, [1])],
-        [value("same", b, []), value("h1", f, [1])],
-    )
+    t, go = (TensorProto.INT64, []), (TensorProto.BOOL, [])
+    nodes = [*nodes, helper.make_node("And", ["go", "go"], ["same"])]
+    body = graph_of(nodes, {"t": t, "go": go, "h0": [1]}, {"same": go, "h1": [1]})
     loop = helper.make_node("Loop", ["trips", "", "h"], ["hn"], body=body)
-    ends = [value("x", f, [4, 1]), value("h", f, [1])], [value("hn", f, [1])]
-    return make_model(helper.make_graph([loop], "loop", *ends, [helper.make_tensor("trips", i, [], [4])]))
+    return make_model(graph_of([loop], {"x": [4, 1], "h": [1]}, {"hn": [1]}, {"trips": np.array(4)}))
 
 
 def test_what_overrides_an_operator_of_onnx_is_called_in_loops_too():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from small_models import make_model
+from small_models import graph_of, make_model
 from tiers import of_tiers
 from verifier import assert_same, peer_outputs
 
@@ -169,16 +169,11 @@ def test_internal_state_has_no_steps(models):
 
 def test_the_files_own_initial_value():
     """An input with a default value in the file is where the state starts, if it is said to be state."""
-    info, node = helper.make_tensor_value_info, helper.make_node
+    node = helper.make_node
     start = np.array([[1.0, -2.0]], np.float32)
-    graph = helper.make_graph(
-        [node("Mul", ["h", "x"], ["hx"]), node("Tanh", ["hx"], ["h_out"]), node("Neg", ["h_out"], ["y"])],
-        "g",
-        [info("x", TensorProto.FLOAT, [1, 2]), info("h", TensorProto.FLOAT, [1, 2])],
-        [info("y", TensorProto.FLOAT, [1, 2]), info("h_out", TensorProto.FLOAT, [1, 2])],
-        [numpy_helper.from_array(start, "h")],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    nodes = [node("Mul", ["h", "x"], ["hx"]), node("Tanh", ["hx"], ["h_out"]), node("Neg", ["h_out"], ["y"])]
+    row = [1, 2]
+    proto = make_model(graph_of(nodes, {"x": row, "h": row}, {"y": row, "h_out": row}, {"h": start}))
     assert list(jaxrnn.load(proto).params) == ["h"]  # nobody said that it is state
     model = jaxrnn.load(proto, state={"h": "h_out"})
     assert model.params == {}
