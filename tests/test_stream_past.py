@@ -219,7 +219,7 @@ def test_the_state_is_of_past_keys_and_values():
     assert [each.shape for each in streamed.state if each.kind == "history"] == [(PAST, HEADS, WIDTH // HEADS)] * 2
     assert (streamed.past, known.past) == (PAST, None)
     assert (streamed.receptive_field, streamed.delay) == (PAST + 1, 0)
-    assert "changed by past=3" in streamed.table()
+    assert "changed by a past of 3" in streamed.table()
     assert "past" not in known.table()
 
 
@@ -270,7 +270,7 @@ def test_cross_attention_of_flax_exported(pulse, tmp_path):
     metadata = {each.key: each.value for each in onnx.load(step).metadata_props}
     assert metadata["jaxrnn.past"] == "3"
     assert '"past": 3' in metadata["jaxrnn"]
-    assert "changed by past=3" in onnx.load(step).graph.doc_string
+    assert "changed by a past of 3" in onnx.load(step).graph.doc_string
     assert jaxrnn.load(step).step_file.spec.past == PAST
 
 
@@ -398,13 +398,13 @@ def test_the_command(models, tmp_path):
     found = call_json(*arguments)
     assert (found["past"], found["verified"], found["receptive_field"]) == (16, True, 17)
     text = call(*arguments).stdout
-    assert "the model is changed by past=16" in text
-    assert "the whole recording, by the model with past=16" in text
+    assert "the model is changed by a past of 16" in text
+    assert "the whole recording, by the model with a past of 16" in text
     step = tmp_path / "step.onnx"
     found = call_json("export", file, *options, "-o", step, "--flush", tmp_path / "flush.onnx", "--verify")
     assert (found["past"], found["verified"]) == (16, True)
     assert call_json("inspect", step)["past"] == 16
-    assert "changed by past=16" in call("inspect", step).stdout
+    assert "changed by a past of 16" in call("inspect", step).stdout
     (about,) = call_json("inspect", file, "--symbol", "T", "--past", 16)["streams"]
     assert (about["past"], about["problem"], about["receptive_field"]) == (16, None, 17)
     assert "--past 64" in call_json("inspect", file)["streams"][0]["problem"]

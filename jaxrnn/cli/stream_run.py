@@ -307,7 +307,7 @@ def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
             rows.append({**missing, "frames": check["frames"], "reason": "the model does not run on so few frames"})
         rows += ({**item, "frames": check["frames"]} for item in check["outputs"])
     columns = {"frames": "frames", "output": "name", **COMPARED, "result": difference}
-    changed = "" if result["past"] is None else f", by the model with past={result['past']}"
+    changed = "" if result["past"] is None else f", by the model with a past of {result['past']}"
     yield Table(f"Pulses against the whole recording{changed}", columns, rows)
     yield ""
     yield verdict(result["verified"])

@@ -351,7 +351,7 @@ class StepSpec:
 
 def said_past(past: int) -> str:
     """Say how `past` changed a function."""
-    return f"changed by past={past}: keys more than {past:,} frame(s) older than their query are masked"
+    return f"changed by a past of {past}: keys more than {past:,} frame(s) older than their query are masked"
 
 
 def batch_note(lead: tuple[Any, ...]) -> str:
