@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from jaxrnn.runtime.compiled import load_compiled, save_compiled
     from jaxrnn.runtime.pool import StreamPool
     from jaxrnn.runtime.runner import Runner
-    from jaxrnn.streaming import Streamed, associative_scan, stream
+    from jaxrnn.streaming import Streamed, associative_scan, convolve, correlate, stream
 
 __all__ = [
     "InputError",
@@ -68,6 +68,8 @@ __all__ = [
     "TrainingError",
     "UnsupportedError",
     "associative_scan",
+    "convolve",
+    "correlate",
     "export_onnx",
     "load",
     "load_compiled",
@@ -87,6 +89,8 @@ _LAZY = {
     "save_compiled": "jaxrnn.runtime.compiled",
     "Streamed": "jaxrnn.streaming",
     "associative_scan": "jaxrnn.streaming",
+    "convolve": "jaxrnn.streaming",
+    "correlate": "jaxrnn.streaming",
     "stream": "jaxrnn.streaming",
 }
 

@@ -39,6 +39,8 @@ PUBLIC = {
     "TrainingError",
     "UnsupportedError",
     "associative_scan",
+    "convolve",
+    "correlate",
     "export_onnx",
     "load",
     "load_compiled",

@@ -87,7 +87,7 @@ REFUSED = {
     ),
     "random numbers": (
         lambda x: x + jax.random.normal(jax.random.key(0), x.shape),
-        "'random_bits'.*no streaming rule.*pass them as an input",
+        "'random_bits'.*depend on the number of frames.*fold_in",
     ),
     "copies of all of time": (lambda x: jnp.tile(x, (2, 1)), "'tile'.*second copy.*jnp.repeat"),
     "the last frames in front": (

@@ -5,13 +5,25 @@ from __future__ import annotations
 from jaxrnn.steps.stepper import Flushed
 from jaxrnn.streaming import rules as _rules  # noqa: F401  (registers them)
 from jaxrnn.streaming.associative import associative_scan
+from jaxrnn.streaming.convolutions import convolve, correlate
 from jaxrnn.streaming.interpreter import register
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.streamed import Streamed
 from jaxrnn.streaming.transform import stream
 from jaxrnn.streaming.values import Chunk, FinalValue
 
-__all__ = ["Chunk", "FinalValue", "Flushed", "Pass", "Streamed", "associative_scan", "register", "stream"]
+__all__ = [
+    "Chunk",
+    "FinalValue",
+    "Flushed",
+    "Pass",
+    "Streamed",
+    "associative_scan",
+    "convolve",
+    "correlate",
+    "register",
+    "stream",
+]
 
 
 def __dir__() -> list[str]:

@@ -36,7 +36,14 @@ _TRACING = (os.path.join(_JAXRNN, "jaxprs", "equations.py"), os.path.join(_JAXRN
 _PACKAGES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib", "stdlib")})
 
 #: Public namespaces of JAX, keyed by their usual spelling.
-_NAMESPACES = {"jnp": jnp, "lax": lax, "jax.nn": jax.nn, "jnp.fft": jnp.fft, "jnp.linalg": jnp.linalg}
+_NAMESPACES = {
+    "jnp": jnp,
+    "lax": lax,
+    "jax.nn": jax.nn,
+    "jnp.fft": jnp.fft,
+    "jnp.linalg": jnp.linalg,
+    "jax.image": jax.image,
+}
 
 
 class Line(NamedTuple):
@@ -189,7 +196,6 @@ _PYTHON = re.compile(r"\b(?:jax|jnp|lax|np|jaxrnn)\.|fori_loop")
 
 _POSITIONS = "select by position instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x) sets the first frame"
 _OUTSIDE = "move it outside, to the inputs and outputs of a step"
-_WINDOWS = "use lax.conv_general_dilated or lax.reduce_window, whose pads are fixed numbers of frames"
 
 #: Hints, keyed by the usual spelling of the function.
 _CALLS = {
@@ -199,8 +205,10 @@ _CALLS = {
     "jnp.concatenate([x, x[:k]]) wraps the first frames to the end",
     "lax.associative_scan": "call jaxrnn.associative_scan, which takes the same arguments",
     "jnp.flip": "run forwards in time",
-    "jnp.convolve": _WINDOWS,
-    "jnp.correlate": _WINDOWS,
+    "jnp.convolve": "call jaxrnn.convolve, which takes the same arguments",
+    "jnp.correlate": "call jaxrnn.correlate, which takes the same arguments",
+    "lax.map": "leave out batch_size=, which bounds memory; a stream computes one pulse at a time",
+    "jax.image.resize": "resize time by a whole factor with the method nearest, or enlarge it with linear",
     "jnp.linspace": "count frames with jnp.arange(x.shape[0]) and divide by a fixed number",
     "jnp.tile": "repeat along another axis, or each frame with jnp.repeat",
     "jnp.split": "cut at fixed frames, or reshape into blocks",
@@ -211,8 +219,8 @@ _CALLS = {
 #: Hints, keyed by primitive.
 _PRIMITIVES = {
     "dynamic_update_slice": _POSITIONS,
-    **dict.fromkeys(("random_bits", "random_wrap", "random_unwrap", "threefry2x32"), "draw random numbers outside, and "
-    "pass them as an input with a time axis"),
+    **dict.fromkeys(("random_bits", "random_wrap", "random_unwrap", "threefry2x32"), "fold the number of each frame "
+    "into the key, with jax.random.fold_in under jax.vmap, or pass random numbers as an input with a time axis"),
     **dict.fromkeys(("pure_callback", "io_callback", "debug_callback", "debug_print"), _OUTSIDE),
 }  # fmt: skip
 

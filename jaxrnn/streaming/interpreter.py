@@ -94,10 +94,12 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
         return [unusable] * len(equation.outvars)
     shapes = [shape_of(variable) for variable in equation.outvars]
     if any(isinstance(value, Pairs) for value in operands) or any(len(symbolic_axes(shape)) > 1 for shape in shapes):
-        rule = None if awaits else PAIR_RULES.get(operation_of(equation))
+        if unusable is not None and name not in CONTAINERS:
+            return [Deferred(unusable.error)] * len(equation.outvars)
+        rule = PAIR_RULES.get(operation_of(equation))
         if rule is not None and (result := rule(run, equation, *operands)) is not None:
             return [result.made_by(equation, operands) if isinstance(result, Pairs) and not result.shape else result]
-        if name not in CONTAINERS and not awaits:
+        if name not in CONTAINERS:
             run.refuse(
                 "its operand or result has time on two axes, one element for each pair of frames",
                 "mask scores by position and reduce them, as attention does, or let each frame depend on a fixed "

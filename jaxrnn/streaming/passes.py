@@ -459,7 +459,7 @@ class Pass:
             )
         self.facts.warm_up = max(self.facts.warm_up, -(delay // timeline.per_unit))
         self.facts.wait_for(timeline, delay)
-        if new and self.is_empty(timeline, delay):
+        if new and self.is_empty(timeline, delay) and not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             # No result reads the frames, so a constant saves the work of computing them.
             array = lax.full(array.shape, self.placeholder.of(array.dtype), array.dtype)
         chunk = Chunk(array, axis, timeline, delay, reach, affine, growth=self._growth, lineage=lineage)
@@ -581,6 +581,8 @@ class Pass:
 
     def _with_history(self, chunk: Chunk, past: int, kind: str, initial: Any = None) -> tuple[Any, int]:
         """Return the frames of `windowed` without late frames."""
+        if jnp.issubdtype(chunk.array.dtype, jax.dtypes.prng_key):
+            self.refuse("it delays random keys", "draw random numbers from the keys first")
         frames, axis = split_outer(chunk.array, chunk), chunk.axis + (chunk.outer > 1)
         place = axis if is_plain() else 0
         frames = jnp.moveaxis(frames, axis, place)

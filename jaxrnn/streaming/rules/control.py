@@ -28,6 +28,7 @@ from jaxrnn.streaming.passes import KeepsStateError, Pass
 from jaxrnn.streaming.reach import Content, union
 from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import scan_over_time
+from jaxrnn.streaming.rules.resizing import resized
 from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Pairs
 
 #: The largest number of iterations with different delays that are unrolled.
@@ -285,7 +286,8 @@ INLINED = {**CALLS, "remat2": "jaxpr", "checkpoint": "jaxpr"}
 
 def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Inline a call of an inner function."""
-    return interpret(run, equation.params[INLINED[equation.primitive.name]], operands, late=True)
+    inner = resized(equation) or equation.params[INLINED[equation.primitive.name]]
+    return interpret(run, inner, operands, late=True)
 
 
 def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:

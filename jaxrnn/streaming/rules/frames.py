@@ -95,8 +95,19 @@ def bitcast(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     return run.frame_by_frame(equation, x)
 
 
+def random(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
+    """Draw random numbers in each frame, from keys that depend on the number of the frame."""
+    axis = next((value.axis for value in operands if isinstance(value, Chunk)), None)
+    if axis is None:
+        run.refuse("its numbers depend on the number of frames", "draw random numbers outside")
+    return per_frame(run, equation, operands, [axis if isinstance(value, Chunk) else None for value in operands], axis)
+
+
 RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_CORE_AXES, linear_algebra),
     "custom_linear_solve": linear_solve,
     "bitcast_convert_type": bitcast,
+    **dict.fromkeys(
+        ("random_bits", "random_clone", "random_fold_in", "random_split", "random_unwrap", "random_wrap"), random
+    ),
 }

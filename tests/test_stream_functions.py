@@ -1,0 +1,114 @@
+"""Functions of JAX that compute with the length: convolutions of vectors, resized time, random numbers by position."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from exported_files import check_exported
+from streaming_verifier import check_gradients, check_values
+from tiers import of_tiers
+
+import jaxrnn
+
+WIDTH = 4
+X = jax.ShapeDtypeStruct((20, WIDTH), np.float32)
+KERNEL = np.array([1.0, 2.0, -3.0, 0.5])
+MODES = ["full", "same", "valid"]
+
+
+def of_samples(name, mode):
+    return lambda x: getattr(jaxrnn, name)(x[:, 0], jnp.asarray(KERNEL, x.dtype), mode)
+
+
+CASES = {f"{name}, {mode}": of_samples(name, mode) for name in ("convolve", "correlate") for mode in MODES} | {
+    "channels": lambda x: jax.vmap(lambda c: jaxrnn.convolve(c, jnp.asarray(KERNEL, x.dtype), "same"), 1, 1)(x),
+    "nearest": lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "nearest"),
+    "nearest, last axis": lambda x: jax.image.resize(x.T, (WIDTH, 3 * x.shape[0]), "nearest"),
+    "nearest, fewer": lambda x: jax.image.resize(jnp.repeat(x, 3, 0), (x.shape[0], WIDTH), "nearest"),
+    "linear": lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "linear"),
+    "linear, last axis": lambda x: jax.image.resize(x.T, (WIDTH, 5 * x.shape[0]), "bilinear"),
+}
+QUICK = ["convolve, same", "correlate, valid", "nearest, fewer", "linear, last axis"]
+
+
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
+def test_values(name):
+    check_values(CASES[name], X.shape)
+
+
+@pytest.mark.parametrize("name", of_tiers(CASES, ["convolve, same", "linear"]))
+def test_gradients(name):
+    check_gradients(CASES[name], X.shape)
+
+
+@pytest.mark.parametrize("name", of_tiers(CASES, ["convolve, same", "linear"]))
+def test_files(name, tmp_path):
+    check_exported(CASES[name], X.shape, tmp_path)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_convolutions_as_in_jax(mode):
+    """With dtypes, and kernels of even and odd sizes."""
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 5):
+        for one, other in ((np.float32, np.float32), (np.int32, np.int32), (np.complex64, np.complex64)):
+            a, v = (jnp.asarray(rng.normal(size=n) * 3, dtype) for n, dtype in ((9, one), (size, other)))
+            for name in ("convolve", "correlate"):
+                found, expected = (getattr(module, name)(a, v, mode) for module in (jaxrnn, jnp))
+                assert found.dtype == expected.dtype
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_errors_of_convolutions():
+    x = jnp.ones(5)
+    with pytest.raises(jaxrnn.InputError, match="takes vectors"):
+        jaxrnn.convolve(x[:, None], x)
+    with pytest.raises(jaxrnn.InputError, match="'full', 'same' or 'valid'"):
+        jaxrnn.correlate(x, x, "circular")
+    with pytest.raises(jaxrnn.InputError, match="kernel of convolve must have a fixed size"):
+        jaxrnn.convolve(x, x[:0])
+
+
+# -- random numbers
+
+
+def dropped(x):
+    """Dropout, and noise, by the number of the frame."""
+
+    def of_frame(i, frame):
+        keep, noise = jax.random.split(jax.random.fold_in(jax.random.key(0), i))
+        kept = jnp.where(jax.random.bernoulli(keep, 0.5, frame.shape), frame, 0)
+        return kept + jax.random.normal(noise, (), frame.dtype)
+
+    return jax.vmap(of_frame)(jnp.arange(x.shape[0]), x)
+
+
+def noisy(x):
+    """Noise from keys in the old style."""
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.PRNGKey(3), i))(jnp.arange(x.shape[0]))
+    return x + jax.vmap(lambda key: jax.random.uniform(key, (WIDTH,), x.dtype))(keys)
+
+
+@pytest.mark.parametrize("function", [dropped, noisy])
+def test_random_numbers(function):
+    check_values(function, X.shape)
+    check_gradients(function, X.shape)
+
+
+# -- refusals
+
+REFUSED = {
+    "by a share": (lambda x: jax.image.resize(x, (3 * x.shape[0] // 2, WIDTH), "linear"), "jax.image.resize"),
+    "cubic": (lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "cubic"), "by a whole factor.*nearest"),
+    "the function of JAX": (lambda x: jnp.convolve(x[:, 0], x[:3, 0] * 0), "jaxrnn.convolve"),
+    "batches of frames": (lambda x: jax.lax.map(jnp.tanh, x, batch_size=3), "leave out batch_size="),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    function, words = REFUSED[name]
+    with pytest.raises(jaxrnn.StreamError, match=words):
+        jaxrnn.stream(function, X, axes=0)
