@@ -144,8 +144,34 @@ def by_number(w: Writer) -> Line:
     size = f"{text}.shape[0]"
     forms = [f"{text}[jnp.arange({size} - {k}) + {w.draw.randint(0, k)}]", f"{text}[jnp.arange({size} // 2) * 2]"] * 2
     forms += [f"{text}[jnp.arange({size} - 2)[:, None] + jnp.arange(3)].sum(1)"] * 2
+    place = f"jnp.arange({size})"
+    forms += [f"{text}[jnp.clip({place} - {k}, 0)]", f"{text}[jnp.clip({place} + {k}, 0, {size} - 1)]"]
+    forms += [f"{text}[jnp.clip({place}[:, None] + jnp.arange(-1, {k}), 0, {size} - 1)].sum(1)"]
+    forms += [f"{text}[jnp.maximum(jnp.arange({size} // 2) * 2 - 1, 0)]"]
+    if v.rest:
+        forms += [f"{text}[{place}, jnp.argmax({text}.reshape({size}, -1), -1) % {v.rest[0]}]"] * 2
     forms += [f"{text}[jnp.arange({size} // 2) + {k}]", f"{text}[jnp.arange({size}) // 2]"]
     return w.draw.choice(forms), 3 * w.most(v)
+
+
+def written(w: Writer) -> Line:
+    """Frames and their elements written by number, and overlap-add."""
+    v = w.pick("fi")
+    if v is None:
+        return None
+    text, most, k = w.limited(v), w.most(v), w.draw.choice([1, 1, 2, 3])
+    size, rest = f"{text}.shape[0]", "".join(f", {size}" for size in v.rest)
+    forms = [f"{text}.at[{k % 2}::2].{kind}({text}[{k % 2}::2] - 1)" for kind in ("set", "add", "max")]
+    forms += [
+        f"{text}.at[{k}:].add({text}[{k}:])",
+        f"{text}.at[jnp.array([{k}])].set(3)",
+        f"{text}.at[jnp.array([0, {k}])].add(2)",
+    ]
+    forms += [f"jnp.ones(({k} * {size}{rest}), {text}.dtype).at[{k - 1}::{k}].set({text})"]
+    if v.rest:
+        forms += [f"overlapped({text}, {k}, {w.draw.randint(-1, 2)})"] * 4
+        forms += [f"{text}.at[jnp.arange({size}), {v.rest[0] - 1}].set(1)", f"{text}.at[:, 0].add(1)"]
+    return w.draw.choice(forms), 4 * most + 3
 
 
 def ended(w: Writer) -> Line:
@@ -158,6 +184,11 @@ def ended(w: Writer) -> Line:
         return f"{text}.{w.draw.choice(['any', 'all', 'sum'])}(0)", FRAMES
     forms = [f"{text}.max(0)", f"{text}.min()", f"{text}[{k}]", f"{text}[-{k + 1}]", f"{text}[jnp.array([{k}, 0])]"]
     forms += [f"{text}[:{k + 1}]", f"{text}[-{k + 1}:]", f"{text}[jnp.array([-1, -{k + 1}])]"]
+    if w.draw.random() < 0.15:
+        return f"jnp.{w.draw.choice(['argmax', 'argmin'])}({text}, 0)", 2 * FRAMES
+    if v.dtype.kind == "f" and w.draw.random() < 0.25:
+        centre = w.draw.choice([f"{text}.max(0)", f"{text}.min(0)", f"{text}[-1]"])
+        return f"(({text} - {centre}) {w.draw.choice(['** 2', f'* {text}', '* 3'])}).sum(0)", FRAMES * 4 * most**2
     forms += [f"jnp.sign({text}).prod(0)", f"({text} > 1).any(0)", f"({text} > -3).all()"]
     if w.draw.random() < 0.25:
         return f"{text}.sum({w.draw.choice(['', '0'])})", 12 * FRAMES * most
@@ -209,7 +240,8 @@ MOMENTS = {
     loops: 6,
     of_two: 6,
     positions: 5,
-    by_number: 3,
+    by_number: 6,
+    written: 5,
     ended: 5,
     after_the_end: 2,
     fed_back: 2,

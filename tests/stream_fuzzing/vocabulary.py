@@ -75,6 +75,13 @@ def linear(x, axis):
     return jaxrnn.associative_scan(affine, (jnp.sign(x), x), axis=axis)
 
 
+def overlapped(x, hop, surplus):
+    """Frames of several elements, added where they overlap."""
+    size = x.shape[1]
+    zeros = jnp.zeros((x.shape[0] * hop + max(size - hop, 0) + surplus, *x.shape[2:]), x.dtype)
+    return zeros.at[jnp.arange(x.shape[0])[:, None] * hop + jnp.arange(size)].add(x)
+
+
 def paired(x, y):
     """A recurrence over two streams, with two carries of different kind."""
 
