@@ -51,6 +51,15 @@ def chunked(x, size, left):
     return attend(x, (d >= 0) & (d <= left))
 
 
+def chunked_as_exported(x):
+    """Chunks by the floor division that an exporter writes: truncation, less 1 for negative numbers with a rest."""
+    n = jnp.arange(x.shape[0])[:, None]
+    size = jnp.broadcast_to(jnp.asarray(4, n.dtype), n.shape)
+    start = jax.lax.div(n, size) - (((n < 0) == True) & (jnp.mod(n, 4) != 0)).astype(n.dtype)  # noqa: E712
+    key = jnp.arange(x.shape[0])
+    return attend(x, (key >= start * 4 - 3) & (key < start * 4 + 5))
+
+
 def additive(x):
     bias = jnp.where((apart(x) >= 0) & (apart(x) < 4), 0.0, jnp.finfo(jnp.float32).min).astype(x.dtype)
     q, k, v = (x @ w.astype(x.dtype) for w in W[:3])
@@ -112,6 +121,7 @@ CASES = {
     "strictly past": lambda x: attend(x, (apart(x) >= 0) & (apart(x) <= 4) & ((apart(x) > 1) | (apart(x) == 0))),
     "chunks": lambda x: chunked(x, 4, 0),
     "chunks and the one before": lambda x: chunked(x, 3, 1),
+    "chunks as exported": chunked_as_exported,
     "a finite mask": lambda x: banded(x, fill=-1e9),
     "an added mask": additive,
     "triangles": by_triangles,

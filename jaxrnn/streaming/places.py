@@ -220,9 +220,11 @@ def _term(value: Any) -> Places | None:
     known = getattr(value, "places", None)
     if known is not None:
         return known
-    if not is_static(value) or is_length(value) or np.size(value) == 0:
+    if isinstance(value, Chunk) and value.affine is not None and value.affine[0] == 0:
+        value = value.affine[1]  # a number for each frame
+    array = np.asarray(value) if is_static(value) and not is_length(value) else np.empty(0)
+    if not array.size:
         return None
-    array = np.asarray(value)
     first = array.flat[0]
     if array.dtype.kind not in "iubf" or not abs(float(first)) <= LARGEST or np.any(array != first) or first % 1:
         return None
@@ -239,7 +241,7 @@ def with_places(equation: JaxprEqn, operands: Sequence[Any], results: list[Any])
         return results
     name = operation_of(equation)
     moves = name in ("broadcast_in_dim", "reshape", "squeeze", "transpose")
-    places = operands[0].places if moves else places_of(name, equation, operands)
+    places = _term(operands[0]) if moves else places_of(name, equation, operands)
     return results if places is None else [dataclasses.replace(results[0], places=places)]
 
 
@@ -290,4 +292,4 @@ def _static_number(value: Any) -> int | None:
 
 
 def _has_places(value: Any) -> bool:
-    return isinstance(value, Chunk) and value.places is not None
+    return isinstance(value, Chunk) and (value.places is not None or (value.affine is not None and not value.affine[0]))
