@@ -113,6 +113,8 @@ def _written(
 
 def overlapped(run: Pass, like: Chunk, updates: Any, targets: np.ndarray, size: int, ready: int) -> Any:
     """Add updates at target frames, and partial sums of earlier passes; return the completed frames."""
+    if updates.dtype == np.bool_:
+        return overlapped(run, like, updates.astype(np.int32), targets, size, ready) > 0
     window = updates.shape[targets.ndim :]
     parts = jnp.zeros((size, *window), updates.dtype).at[targets.reshape(-1)].add(updates.reshape(-1, *window))
     waiting = size - ready
