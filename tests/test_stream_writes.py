@@ -120,6 +120,7 @@ QUICK = [
     "repeat the last frame",
     "clipped positions as values",
 ]
+DISCRETE = ["flags between frames", "whole numbers"]
 BRIEF = ["overlap-add, cut", "set every second frame", "splice"]
 
 
@@ -138,7 +139,7 @@ def test_values(name):
     check_values(CASES[name][0], X.shape, lengths=lengths(name), **options(name))
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, BRIEF))
+@pytest.mark.parametrize("name", of_tiers([name for name in CASES if name not in DISCRETE], BRIEF))
 def test_gradients(name):
     check_gradients(CASES[name][0], X.shape, length=13, **options(name))
 
