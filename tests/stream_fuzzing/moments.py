@@ -174,6 +174,23 @@ def written(w: Writer) -> Line:
     return w.draw.choice(forms), 4 * most + 3
 
 
+def attention(w: Writer) -> Line:
+    """Pairs of frames under a mask of their numbers: bounded, or all of the past in a sum of products."""
+    v = w.pick("f")
+    if v is None:
+        return None
+    text, left, right = w.limited(v), w.draw.randint(0, 4), w.draw.choice([0, 0, 1, 2])
+    other = w.draw.choice([text, text, f"before({text}, 1)", f"ahead({text}, 1)"])
+    masks = [f"(i - j <= {left}) & (j - i <= {right})", f"i // {left + 1} == j // {left + 1}"]
+    masks += [f"(j >= i // 3 * 3 - {left}) & (j < i // 3 * 3 + {right + 1})", f"abs(2 * i - 2 * j) <= {left + right}"]
+    join = w.draw.choice(["sum", "sum", "max", "any"])
+    if join == "sum":
+        masks += [f"i >= j - {right}", f"i >= j + {left}"]
+    size = max(1, *v.rest) if v.rest else 1
+    most = {"sum": FRAMES * 8 * size, "max": 50, "any": 1}[join]
+    return f"attended({text}, {other}, lambda i, j: {w.draw.choice(masks)}, {join!r})", most
+
+
 def ended(w: Writer) -> Line:
     """Values known at the end."""
     v = w.pick()
@@ -242,6 +259,7 @@ MOMENTS = {
     positions: 5,
     by_number: 6,
     written: 5,
+    attention: 4,
     ended: 5,
     after_the_end: 2,
     fed_back: 2,

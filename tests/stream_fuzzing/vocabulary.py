@@ -82,6 +82,22 @@ def overlapped(x, hop, surplus):
     return zeros.at[jnp.arange(x.shape[0])[:, None] * hop + jnp.arange(size)].add(x)
 
 
+def attended(x, y, seen, join):
+    """What each frame reads of the frames that a mask shows: a sum of products, or the largest sum.
+
+    ``seen`` is a function of the numbers of a query and a key; ``join`` is ``sum``, ``max`` or ``any``.
+    """
+    n = jnp.arange(x.shape[0])
+    mask, x, y = seen(n[:, None], n), jnp.clip(x, -2, 2), jnp.clip(y, -2, 2)
+    axes = tuple(range(1, x.ndim))
+    scores = jnp.tensordot(x, y, (axes, axes))
+    if join == "sum":
+        return jnp.tensordot(jnp.where(mask, scores, 0), y, 1)
+    if join == "any":
+        return (mask & (scores > 1)).any(1)
+    return jnp.max(jnp.where(mask, scores, -jnp.inf), 1, initial=-50)
+
+
 def paired(x, y):
     """A recurrence over two streams, with two carries of different kind."""
 
