@@ -404,12 +404,13 @@ def _grid(run: Pass, x: Pairs, key: int, kind: str) -> tuple[Grid, float | None,
 
 def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str], why_not: str = "") -> NoReturn:
     why = f"each frame depends on all {' and '.join(seen)} frames"
-    if why_not:
+    masked = seen == ["earlier"] and x.masked
+    if why_not and not masked:
         why += f", and the sum over the frames is not a recurrence, as {why_not}"
     if x.unclear is not None and len(seen) == 2:
         why += f", as {x.unclear} does not compare the numbers of two frames"
     past = f"give {argument('past', 64)} to mask keys that are more than 64 frames older than their query"
-    run.refuse(why, _HINT, first=past if seen == ["earlier"] and x.masked else "")
+    run.refuse(why, _HINT, first=past if masked else "")
 
 
 def _reach(leaves: Iterable[tuple[Chunk, int]], timeline: Timeline, grid: Grid, older: bool) -> Reach | None:
