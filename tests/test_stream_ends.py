@@ -41,6 +41,7 @@ CASES = {
     "variance over all axes": lambda x: jnp.var(x),
     "variance of another rate": lambda x: jnp.var(jnp.pad(x, ((3, 2), (0, 0)))[::2], 0),
     "deviation": lambda x: jnp.sqrt(jnp.var(x.T, axis=1, keepdims=True) + 0.1),
+    "variance of repeated frames": lambda x: jnp.var(jnp.pad(x, ((2, 1), (0, 0)), mode="edge"), 0),
     "moments of several frames": lambda x: jnp.var(x.reshape(-1, 2, 2), axis=(0, 2)),
     "skewness": skewness,
     "covariance": lambda x: (x - x.mean(0)).T @ (x - x.mean(0)) / x.shape[0],
@@ -51,7 +52,7 @@ CASES = {
     "entropy": entropy,
 }
 MULTIPLES = {"variance of another rate": 2}
-QUICK = ["logsumexp", "weighted deviation", "covariance", "variance of another rate"]
+QUICK = ["logsumexp", "weighted deviation", "covariance", "variance of another rate", "variance of repeated frames"]
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
