@@ -143,7 +143,10 @@ def test_networks(models, name, monkeypatch):
 
 
 def check_windows(streamed, step, params):
-    """Each buffer is read by one concatenation, of which the buffer after the step is one slice."""
+    """Each buffer is read by one concatenation, of which the buffer after the step is one slice.
+
+    A window and a delay may share a buffer.
+    """
     after = dict(zip(sorted(spec.name for spec in streamed.state), step.outvars[-len(streamed.state) :], strict=True))
     before = dict(zip(after, step.invars[params:], strict=False))
     makers = {variable: equation for equation in step.eqns for variable in equation.outvars}
@@ -154,7 +157,7 @@ def check_windows(streamed, step, params):
         assert makers[after[name]].primitive.name == "slice"
         assert makers[after[name]].invars == joined.outvars
         readers = [equation for equation in step.eqns if joined.outvars[0] in equation.invars]
-        assert len(readers) <= 2
+        assert len(readers) <= 3
         assert {equation.primitive.name for equation in readers} <= {"slice", "conv_general_dilated"}
 
 

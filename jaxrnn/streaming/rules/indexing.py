@@ -234,7 +234,7 @@ def _with_edges(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> tupl
     shape = list(in_shape(equation))
     config = [pads if axis == x.axis else (0, 0) for axis in range(len(shape))]
     padded = jax.make_jaxpr(lambda x: jnp.pad(x, config, mode="edge"))(jax.ShapeDtypeStruct(shape, x.array.dtype))
-    (x,) = interpret(run, padded, [x]) if any(pads) else [x]
+    (x,) = interpret(run, padded, [x], late=True) if any(pads) else [x]
     return x, dataclasses.replace(indices, affine=(hop, offsets + pads[0]), clipped=None)
 
 

@@ -161,7 +161,7 @@ def numbered_frames(run: Pass, x: Chunk, indices: Chunk, dims: Sequence[int]) ->
     hop, offsets = affine
     if hop < 1 or np.any(offsets != offsets.flat[0]) or offsets.flat[0] < 0:
         return None
-    frames = take(run, x, int(offsets.flat[0]), hop, indices.timeline.size)
+    frames = take(run, run.on_time(x), int(offsets.flat[0]), hop, indices.timeline.size)
     kept = [place for place in range(len(dims)) if place != column]
     rest = indices.holding(indices.array[..., np.array(kept)])
     return (frames, rest, tuple(dims[place] for place in kept)) if isinstance(frames, Chunk) else None
