@@ -221,7 +221,10 @@ REFUSED = {
         lambda x: jax.nn.softmax(jnp.where(apart(x) >= 0, x @ x.T, -jnp.inf)) @ x,
         "earlier frames; give past=64",
     ),
-    "a function of the score": (lambda x: jnp.tril(jax.nn.gelu(x @ x.T)) @ x, "'.*' mixes both frames of a pair"),
+    "a function of the score": (
+        lambda x: jnp.tril(jax.nn.gelu(x @ x.T)) @ x,
+        "'integer_pow' .* does not split into a query part and a key part",
+    ),
     "a distance as a factor": (lambda x: jnp.tril(apart(x).astype(x.dtype) * (x @ x.T)) @ x, "distance .* is a factor"),
     "a curved bias": (
         lambda x: jnp.tril(jnp.exp(-(jnp.square(apart(x)).astype(x.dtype)))) @ x,
@@ -229,11 +232,11 @@ REFUSED = {
     ),
     "chunks of the past": (
         lambda x: jnp.where(apart(x) // 4 * 4 >= jnp.arange(x.shape[0])[:, None] % 4, x @ x.T, 0) @ x,
-        "does not depend on their distance alone|depends on all",
+        "because a mask or bias depends on more than the distance",
     ),
     "a mask of data": (
         lambda x: jnp.where((apart(x) >= 0) & (x[:, :1] > x[:, :1].T), x @ x.T, 0) @ x,
-        "'gt' mixes both frames",
+        "'gt' .* does not split",
     ),
 }
 

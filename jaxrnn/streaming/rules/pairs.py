@@ -406,7 +406,7 @@ def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str], why_not: str = "
     why = f"each frame depends on all {' and '.join(seen)} frames"
     masked = seen == ["earlier"] and x.masked
     if why_not and not masked:
-        why += f", and the sum over the frames is not a recurrence, as {why_not}"
+        why += f", and the sum over these frames has no recurrent form, because {why_not}"
     if x.unclear is not None and len(seen) == 2:
         why += f", as {x.unclear} does not compare the numbers of two frames"
     past = f"give {argument('past', 64)} to mask keys that are more than 64 frames older than their query"

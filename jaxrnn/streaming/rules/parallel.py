@@ -32,11 +32,16 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
+from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import Places
 from jaxrnn.streaming.totals import Total, carried_as
 from jaxrnn.streaming.values import Chunk, Pairs, is_length
+
+
+def _described(equation: JaxprEqn) -> str:
+    return describe_equation((equation,))
 
 
 class InseparableError(Exception):
@@ -153,7 +158,7 @@ def separate(x: Pairs, grid: Any) -> Term | Product:
     name = equation.primitive.name
     if name in _RULES:
         return _RULES[name](x, equation, operands, grid)
-    raise InseparableError(f"{name!r} mixes both frames of a pair")
+    raise InseparableError(f"{_described(equation)} does not split into a query part and a key part")
 
 
 def _of_places(x: Pairs, places: Places, grid: Any) -> Term:
@@ -161,12 +166,12 @@ def _of_places(x: Pairs, places: Places, grid: Any) -> Term:
     rank = len(x.shape)
     places = places.swapped if grid.query else places
     if places.drift or places.period != 1:
-        raise InseparableError("a formula of frame numbers does not depend on their distance alone")
+        raise InseparableError("a mask or bias depends on more than the distance of two frames")
     distances = np.arange(-(places.far + 2), grid.last + 1)
     values = np.broadcast_to(places.formula(0, distances), distances.shape).astype(np.float64)
     slope = values[1] - values[0]
     if len(distances) > 1 and np.any(np.diff(values) != slope):
-        raise InseparableError("a formula of frame numbers is not linear in the distance of the frames")
+        raise InseparableError("a bias is not linear in the distance of two frames")
     start = np.full([1] * rank, values[-1] - slope * grid.last, x.dtype)
     if not slope:
         return Term(start, fixed=True)
@@ -226,7 +231,7 @@ def _operand(value: Any, equation: JaxprEqn, grid: Any) -> Term | Product:
     if isinstance(value, Pairs):
         return separate(value, grid)
     if isinstance(value, Chunk) or is_length(value):
-        raise InseparableError(f"{equation.primitive.name!r} reads the length of the stream")
+        raise InseparableError(f"{_described(equation)} reads the length of the stream")
     return Term(np.reshape(value, [1] * len(out_shape(equation))), fixed=True)
 
 
@@ -264,7 +269,7 @@ def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
         return _times(values[0], values[1].map(lambda array: 1 / array))
     if name == "square" or (name == "integer_pow" and equation.params["y"] == 2):
         return _times(values[0], values[0])
-    raise InseparableError(f"{name!r} mixes both frames of a pair")
+    raise InseparableError(f"{_described(equation)} does not split into a query part and a key part")
 
 
 def _exponential(x: Term, factor: Any) -> Product:
@@ -373,7 +378,7 @@ def running_extreme(run: Pass, kind: str, x: Pairs, grid: Any, exist: Any) -> An
     """Return the maximum or minimum over all earlier keys, without the axis of the keys."""
     term = separate(x, grid)
     if not isinstance(term, Term) or term.growth is not None or term.key is None:
-        raise InseparableError("the largest element does not belong to the largest key part")
+        raise InseparableError("the largest score is not the score of the largest key part")
     queries, keys = x.axes[grid.query], x.axes[1 - grid.query]
     key = _existing(term.key, keys, exist, -jnp.inf if kind == "max" else jnp.inf)
     shape = [1 if axis == keys else size for axis, size in enumerate(key.shape)]
