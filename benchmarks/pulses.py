@@ -17,7 +17,7 @@ import numpy as np
 import jaxrnn
 from benchmarks import own
 from benchmarks.networks import OFFLINE, Offline, offline_file
-from benchmarks.peers import Arrays, brief, engine_module, is_installed
+from benchmarks.peers import Arrays, engine_module, is_installed, one_line
 from benchmarks.plan import Cases, Plan, timed
 from benchmarks.results import Row
 
@@ -122,4 +122,4 @@ def tract_pulse(path: Path, model: jaxrnn.Model, pulse: int) -> tuple[Any, dict[
     try:
         return tract.Pulse(path, pulse, *([info.name for info in infos] for infos in (model.inputs, model.outputs))), {}
     except tract.RefusedError as error:
-        return None, {"tract": brief(error)}
+        return None, {"tract": one_line(error)}

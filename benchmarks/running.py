@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from benchmarks.machine import environment
-from benchmarks.peers import absent, brief
+from benchmarks.peers import absent, one_line
 from benchmarks.plan import Plan
 from benchmarks.results import Result
 from jaxrnn.cli.output import counting
@@ -62,7 +62,7 @@ def run(name: str, plan: Plan, cores: str, prepared: dict[str, Any]) -> Result:
             try:
                 result.rows.extend(rows())
             except Exception as error:  # hours of a run are not to be lost with one case
-                result.failures[case] = f"{type(error).__name__}: {brief(error)}"
+                result.failures[case] = f"{type(error).__name__}: {one_line(error)}"
             # The next case starts as the first one did.
             jax.clear_caches()
     result.seconds = time.monotonic() - began

@@ -20,7 +20,7 @@ import numpy as np
 
 import jaxrnn
 from benchmarks.networks import OFFLINE, SPEECH, Entry, Offline, describe, load, offline_file
-from benchmarks.peers import READERS, RefusedError, brief, is_installed
+from benchmarks.peers import READERS, RefusedError, is_installed, one_line
 from benchmarks.plan import Cases, Plan
 from benchmarks.processes import ChildError, run_child
 from benchmarks.pulses import pulse_of, recordings
@@ -146,7 +146,7 @@ def _measure(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         report = run_child("benchmarks.start_child", str(path), cache=cache, platform=job["platform"])
     except ChildError as error:
         if job["mode"] in READERS:
-            raise RefusedError(brief(error)) from error
+            raise RefusedError(one_line(error)) from error
         raise
     if "refused" in report:
         raise RefusedError(report["refused"])

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.base import brief
+from benchmarks.peers.base import one_line
 from benchmarks.stages import Stages
 
 
@@ -33,7 +33,7 @@ def main(path: str) -> None:
         try:
             outputs = _peer(job)
         except Exception as error:  # an engine's own errors have no common type
-            report["refused"] = brief(error)
+            report["refused"] = one_line(error)
         stages.done("first frame")
     report["stages"] = stages.report(job["began"])
     report["outputs"] = {name: np.asarray(value).tolist() for name, value in outputs.items()}

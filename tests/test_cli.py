@@ -318,6 +318,7 @@ MISTAKES = {
     "sizes for nothing": (["run", "{model}", "--dim", "T=4"], "--random"),
     "unknown static": (["run", "{model}", "--static", "sr=1"], "there is no input 'sr'"),
     "bad static": (["run", "{model}", "--static", "x=abc"], "neither a number"),
+    "number for array": (["run", "{model}", "--static", "x=0"], "A JSON list or a .npy file"),
     "no file to write": (["run", "{model}", "--random", "-o", "{dir}/fifo"], "is a FIFO, not a regular file"),
     "no folder": (["run", "{model}", "--random", "-o", "{dir}/none/out.npz"], "there is no folder"),
     "bad option": (["inspect", "{model}", "--bogus"], "--bogus"),

@@ -28,7 +28,7 @@ from tiers import of_tiers
 import jaxrnn
 from jaxrnn import Limits, demo, evaluation, profiling, verification
 from jaxrnn._files.arguments import NAME, OPTIONS, SIZE, argument, called, either, static_or_eager, writing_for
-from jaxrnn._files.messages import brief, bytes_of, first_line, near, near_or_all, pairs_of, short, whole_message
+from jaxrnn._files.messages import bytes_of, first_line, near, near_or_all, pairs_of, short, short_repr, whole_message
 from jaxrnn._files.progress import progress_bar
 from jaxrnn.cli import main
 from jaxrnn.errors import optional_package
@@ -310,7 +310,7 @@ def test_public_records_have_short_representations():
 
 
 def test_parts_are_shortened():
-    @brief
+    @short_repr
     @dataclasses.dataclass
     class Record:
         text: str

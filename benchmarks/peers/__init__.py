@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Sequence
 from types import ModuleType
 
-from benchmarks.peers.base import Arrays, Network, RefusedError, Stepper, brief, outputs_over
+from benchmarks.peers.base import Arrays, Network, RefusedError, Stepper, one_line, outputs_over
 
 #: By engine: the package to import, what to install, and the file here.
 ENGINES = {
@@ -55,7 +55,7 @@ def open_all(
                 stepper.reset()
                 opened[engine] = stepper
             except Exception as error:  # an engine's own errors have no common type
-                refused[engine] = brief(error)
+                refused[engine] = one_line(error)
     return opened, refused
 
 
@@ -67,9 +67,9 @@ __all__ = [
     "RefusedError",
     "Stepper",
     "absent",
-    "brief",
     "engine_module",
     "is_installed",
+    "one_line",
     "open_all",
     "outputs_over",
 ]

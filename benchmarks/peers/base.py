@@ -70,7 +70,7 @@ def outputs_over(stepper: Stepper, frames: Sequence[Arrays]) -> dict[str, np.nda
     return {name: np.stack([np.asarray(values[name]) for values in found]) for name in found[0]}
 
 
-def brief(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Shorten the message of an engine to one line, because engines append whole stacks."""
     text = str(error).split("Stack backtrace")[0]
     line = " ".join(text.split()) or type(error).__name__

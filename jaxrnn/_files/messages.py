@@ -75,7 +75,7 @@ ITEMS, LETTERS, COLUMNS, LINES = 4, 60, 118, 9
 _PLAIN = (type(None), bool, int, float, str, tuple)
 
 
-def brief(kind: type[Class]) -> type[Class]:
+def short_repr(kind: type[Class]) -> type[Class]:
     """Give a dataclass or a named tuple a short representation."""
     kind.__repr__ = short  # pyright: ignore[reportAttributeAccessIssue]
     return kind

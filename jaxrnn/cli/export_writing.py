@@ -91,8 +91,8 @@ def _step_of(model: Model, dims: Mapping[str, int]) -> Stepper:
         _ = model.spec
     except StateError as error:
         symbols = time_symbols(model)
-        mend = f"--symbol {symbols[0]}" if symbols else "export FILE with a symbolic dimension for time, for --symbol"
-        raise StateError(f"{error}. Here, as a stream: {mend}") from error
+        hint = f"--symbol {symbols[0]}" if symbols else "export FILE with a symbolic dimension for time, for --symbol"
+        raise StateError(f"{error}. Here, as a stream: {hint}") from error
     opened = [symbol for symbol in time_symbols(model) if symbol not in dims]
     if opened and not model.state:
         raise InputError(

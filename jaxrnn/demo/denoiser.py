@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn.demo.audio import BINS, DELAY, HOP, RATE, OverlapAdd, Samples, Spectrum, analyse, hops, synthesise
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
@@ -20,7 +20,7 @@ PACKAGED = Path(__file__).parent / "denoiser.onnx"
 """Path of the ONNX file, trained by ``examples/train_demo_denoiser.py``."""
 
 
-@brief
+@short_repr
 class Denoised(NamedTuple):
     """A denoised recording and the time of each frame.
 

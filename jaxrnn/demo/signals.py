@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn.demo.audio import RATE, Samples
 
 #: Samples from tick to tick of a contour (10 ms).
@@ -27,7 +27,7 @@ HIGHEST = 7_600
 Contour = NDArray[np.float64]
 
 
-@brief
+@short_repr
 class Mixture(NamedTuple):
     """A clean signal and the noisy signal, ``float32[samples]`` each."""
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import signal
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.networks import Network
 from jaxrnn.evaluation.recordings import SAMPLES
@@ -25,7 +25,7 @@ from jaxrnn.steps.stepspec import OutputSpec
 AUDIO = "audio"
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Chain:
     """A chain of networks over frames of sound.
@@ -194,7 +194,7 @@ TAKES = ("samples", "magnitude", "spectrum")
 GIVES = ("samples", "spectrum", "mask", "result")
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Stage:
     """One network of a chain.

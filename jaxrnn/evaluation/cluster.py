@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn._files.progress import note
 from jaxrnn.errors import InputError, JaxrnnError, optional_package
 from jaxrnn.evaluation.evaluator import Evaluator, Unit
@@ -263,7 +263,7 @@ HELLO, SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0,
 PATIENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_register_timeout_seconds": "600"}
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Workers:
     """Processes that compute units.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.metrics import Column, Pool
@@ -29,7 +29,7 @@ _SECONDS = 1e-3
 _NAMED = 3
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class PairedComparison:
     """Two results on one corpus.

@@ -10,7 +10,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from jaxrnn._files.messages import brief, near
+from jaxrnn._files.messages import near, short_repr
 from jaxrnn._files.stores import REQUESTS, Location, Url, bare_name, files_below, location, name_below, resolved
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.recordings import open_recording
@@ -22,7 +22,7 @@ PATTERNS = ("**/*.wav", "**/*.flac", "**/*.npy", "**/*.npz")
 KEYS = ("id", "path", "reference")
 
 
-@brief
+@short_repr
 @dataclass(frozen=True, slots=True)
 class Item:
     """A recording to evaluate.

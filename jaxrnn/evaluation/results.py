@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Location, location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import AUDIO
@@ -36,7 +36,7 @@ FORMAT = 1
 _COUNTING = ("detection", "class_accuracy")
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Results:
     """The results of one system on a corpus.

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import InputError
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.version import __version__
 
 
-@brief
+@short_repr
 class Piece(NamedTuple):
     """An output of a system for one chunk.
 

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from jaxrnn._files.arguments import argument
 from jaxrnn._files.files import check_writable
-from jaxrnn._files.messages import brief, first_line
+from jaxrnn._files.messages import first_line, short_repr
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
 from jaxrnn.export.graphs import Graph, file_names, flush_graph, function_graph, step_graph
 from jaxrnn.export.sources import Source
@@ -170,7 +170,7 @@ def _known_opset(opset: Any) -> int:
     return int(opset)
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class ExportedGraph:
     """One file of an export.
@@ -186,7 +186,7 @@ class ExportedGraph:
     nodes: int
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Exported:
     """The files of an export.

@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from jaxrnn._files.arrays import read_arrays
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.onnx.interface import spec_of
@@ -39,7 +39,7 @@ LONGEST = 1024
 STEPS = "the steps in jaxrnn"
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class ExportReport:
     """The result of `verify_export`.

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.precision import compute_type
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.equations import run, shape_of, type_of
@@ -39,7 +39,7 @@ class Purpose:
     label: str = dataclasses.field(default="", compare=False)  # the name in messages
 
 
-@brief
+@short_repr
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Packed:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn.onnx.graph import node_label, normal_domain, subgraphs_of
 from jaxrnn.onnx.program import read_constant
 from jaxrnn.onnx.recurrences import copied_from, loop_slots
@@ -87,7 +87,7 @@ class Statistics:
     not_finite: int
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class GraphInfo:
     """All graphs of a file, the outer graph first. ``state`` is in the order of the model's state."""

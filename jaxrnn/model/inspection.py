@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError, LimitError, StateError, UnsupportedError
 from jaxrnn.model import Model
@@ -68,7 +68,7 @@ class UnsupportedNode:
     reason: str
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Inspection:
     """The facts about a file that `inspect_model` gathers.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxrnn._files.arguments import SIZE, argument, called, either
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError, LimitError, NodeError, StateError, StreamError, is_count
 from jaxrnn.model.graph_facts import GraphInfo, NodeInfo, ValueInfo, paths_of
@@ -228,7 +228,7 @@ class KeptState:
     nbytes: int
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class GraphStream:
     """A graph in pulses."""

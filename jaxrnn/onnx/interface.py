@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn._files.arguments import static_argument
+from jaxrnn._files.arguments import either, static_argument
 from jaxrnn._files.messages import describe
 from jaxrnn.errors import InputError
 from jaxrnn.onnx.text import as_text
@@ -113,5 +113,12 @@ def bind_static(declared: Sequence[ArraySpec], static: Mapping[str, Any]) -> dic
     except InputError as error:
         raise InputError(f"static: {error}") from error
     by_name = {spec.name: spec for spec in declared}
+    for name, value in static.items():
+        if by_name[name].shape and np.ndim(value) == 0 and not isinstance(value, dict):
+            given = either("", " A JSON list or a .npy file gives an array.")
+            raise InputError(
+                f"static: {by_name[name].as_input} needs an array of that shape, but got the single value {value!r}."
+                f"{given}"
+            )
     bound = bind_inputs([by_name[name] for name in static], static)
     return {name: np.asarray(value) for name, value in bound.items()}

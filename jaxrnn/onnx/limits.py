@@ -22,7 +22,7 @@ from jax.core import Tracer
 
 from jaxrnn._files.arguments import Placeholder, argument
 from jaxrnn._files.arrays import MAX_ARRAY_BYTES
-from jaxrnn._files.messages import brief, bytes_of
+from jaxrnn._files.messages import bytes_of, short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import LimitError, check_count
 from jaxrnn.jaxprs.equations import walk
@@ -37,7 +37,7 @@ _SMALL = 64
 _WEIGHT_OF_OBJECTS = 16
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Limits:
     """Limits on the memory and work that a file may request; an argument of `jaxrnn.load`.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn.steps.schemas import check, checked_spec, is_positive, is_text, text_or_none
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec, milliseconds
@@ -45,7 +45,7 @@ _SCHEMA = {
 }
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class StateNames:
     """The input and output of a file for an entry of the state.
@@ -59,7 +59,7 @@ class StateNames:
     output: str | None
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class StepFile:
     """The facts about an exported file: the names of arrays, and their places in time.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 
 #: Bits of the types whose names do not end with the number of bits.
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "c64": 64, "c128": 128, "bf16": 16}
@@ -279,7 +279,7 @@ _APPLIED = {"reduce", "reduce-window", "scatter", "select-and-scatter"}
 _CONTROL = {"while", "conditional", "call"}
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Cost:
     """Floating-point operations, transcendental functions, and bytes read and written."""

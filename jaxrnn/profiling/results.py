@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from jaxrnn._files.messages import brief, bytes_of
+from jaxrnn._files.messages import bytes_of, short_repr
 from jaxrnn.errors import InputError, check_count
 from jaxrnn.profiling.hlo import Cost
 from jaxrnn.profiling.timing import Peaks
@@ -18,7 +18,7 @@ By = Literal["node", "region"]
 _NEAR = 0.25
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Region:
     """An instruction of the compiled program, such as a fusion or a matrix product, with all executions in a call.
@@ -42,7 +42,7 @@ class Region:
     working_set: float
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Row:
     """A row of the table: a region, a node, or a sum of rows.
@@ -140,7 +140,7 @@ class Call:
         )
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class OutputDifference:
     """The difference of an output from full precision, over all compared calls.
@@ -158,7 +158,7 @@ class OutputDifference:
     decibels: float
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class LowPrecision:
     """The effect of a compute dtype on size, time and outputs.
@@ -198,7 +198,7 @@ REST = "dispatch, loop control, gaps"
 _LONG = ("regions", "operators")
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Profile:
     """The time of a compiled function by region and by node.

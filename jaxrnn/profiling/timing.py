@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn.profiling.hlo import HloModule
 
 #: Limit of recorded events, except for the first two calls; reading an event takes a few microseconds.
@@ -157,7 +157,7 @@ _SIDES = (512, 1024, 2048, 4096, 8192)
 _ENOUGH = 5e-3
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Peaks:
     """The peak rates of the machine, measured with XLA in this process.

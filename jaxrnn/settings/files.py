@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from jaxrnn._files.files import check_regular
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.settings.functions import check_options, find_function
-from jaxrnn.settings.models import Keys, Settings, SettingsError, brief, dotted, keys_at, mistakes_of
+from jaxrnn.settings.models import Keys, Settings, SettingsError, dotted, keys_at, mistakes_of, shown
 
 #: New values for keys of a file: texts ``key.sub=value`` with the value in YAML, or values by ``key.sub``.
 Overrides = Sequence[str] | Mapping[str, Any]
@@ -109,7 +109,7 @@ def _put(config: DictConfig, key: str, value: Any) -> None:
         outer = ".".join(parts[:count])
         parent = OmegaConf.select(config, outer)
         if parent is not None and not isinstance(parent, Container):
-            raise InputError(f"{outer} is {brief(parent)}, without keys of its own")
+            raise InputError(f"{outer} is {shown(parent)}, without keys of its own")
     OmegaConf.update(config, key, value, merge=False)
 
 

@@ -151,7 +151,7 @@ def dotted(keys: Iterable[str | int]) -> str:
     return ".".join(map(str, keys))
 
 
-def brief(value: Any) -> str:
+def shown(value: Any) -> str:
     """Write a value for a message, shortened."""
     text = "null" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -170,7 +170,7 @@ def _message(keys: Keys, errors: list[Any], known: Callable[[Keys], Iterable[str
     # Each type of a union has a separate message.
     first, *others = dict.fromkeys(re.sub(" or instance of .*", "", each["msg"]) for each in errors)
     return " or ".join([first, *(text.removeprefix("Input should be ") for text in others)]) + (
-        f", not {brief(errors[0]['input'])}"
+        f", not {shown(errors[0]['input'])}"
     )
 
 

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxrnn._files.arguments import either
-from jaxrnn._files.messages import brief, describe, near
+from jaxrnn._files.messages import describe, near, short_repr
 from jaxrnn.errors import InputError
 
 Dimension = int | str
@@ -28,7 +28,7 @@ def widens(dtype: Any, declared: Any) -> bool:
     return (np.dtype(dtype).name, np.dtype(declared).name) in _WIDENED
 
 
-@brief
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
     """A named array: an input, an output or an entry of a state.

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import InputError, is_count
 from jaxrnn.steps.specs import ArraySpec, bind, check_names, converted
 from jaxrnn.steps.stepspec import StepSpec, batch_note
@@ -26,7 +26,7 @@ State = dict[str, Any]
 """The state that a step passes to the next step: arrays by name, as in `StepSpec.carried`."""
 
 
-@brief
+@short_repr
 class Flushed(NamedTuple):
     """The result of a flush.
 

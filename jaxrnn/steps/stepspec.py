@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import brief, bytes_of, describe, near, shortened, without_folders
+from jaxrnn._files.messages import bytes_of, describe, near, short_repr, shortened, without_folders
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.steps.specs import ArraySpec, bind, converted
 
@@ -139,7 +139,7 @@ def zeros(specs: Sequence[ArraySpec], sizes: Mapping[str, int]) -> dict[str, np.
 Arrays = Mapping[str, Any]
 
 
-@brief
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class OutputSpec(ArraySpec):
     """An output of a step.
@@ -164,7 +164,7 @@ class OutputSpec(ArraySpec):
         return super().from_json({**fields, "rate": None if fields["rate"] is None else Fraction(fields["rate"])})
 
 
-@brief
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class StateSpec(ArraySpec):
     """An entry of a state.
@@ -186,7 +186,7 @@ def milliseconds(frames: int, frame_rate: float, rate: Fraction | int = 1) -> fl
     return round(1000 * frames / (float(rate) * frame_rate), 6)
 
 
-@brief
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class StepSpec:
     """The arrays of a step by name, and the timing.

@@ -22,7 +22,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn.cells import is_plain
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind
@@ -130,7 +130,7 @@ class Facts:
         self.horizon = max(self.horizon, timeline.settled, -(-frames // timeline.per_unit))
 
 
-@brief
+@short_repr
 @dataclass
 class Pass:
     """One evaluation of a jaxpr on chunks, with the state before and after.

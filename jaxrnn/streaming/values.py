@@ -19,7 +19,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import StreamError
 from jaxrnn.streaming.diagnostics import Path
 from jaxrnn.streaming.dimensions import is_symbolic
@@ -43,7 +43,7 @@ class Late:
         return math.ceil(self.since) - 1
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Chunk:
     """The frames of a streamed value in one step: frames ``[n*q - delay, n*q - delay + q)`` in step n.
@@ -98,7 +98,7 @@ class Chunk:
         return Chunk(array, self.axis if axis is None else axis, self.timeline, self.delay, self.reach)
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class FinalValue:
     """A value that is known when the stream ends, such as a final carry or a sum over time.

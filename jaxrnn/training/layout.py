@@ -80,8 +80,8 @@ class ExampleLayout:
             free = [size for a, size in enumerate(array.shape) if a != axis]
             fits = len(array.shape) == len(first.shape) and free == [s for a, s in enumerate(first.shape) if a != axis]
             if not fits or array.dtype != first.dtype or (not explicit and array.shape != first.shape):
-                mend = "" if explicit else self._mend(example)
-                raise InputError(f"{name!r} is {describe(array)}, but {describe(first)} in {self.label}{mend}")
+                hint = "" if explicit else self._hint(example)
+                raise InputError(f"{name!r} is {describe(array)}, but {describe(first)} in {self.label}{hint}")
             if self.sequences.chunk is not None and axis is not None:
                 rate, expected = Fraction(array.shape[axis], frames), self.rate(name, self.example)
                 if rate != expected:
@@ -94,7 +94,7 @@ class ExampleLayout:
         if unknown:
             raise InputError(f"{unknown[0]!r} is not in {self.label}{near_or_all(unknown[0], self.example)}")
 
-    def _mend(self, example: Example) -> str:
+    def _hint(self, example: Example) -> str:
         """Suggest a time axis if this example and the first example differ along one axis of each array."""
         if self.mode == "step" and not self.axes:
             return "; examples of one step each have one shape"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from jaxrnn._files.messages import brief, near, near_or_all
+from jaxrnn._files.messages import near, near_or_all, short_repr
 from jaxrnn.errors import InputError, optional_package
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _LINE_SEARCH = {"lbfgs"}
 PROBED = (0, 1, 10, 100, 1_000, 10_000, 100_000)
 
 
-@brief
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
     """An optimizer of optax, and the parameters that it trains.

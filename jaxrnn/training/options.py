@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from jaxrnn._files.arguments import Placeholder, argument
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Url, location
 from jaxrnn.cells import recomputing
 from jaxrnn.cells.chunks import Remat
@@ -47,7 +47,7 @@ def optimizer_argument(**options: Any) -> str:
     return argument("optimizer", _Group("Optimizer", options))
 
 
-@brief
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Sequences:
     """The way in which a model runs over the sequences of examples.
@@ -97,7 +97,7 @@ class Sequences:
 SEQUENCES = Sequences()
 
 
-@brief
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Validation:
     """Examples for validation, and early stopping.
@@ -122,7 +122,7 @@ class Validation:
             check_count("patience", self.patience)
 
 
-@brief
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
     """The folder of checkpoints, and the number of checkpoints to keep.

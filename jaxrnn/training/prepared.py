@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from jaxrnn._files.files import check_replaceable
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Location
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.model.loading import load, write_graph
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 File = SettingsFile[TrainingSettings]
 
 
-@brief
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class PreparedTraining:
     """A training that is ready to run: settings, model, and the other arguments of `fit`."""

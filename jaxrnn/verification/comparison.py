@@ -9,14 +9,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import InputError
 
 #: Tolerances of float32 and float64; at least `STEPS` rounding steps of types with fewer digits.
 ATOL, RTOL, STEPS = 1e-5, 1e-4, 8
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Comparison:
     """The result of comparing a value with the value of a peer, another engine.

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StaticValueError
 from jaxrnn.model import Model
@@ -24,7 +24,7 @@ from jaxrnn.verification.peers import Peer, PeerError, candidates, complete_prot
 from jaxrnn.verification.sampling import Sample, random_inputs, restore_types
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Mismatch:
     """The first node in order of evaluation with a value that differs from the peer."""
@@ -34,7 +34,7 @@ class Mismatch:
     comparison: Comparison
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Case:
     """The comparison on one set of inputs.
@@ -59,7 +59,7 @@ class Case:
         return self.first is None and all(output.ok for output in self.outputs)
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Report:
     """The result of `verify`.

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import InputError, JaxrnnError
 
 
@@ -75,7 +75,7 @@ class Pool:
         return {"at": at.tolist(), "counts": sums[at].astype(int).tolist()}
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Column:
     """A column of a metric.
@@ -91,7 +91,7 @@ class Column:
     higher_is_better: bool | None = True
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class Metric:
     """A metric with a name.

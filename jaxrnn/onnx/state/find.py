@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from jaxrnn._files.arguments import argument, static_argument
-from jaxrnn._files.messages import brief
+from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, ModelError, StateError
 from jaxrnn.jaxprs.origins import DataFlow, flows
@@ -40,7 +40,7 @@ from jaxrnn.steps.specs import ArraySpec, Dimension
 EXTERNAL, INTERNAL = "external", "internal"
 
 
-@brief
+@short_repr
 @dataclass(frozen=True)
 class StateVar:
     """One state variable of a model.
