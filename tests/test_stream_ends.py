@@ -35,6 +35,11 @@ def skewness(x):
     return jnp.mean(((x - x.mean(0)) / (x.std(0) + 1)) ** 3, 0)
 
 
+def grouped(x):
+    """Covariances of two groups of channels."""
+    return jnp.mean(x[:, 0] * x[:, 1, ::-1], 0)
+
+
 CASES = {
     "logsumexp": lambda x: jax.nn.logsumexp(x, 0),
     "variance": lambda x: jnp.var(x, 0),
@@ -50,9 +55,14 @@ CASES = {
     "heads of attention": lambda x: jnp.einsum("th,td->hd", jax.nn.softmax(x[:, :2], 0), x),
     "weighted deviation": attended,
     "entropy": entropy,
+    "slices of channels": lambda x: jnp.mean((x - x.mean(0))[:, :2] ** 2 * x[:, 2:], 0),
+    "chosen channels": lambda x: jnp.mean(jnp.take(x - x.mean(0), jnp.array([2, 0, 1]), axis=1)[:, ::-1] ** 3, 0),
+    "parts of channels": lambda x: jnp.mean(functools.reduce(jnp.multiply, jnp.split(x - x.mean(0), 2, 1)), 0),
+    "groups of channels": lambda x: grouped((x - x.mean(0)).reshape(-1, 2, 2)),
 }
 MULTIPLES = {"variance of another rate": 2}
 QUICK = ["logsumexp", "weighted deviation", "covariance", "variance of another rate", "variance of repeated frames"]
+QUICK += ["chosen channels", "groups of channels"]
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
@@ -68,6 +78,45 @@ def test_gradients(name):
 @pytest.mark.parametrize("name", of_tiers(CASES, ["weighted deviation", "heads of attention"]))
 def test_files(name, tmp_path):
     check_exported(CASES[name], X.shape, tmp_path, multiple=MULTIPLES.get(name, 1), tolerance=3e-5)
+
+
+# -- values that cancel
+
+
+def running(x, moved, axis=0):
+    """A running logsumexp of frames that are moved by a value, as PyTorch exports it."""
+    return jnp.log(jnp.cumsum(jnp.exp(x - moved), axis)) + moved
+
+
+def steep(x, largest):
+    return jnp.log(jnp.cumsum(jnp.exp(3 * (x - largest)), 0)) / 3 + largest
+
+
+def there_and_back(x, mean):
+    return jnp.tanh(x - mean + mean)
+
+
+def causal_weights(x):
+    weights = jnp.exp(2 * (x - jnp.max(x, 0)))
+    return weights / jnp.cumsum(weights, 0)
+
+
+CANCELLED = {
+    "running logsumexp": lambda x: running(x, x.max(0, keepdims=True)),
+    "maximum over all axes": lambda x: running(x, x.max()),
+    "along the last axis": lambda x: running(x.T, x.max(0)[:, None], 1).T,
+    "steep": lambda x: steep(x, x.max(0)),
+    "causal weights": causal_weights,
+    "there and back": lambda x: there_and_back(x, x.mean(0)),
+}
+
+
+@pytest.mark.parametrize("name", of_tiers(CANCELLED, ["steep", "there and back"]))
+def test_values_that_cancel(name, tmp_path):
+    """A value that is known at the end, added and subtracted again."""
+    check_values(CANCELLED[name], (20, CHANNELS))
+    check_gradients(CANCELLED[name], (20, CHANNELS))
+    check_exported(CANCELLED[name], X.shape, tmp_path)
 
 
 # -- places
@@ -123,6 +172,16 @@ def test_accuracy(name, pulse):
         assert error <= max(1e-6, 8 * usual)
 
 
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_accuracy_of_a_running_logsumexp(name):
+    """Against float64, also if frames lie so far below the maximum that their exponentials are 0."""
+    times = np.broadcast_to(np.arange(10000)[:, None], (10000, CHANNELS))
+    x = RECORDINGS[name](np.random.default_rng(0), times).astype(np.float32)
+    streamed = jaxrnn.stream(CANCELLED["running logsumexp"], X, axes=0, pulse=100)
+    exact = np.logaddexp.accumulate(x.astype(np.float64))
+    np.testing.assert_allclose(jax.jit(streamed.run)(None, x), exact, rtol=1e-6)
+
+
 def test_sums_without_drift():
     """The state of a variance stays exact over many frames."""
     streamed = jaxrnn.stream(lambda x: jnp.var(x), jnp.zeros(8, jnp.float32), axes=0, pulse=1)
@@ -160,6 +219,28 @@ def test_a_pooling_of_onnx(opset):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5)
 
 
+def test_a_running_logsumexp_of_pytorch():
+    """ReduceMax, Sub, Exp, CumSum, Log and Add, as PyTorch's exporter writes `torch.logcumsumexp`."""
+    node = helper.make_node
+    nodes = [
+        node("ReduceMax", ["x", "axis"], ["largest"], keepdims=1),
+        node("Sub", ["x", "largest"], ["moved"]),
+        node("Exp", ["moved"], ["weights"]),
+        node("CumSum", ["weights", "axis"], ["running"]),
+        node("Log", ["running"], ["logarithm"]),
+        node("Add", ["logarithm", "largest"], ["y"]),
+    ]
+    value = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
+    axis, shape = helper.make_tensor("axis", TensorProto.INT64, [1], [1]), [1, "T", 3]
+    graph = helper.make_graph(nodes, "running", [value("x", shape=shape)], [value("y", shape=shape)], [axis])
+    model = jaxrnn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+    x = {"x": np.random.default_rng(0).normal(3, 1, (1, 17, 3)).astype(np.float32)}
+    streamed = model.stream("T", pulse=4)
+    assert streamed.delay == {"y": 0}
+    found, expected = streamed.run(model.params, x), model.apply(model.params, x)
+    np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-6)
+
+
 # -- refusals
 
 REFUSED = {
@@ -168,6 +249,8 @@ REFUSED = {
     "a maximum": lambda x: jnp.max(jnp.abs(x - x.mean(0)), 0),
     "a running sum": lambda x: jnp.cumsum(x / x.max(0), 0),
     "a clipped stream": lambda x: jnp.sum(jnp.clip(x - x.mean(0), -1, 1), 0),
+    "a running logsumexp moved by two values": lambda x: running(x, x.max(0)) - x.max(0) + x.max(0)[::-1],
+    "a variance of products": lambda x: jnp.var((x - x.mean(0)) * x, 0),
     "a quotient": lambda x: jnp.sum(1 / (x - x.mean(0)), 0),
     "too many moments": lambda x: jnp.mean((x - x.mean(0)) ** 20, 0),
 }

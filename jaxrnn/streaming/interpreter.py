@@ -110,7 +110,7 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     if name in AWAITING_RULES and (streamed or awaits) and any(map(is_awaited, operands)):
         rule = AWAITING_RULES[name]
         if (result := rule(run, equation, *map(run.on_time, operands))) is not None:
-            return [result]
+            return _listed(result)
     if awaits and unusable is not None and name not in CONTAINERS:
         return [Deferred(unusable.error)] * len(equation.outvars)
     inside = not streamed and has_symbols(equation)
@@ -139,12 +139,17 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
             "use other operations, move this part out of the function that is streamed, or add a rule with "
             "jaxrnn.streaming.register",
         )
+    if unusable is not None:
+        return [unusable] * len(equation.outvars)
     final = any(isinstance(value, FinalValue) or is_length(value) for value in operands)
     if name == "convert_element_type" and is_length(operands[0]):
         results = [run.length(operands[0], equation.params["new_dtype"])]
     else:
         results = run.bind(equation, [run.unstreamed(value) for value in operands])
-    return [FinalValue(result, known_since(operands), reach_of(operands)) for result in results] if final else results
+    if not final:
+        return results
+    lineage = run.lineage(equation, operands[0])
+    return [FinalValue(result, known_since(operands), reach_of(operands), lineage) for result in results]
 
 
 def _listed(results: Any) -> list[Any]:

@@ -26,6 +26,7 @@ from jaxrnn._files.messages import short_repr
 from jaxrnn.cells import is_plain
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind
+from jaxrnn.jaxprs.moves import moved_operands
 from jaxrnn.streaming.diagnostics import (
     Path,
     describe_equation,
@@ -181,6 +182,8 @@ class Pass:
     #: Filled chunks, keyed by the chunk and the value, and the value, keyed by the lineage of the filled chunk.
     _fills: dict[Any, Chunk] = field(default_factory=dict)
     _starts: dict[object, Any] = field(default_factory=dict)
+    #: Lineages of moved values, keyed by the movement and the lineage before.
+    _moved: dict[Any, object] = field(default_factory=dict)
     #: Masks of existing frames, keyed by timeline and delay.
     _exist: dict[tuple[Timeline, int], Any] = field(default_factory=dict)
 
@@ -465,6 +468,13 @@ class Pass:
             array = lax.full(array.shape, self.placeholder.of(array.dtype), array.dtype)
         chunk = Chunk(array, axis, timeline, delay, reach, affine, growth=self._growth, lineage=lineage)
         return self.delayed(chunk, max(delay, timeline.certain))
+
+    def lineage(self, equation: JaxprEqn, value: Any) -> object:
+        """Return the lineage of the result: if two equations move one value in the same way, the lineages are equal."""
+        lineage = getattr(value, "lineage", None)
+        if lineage is None or len(equation.invars) > 1 or len(equation.outvars) > 1 or not moved_operands(equation):
+            return object()
+        return self._moved.setdefault((equation.primitive.name, str(equation.params), lineage), object())
 
     def spread(self, chunk: Chunk, delay: int | None = None) -> Chunk:
         """Repeat the single frame of a chunk whose frames are all equal; return other chunks unchanged.

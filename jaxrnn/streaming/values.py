@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -109,11 +109,13 @@ class FinalValue:
         array: the value.
         since: units of input after which the value is final, as for the first frame; None if only the end decides.
         reach: the input frames that the value depends on; None if no input is read.
+        lineage: an identity of the content, as in `Chunk`.
     """
 
     array: Any
     since: Fraction | None = None
     reach: Reach | None = None
+    lineage: object = field(default_factory=object, compare=False, repr=False)
 
     def holding(self, array: Any) -> FinalValue:
         """Return a value with another array that is known at the same time."""
@@ -237,10 +239,19 @@ class Deferred:
 
 @dataclass(frozen=True, eq=False)
 class Shifted:
-    """A stream plus a final value, which is a chunk with one frame. Either is None for zero."""
+    """A stream plus a final value, which is a chunk with one frame. Either is None for zero.
+
+    The final value is a sum of multiples of values: `factors` holds the factors, keyed by lineage.
+    """
 
     stream: Chunk | None
     final: Chunk | None
+    factors: Mapping[object, float] = field(default_factory=dict)
+
+    @classmethod
+    def by(cls, final: Chunk | None) -> Shifted:
+        """Return a final value as a sum without a stream."""
+        return cls(None, final, {} if final is None else {final.lineage: 1})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -272,7 +283,7 @@ class Awaiting(Deferred):
     def sum(self) -> Shifted | None:
         """The value as a stream plus a final value, or None."""
         if self.is_final:
-            return Shifted(None, self.final)
+            return Shifted.by(self.final)
         if self.exponent is None and self.final is None and not self.shifted:
             return Shifted(self.stream, None)
         alone = self.final is self.stream is self.exponent is None and len(self.shifted) == 1
@@ -286,7 +297,8 @@ class Awaiting(Deferred):
             return None if chunk is None else function(chunk)
 
         def of_sum(each: Shifted) -> Shifted:
-            return known.setdefault(id(each), Shifted(of(each.stream), of(each.final)))
+            moved = Shifted.by(of(each.final))
+            return known.setdefault(id(each), dataclasses.replace(moved, stream=of(each.stream)))
 
         exponent = None if self.exponent is None else of_sum(self.exponent)
         return dataclasses.replace(

@@ -8,6 +8,8 @@ the present values of f and g, and a new value moves the sum exactly::
     sum(exp(a + f')) = exp(f' - f) * sum(exp(a + f))
     sum((x + g')**2) = sum((x + g)**2) + 2*d*sum(x + g) + count*d**2,    d = g' - g
 
+A value that is added and subtracted again cancels: ``log(cumsum(exp(a - max))) + max`` is ``cumlogsumexp(a)``.
+
 With f = -max(a), this is the online softmax. With g = -mean(x), this is the update of Chan, Golub and LeVeque
 ("Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979), which is as accurate as two passes.
 """
@@ -21,6 +23,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -29,6 +32,8 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
 from jaxrnn.streaming.dimensions import constant_value, in_shape, out_shape, symbolic_axes
+from jaxrnn.streaming.interpreter import RULES as FRAMES
+from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import align, unknown_yet
@@ -45,7 +50,14 @@ SLACK = 4.0
 def _one_frame(run: Pass, value: Any, axis: int, rank: int, timeline: Timeline, dtype: Any) -> Chunk:
     array = jnp.asarray(run.unstreamed(value), dtype)
     array = array.reshape((1,) * rank) if array.ndim < rank else array
-    return Chunk(array, axis, timeline, None, value.reach if isinstance(value, FinalValue) else None)
+    return _final(array, axis, timeline, value)
+
+
+def _final(array: Any, axis: int, timeline: Timeline, value: Any, lineage: object = None) -> Chunk:
+    """Return a value as a chunk with one frame."""
+    if not isinstance(value, FinalValue):
+        return Chunk(array, axis, timeline, None, None)
+    return Chunk(array, axis, timeline, None, value.reach, lineage=lineage or value.lineage)
 
 
 def _operand(run: Pass, equation: JaxprEqn, value: Any) -> Awaiting | None:
@@ -76,7 +88,20 @@ def _combined(run: Pass, operation: Callable[..., Any], *chunks: Chunk | None) -
 
 
 def _sum(run: Pass, a: Shifted, b: Shifted) -> Shifted:
-    return Shifted(_combined(run, jnp.add, a.stream, b.stream), _combined(run, jnp.add, a.final, b.final))
+    factors = {key: a.factors.get(key, 0) + b.factors.get(key, 0) for key in {**a.factors, **b.factors}}
+    factors = {key: factor for key, factor in factors.items() if factor}
+    final = _combined(run, jnp.add, a.final, b.final) if factors else None  # a value minus itself is 0
+    return Shifted(_combined(run, jnp.add, a.stream, b.stream), final, factors)
+
+
+def _times(run: Pass, x: Shifted, factor: Any) -> Shifted:
+    """Multiply a sum by a constant."""
+    dtype = next(each.array.dtype for each in (x.stream, x.final) if each is not None)
+    array = np.asarray(factor, dtype)
+    stream, final = (each and run.same(each, each.array * array) for each in (x.stream, x.final))
+    if np.size(factor) > 1:
+        return dataclasses.replace(Shifted.by(final), stream=stream)
+    return Shifted(stream, final, {key: each * float(np.reshape(factor, ())) for key, each in x.factors.items()})
 
 
 def _product(run: Pass, a: Awaiting, b: Awaiting) -> Awaiting:
@@ -89,10 +114,10 @@ def _product(run: Pass, a: Awaiting, b: Awaiting) -> Awaiting:
 def _scaled(run: Pass, x: Awaiting, factor: Any) -> Awaiting:
     """Multiply by a constant: a sum remains a sum."""
     constant = dataclasses.replace(x, final=None, stream=None, exponent=None, shifted=())
+    if x.sum is not None and not x.is_final:
+        return dataclasses.replace(constant, shifted=(_times(run, x.sum, factor),))
     rank = max(each.array.ndim for each in _chunks(x))
     chunk = _one_frame(run, factor, x.axis, rank, x.timeline, _chunks(x)[0].array.dtype)
-    if x.sum is not None and not x.is_final:
-        return x.each(lambda each: run.same(each, each.array * chunk.array))
     return _product(run, x, dataclasses.replace(constant, final=chunk))
 
 
@@ -101,8 +126,20 @@ def _chunks(x: Awaiting) -> list[Chunk]:
     return [chunk for chunk in (x.stream, x.final, *sums) if chunk is not None]
 
 
-def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Awaiting | None:
+def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Awaiting | Chunk | None:
     """Apply an operation to each element, or return None if the result is not a product."""
+    x = _elementwise(run, equation, operands)
+    if x is None or x.final is not None or any(each and each.final for each in (x.exponent, *x.shifted)):
+        return x
+    # All final values have cancelled.
+    weight = x.exponent and x.exponent.stream and run.same(x.exponent.stream, jnp.exp(x.exponent.stream.array))
+    shape = [1 if axis == x.axis else size for axis, size in enumerate(out_shape(equation))]
+    factors = [Chunk(jnp.ones(shape, type_of(equation.outvars[0])), x.axis, x.timeline, None, None)]
+    factors += [each for each in (x.stream, weight, *(each.stream for each in x.shifted)) if each is not None]
+    return functools.reduce(functools.partial(_combined, run, jnp.multiply), factors)
+
+
+def _elementwise(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Awaiting | None:
     name, dtype = equation.primitive.name, type_of(equation.outvars[0])
     if not jnp.issubdtype(dtype, jnp.floating) or not all(
         jnp.issubdtype(type_of(atom), jnp.floating) for atom in equation.invars
@@ -122,9 +159,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Awaiting | Non
         arrays = [value.final.array for value in known if value.final is not None]
         arrays = jnp.broadcast_arrays(*arrays)
         reach = union(value.final.reach for value in known if value.final is not None)
-        first = known[0].final
-        assert first is not None
-        made = dataclasses.replace(first, array=run.bind(equation, arrays)[0], reach=reach)
+        made = Chunk(run.bind(equation, arrays)[0], known[0].axis, known[0].timeline, None, reach)
         return dataclasses.replace(known[0], final=made)
     x, *others = known
     constants = [value if is_static(value) and not is_length(value) else None for value in operands]
@@ -142,21 +177,23 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Awaiting | Non
         return functools.reduce(functools.partial(_product, run), [x] * int(power))
     if name == "exp" and x.sum is not None:
         return dataclasses.replace(x, stream=None, shifted=(), exponent=x.sum)
+    if name == "log" and x.exponent is not None and x.final is x.stream is None and not x.shifted:
+        return dataclasses.replace(x, exponent=None, shifted=(x.exponent,))
     if name in ("add", "sub") and x.sum is not None and others[0].sum is not None:
-        other = others[0] if name == "add" else _scaled(run, others[0], -1)
-        assert other.sum is not None
-        return dataclasses.replace(x, final=None, stream=None, shifted=(_sum(run, x.sum, other.sum),))
+        other = others[0].sum if name == "add" else _times(run, others[0].sum, -1)
+        return dataclasses.replace(x, final=None, stream=None, shifted=(_sum(run, x.sum, other),))
     if name == "mul":
         for constant, other in ((constants[0], known[1]), (constants[1], x)):
             if constant is not None:
                 return _scaled(run, other, constant)
         return _product(run, x, others[0])
-    if name == "div" and not others[0].shifted and others[0].exponent is None:
+    if name == "div" and not others[0].shifted:
         if constants[1] is not None:
             return _scaled(run, x, 1 / np.asarray(constants[1], np.float64))
-        stream = others[0].stream and run.harmless(others[0].stream)
-        inverse = lambda chunk: chunk and run.same(chunk, 1 / chunk.array)  # noqa: E731
-        return _product(run, x, dataclasses.replace(others[0], final=inverse(others[0].final), stream=inverse(stream)))
+        final, stream, exponent = others[0].final, others[0].stream, others[0].exponent
+        final, stream = (each and run.same(each, 1 / run.harmless(each).array) for each in (final, stream))
+        exponent = exponent and _times(run, exponent, -1)
+        return _product(run, x, dataclasses.replace(others[0], final=final, stream=stream, exponent=exponent))
     return None
 
 
@@ -183,35 +220,49 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Awaiting
     wide = [1 if axis == axes[0] else size for axis, size in enumerate(shape)]
     array = lax.broadcast_in_dim(jnp.asarray(run.unstreamed(x), type_of(equation.outvars[0])), wide, dimensions)
     timeline = run.clock.timeline(shape[axes[0]])
-    reach = x.reach if isinstance(x, FinalValue) else None
-    return Awaiting(
-        unknown_yet(run), axis=axes[0], timeline=timeline, final=Chunk(array, axes[0], timeline, None, reach)
-    )
+    lineage = run.lineage(equation, x)
+    final = _final(array, axes[0], timeline, x, lineage)
+    return Awaiting(unknown_yet(run), axis=axes[0], timeline=timeline, final=final)
 
 
-def transpose(run: Pass, equation: JaxprEqn, x: Awaiting) -> Awaiting:
-    """Change the order of the axes."""
-    order = equation.params["permutation"]
-    return placed(run, x, len(order), [order.index(axis) for axis in range(len(order))])
-
-
-def reshape(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Awaiting | None:
-    """Reshape other axes than time."""
-    old, new = in_shape(equation), out_shape(equation)
-    if not isinstance(x, Awaiting) or len(symbolic_axes(new)) != 1:
+def selected(run: Pass, equation: JaxprEqn, x: Any, *others: Any) -> list[Awaiting] | None:
+    """Select or reorder elements: the same elements of each factor."""
+    if not isinstance(x, Awaiting) or any(isinstance(value, Chunk | FinalValue | Deferred) for value in others):
         return None
-    (axis,) = symbolic_axes(new)
-    if math.prod(old[: x.axis]) != math.prod(new[:axis]) or str(old[x.axis]) != str(new[axis]):
-        return None
+    rule, shape = FRAMES[equation.primitive.name], in_shape(equation)
 
-    def reshaped(chunk: Chunk) -> Chunk:
+    def of(chunk: Chunk) -> list[Any]:
         frames = chunk.array.shape[x.axis]
-        full = jnp.broadcast_to(chunk.array, [*old[: x.axis], frames, *old[x.axis + 1 :]])
-        return run.make(
-            full.reshape(*new[:axis], frames, *new[axis + 1 :]), axis, chunk.timeline, chunk.delay, chunk.reach
-        )
+        full = jnp.broadcast_to(chunk.array, [frames if axis == x.axis else size for axis, size in enumerate(shape)])
+        made = rule(run, equation, run.same(chunk, full), *others)
+        made = [run.on_time(each) for each in (made if isinstance(made, list) else [made])]
+        # All frames of a value that is known at the end remain equal.
+        kept = all(isinstance(each, Chunk) and (each.delay is None) == (chunk.delay is None) for each in made)
+        return made if kept else []
 
-    return x.each(reshaped, axis=axis)
+    parts = {id(chunk): of(chunk) for chunk in _chunks(x)}
+    if not all(parts.values()):
+        return None
+    firsts = next(iter(parts.values()))
+    return [
+        x.each(lambda chunk, place=place: parts[id(chunk)][place], axis=first.axis, timeline=first.timeline)
+        for place, first in enumerate(firsts)
+    ]
+
+
+def cumsum(run: Pass, equation: JaxprEqn, x: Any) -> Awaiting | None:
+    """Sum exponentials up to each frame: ``cumsum(exp(a + f))`` is ``exp(cumlogsumexp(a) + f)``."""
+    axis, exponent = equation.params["axis"], x.exponent if isinstance(x, Awaiting) else None
+    if exponent is None or exponent.stream is None or equation.params["reverse"]:
+        return None
+    if x.stream is not None or x.shifted or x.axis != axis:
+        return None
+    stream = exponent.stream
+    shape = [x.timeline.size if d == axis else size for d, size in enumerate(stream.array.shape)]
+    struct = jax.ShapeDtypeStruct(shape, stream.array.dtype)
+    running = jax.make_jaxpr(functools.partial(lax.cumlogsumexp, axis=axis))(struct)
+    (stream,) = interpret(run, running, [stream])
+    return dataclasses.replace(x, exponent=dataclasses.replace(exponent, stream=stream))
 
 
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> FinalValue | None:
@@ -323,10 +374,9 @@ def _expanded(index: Sequence[int], moved: Sequence[Any], sums: dict[Any, Any]) 
 
 RULES: dict[str, Any] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
+    **dict.fromkeys(("dynamic_slice", "gather", "reshape", "rev", "slice", "split", "squeeze", "transpose"), selected),
     "broadcast_in_dim": broadcast_in_dim,
-    "transpose": transpose,
-    "reshape": reshape,
-    "squeeze": reshape,
+    "cumsum": cumsum,
     "dot_general": dot_general,
     "reduce_sum": reduction,
 }
