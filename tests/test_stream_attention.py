@@ -76,6 +76,24 @@ def alibi(x):
     return banded(x, 4, 1, bias=-slopes * jnp.abs(apart(x)).astype(jnp.float32))
 
 
+TABLE = RANDOM.normal(size=(8, HEADS)).astype(np.float32)
+
+
+def bucketed(x, table=TABLE, *, both=True):
+    """A learned bias for each bucket of distances, as in T5: exact for near keys, logarithmic for far keys."""
+    d, half = -apart(x), 4 if both else 8
+    far = jnp.abs(d) if both else jnp.maximum(-d, 0)
+    logarithm = jnp.log(far.astype(jnp.float32) / (half // 2)) / np.float32(np.log(4))
+    large = jnp.minimum(half // 2 + (logarithm * (half // 2)).astype(d.dtype), half - 1)
+    bucket = jnp.where(far < half // 2, far, large) + jnp.where((d > 0) & both, half, 0).astype(d.dtype)
+    return jnp.transpose(jnp.asarray(table, x.dtype)[bucket], (2, 0, 1))
+
+
+def clipped(x):
+    """A learned bias for each distance up to 3."""
+    return jnp.take(jnp.asarray(TABLE[:7, 0], x.dtype), jnp.clip(apart(x), -3, 3) + 3)
+
+
 def keys_first(x):
     """Scores with the keys on the first axis."""
     q, k, v = (x @ w.astype(x.dtype) for w in W[:3])
@@ -126,6 +144,9 @@ CASES = {
     "an added mask": additive,
     "triangles": by_triangles,
     "ALiBi": alibi,
+    "T5": lambda x: banded(x, 6, 2, bias=bucketed(x)),
+    "T5, causal": lambda x: banded(x, 9, bias=bucketed(x, both=False)),
+    "biases by distance": lambda x: banded(x, 5, 1, bias=clipped(x)),
     "keys first": keys_first,
     "without softmax": without_softmax,
     "jax.nn.dot_product_attention": lambda x: library(x, is_causal=True, mask=(apart(x) < 4)[None, None]),
@@ -145,7 +166,7 @@ FACTS = {
 EXAMPLE = jax.ShapeDtypeStruct((12, WIDTH), np.float32)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, ["with look-ahead", "chunks and the one before", "keys first"]))
+@pytest.mark.parametrize("name", of_tiers(CASES, ["with look-ahead", "chunks and the one before", "keys first", "T5"]))
 def test_values(name):
     check_values(CASES[name], (20, WIDTH), lengths=(0, 1, 2, 5, 12, 23), chunkings=((1,), (3, 1), (8,)))
 
@@ -157,7 +178,9 @@ def test_facts(name):
     check_facts(CASES[name], streamed, total=30, larger=name == "chunks", nan=False)
 
 
-@pytest.mark.parametrize("name", of_tiers(["with look-ahead", "chunks", "an added mask", "two layers"], ["chunks"]))
+@pytest.mark.parametrize(
+    "name", of_tiers(["with look-ahead", "chunks", "an added mask", "two layers", "T5"], ["chunks"])
+)
 def test_gradients(name):
     check_gradients(CASES[name], (12, WIDTH), length=7)
 
@@ -209,6 +232,70 @@ def test_files(models, name, pulse):
         for length in {key.split(".")[0] for key in arrays.files}:
             found = streamed.run(model.params, {"x": arrays[f"{length}.in.x"]})
             np.testing.assert_allclose(found["y"], arrays[f"{length}.out.y"], atol=2e-6)
+
+
+T5 = """<ir_version: 8, opset_import: ["" : 18]> t5 (float[1, T, 4] x) => (float[1, T, 4] y)
+<int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] second = {1},
+ int64 two = {2}, int64 three = {3}, int64 four = {4}, int64 past = {-6}, float half = {2.0}, float log = {2.0794415},
+ float lowest = {-inf}, int64[4] heads = {1, -1, 2, 2}, int64[3] whole = {1, -1, 4}> {
+  shape = Shape <start = 1, end = 2> (x)
+  length = Squeeze (shape)
+  frames = Range (zero, length, one)
+  keys = Unsqueeze (frames, first)
+  queries = Unsqueeze (frames, second)
+  apart = Sub (keys, queries)
+  later = Greater (apart, zero)
+  later_number = Cast <to = 7> (later)
+  side = Mul (later_number, four)
+  distance = Abs (apart)
+  near = Less (distance, two)
+  real = Cast <to = 1> (distance)
+  ratio = Div (real, half)
+  logarithm = Log (ratio)
+  fraction = Div (logarithm, log)
+  steps = Mul (fraction, half)
+  rounded = Cast <to = 7> (steps)
+  far = Add (rounded, two)
+  sizes = Shape (far)
+  most = Expand (three, sizes)
+  limited = Min (far, most)
+  place = Where (near, distance, limited)
+  bucket = Add (side, place)
+  rows = Gather <axis = 0> (embedding, bucket)
+  by_head = Transpose <perm = [2, 0, 1]> (rows)
+  bias = Unsqueeze (by_head, first)
+  split = Reshape (x, heads)
+  q = Transpose <perm = [0, 2, 1, 3]> (split)
+  k = Transpose <perm = [0, 2, 3, 1]> (split)
+  products = MatMul (q, k)
+  scores = Add (products, bias)
+  ahead = LessOrEqual (apart, two)
+  back = GreaterOrEqual (apart, past)
+  seen = And (ahead, back)
+  hidden = Not (seen)
+  masked = Where (hidden, lowest, scores)
+  weights = Softmax <axis = -1> (masked)
+  summed = MatMul (weights, q)
+  joined = Transpose <perm = [0, 2, 1, 3]> (summed)
+  y = Reshape (joined, whole)
+}"""
+
+
+def test_a_relative_bias_of_pytorch(tmp_path):
+    """An embedding of buckets of distances as PyTorch's exporter writes it, looked up once in the exported step."""
+    proto = onnx.parser.parse_model(T5)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(TABLE, "embedding"))
+    model = jaxrnn.load(proto)
+    streamed = model.stream("T", 3)
+    for length in (1, 2, 9, 25):
+        x = {"x": np.random.default_rng(length).normal(size=(1, length, 4)).astype(np.float32)}
+        found, expected = streamed.run(model.params, x), model.apply(model.params, x)
+        np.testing.assert_allclose(found["y"], expected["y"], atol=2e-6)
+    jaxrnn.export_onnx(streamed, model.params, tmp_path / "step.onnx", flush=tmp_path / "flush.onnx")
+    assert verify_export(
+        streamed, model.params, tmp_path / "step.onnx", offline=functools.partial(model.apply, model.params)
+    ).ok
+    assert "Log" not in {node.op_type for node in onnx.load(tmp_path / "step.onnx").graph.node}
 
 
 COPIES = {

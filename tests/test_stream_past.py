@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jax import lax
 from streaming_verifier import check_gradients, check_values
 from test_cli import call, call_json
-from test_stream_attention import HEADS, WIDTH, W, apart, attend, is_bounded, library, masks
+from test_stream_attention import HEADS, WIDTH, W, apart, attend, bucketed, is_bounded, library, masks
 from tiers import of_tiers
 
 import jaxrnn
@@ -74,6 +74,10 @@ def keys_first(x, past):
 def alibi(x, past):
     slopes = jnp.asarray([0.5, 0.25])[:, None, None]
     return causal(x, past, bias=-slopes * jnp.abs(apart(x)).astype(jnp.float32))
+
+
+def t5(x, past):
+    return causal(x, past, bias=bucketed(x, both=False))
 
 
 def by_distance(x, past):
@@ -164,6 +168,7 @@ CASES = {
     "by hand": functools.partial(softmaxed, mask=by_hand),
     "keys first": keys_first,
     "ALiBi": alibi,
+    "T5": t5,
     "by distance": by_distance,
     "two layers": two_layers,
     "banded and causal": banded_and_causal,

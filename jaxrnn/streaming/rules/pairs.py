@@ -518,6 +518,23 @@ def _times_constant(run: Pass, equation: JaxprEqn, x: Pairs, place: int, left: A
     return dataclasses.replace(x.moved(compute, axes), below=below, above=above, places=None)
 
 
+def gather(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Pairs | None:
+    """Index a constant table by each pair of frames, as biases by relative position do."""
+    numbers, shape = equation.params["dimension_numbers"], shape_of(equation.invars[1])
+    if (
+        not isinstance(indices, Pairs)
+        or isinstance(table, Chunk | FinalValue | Pairs)
+        or symbolic_axes(np.shape(table))
+    ):
+        return None
+    if len(shape) - 1 in indices.axes or {*indices.axes} & {*numbers.start_indices_batching_dims}:
+        return None
+    batch = [axis for axis in range(len(out_shape(equation))) if axis not in numbers.offset_dims]
+    compute = lambda grid: run.bind(equation, [table, _full(indices, shape, grid)])[0]  # noqa: E731
+    found = indices.moved(compute, [batch[axis] for axis in indices.axes])
+    return dataclasses.replace(found, below=None, above=None, places=None)
+
+
 def cumsum(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
     """Sum over the queries after each key, as the segment sums of a state space model do."""
     axis, side = equation.params["axis"], 1
@@ -539,6 +556,7 @@ def cumsum(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
 
 RULES: dict[str, Any] = {
     "cumsum": cumsum,
+    "gather": gather,
     **dict.fromkeys((*ELEMENTWISE, *DIVISIONS), elementwise),
     "iota": iota,
     "broadcast_in_dim": broadcast_in_dim,
