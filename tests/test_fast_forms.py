@@ -24,7 +24,7 @@ from verifier import verify
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types, unmapped
-from jaxrnn.cells import GRU, LSTM, RNN, Weights, chunks, convolve
+from jaxrnn.cells import GRU, LSTM, RNN, Weights, convolve, forms
 from jaxrnn.cells.convolution import WindowProduct, windows_of
 from jaxrnn.cells.linear_attention import AttentionFrames, linear_attention
 from jaxrnn.cells.linear_attention import step as attention_step
@@ -312,7 +312,7 @@ def test_layers_of_many_units(name, batch, hidden, lengths, monkeypatch):
         np.arange(time)[:, None, None] < (rng.integers(0, time, batch) if lengths else np.full(batch, time))[:, None]
     )
     if batch > 1:
-        monkeypatch.setattr(chunks, "BLOCK", 9 * cell.gates * batch * hidden * 4)  # nine frames, and a remainder
+        monkeypatch.setattr(forms, "BLOCK", 9 * cell.gates * batch * hidden * 4)  # nine frames, and a remainder
 
     def loss(function):
         def of(weights, x, initial, about):

@@ -16,7 +16,7 @@ from lowering_verifier import lowered, operators_of, verify_lowering
 from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn.cells.products import plain_forms
+from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.onnx.operators import quantization as q
 

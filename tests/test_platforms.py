@@ -211,7 +211,7 @@ def plain(monkeypatch):
     def swapped(*operands, cpu, default):
         return lax.platform_dependent(*operands, cpu=default, default=cpu)
 
-    monkeypatch.setattr("jaxrnn.cells.products.platform_dependent", swapped)
+    monkeypatch.setattr("jaxrnn.cells.forms.platform_dependent", swapped)
 
 
 def with_gradients(function, *operands):

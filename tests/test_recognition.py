@@ -19,7 +19,7 @@ from written_out_cells import CHOICES, FEATURES, written_out
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
-from jaxrnn.cells import chunks
+from jaxrnn.cells import forms
 from jaxrnn.jaxprs import scanning
 from jaxrnn.jaxprs.equations import inner_jaxprs, walk
 from jaxrnn.jaxprs.scanning import scan_cells
@@ -269,7 +269,7 @@ def test_cells_among_other_things(step, monkeypatch):
         jax.jit(lambda run=run: [run(step, carry, frames[:n]) for n in (0, 1)])() for run in (scan_cells, lax.scan)
     ]
     assert_close(*short, 1e-6)
-    monkeypatch.setattr(chunks, "BLOCK", 2 * 3 * 4 * HIDDEN * 4)  # two frames of the cell's gates
+    monkeypatch.setattr(forms, "BLOCK", 2 * 3 * 4 * HIDDEN * 4)  # two frames of the cell's gates
     assert_close(jax.jit(lambda: outcome(scan_cells))(), expected, 2e-5)
     odd = (jax.jit(lambda run=run: run(step, carry, frames[:5]))() for run in (scan_cells, lax.scan))
     assert_close(*odd, 1e-5)

@@ -13,8 +13,7 @@ import jaxrnn
 from jaxrnn.cells import RNN, Weights, run_layer
 from jaxrnn.jaxprs.origins.flows import COPY, UPDATED, grades
 from jaxrnn.model.inspection import inspect_model
-from jaxrnn.onnx.state.sizes import Sizes
-from jaxrnn.onnx.state.tracing import follow
+from jaxrnn.onnx.state.sizes import Sizes, follow
 
 CELL = "a = MatMul (f, W) b = MatMul (h, R) s = Add (a, b) h_out = Tanh (s) y = MatMul (h_out, V)"
 WEIGHTS = {"W": (4, 4), "R": (4, 4), "V": (4, 2), "GW": (1, 12, 4), "GR": (1, 12, 4)}

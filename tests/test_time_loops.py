@@ -15,7 +15,7 @@ from small_models import graph_of, make_model
 from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn.onnx.time_loops.positions import Positions
+from jaxrnn.onnx.time_loops.body import Positions
 
 F32, I32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 FEATURES = 3

@@ -46,14 +46,14 @@ def _mutants(tests: str, *rows: tuple[str, str, str, str]) -> list[Mutant]:
     return [Mutant(*row, tuple(tests.split())) for row in rows]
 
 
-EVIDENCE, FIND, SIZES = (f"onnx/state/{name}.py" for name in ("evidence", "find", "sizes"))
+PAIRING, FIND, SIZES = (f"onnx/state/{name}.py" for name in ("pairing", "find", "sizes"))
 STATE = _mutants(
     "test_state_finding.py test_state_principle.py test_state_of_arithmetic.py test_state.py test_state_generated.py",
-    ("named averages are doubted", EVIDENCE, " or (self.rank == KEPT and self.affinity == 2)", ""),
-    ("swapped final values", EVIDENCE, "    if misplaced.any():", "    if misplaced.all() and not misplaced.any():"),
-    ("buffers in any order", EVIDENCE, "mask[old] = (apart == apart[:, :1]).all()", "mask[old] = True"),
-    ("PyTorch's final states", EVIDENCE, '{"hn": "h", "cn": "c"}', "{}"),
-    ("scaled final values", EVIDENCE, "    scaled = own & (grade == SCALED)", "    scaled = own & (grade < 0)"),
+    ("named averages are doubted", PAIRING, " or (self.rank == KEPT and self.affinity == 2)", ""),
+    ("swapped final values", PAIRING, "    if misplaced.any():", "    if misplaced.all() and not misplaced.any():"),
+    ("buffers in any order", PAIRING, "mask[old] = (apart == apart[:, :1]).all()", "mask[old] = True"),
+    ("PyTorch's final states", PAIRING, '{"hn": "h", "cn": "c"}', "{}"),
+    ("scaled final values", PAIRING, "    scaled = own & (grade == SCALED)", "    scaled = own & (grade < 0)"),
     ("recordings forget nothing", FIND, "len(self.probe.open_in_carry(index)) < 2", "False"),
     ("accidental equations", SIZES, "self._solved is not None and self._accepts(", "self._solved is not None or bool("),
     ("open batches of size 1", SIZES, "first != second and 1 in (first, second)", "first is None"),
@@ -110,7 +110,7 @@ FACTS = _mutants(
     ("fields of strides", "streaming/reach.py", "[::stride][:count])", "[:count])"),
 )
 
-BODIES = "cells/bodies.py"
+BODIES = "cells/cell.py"
 CELLS = _mutants(
     "test_recurrent.py test_fast_forms.py",
     ("another peephole", BODIES, "self._sigmoid(a_i + peephole[0] * c)", "self._sigmoid(a_i + peephole[2] * c)"),
@@ -118,7 +118,7 @@ CELLS = _mutants(
     ("late reset", BODIES, "(product(r * h, recurrent[0][1]) if", "(r * product(h, recurrent[0][1]) if"),
     ("tangent of the reset", BODIES, "candidate = of_r + r * rest[0] if rest", "candidate = r * rest[0] if rest"),
     ("one frame too many", "cells/recurrence.py", "[:, None] < lengths[None, :]", "[:, None] <= lengths[None, :]"),
-    ("remainders of reversed blocks", "cells/chunks.py", "length - covered if reverse else 0", "0"),
+    ("remainders of reversed blocks", "cells/forms.py", "length - covered if reverse else 0", "0"),
 )
 
 MATCHING = "jaxprs/recognition/matching.py"

@@ -1,10 +1,18 @@
 """Recurrent mathematics without ONNX: LSTM, GRU and RNN cells, layers, derivatives, and matrix products."""
 
-from jaxrnn.cells.bodies import GRU, LSTM, RNN
-from jaxrnn.cells.cell import Activation, Cell, Weights, parse_activations
-from jaxrnn.cells.chunks import in_blocks, in_chunks, recomputing
+from jaxrnn.cells.cell import GRU, LSTM, RNN, Activation, Cell, Weights, parse_activations
 from jaxrnn.cells.convolution import convolve
-from jaxrnn.cells.products import by_platform, is_plain, matrix_products_in, plain_forms, product, product_operands
+from jaxrnn.cells.forms import (
+    by_platform,
+    in_blocks,
+    in_chunks,
+    is_plain,
+    matrix_products_in,
+    plain_forms,
+    product,
+    product_operands,
+    recomputing,
+)
 from jaxrnn.cells.recurrence import run, run_direction, run_layer
 
 __all__ = [

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrnn._jax.context import is_unmapped
-from jaxrnn.cells.products import by_platform, is_plain
+from jaxrnn.cells.forms import by_platform, is_plain
 
 #: The elements of either side of the product of a dense convolution, at most.
 ELEMENTS = 2**17

@@ -17,8 +17,7 @@ from jax import lax
 
 from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
-from jaxrnn.cells.chunks import in_chunks
-from jaxrnn.cells.products import matrix_products_in, product, product_type
+from jaxrnn.cells.forms import in_chunks, matrix_products_in, product, product_type
 
 
 def step(state: jax.Array, frame: AttentionFrames) -> tuple[jax.Array, jax.Array]:

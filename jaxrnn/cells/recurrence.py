@@ -17,8 +17,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.cell import Carry, Cell, Weights
-from jaxrnn.cells.chunks import in_blocks, in_chunks, is_in_parts
-from jaxrnn.cells.products import Types, is_plain, matrix_products_in, product_type
+from jaxrnn.cells.forms import Types, in_blocks, in_chunks, is_in_parts, is_plain, matrix_products_in, product_type
 
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 

@@ -16,7 +16,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn._jax.varying import alike, struct_of
-from jaxrnn.cells.products import Types
+from jaxrnn.cells.forms import Types
 
 #: The primitives.
 CUSTOM_RULES = ("custom_jvp_call", "custom_vjp_call")

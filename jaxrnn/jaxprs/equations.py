@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_i
 from jax.extend.core.primitives import jit_p
 
 from jaxrnn._jax.varying import Axes, axes_of, struct_of, vary
-from jaxrnn.cells.products import Types
+from jaxrnn.cells.forms import Types
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
 
 Atom = Var | Literal

@@ -21,7 +21,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn._jax.varying import platform_dependent
-from jaxrnn.cells.products import is_plain
+from jaxrnn.cells.forms import is_plain
 from jaxrnn.jaxprs.equations import Atom, evaluate
 
 #: For each branch its platforms; None for all others.

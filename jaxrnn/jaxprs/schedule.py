@@ -24,7 +24,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
-from jaxrnn.cells.chunks import in_blocks
+from jaxrnn.cells.forms import in_blocks
 from jaxrnn.jaxprs.equations import (
     Atom,
     Environment,

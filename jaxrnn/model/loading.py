@@ -22,14 +22,13 @@ from jaxrnn._jax.precision import check_names
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.model import Model
-from jaxrnn.onnx.checking import check_proto
 from jaxrnn.onnx.graph import read_graph
 from jaxrnn.onnx.inference import check_shapes
 from jaxrnn.onnx.interface import name_dimensions
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, own_operators
 from jaxrnn.onnx.program import bind, bound_loops
-from jaxrnn.onnx.reading import Source, SourceFile, label_of, labelled, read_source
+from jaxrnn.onnx.reading import Source, SourceFile, check_proto, label_of, labelled, read_source
 from jaxrnn.onnx.state import read_facts
 from jaxrnn.onnx.tensors import tensors_of
 from jaxrnn.onnx.writing import write_model

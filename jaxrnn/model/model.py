@@ -17,8 +17,7 @@ from jaxrnn._files.messages import COLUMNS, LINES, describe, part_of, shortened,
 from jaxrnn._jax.context import exact_types, is_staged
 from jaxrnn._jax.precision import cast_params, check_params
 from jaxrnn._jax.varying import alike
-from jaxrnn.cells.chunks import Remat, recomputing
-from jaxrnn.cells.products import matrix_products_in, product_type
+from jaxrnn.cells.forms import Remat, matrix_products_in, product_type, recomputing
 from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import Packed, Purpose, computing_type, unpack
@@ -31,8 +30,7 @@ from jaxrnn.onnx.program import Program, fingerprint_of
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import Findings, StateVar, check_pairs, find_state, stated_state
 from jaxrnn.onnx.stepfile import StepFile
-from jaxrnn.onnx.text import holds_text
-from jaxrnn.onnx.values import is_text, traced, unstacked
+from jaxrnn.onnx.values import holds_text, is_text, traced, unstacked
 from jaxrnn.steps.specs import ArraySpec, Dimension
 from jaxrnn.steps.stepper import ExportForm, Flushed, nothing_left
 from jaxrnn.steps.stepspec import StepSpec

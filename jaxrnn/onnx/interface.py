@@ -14,7 +14,7 @@ import onnx_ir as ir
 from jaxrnn._files.arguments import either, static_argument
 from jaxrnn._files.messages import describe
 from jaxrnn.errors import InputError
-from jaxrnn.onnx.text import as_text
+from jaxrnn.onnx.values import as_text
 from jaxrnn.steps.specs import ArraySpec, Dimension, bind, check_names, converted
 
 

@@ -35,6 +35,9 @@ _FOLDED = 16
 _SMALL = 64
 #: Bytes of an object array count this many times: each item is a Python object.
 _WEIGHT_OF_OBJECTS = 16
+#: The deepest nesting of subgraphs. A loop in a branch has depth two. Every level takes dozens of nested Python calls
+#: while tracing, and Python allows a thousand.
+MAX_DEPTH = 12
 
 
 @short_repr
@@ -168,7 +171,7 @@ def check_ahead(operator: Operator, inputs: Sequence[Value], attributes: Mapping
     if not budget.computing and any(isinstance(leaf, Tracer) for leaf in leaves):
         return
     if any(map(is_text, leaves)):
-        return  # JAX cannot trace strings; operators that repeat strings check the limits (`text.moves_text`)
+        return  # JAX cannot trace strings; `moves_text` checks the limits for operators that repeat strings
     folded = is_static(*leaves)
     bound = math.prod(max(leaf.size, 1) for leaf in leaves) * _WIDEST
     allowed = budget.limits.constant_bytes if folded else budget.limits.value_bytes

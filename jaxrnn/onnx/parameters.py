@@ -26,8 +26,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.onnx.graph import graphs_of, subgraphs_of
-from jaxrnn.onnx.origins import Address, origin_of, tensor_origin
+from jaxrnn.onnx.graph import Address, graphs_of, origin_of, subgraphs_of, tensor_origin
 from jaxrnn.onnx.recurrences import starts_recurrence
 from jaxrnn.onnx.registry import Operator
 

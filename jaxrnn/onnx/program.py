@@ -20,14 +20,13 @@ from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
 from jaxrnn.jaxprs.fingerprints import fingerprint
 from jaxrnn.onnx.evaluate import Block, BoundNode
-from jaxrnn.onnx.graph import known_shape, node_label
+from jaxrnn.onnx.graph import Origin, known_shape, node_label, origin_of
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, operator_of
-from jaxrnn.onnx.operators.loops import loop_with
-from jaxrnn.onnx.origins import Origin, origin_of
+from jaxrnn.onnx.operators.control import loop_with
 from jaxrnn.onnx.parameters import name_parameters
 from jaxrnn.onnx.registry import REQUIRED, Operator
-from jaxrnn.onnx.text import text_array
+from jaxrnn.onnx.values import text_array
 
 
 @dataclass(frozen=True)

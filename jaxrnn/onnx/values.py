@@ -160,3 +160,27 @@ def describe(value: Value) -> str:
         return f"sequence of {value.array.shape[0]} {describe(value.array[0])}"
     shape = ", ".join(map(str, value.shape))
     return f"{'string' if is_text(value) else dtype_of(value).name}[{shape}]"
+
+
+def text_array(strings: Sequence[str], shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """Return an array of strings, one-dimensional unless a shape is given."""
+    array = np.array(list(strings), TEXT)
+    return array if shape is None else array.reshape(shape)
+
+
+def as_text(value: Any) -> np.ndarray:
+    """Convert a caller's strings: a ``str``, a nested list, or a NumPy array of dtype ``object`` or ``str``."""
+    if is_text(value):
+        return value
+    items = np.asarray(value) if isinstance(value, np.ndarray) else np.asarray(value, object)
+    if items.dtype.kind not in "OUT":
+        raise TypeError(f"strings are expected, not {items.dtype.name}")
+    wrong = next((item for item in items.flat if not isinstance(item, str)), None)
+    if wrong is not None:
+        raise TypeError(f"strings are expected, not a {type(wrong).__name__}")
+    return items.astype(TEXT)
+
+
+def holds_text(value: Value) -> bool:
+    """Return True for an array of strings, or a sequence with such an array."""
+    return any(map(holds_text, value)) if isinstance(value, tuple) else is_text(value)

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from google.protobuf.message import Message
 
 from jaxrnn.errors import InputError, ModelError, UnsupportedError
-from jaxrnn.onnx.origins import Address, Origin
+from jaxrnn.onnx.graph import Address, Origin
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.tensors import check_tensor
 

@@ -18,7 +18,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.extend.core.primitives import closed_call_p
 
-from jaxrnn.cells.products import Types
+from jaxrnn.cells.forms import Types
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
 from jaxrnn.jaxprs.equations import CALLS, bind, evaluate, shape_of, type_of
 from jaxrnn.streaming.dimensions import symbolic_axes, symbolic_sizes, value_of

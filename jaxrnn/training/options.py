@@ -13,7 +13,7 @@ from jaxrnn._files.arguments import Placeholder, argument
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Url, location
 from jaxrnn.cells import recomputing
-from jaxrnn.cells.chunks import Remat
+from jaxrnn.cells.forms import Remat
 from jaxrnn.errors import InputError, check_count
 from jaxrnn.training.examples import make_source
 

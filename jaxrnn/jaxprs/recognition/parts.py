@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend.core import Var
 
 from jaxrnn.cells import GRU, Weights, is_plain, product, run_layer
-from jaxrnn.cells.products import product_type
+from jaxrnn.cells.forms import product_type
 from jaxrnn.cells.recurrence import sequence
 from jaxrnn.jaxprs.equations import Atom, Environment, shape_of, type_of, variables
 from jaxrnn.jaxprs.recognition.algebra import Matrix

@@ -14,7 +14,6 @@ from jax import lax
 
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.registry import Foldable, Pair, Versions, elementwise, since
-from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Value, dtype_of, is_static, is_symbolic, operands, traced
 
 
@@ -238,14 +237,6 @@ def negate(x: Value) -> Value:
     return np_or_jnp.logical_not(x)
 
 
-@moves_text
-def where(condition: Value, x: Value, y: Value) -> Value:
-    """Where, with all three broadcast."""
-    of_one_type(x, y)
-    np_or_jnp, (condition, x, y) = operands(condition, x, y)
-    return np_or_jnp.where(condition, x, y)
-
-
 def is_infinite(x: Value, *, detect_negative: int = 1, detect_positive: int = 1) -> Value:
     """IsInf for positive infinity, negative infinity, or both."""
     x = traced(x)
@@ -307,6 +298,5 @@ OPERATORS: dict[str, Versions] = {
     ),
     "Not": elementwise(negate, 1),
     "Or": elementwise(logical("logical_or"), 7),
-    "Where": elementwise(where, 9, 16, selects=True),
     "Xor": elementwise(logical("logical_xor"), 7),
 }

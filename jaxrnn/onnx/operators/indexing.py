@@ -20,10 +20,9 @@ from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.evaluate import demand
 from jaxrnn.onnx.operators.arithmetic import of_one_type
-from jaxrnn.onnx.operators.shaping import axes_of
-from jaxrnn.onnx.registry import Movement, Static, Versions, as_attributes, bounded, earlier, since
-from jaxrnn.onnx.text import moves_text
-from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_known, is_static, is_symbolic, traced
+from jaxrnn.onnx.operators.shaping import axes_of, moves_text
+from jaxrnn.onnx.registry import Movement, Static, Versions, as_attributes, bounded, earlier, elementwise, since
+from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_known, is_static, is_symbolic, operands, traced
 
 
 def wrap_indices(indices: Value, size: Any) -> Value:
@@ -282,6 +281,14 @@ def top_k(x: Value, k: Static, *, axis: int = -1, largest: int = 1, sorted: int 
 
 
 @moves_text
+def where(condition: Value, x: Value, y: Value) -> Value:
+    """Where, with all three broadcast."""
+    of_one_type(x, y)
+    np_or_jnp, (condition, x, y) = operands(condition, x, y)
+    return np_or_jnp.where(condition, x, y)
+
+
+@moves_text
 def compress(x: Value, condition: Static, *, axis: int | None = None) -> Value:
     """Compress: the slices, or the flattened elements, where the condition is true."""
     keep = np.flatnonzero(condition)
@@ -357,4 +364,5 @@ OPERATORS: dict[str, Versions] = {
     "NonZero": since(non_zero, 9, 13),
     "TopK": since(earlier(as_attributes(top_k, "k"), "largest", "sorted"), 1) | bounded(top_k, 10, 11, 24),
     "Unique": bounded(unique, 11, 28),
+    "Where": elementwise(where, 9, 16, selects=True),
 }

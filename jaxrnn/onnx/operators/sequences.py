@@ -10,10 +10,9 @@ import numpy as np
 from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.indexing import gather
-from jaxrnn.onnx.operators.shaping import axes_of, concat, parts_of, squeeze, unsqueeze
+from jaxrnn.onnx.operators.shaping import axes_of, concat, moves_text, parts_of, squeeze, unsqueeze
 from jaxrnn.onnx.operators.types import shape_of
 from jaxrnn.onnx.registry import Static, bounded, since
-from jaxrnn.onnx.text import moves_text
 from jaxrnn.onnx.values import Stacked, Value, describe, dimensions, is_sequence, traced
 
 Sequence = tuple[Value, ...]

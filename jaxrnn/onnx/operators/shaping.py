@@ -5,9 +5,10 @@ The operators accept static and traced values, including symbolic dimensions.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,10 +17,69 @@ import numpy as np
 from jax import lax
 from jax.core import max_dim, min_dim
 
+from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.arithmetic import of_one_type, shapes_of
 from jaxrnn.onnx.registry import Foldable, Movement, Pair, Static, Versions, as_attributes, bounded, earlier, since
-from jaxrnn.onnx.text import moves_text
-from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_static, is_symbolic, operands, traced
+from jaxrnn.onnx.values import (
+    TEXT,
+    Value,
+    dimensions,
+    dtype_of,
+    holds_text,
+    is_static,
+    is_symbolic,
+    is_text,
+    operands,
+    static,
+    text_array,
+    traced,
+)
+
+
+def moves_text(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Extend an operator that moves elements, or fills with empty strings, to arrays of strings.
+
+    The operator moves the numbers of strings in a list of all strings, outside of every trace. The result is checked
+    against the limits before it is computed.
+    """
+
+    @functools.wraps(function)
+    def moving(*inputs: Value, **attributes: Any) -> Any:
+        if not any(map(holds_text, inputs)):
+            return function(*inputs, **attributes)
+        if attributes.get("reduction", "none") != "none":
+            raise TypeError(f"strings cannot be combined by reduction={attributes['reduction']!r}")
+        operands, strings = _numbered(inputs)
+        places = [place for place, value in enumerate(inputs) if holds_text(value)]
+
+        def moved(numbers: Sequence[Value]) -> Any:
+            arguments = list(operands)
+            for place, value in zip(places, numbers, strict=True):
+                arguments[place] = value
+            return function(*arguments, **attributes)
+
+        numbers = [operands[place] for place in places]
+        for leaf in jax.tree.leaves(jax.eval_shape(moved, numbers)):
+            current().check(leaf.shape, TEXT, constant=True)
+        with jax.ensure_compile_time_eval():
+            return jax.tree.map(lambda leaf: strings[static(leaf)], moved(numbers))
+
+    return moving
+
+
+def _numbered(inputs: Sequence[Value]) -> tuple[list[Value], np.ndarray]:
+    """Return inputs with a number for each string, and the strings by number, beginning with the empty string."""
+    places = {"": 0}
+
+    def number(value: Value) -> Value:
+        if isinstance(value, tuple):
+            return tuple(map(number, value))
+        if not is_text(value):
+            return value if value is None else static(value, "an input beside strings")
+        flat = [places.setdefault(item, len(places)) for item in value.ravel().tolist()]
+        return np.array(flat, np.int64).reshape(value.shape)
+
+    return list(map(number, inputs)), text_array(list(places))
 
 
 @moves_text

@@ -14,8 +14,7 @@ from jax import lax
 
 from jaxrnn.errors import optional_package
 from jaxrnn.onnx.registry import Static, Versions, since
-from jaxrnn.onnx.text import text_array
-from jaxrnn.onnx.values import Value, describe, is_text, traced
+from jaxrnn.onnx.values import Value, describe, is_text, text_array, traced
 
 
 def _text(value: Value) -> np.ndarray:

@@ -14,8 +14,7 @@ from jax import lax
 
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.registry import Movement, Static, Versions, bounded, since
-from jaxrnn.onnx.text import text_array
-from jaxrnn.onnx.values import TEXT, Value, dimensions, dtype_of, is_symbolic, is_text, static, traced
+from jaxrnn.onnx.values import TEXT, Value, dimensions, dtype_of, is_symbolic, is_text, static, text_array, traced
 
 _FLOAT8 = frozenset(
     np.dtype(kind)

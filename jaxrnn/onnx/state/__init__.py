@@ -1,9 +1,8 @@
 """The state of a model, found by following every element of every value through the model.
 
-`tracing` traces the graph as a jaxpr and follows elements (`jaxrnn.jaxprs.origins`). `sizes` solves the equations
-between open dimensions and chooses numbers. `evidence` and `pairing` decide which output carries the updated
-value of which input. `find` assembles the result with reasons, checks declared pairs, and reads the state that exported
-files declare.
+`sizes` solves the equations between open dimensions, traces the graph as a jaxpr with numbers that fit, and follows
+elements (`jaxrnn.jaxprs.origins`). `pairing` decides which output carries the updated value of which input. `find`
+assembles the result with reasons, checks declared pairs, and reads the state that exported files declare.
 """
 
 from jaxrnn.onnx.state.find import Findings, StateVar, check_pairs, find_state, open_sizes, read_facts, stated_state

@@ -19,8 +19,7 @@ from jaxrnn.jaxprs.origins import DataFlow, flows
 from jaxrnn.jaxprs.origins.flows import Site
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.program import Program
-from jaxrnn.onnx.state import evidence
-from jaxrnn.onnx.state.evidence import (
+from jaxrnn.onnx.state.pairing import (
     BUFFER,
     CARRIED,
     CELL,
@@ -30,9 +29,10 @@ from jaxrnn.onnx.state.evidence import (
     POSSIBLE,
     PRODUCT,
     Edge,
+    Pairing,
+    affinity,
     find_edge,
 )
-from jaxrnn.onnx.state.pairing import Pairing
 from jaxrnn.onnx.state.sizes import Probe
 from jaxrnn.onnx.stepfile import FUNCTION, METADATA, STEP, StepFile
 from jaxrnn.steps.specs import ArraySpec, Dimension
@@ -118,7 +118,7 @@ class _Finder:
             if (self.declared or not self.is_complete) and agree(source, target)
         ]
         sources = list(dict.fromkeys(source for source, _ in self.candidates))
-        said = [pair for pair in self.candidates if evidence.affinity(*pair) == 2] if declared is None else []
+        said = [pair for pair in self.candidates if affinity(*pair) == 2] if declared is None else []
         said += self.declared.items()
         self.probe = Probe(program, list(self.inputs.values()), static, sources, said)
         self.flow = self.probe.flow

@@ -1,25 +1,316 @@
-"""Pair inputs with their next values: proved by the flow of elements, said by names, or asked."""
+"""Inputs paired with their next values: proved by the flow of elements, said by names, or asked."""
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from jaxrnn._files.arguments import argument
 from jaxrnn.errors import StateError
-from jaxrnn.jaxprs.origins import DataFlow
-from jaxrnn.onnx.state import evidence
-from jaxrnn.onnx.state.evidence import (
-    BUFFER,
-    CARRIED,
-    CELL,
-    GROWN,
-    KEPT,
-    LAST_OUTPUT,
-    PRODUCT,
-    SUSPECT,
-    Edge,
+from jaxrnn.jaxprs.origins.flows import (
+    COPY,
+    DENSE,
+    EXPOSED,
+    MIXED,
+    RETAINED,
+    SCALED,
+    SHOWN,
+    SQUASHED,
+    SUMMED,
+    UPDATED,
+    WRITTEN,
+    DataFlow,
+    Flow,
+    grades,
+    positions,
 )
+
+#: Kinds of evidence, the strongest last. From `CELL` on the flow proves a pair. A `SUSPECT` edge leads from a
+#: recurrence, but not to where it would go on. The others are arithmetic: `KEPT` as in averages and written-out GRUs,
+#: `PRODUCT` as in a written-out RNN, `GATED` as in products and sums.
+POSSIBLE, SUSPECT, GATED, PRODUCT, KEPT, CELL, LAST_OUTPUT, BUFFER, CARRIED, GROWN = range(10)
+
+
+_REFILLED = "holds new elements in the places of the old ones: a buffer that every step fills"
+_WRITTEN = "keeps its elements, unless the step overwrites them at a place that depends on data: a ring buffer"
+_OVERWRITTEN = "keeps elements of it in their places and overwrites the others: a buffer"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A possible pair of an input and its next value."""
+
+    source: str
+    output: str
+    rank: int  # the kind of evidence
+    #: the share of elements with this evidence, and the negated distance that they were moved
+    closeness: tuple[float, float] = (0, 0)
+    why: str = ""  # the reason, if the rank does not imply a reason
+    joins: tuple[str, ...] = ()  # the labels of the nodes that concatenate an old buffer with new elements
+    unchanged: bool = False  # whether the output is the input itself
+    counts: bool = False  # whether the output is an integer that follows from the input alone
+
+    @property
+    def affinity(self) -> int:
+        """Return `affinity`: 2 if the names pair by convention."""
+        return affinity(self.source, self.output)
+
+    @property
+    def is_proved(self) -> bool:
+        """Return True if the flow of elements, perhaps with names, proves the pair."""
+        return self.rank >= CELL or (self.rank == KEPT and self.affinity == 2)
+
+
+def find_edge(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -> Edge | None:
+    """Return the evidence for a pair with equal dtypes and declared shapes that can agree.
+
+    None means that the output has no elements, or a shape that the input cannot have.
+    """
+    before, target = flow.inputs[source], flow.outputs[output]
+    if 0 in (target.shape or ()):
+        return None
+    if target.value is not None:
+        return Edge(source, output, POSSIBLE, why=_copied(flow, source, output))
+    if target.ids is None or before.shape is None:
+        return Edge(source, output, POSSIBLE)
+    if before.shape != target.shape:
+        return _growth(flow, source, output, is_open)
+    codes = target.codes.get(source, np.zeros(target.shape or (), np.int64)).ravel()
+    return _by_flow(flow, source, output, codes)
+
+
+def _growth(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -> Edge | None:
+    """Return the evidence that an output is an input extended at an end, such as a growing cache of keys."""
+    old, new, codes = flow.inputs[source].shape, flow.outputs[output].shape, flow.outputs[output].codes.get(source)
+    if old is None or new is None or len(old) != len(new) or 0 in old:
+        return None
+    growth = [after - before for before, after in zip(old, new, strict=True)]
+    if any(more and not free and size != 1 for more, free, size in zip(growth, is_open, old, strict=True)):
+        return None
+    if min(growth, default=0) < 0 or sum(size > 0 for size in growth) != 1 or codes is None:
+        return Edge(source, output, POSSIBLE)
+    copied = np.sort(positions(codes[grades(codes) == COPY]))
+    free = all(free for more, free in zip(growth, is_open, strict=True) if more)
+    return Edge(source, output, GROWN if free and np.array_equal(copied, np.arange(np.prod(old))) else POSSIBLE)
+
+
+def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
+    """Classify a pair of equal shapes by the flow of the input's elements."""
+    target = flow.outputs[output]
+    place, grade = positions(codes), grades(codes)
+    own = place == np.arange(codes.size)
+    copied, carried = own & (grade == COPY), own & (grade == UPDATED)
+    misplaced = ~own & (grade == UPDATED)
+    if misplaced.any():
+        why = "holds final values of the recurrence that it starts, but not at the places where it is read"
+        return Edge(source, output, SUSPECT if (misplaced | carried).all() else POSSIBLE, why=why)
+    scaled = own & (grade == SCALED)
+    if scaled.any() and (scaled | carried).all():
+        why = "holds final values of the recurrence that it starts, but after arithmetic with constants"
+        return Edge(source, output, SUSPECT, why=why)
+    if carried.any():
+        return Edge(source, output, CARRIED, (float(carried.mean()), 0))
+    linked, distance, joins = _joined(flow, source, target)
+    moved_on = _moved_on(codes, target)
+    written = own & (grade == WRITTEN)
+    if (linked.any() or moved_on.any() or written.any()) and target.deps - {source}:
+        share = float((linked | moved_on | copied | written).mean())
+        if written.any() or moved_on.any() or (grade == COPY).any():
+            ring = _WRITTEN * bool(written.any() and not moved_on.any())
+            return Edge(source, output, BUFFER, (share, -distance), ring, joins)
+        if not codes.any():  # an output that depends on the input may be features that are joined to their data
+            return Edge(source, output, KEPT, (share, -distance), _REFILLED, joins)
+    if copied.any() and (codes == 0).any() and (copied | (codes == 0)).all() and target.deps - {source}:
+        return Edge(source, output, KEPT, why=_OVERWRITTEN)
+    if (own & (grade == SHOWN)).any():
+        return Edge(source, output, LAST_OUTPUT)
+    if copied.all():
+        return Edge(source, output, POSSIBLE, unchanged=True)
+    return _computed(flow, source, output, codes)
+
+
+def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
+    """Classify a pair by the arithmetic between input and output, which a model may also apply to data.
+
+    Arithmetic proves a pair only if it is a written-out LSTM: the cell is partly kept and added to, and the hidden
+    state is computed from the next cell. Other arithmetic is stronger evidence if a second output depends on the
+    result, or for counters.
+    """
+    target = flow.outputs[output]
+    place, grade = positions(codes), grades(codes)
+    own = place == np.arange(codes.size)
+    used = any(flow.derived(other, output) for other in flow.outputs if other != output)
+    counts = target.dtype is not None and np.dtype(target.dtype).kind in "iu"
+    retained, dense = own & (grade == RETAINED), codes == DENSE
+    squashed = own & (grade == SQUASHED)
+    if retained.any() and used and not (retained | (codes == 0)).all():
+        return Edge(source, output, CELL)  # hidden state and cell in one array
+    if retained.any() and (retained | (codes == 0)).all():
+        hidden = any(_comes_from_the_cell(flow, other, source, output) for other in flow.outputs)
+        rank = CELL if hidden else KEPT if used or counts else GATED
+        return Edge(source, output, rank, counts=counts and target.deps == {source})
+    if own.all() and np.isin(grade, (SUMMED, MIXED)).any():
+        return Edge(source, output, GATED)
+    if (dense | squashed).all() and target.deps - {source}:
+        cells = ((name, cell) for name in target.codes for cell in flow.outputs if name != source)
+        if (
+            dense.all()
+            and target.depth[source] == 1
+            and any(_comes_from_the_cell(flow, output, *each) for each in cells)
+        ):
+            return Edge(source, output, CELL)
+        return Edge(source, output, PRODUCT if used and (squashed.all() or target.depth[source] == 1) else POSSIBLE)
+    return Edge(source, output, POSSIBLE, why="" if codes.any() else _copied(flow, source, output))
+
+
+def _comes_from_the_cell(flow: DataFlow, hidden: str, source: str, cell: str) -> bool:
+    """Return True if output ``hidden`` is a gate times a function of output ``cell``, the next value of ``source``."""
+    outer, inner = (flow.outputs[name].codes.get(source) for name in (hidden, cell))
+    if outer is None or inner is None or outer.shape != inner.shape or not flow.derived(hidden, cell):
+        return False
+    own = positions(outer.ravel()) == np.arange(outer.size)
+    return bool(own.all() and (grades(outer) == EXPOSED).all() and (grades(inner) == RETAINED).all())
+
+
+def _copied(flow: DataFlow, source: str, output: str) -> str:
+    """Return the reason why an output that ignores an input may replace it: it has no other purpose."""
+    target = flow.outputs[output]
+    if not target.deps:
+        return "is a constant: every step replaces it, as a flag that says that the stream has begun"
+    others = [other.ids for name, other in flow.inputs.items() if name != source and other.ids is not None]
+    copied = target.ids is not None and any(bool(np.isin(target.ids, other).all()) for other in others)
+    return "is a copy of another input: every step replaces it, as the last frame" if copied else ""
+
+
+def _moved_on(codes: np.ndarray, target: Flow) -> np.ndarray:
+    """Mark elements of the target that are source elements from a fixed distance away, copied or added to."""
+    place, grade = positions(codes), grades(codes)
+    old = np.flatnonzero(((grade == COPY) | (grade == RETAINED) | (grade == SUMMED)) & (place != np.arange(codes.size)))
+    mask = np.zeros(codes.size, bool)
+    if 0 < old.size < codes.size:
+        shape = target.shape or ()
+        apart = np.subtract(np.unravel_index(place[old], shape), np.unravel_index(old, shape))
+        mask[old] = (apart == apart[:, :1]).all()
+    return mask
+
+
+def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, float, tuple[str, ...]]:
+    """Mark the target as a window of a concatenation of the source and new elements, shifted by some elements.
+
+    Returns a mask over the target's elements, the distance, and the labels of the concatenating nodes.
+    """
+    assert target.ids is not None
+    target_ids = target.ids.ravel()
+    mask, distance, labels = np.zeros(target_ids.size, bool), 0.0, set[str]()
+    # The smallest first: a larger concatenation joins parts of the state.
+    for label, join in sorted(flow.joins, key=lambda each: np.prod(each[1].shape or ())):
+        if source not in join.codes or join.ids is None or join.shape is None:
+            continue
+        codes, ids = join.codes[source].ravel(), join.ids.ravel()
+        copies = np.flatnonzero(grades(codes) == COPY)
+        if copies.size in (0, ids.size):
+            continue
+        old = np.full(target_ids.size, -1)  # the place in the join of the source's element at each position
+        old[positions(codes)[copies]] = copies
+        order = np.argsort(ids, kind="stable")
+        new = order[np.minimum(np.searchsorted(ids[order], target_ids), ids.size - 1)]  # and the target's element
+        linked = (ids[new] == target_ids) & (target_ids > 0) & (old >= 0)
+        if not linked.any():
+            continue
+        apart = np.subtract(np.unravel_index(new[linked], join.shape), np.unravel_index(old[linked], join.shape))
+        step = apart[:, :1]
+        if (apart == step).all() and np.count_nonzero(step) == 1 and (linked & ~mask).any():
+            mask |= linked
+            distance = max(distance, float(np.abs(step).sum()))
+            labels.add(label)
+    return mask, distance, tuple(dict.fromkeys(label for label, _ in flow.joins if label in labels))
+
+
+#: Words that only distinguish an input from an output.
+_SIDES = {"in", "input", "inputs", "out", "output", "outputs", "arg", "args", "onnx", "tensor"}
+#: Words for the time of a value. Such words identify a value only if the name has no other word.
+_WHEN = {
+    *("init", "initial", "old", "past", "prev", "previous", "cur", "current"),
+    *("new", "next", "present", "updated", "update", "final", "last"),
+}
+#: Letters for the same, which may have other meanings.
+_LETTERS = {"i", "t", "o", "n"}
+#: PyTorch's names for final states.
+_FINAL = {"hn": "h", "cn": "c"}
+
+#: Words for values that a step returns and takes back.
+_STATE = set(
+    """
+    h c s hx cx state states hidden cell carry memory mem cache buffer buf ring context ctx attention attn alignment
+    alignments weights cumulative sum counter past prev previous last old
+    """.split()  # noqa: SIM905
+)
+#: Words for data that goes through a model.
+_DATA = set(
+    """
+    x y q k v query key value token tokens ids text label labels mask audio mic mix noisy ref wave waveform signal
+    samples sample frame frames image spec spectrum spectrogram mag magnitude phase feat feats feature features mel
+    """.split()  # noqa: SIM905
+)
+#: Words of names that exporters take from operators.
+_OPERATORS = set(
+    """
+    identity gather add mul concat squeeze transpose slice reshape val getitem tf op layer stack functional model
+    statefulpartitionedcall partitionedcall
+    """.split()  # noqa: SIM905
+)
+
+
+def _parts(name: str) -> list[str]:
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
+    parts: list[str] = [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", spaced)]
+    return [_FINAL.get(part, part) for part in parts]
+
+
+def words(name: str) -> tuple[str, ...]:
+    """Return the words that identify a value: hidden and state of ``hidden_state_out``, state of ``stateN``."""
+    parts = [word for word in _parts(name) if word not in _SIDES]
+    for ignored in (_WHEN | _LETTERS, _WHEN, set()):  # a name may consist of "n" or "last" alone
+        identifying = tuple(word for word in parts if word not in ignored)
+        if not all(word.isdigit() for word in identifying):
+            return identifying
+    return ()
+
+
+def affinity(first: str, second: str) -> int:
+    """Return 2 if two names pair by convention, 1 if they pair except for numbers, else 0.
+
+    Names pair if their words are equal without words for the side or the time of a value: ``h`` and ``h_out``,
+    ``past_key`` and ``present_key``, PyTorch's ``h0`` and ``hn``.
+    """
+    one, other = words(first), words(second)
+    if one and one == other:
+        return 2
+    if one[-1:] == ("0",) and one[:-1] == other and second.endswith("n"):
+        return 2
+    plain = [[word for word in each if not word.isdigit()] for each in (one, other)]
+    return int(bool(plain[0]) and plain[0] == plain[1])
+
+
+def says_data(name: str) -> bool:
+    """Return True if a name has a word for data and no word for state, or only words for inputs and outputs."""
+    return bool(_DATA.intersection(words(name)) or {*_parts(name)} <= _SIDES) and not says_state(name)
+
+
+def says_state(name: str) -> bool:
+    """Return True if a name has a word for state."""
+    return bool(_STATE.intersection(_parts(name)))
+
+
+def says_nothing(name: str) -> bool:
+    """Return True if a name has only numbers, letters without a meaning, and exporters' operator names."""
+    wordy = any(len(word) > 1 and not word.isdigit() and word not in _OPERATORS for word in words(name))
+    return not wordy and not says_data(name)
+
 
 #: Beyond this number of inputs with equal evidence, names alone decide.
 _MAX_ALTERNATIVES = 6
@@ -95,7 +386,7 @@ class Pairing:
         said = [edge for edge in self.edges if edge.affinity == 2 and not edge.unchanged]
         self._check_agreement(said)
         free = self._free(said)
-        doubtful = [edge for edge in free if evidence.says_data(edge.source) and not edge.is_proved]
+        doubtful = [edge for edge in free if says_data(edge.source) and not edge.is_proved]
         certain = [edge for edge in free if edge not in doubtful]
         left = set(self._data()) - {edge.source for edge in certain}
         if doubtful and left - {edge.source for edge in doubtful}:
@@ -134,10 +425,10 @@ class Pairing:
         named = any(edge.affinity == 2 for edge in self.pairs.values())
 
         def may_be(edge: Edge) -> bool:
-            source, output = evidence.says_nothing(edge.source), evidence.says_nothing(edge.output)
-            if evidence.says_state(edge.source) or (evidence.says_state(edge.output) and source) or (source and output):
+            source, output = says_nothing(edge.source), says_nothing(edge.output)
+            if says_state(edge.source) or (says_state(edge.output) and source) or (source and output):
                 return True
-            if evidence.says_data(edge.source) or (named and not edge.counts):
+            if says_data(edge.source) or (named and not edge.counts):
                 return arithmetic and not named and edge.rank >= PRODUCT
             return edge.counts or (arithmetic and (source or output or edge.rank >= PRODUCT))
 
@@ -153,9 +444,7 @@ class Pairing:
             raise self._incomplete(candidates)
 
     def _incomplete(self, candidates: Sequence[Edge]) -> StateError:
-        candidates = sorted(
-            candidates, key=lambda edge: (-edge.rank, -edge.affinity, not evidence.says_state(edge.source))
-        )
+        candidates = sorted(candidates, key=lambda edge: (-edge.rank, -edge.affinity, not says_state(edge.source)))
         pairs = list(self.pairs.values())
         return StateError(
             "the model's state may be incomplete: neither the flow of data nor names tell whether these pairs of an "

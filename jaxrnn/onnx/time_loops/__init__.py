@@ -1,8 +1,8 @@
 """Conversion of a Loop over time to a scan: positions become known, reads become scanned inputs.
 
-Converters write recurrent layers as Loops. `body` sorts the carried values of such a loop, `positions` computes its
-counters in any trip and solves its condition for the number of trips, and `walk` turns reads of frames into scanned
-inputs and runs the scan.
+Converters write recurrent layers as Loops. `body` sorts the carried values of such a loop, computes its counters in
+any trip and solves its condition for the number of trips. `walk` turns reads of frames into scanned inputs and runs the
+scan.
 """
 
 from jaxrnn.onnx.time_loops.body import LoopBody

@@ -17,8 +17,7 @@ from jaxrnn.errors import JaxrnnError, LimitError
 from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
 from jaxrnn.onnx.evaluate import BoundNode, Subgraph
 from jaxrnn.onnx.limits import current
-from jaxrnn.onnx.time_loops.body import FIXED, STEADY, Growth
-from jaxrnn.onnx.time_loops.positions import Condition, Line, Positions, stays_inside
+from jaxrnn.onnx.time_loops.body import FIXED, STEADY, Condition, Growth, Line, Positions, stays_inside
 from jaxrnn.onnx.values import Stacked, Value, all_traced, is_sequence, is_static, traced
 
 

@@ -17,7 +17,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
-from jaxrnn.cells.products import Types
+from jaxrnn.cells.forms import Types
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
 from jaxrnn.jaxprs.equations import CALLS, bind, shape_of, type_of
 from jaxrnn.jaxprs.primitives import choose, computed, platforms_of

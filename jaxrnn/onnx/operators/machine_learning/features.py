@@ -12,8 +12,7 @@ from jax.scipy.special import ndtri
 
 from jaxrnn.onnx.operators.indexing import gather
 from jaxrnn.onnx.registry import Versions, earlier, since
-from jaxrnn.onnx.text import text_array
-from jaxrnn.onnx.values import Value, describe, is_text, static, traced
+from jaxrnn.onnx.values import Value, describe, is_text, static, text_array, traced
 
 
 def as_float(x: Value) -> jax.Array:

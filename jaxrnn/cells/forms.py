@@ -1,21 +1,109 @@
-"""Sequences in parts: chunks that the backward pass recomputes, and blocks that fit the processor's cache.
-
-Source of the chunks: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
-"""
+"""The form of a traced program: operand types of products, forms by platform, plain forms, and sequences in parts."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from jaxrnn._jax import varying
-from jaxrnn.cells.products import by_platform, is_plain
+from jaxrnn._jax.precision import compute_type
+from jaxrnn._jax.varying import platform_dependent
 from jaxrnn.errors import InputError, is_count
+
+#: The operand type of products. Part of the key of every cache of JAX: what was traced for one type serves no other.
+_operand_type = jax.make_user_context(None)
+
+
+@contextlib.contextmanager
+def matrix_products_in(dtype: Any) -> Iterator[None]:
+    """Trace matrix products and convolutions of float32 arrays with operands of ``"bfloat16"`` or ``"float16"``.
+
+    All other work, including accumulation, stays in float32 (mixed precision). Parameters are not changed. None keeps
+    the operands' type.
+    """
+    with _operand_type(compute_type(dtype)):
+        yield
+
+
+def product_type() -> np.dtype | None:
+    """Return the type that `matrix_products_in` sets."""
+    return _operand_type.value
+
+
+@dataclass(frozen=True)
+class Types:
+    """The types and forms that a function is traced in."""
+
+    wide: bool  # whether there are types of 64 bits
+    products: np.dtype | None
+    plain: bool = False  # whether it is traced in plain forms
+
+    @classmethod
+    def here(cls) -> Types:
+        """Return the current types."""
+        return cls(bool(jax.config.read("jax_enable_x64")), product_type(), is_plain())
+
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Trace in these types."""
+        with jax.enable_x64(self.wide), matrix_products_in(self.products), plain_forms(self.plain):
+            yield
+
+
+def product_operands(*operands: jax.Array) -> list[jax.Array]:
+    """Cast the operands of a product to the type that `matrix_products_in` sets; accumulate in float32."""
+    dtype = product_type()
+    if dtype is None or any(operand.dtype != jnp.float32 for operand in operands):
+        return list(operands)
+    return [operand.astype(dtype) for operand in operands]
+
+
+def product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return ``a @ b`` in the type of the operands."""
+    return jnp.matmul(*product_operands(a, b), preferred_element_type=a.dtype)
+
+
+def product_of_rows(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return ``a @ b.T``. The transpose reads b in memory order, which halves the time on a CPU."""
+    dimensions = (((a.ndim - 1,), (1,)), ((), ()))
+    left, right = product_operands(a, b)
+    return lax.dot_general(left, right, dimensions, preferred_element_type=a.dtype)
+
+
+#: Whether functions are traced in plain forms. Part of the key of every cache of JAX.
+_plain = jax.make_user_context(False)
+
+
+@contextlib.contextmanager
+def plain_forms(wanted: bool = True) -> Iterator[None]:
+    """Trace textbook forms, for an ONNX graph, or again the forms that are fast in XLA."""
+    with _plain(wanted):
+        yield
+
+
+def is_plain() -> bool:
+    """Return True if functions are traced in plain forms."""
+    return _plain.value
+
+
+def by_platform(cpu: Callable[..., Any], plain: Callable[..., Any], *operands: Any) -> Any:
+    """Evaluate ``cpu(*operands)`` in programs for CPUs, and ``plain(*operands)`` on other platforms.
+
+    Plain forms always use ``plain``. Outside of transformations, the platform is JAX's default device. Operands are
+    pytrees, and both functions return equal shapes and types.
+    """
+    if is_plain():
+        return plain(*operands)
+    return platform_dependent(*operands, cpu=cpu, default=plain)
+
 
 #: Frames in a chunk, or ``"sqrt"``; None to recompute nothing.
 Remat = int | str | None
@@ -26,7 +114,7 @@ Run = Callable[[Any, Any], tuple[Any, Any]]
 BLOCK = 1 << 21
 
 #: What `recomputing` asks for. Part of the key of every cache of JAX, as the type of products is.
-_chosen = jax.make_user_context(None)
+_remat = jax.make_user_context(None)
 
 
 @contextlib.contextmanager
@@ -39,7 +127,7 @@ def recomputing(remat: Remat) -> Iterator[None]:
     """
     if remat is not None and remat != "sqrt" and not is_count(remat, 1):
         raise InputError(f"remat must be None, 'sqrt' or a number of frames from 1 up, not {remat!r}")
-    with _chosen(remat):
+    with _remat(remat):
         yield
 
 
@@ -107,7 +195,7 @@ def _block_of(length: Any, bytes_a_frame: Any) -> int | None:
 
 def _chunk_of(length: Any) -> int | None:
     """Return the frames in a chunk; None for an uncut sequence. Symbolic lengths are never cut."""
-    remat = _chosen.value
+    remat = _remat.value
     if remat is None or is_plain() or not isinstance(length, int):
         return None
     size = remat if isinstance(remat, int) else math.isqrt(length)
