@@ -44,11 +44,8 @@ def writing_for(reader: Reader) -> Iterator[None]:
 def argument(name: str, value: Any, call: str = "") -> str:
     """Write an argument as the reader of a message does: ``pulse=4``, ``--pulse 4`` or ``pulse: 4``.
 
-    Args:
-        name: The name of the argument in Python.
-        value: The value of the argument. None writes the name alone; a `Placeholder` such as `SIZE` stands for a value
-            that only the reader knows.
-        call: The Python call that takes the argument, such as ``"jaxrnn.load(path)"``.
+    The value None writes the name alone; a `Placeholder` such as `SIZE` stands for a value that only the reader knows.
+    ``call`` is the Python call that takes the argument, such as ``"jaxrnn.load(path)"``.
     """
     reader, option = _READER.get(), OPTIONS.get(name)
     foreign = option is None if reader == "command" else bool(call) and name not in _MODEL_KEYS

@@ -80,14 +80,9 @@ def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray
 def check_header(file: BinaryIO | Any, size: int, label: str) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Read the header of an array, which must not claim more bytes than there are.
 
-    Afterwards, the file is at the first byte of the array. ``size`` is in bytes, header included; ``label`` names the
-    array in messages.
-
-    Returns:
-        The shape, whether the array is in Fortran order, and the element type.
-
-    Raises:
-        ValueError: there is no valid header, or too little data, or the array holds objects.
+    Returns the shape, whether the array is in Fortran order, and the element type. Afterwards, the file is at the first
+    byte of the array. ``size`` is in bytes, header included; ``label`` names the array in messages. Raises ValueError
+    for an invalid header, too little data, or an array of objects.
     """
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:

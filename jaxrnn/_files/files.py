@@ -20,11 +20,7 @@ _KINDS = {
 
 
 def check_regular(path: str | os.PathLike[str]) -> Path:
-    """Check that a path leads to a regular file, possibly by a link.
-
-    Raises:
-        OSError: there is no such file, or it is not a regular file.
-    """
+    """Check that a path leads to a regular file, possibly by a link; otherwise raise OSError."""
     try:
         mode = os.stat(path).st_mode
     except ValueError as error:  # a NUL, or what no file system can spell
@@ -35,11 +31,7 @@ def check_regular(path: str | os.PathLike[str]) -> Path:
 
 
 def check_replaceable(path: Path) -> None:
-    """Check that a file can be written to a path: nothing else than a file is there.
-
-    Raises:
-        InputError: a folder, a FIFO or a device is there.
-    """
+    """Check that a file can be written to a path: raise InputError for a folder, a FIFO or a device."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the name of a file in it")
     if path.exists() and not path.is_file():
@@ -48,11 +40,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Check before any work that a file can be written to a path.
-
-    Raises:
-        InputError: the folder does not exist, or the path is not a regular file.
-    """
+    """Check before any work that a file can be written to a path, in an existing folder; otherwise raise InputError."""
     check_replaceable(path)
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no folder {path.parent}")

@@ -16,20 +16,12 @@ _PAUSE = 0.2
 def progress_bar(
     what: str, total: float, *texts: str, shown: bool | None = None, stays: bool = False, **fields: Any
 ) -> Iterator[Callable[..., None]]:
-    """Show a progress bar on standard error while the context lasts.
+    """Show a progress bar on standard error while the context lasts; yield a function of the progress and of fields.
 
-    The bar is redrawn only when progress is reported, without a thread.
-
-    Args:
-        what: the name of the task.
-        total: the end value of progress.
-        texts: texts beside the bar, with ``{task.completed}``, ``{task.total}`` and ``{task.fields[NAME]}`` filled in.
-        shown: whether to show the bar; None for only in a terminal.
-        stays: whether the bar stays on the screen. Without a terminal, only the last state is written.
-        fields: initial values by name; ``completed`` is the initial progress.
-
-    Yields:
-        A function of the progress and new values of fields.
+    The bar is redrawn only when progress is reported, without a thread. Texts beside the bar have ``{task.completed}``,
+    ``{task.total}`` and ``{task.fields[NAME]}`` filled in; ``completed`` among the fields is the initial progress. By
+    default, the bar is shown only in a terminal. With ``stays``, it stays on the screen; without a terminal, only the
+    last state is written.
     """
     if not (sys.stderr.isatty() if shown is None else shown):
         yield lambda completed, **fields: None

@@ -159,10 +159,9 @@ class Url:
             fs.put_file(os.fspath(file), path)
 
     def create(self, data: bytes) -> None:
-        """Write a new object. If several processes try at once, one succeeds, provided that the store can tell.
+        """Write a new object; raise FileExistsError if the object exists.
 
-        Raises:
-            FileExistsError: the object exists.
+        If several processes try at once, one succeeds, provided that the store can tell.
         """
         with self._reached("written") as (fs, path):
             try:
@@ -219,11 +218,7 @@ Location = Path | Url
 
 
 def location(text: str | os.PathLike[str] | Location) -> Location:
-    """Return the URL or the path that a text names.
-
-    Raises:
-        InputError: the URL holds a password, or names no bucket.
-    """
+    """Return the URL or the path that a text names; raise InputError for a URL with a password, or without a bucket."""
     if isinstance(text, Url | Path):
         return text
     text = os.fspath(text)
@@ -291,12 +286,8 @@ def _relative(folder: Location, file: Url) -> str:
 def in_place_of(path: Location) -> Iterator[Path]:
     """Write a file whole or not at all: yield a temporary path that replaces the file if no error is raised.
 
-    The temporary path is in a folder of its own beside the file, and so gets the usual permissions. For an object it
-    is in the folder for temporary files.
-
-    Raises:
-        InputError: the path is not a regular file.
-        StoreError: a store cannot be reached or refuses.
+    The temporary path is in a folder of its own beside the file, and so gets the usual permissions. For an object it is
+    in the folder for temporary files.
     """
     if isinstance(path, Path):
         check_replaceable(path)
@@ -350,12 +341,7 @@ def _threads() -> ThreadPoolExecutor:
 class Ranges:
     """The bytes of an object, read in blocks by any number of threads; each block is fetched once while it is kept.
 
-    Args:
-        url: the object.
-        whole: whether to fetch the whole object at the first read, for formats without random access.
-
-    Raises:
-        FileNotFoundError: there is no such object.
+    With ``whole``, the first read fetches the whole object, for formats without random access.
     """
 
     def __init__(self, url: Url, *, whole: bool = False):
@@ -385,10 +371,8 @@ class Ranges:
 class RangeFile(io.RawIOBase):
     """The bytes of an object as a readable file.
 
-    Args:
-        ranges: the bytes.
-        quiet: whether a failed read looks like the end of the file, for readers in C, which pass no exceptions on. The
-            end of the context raises the exception.
+    With ``quiet``, a failed read looks like the end of the file, for readers in C, which pass no exceptions on. The end
+    of the context raises the exception.
     """
 
     def __init__(self, ranges: Ranges, *, quiet: bool = False):
@@ -433,14 +417,9 @@ class RangeFile(io.RawIOBase):
 
 
 class RangeArray:
-    """An array ``[time, ...]`` in an object; slices of frames are read on demand.
+    """An array ``[time, ...]`` in an object, from a byte offset on; slices of frames are read on demand.
 
-    Args:
-        ranges: the bytes of the object.
-        offset: the byte offset of the array.
-        shape: the shape.
-        dtype: the element type.
-        in_columns: whether the array is in Fortran order, in which case every read fetches the whole array.
+    With ``in_columns``, the array is in Fortran order, and every read fetches the whole array.
     """
 
     def __init__(self, ranges: Ranges, offset: int, shape: tuple[int, ...], dtype: np.dtype, in_columns: bool):

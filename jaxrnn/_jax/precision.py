@@ -22,11 +22,7 @@ COMPUTE_TYPES = ("bfloat16", "float16")
 
 
 def compute_type(dtype: Any) -> np.dtype | None:
-    """Return the dtype of an argument ``dtype``; None stands for the types of the file.
-
-    Raises:
-        InputError: the dtype is not a compute dtype.
-    """
+    """Return the dtype of an argument ``dtype``, None for the types of the file; raise InputError for other types."""
     if dtype is None:
         return None
     try:
@@ -40,22 +36,14 @@ def compute_type(dtype: Any) -> np.dtype | None:
 
 
 def check_params(params: Any, expected: Mapping[str, Any], dtype: np.dtype | None = None) -> None:
-    """Check parameters by name, each as in `check_param`.
-
-    Raises:
-        InputError: a name is missing or unknown, or an array does not fit.
-    """
+    """Check parameters by name, each as in `check_param`."""
     check_names(params, expected)
     for name, array in expected.items():
         check_param(f"params[{name!r}]", params[name], array, dtype)
 
 
 def check_names(params: Any, expected: Mapping[str, Any], *, some: bool = False) -> None:
-    """Check the names of parameters; with ``some``, names can be missing.
-
-    Raises:
-        InputError: a name is missing or unknown; the message suggests the nearest name.
-    """
+    """Check the names of parameters; with ``some``, names can be missing. An InputError suggests the nearest name."""
     if not isinstance(params, Mapping):
         raise InputError(f"params must be a dict of arrays by name, like model.params, not {type(params).__name__}")
     for name in params:
@@ -68,20 +56,11 @@ def check_names(params: Any, expected: Mapping[str, Any], *, some: bool = False)
 
 
 def check_param(where: str, value: Any, expected: Any, dtype: np.dtype | None = None) -> None:
-    """Check the shape and dtype of one parameter.
+    """Check the shape and dtype of one parameter, called ``where`` in messages; otherwise raise InputError.
 
     With a compute dtype, a parameter in this dtype is accepted in place of float32: the parameter takes half the
     memory, products use the elements without rounding, and the gradient has the same dtype. Python numbers are
-    converted.
-
-    Args:
-        where: the name in messages.
-        value: the parameter.
-        expected: an array or a struct with the expected shape and dtype.
-        dtype: the compute dtype.
-
-    Raises:
-        InputError: the parameter has another shape or dtype.
+    converted. ``expected`` is an array or a struct.
     """
     have, want, is_lowered = getattr(value, "dtype", None), expected.dtype, expected.dtype == np.float32
     if isinstance(value, (int, float)) and expected.shape == () and jnp.issubdtype(want, jnp.floating):

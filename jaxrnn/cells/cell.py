@@ -88,30 +88,6 @@ def clip_input(x: jax.Array, limit: float | None) -> jax.Array:
     return x if limit is None else jnp.clip(x, -limit, limit)
 
 
-def _affine(x, alpha, beta):
-    return alpha * x + beta
-
-
-def _leaky_relu(x, alpha):
-    return jnp.where(x >= 0, x, alpha * x)
-
-
-def _thresholded_relu(x, alpha):
-    return jnp.where(x >= alpha, x, jnp.zeros((), x.dtype))
-
-
-def _scaled_tanh(x, alpha, beta):
-    return alpha * jnp.tanh(beta * x)
-
-
-def _hard_sigmoid(x, alpha, beta):
-    return jnp.clip(alpha * x + beta, 0, 1)
-
-
-def _elu(x, alpha):
-    return jnp.where(x >= 0, x, alpha * jnp.expm1(jnp.minimum(x, 0)))
-
-
 #: Each function by ONNX's name, and the defaults of the coefficients that it takes (alpha, then beta).
 _FUNCTIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
     "Relu": (jax.nn.relu, ()),
@@ -119,12 +95,12 @@ _FUNCTIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
     "Sigmoid": (jax.nn.sigmoid, ()),
     "Softsign": (jax.nn.soft_sign, ()),
     "Softplus": (jax.nn.softplus, ()),
-    "Affine": (_affine, (1.0, 0.0)),
-    "LeakyRelu": (_leaky_relu, (0.01,)),
-    "ThresholdedRelu": (_thresholded_relu, (1.0,)),
-    "ScaledTanh": (_scaled_tanh, (1.0, 1.0)),
-    "HardSigmoid": (_hard_sigmoid, (0.2, 0.5)),
-    "Elu": (_elu, (1.0,)),
+    "Affine": (lambda x, alpha, beta: alpha * x + beta, (1.0, 0.0)),
+    "LeakyRelu": (lambda x, alpha: jnp.where(x >= 0, x, alpha * x), (0.01,)),
+    "ThresholdedRelu": (lambda x, alpha: jnp.where(x >= alpha, x, jnp.zeros((), x.dtype)), (1.0,)),
+    "ScaledTanh": (lambda x, alpha, beta: alpha * jnp.tanh(beta * x), (1.0, 1.0)),
+    "HardSigmoid": (lambda x, alpha, beta: jnp.clip(alpha * x + beta, 0, 1), (0.2, 0.5)),
+    "Elu": (lambda x, alpha: jnp.where(x >= 0, x, alpha * jnp.expm1(jnp.minimum(x, 0))), (1.0,)),
 }
 
 
@@ -208,8 +184,13 @@ class LSTM(Cell):
         """Compute all four gates from their inputs, without peepholes."""
         gates = clip_input(gates, self.clip)
         if self.activations[:2] == (SIGMOID, TANH):
-            return by_platform(_sigmoid_gates_by_one_tanh, _sigmoid_gates, gates)
-        return _each_gate(gates, *self.activations[:2])
+            return by_platform(_sigmoid_gates_by_one_tanh, self._each_gate, gates)
+        return self._each_gate(gates)
+
+    def _each_gate(self, gates: jax.Array) -> jax.Array:
+        """Apply the activations of i, o and f, and of the cell input."""
+        cut = gates.shape[-1] // 4 * 3
+        return jnp.concatenate([self.activations[0](gates[..., :cut]), self.activations[1](gates[..., cut:])], -1)
 
     def _sigmoid(self, gate: jax.Array) -> jax.Array:
         return self.activations[0](clip_input(gate, self.clip))
@@ -279,16 +260,6 @@ class LSTM(Cell):
         _, before, after = residuals
         d_i, d_o, d_f = peephole
         return total + jnp.concatenate([d_i * before, d_o * after, d_f * before, jnp.zeros_like(before)], -1)
-
-
-def _each_gate(gates: jax.Array, sigmoid: Activation, cell_input: Activation) -> jax.Array:
-    """Apply the activations of i, o and f, and of the cell input."""
-    cut = gates.shape[-1] // 4 * 3
-    return jnp.concatenate([sigmoid(gates[..., :cut]), cell_input(gates[..., cut:])], -1)
-
-
-def _sigmoid_gates(gates: jax.Array) -> jax.Array:
-    return _each_gate(gates, SIGMOID, TANH)
 
 
 def _sigmoid_gates_by_one_tanh(gates: jax.Array) -> jax.Array:

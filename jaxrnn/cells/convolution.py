@@ -145,7 +145,23 @@ def depthwise(
         return jnp.zeros(out, x.dtype)
 
     def products(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        return _shifted_products(x, kernel, windows)
+        dilated = [axis for axis, each in enumerate(windows) if each.spacing > 1]
+        # 16-bit products are summed in 32 bits, as in XLA's own convolution.
+        dtype = x.dtype
+        wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4 else x.dtype
+        x, kernel = x.astype(wide), kernel.astype(wide).reshape(x.shape[1], -1, *kernel.shape[2:])
+        terms = []
+        for tap in itertools.product(*([slice(None)] if each.spacing > 1 else range(each.taps) for each in windows)):
+            met, weights = x, kernel[(slice(None), slice(None), *tap)]
+            for axis, index in enumerate(tap):
+                if isinstance(index, int):
+                    met = windows[axis].under_tap(met, index, 2 + axis)
+            met = jnp.expand_dims(met, range(2, 3 + len(dilated)))
+            terms.append(met * jnp.expand_dims(weights, range(weights.ndim, weights.ndim + len(windows))))
+        y = functools.reduce(jnp.add, terms)  # [batch, channels, multiplier, dilated taps, places]
+        for index, axis in enumerate(dilated):
+            y = overlap_add(y, windows[axis], 3, 3 + len(dilated) - index + axis)
+        return y.reshape(x.shape[0], -1, *y.shape[3:]).astype(dtype)
 
     def convolution(x: jax.Array, kernel: jax.Array) -> jax.Array:
         return lax.conv_general_dilated(x, kernel, *distances, feature_group_count=x.shape[1])
@@ -153,27 +169,6 @@ def depthwise(
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return products(x, kernel)  # exact, and not every platform convolves integers
     return by_platform(products, convolution, x, kernel)
-
-
-def _shifted_products(x: jax.Array, kernel: jax.Array, windows: Sequence[Windows]) -> jax.Array:
-    """Return a sum with a term for each tap. Along dilated axes, every element is multiplied by every tap."""
-    dilated = [axis for axis, each in enumerate(windows) if each.spacing > 1]
-    # 16-bit products are summed in 32 bits, as in XLA's own convolution.
-    dtype = x.dtype
-    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4 else x.dtype
-    x, kernel = x.astype(wide), kernel.astype(wide).reshape(x.shape[1], -1, *kernel.shape[2:])
-    terms = []
-    for tap in itertools.product(*([slice(None)] if each.spacing > 1 else range(each.taps) for each in windows)):
-        met, weights = x, kernel[(slice(None), slice(None), *tap)]
-        for axis, index in enumerate(tap):
-            if isinstance(index, int):
-                met = windows[axis].under_tap(met, index, 2 + axis)
-        met = jnp.expand_dims(met, range(2, 3 + len(dilated)))
-        terms.append(met * jnp.expand_dims(weights, range(weights.ndim, weights.ndim + len(windows))))
-    y = functools.reduce(jnp.add, terms)  # [batch, channels, multiplier, dilated taps, places]
-    for index, axis in enumerate(dilated):
-        y = overlap_add(y, windows[axis], 3, 3 + len(dilated) - index + axis)
-    return y.reshape(x.shape[0], -1, *y.shape[3:]).astype(dtype)
 
 
 #: A product multiplies so often while an element is moved.

@@ -1,21 +1,31 @@
-"""Facts about the graph of a file: nodes, values, inner graphs, and the places of the state."""
+"""Facts about the graph of a file: nodes, values, inner graphs, the places of the state, and values in pulses."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
 from jaxrnn._files.messages import short_repr
+from jaxrnn.errors import JaxrnnError
 from jaxrnn.onnx.graph import node_label, normal_domain, subgraphs_of
+from jaxrnn.onnx.operators import operator_table
 from jaxrnn.onnx.program import read_constant
 from jaxrnn.onnx.recurrences import copied_from, loop_slots
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.state import StateVar
+from jaxrnn.streaming.dimensions import SYMBOL
+from jaxrnn.streaming.interpreter import Observed, StreamedValue, observe
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
 
 
 @dataclass(frozen=True)
@@ -161,7 +171,10 @@ class _Reading:
             graph=graph,
             scope=_scope(node),
             inputs=tuple(
-                (_slot(operator, place), None if value is None else self.number(value))
+                (
+                    slot.name if operator and (slot := operator.slot(place)) else "",
+                    None if value is None else self.number(value),
+                )
                 for place, value in enumerate(node.inputs)
             ),
             outputs=tuple(map(self.number, node.outputs)),
@@ -206,7 +219,8 @@ def _value(value: ir.Value, parameter: str | None) -> ValueInfo:
     array = read_constant(value)
     if array is not None:
         kind = "constant" if parameter is None else "parameter"
-        return ValueInfo(str(value.name), array.dtype.name, array.shape, kind, parameter, _content(array))
+        content = None if array.size > _ELEMENTS else _short(str(array.tolist()))
+        return ValueInfo(str(value.name), array.dtype.name, array.shape, kind, parameter, content)
     shape = None
     if value.shape is not None:
         shape = tuple(size if isinstance(size, int) else size.value or "?" for size in value.shape)
@@ -215,15 +229,6 @@ def _value(value: ir.Value, parameter: str | None) -> ValueInfo:
     else:
         dtype = None if value.dtype in (None, ir.DataType.UNDEFINED) else value.dtype.numpy().name
     return ValueInfo(str(value.name), dtype, shape)
-
-
-def _content(array: np.ndarray) -> str | None:
-    return None if array.size > _ELEMENTS else _short(str(array.tolist()))
-
-
-def _slot(operator: Operator | None, place: int) -> str:
-    slot = None if operator is None else operator.slot(place)
-    return "" if slot is None else slot.name
 
 
 def _scope(node: ir.Node) -> tuple[str, ...]:
@@ -285,3 +290,133 @@ def _places(reading: _Reading, state: Sequence[StateVar]) -> Iterator[StatePlace
     for variable in state:
         nodes = labels.get(variable.node) or [n for label in variable.node.split(", ") for n in labels.get(label, ())]
         yield StatePlace(ends[0].get(variable.input or ""), ends[1].get(variable.output or ""), tuple(nodes))
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    """The facts about a model that is streamed with an open dimension as time."""
+
+    symbol: str
+    smallest_pulse: int | None = None  # in input frames; multiples fit too. None if the model cannot be streamed.
+    #: by output, the frames before its frame 0; None for an output known only at the end
+    delay: dict[str, int | None] | None = None
+    look_ahead: int | None = None  # later input frames that an output frame depends on
+    receptive_field: int | None = None  # input frames that an output frame depends on; None for the whole past
+    state_bytes: int | None = None  # size of the state of one stream
+    past: int | None = None  # the most earlier frames of an attention without a bound, where that changes the model
+    problem: str | None = None  # the reason why the model cannot be streamed, and a remedy, or None
+
+
+@dataclass(frozen=True)
+class KeptState:
+    """An entry of the state of a stream: name, kind, shape and bytes."""
+
+    name: str
+    kind: str
+    shape: tuple[int | str, ...]
+    nbytes: int
+
+
+@short_repr
+@dataclass(frozen=True)
+class GraphStream:
+    """A graph in pulses."""
+
+    symbol: str  # the dimension that is time
+    values: dict[int, StreamedValue]  # the facts about values, by their numbers in the graph
+    kept: dict[int, list[KeptState]]  # the state of nodes, by their numbers
+    #: the number of the node that cannot be streamed; None if all nodes can, or for other reasons
+    refused: int | None = None
+
+
+def stream_facts(
+    model: Model, symbol: str, past: int | None, graph: GraphInfo | None
+) -> tuple[StreamInfo, GraphStream | None]:
+    """Return the facts about streaming over a dimension, and about values of the graph up to the first refused node."""
+    state: list[KeptState] = []
+    with contextlib.nullcontext({}) if graph is None else observe() as values:
+        try:
+            streamed = model.stream(symbol, past=past)
+            state = [KeptState(each.name, each.kind, tuple(each.shape or ()), each.nbytes) for each in streamed.state]
+            info = StreamInfo(
+                symbol,
+                streamed.smallest_pulse,
+                {info.name: streamed.delay[info.name] for info in model.outputs},
+                streamed.look_ahead,
+                streamed.receptive_field,
+                sum(entry.nbytes for entry in streamed.state),
+                streamed.past,
+            )
+        except JaxrnnError as error:
+            info = StreamInfo(symbol, problem=str(error).removeprefix(f"{model.label}: "))
+        except Exception as error:  # a file is to be looked at whatever its operators do under a symbolic length
+            info = StreamInfo(symbol, problem=f"{type(error).__name__}: {error}")
+    if graph is None:
+        return info, None
+    paths = paths_of(graph)
+    named = (_node_at(scope, paths) for scope in re.findall(r"node '([^']*)'", info.problem or ""))
+    refused = next((node for node in named if node is not None), None)
+    known = dict(_values(graph, paths, values, symbol))
+    for node in graph.nodes if info.problem is None else ():
+        # A node that passes its input on unchanged, such as an Identity, leaves no equation in the trace.
+        taken = [known[value] for _, value in node.inputs[:1] if value in known]
+        operator = operator_table().get((node.domain, node.operator))
+        is_of_shape = operator is not None and operator.traits.of_shape
+        if taken and not is_of_shape and not any(output in known for output in node.outputs):
+            known |= {output: taken[0] for output in node.outputs[:1] if _may_be(taken[0], graph.values[output])}
+    for output in () if refused is None else graph.nodes[refused].outputs:
+        known.pop(output, None)
+    kept: dict[int, list[KeptState]] = {}
+    for entry in state:
+        node = _node_at(entry.name.rpartition(".")[0], paths)
+        node = _node_at(entry.name, paths) if node is None else node
+        if node is not None:
+            kept.setdefault(node, []).append(entry)
+    return info, GraphStream(symbol, known, kept, refused)
+
+
+def _node_at(scope: str, paths: Mapping[str, int]) -> int | None:
+    """Return the innermost node of a scope."""
+    while scope and scope not in paths:
+        scope = scope.rpartition("/")[0]
+    return paths.get(scope)
+
+
+def _values(
+    graph: GraphInfo, paths: Mapping[str, int], found: Observed, symbol: str
+) -> Iterator[tuple[int, StreamedValue]]:
+    """Yield the facts about outputs of nodes: of each, the last value with its shape that the node computed."""
+    opened = {size for value in graph.graphs[0].inputs for size in graph.values[value].shape or ()}
+    by_node: dict[int, list[StreamedValue]] = {}
+    for scope, values in found.items():
+        node = _node_at(scope, paths)
+        if node is not None:
+            by_node.setdefault(node, []).extend(values)
+    for number, values in by_node.items():
+        # The file has another name for the length.
+        shapes = (
+            [
+                size if isinstance(size, int) else re.sub(rf"\b{SYMBOL}\b", lambda _: symbol, size)
+                for size in value.shape
+            ]
+            for value in values
+        )
+        named = [dataclasses.replace(value, shape=tuple(shape)) for value, shape in zip(values, shapes, strict=True)]
+        outputs = [output for output in graph.nodes[number].outputs if graph.values[output].name]
+        for output in outputs:
+            declared = graph.values[output]
+            fitting = [value for value in named if _may_be(value, declared)]
+            if fitting and declared.shape is not None:
+                # A batch is one stream while it is traced, and has its name all the same.
+                pairs = zip(declared.shape, fitting[-1].shape, strict=True)
+                shape = tuple(name if name in opened and isinstance(size, int) else size for name, size in pairs)
+                yield output, dataclasses.replace(fitting[-1], shape=shape)
+            elif len(outputs) == 1:
+                yield output, named[-1]
+
+
+def _may_be(value: StreamedValue, declared: ValueInfo) -> bool:
+    if declared.shape is None or len(declared.shape) != len(value.shape):
+        return False
+    pairs = zip(declared.shape, value.shape, strict=True)
+    return all(not isinstance(a, int) or not isinstance(b, int) or a == b for a, b in pairs)

@@ -15,9 +15,9 @@ from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError, LimitError, StateError, UnsupportedError
 from jaxrnn.model import Model
-from jaxrnn.model.graph_facts import GraphInfo, graph_facts
+from jaxrnn.model.graph_facts import GraphInfo, GraphStream, StreamInfo, graph_facts, stream_facts
 from jaxrnn.model.loading import model_of, read_model
-from jaxrnn.model.streaming import GraphStream, StreamInfo, check_symbol, graph_stream, stream_facts
+from jaxrnn.model.streaming import check_symbol
 from jaxrnn.onnx.graph import node_label, normal_domain
 from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.interface import is_batch_name, spec_of
@@ -25,7 +25,7 @@ from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, operator_of, own_operators
 from jaxrnn.onnx.parameters import name_parameters
 from jaxrnn.onnx.program import read_constant
-from jaxrnn.onnx.reading import Source, SourceFile, label_of, labelled
+from jaxrnn.onnx.reading import Source, label_of, labelled
 from jaxrnn.onnx.recurrences import RecurrentInfo, recurrent_nodes, walk
 from jaxrnn.onnx.registry import InputSlot, Operator
 from jaxrnn.onnx.state import StateVar
@@ -158,12 +158,36 @@ def inspect_model(
     label, own = label_of(source), own_operators(operators)
     with labelled(label), exact_types():
         file, made = read_model(source, limits)
-        supported, unsupported = _operators_of(made.graph, own)
-        options = {"dims": dims, "max_trip_count": None, "limits": limits, "operators": own}
-        model, problem = _model(file, made, label, options, static=static, state=state)
-        found_state, state_problem = _state(model)
+        supported: dict[ir.Node, Operator] = {}
+        unsupported: dict[ir.Node, UnsupportedNode] = {}
+        for where, node in walk(made.graph):
+            try:
+                supported[node] = operator_of(node, own)
+            except UnsupportedError as error:
+                domain = normal_domain(node.domain)
+                entry = UnsupportedNode(node_label(node), node.op_type, domain, node.version, where, str(error))
+                unsupported[node] = entry
+        model, found_state, problem, state_problem = None, (), None, None
+        try:
+            options = {"dims": dims, "max_trip_count": None, "limits": limits, "operators": own}
+            model = model_of(file, made, label, options, static=static, state=state)
+        except InputError:
+            raise
+        except JaxrnnError as error:
+            problem = str(error)
+        try:
+            found_state = () if model is None else model.state
+        except (StateError, LimitError) as error:
+            state_problem = str(error)
         initialized = set(made.graph.initializers.values())
-        names = _names(made.graph, supported)
+        # An unsupported operator is assumed to take any inputs.
+        anything = InputSlot("input", static=False, foldable=False, required=False)
+
+        def operator(node: ir.Node) -> Operator:
+            unknown = Operator(node.op_type, node.domain, 0, operator_of, (), anything, {}, False, False)
+            return supported.get(node, unknown)
+
+        names = name_parameters(made.graph, operator, functools.cache(read_constant))
         recurrent = recurrent_nodes(made, own)
         found = None
         if graph:
@@ -200,50 +224,6 @@ def inspect_model(
         )
 
 
-def _operators_of(graph: ir.Graph, own: OwnOperators) -> tuple[dict[ir.Node, Operator], dict[ir.Node, UnsupportedNode]]:
-    """Return the operators of supported nodes, and the unsupported nodes."""
-    supported, unsupported = {}, {}
-    for where, node in walk(graph):
-        try:
-            supported[node] = operator_of(node, own)
-        except UnsupportedError as error:
-            domain = normal_domain(node.domain)
-            entry = UnsupportedNode(node_label(node), node.op_type, domain, node.version, where, str(error))
-            unsupported[node] = entry
-    return supported, unsupported
-
-
-def _model(
-    file: SourceFile, graph: ir.Model, label: str, options: Any, **given: Any
-) -> tuple[Model | None, str | None]:
-    """Return the model, or the reason why it cannot be loaded."""
-    try:
-        return model_of(file, graph, label, options, **given), None
-    except InputError:
-        raise
-    except JaxrnnError as error:
-        return None, str(error)
-
-
-def _state(model: Model | None) -> tuple[tuple[StateVar, ...], str | None]:
-    """Return the state, or the reason why it is unknown."""
-    try:
-        return (() if model is None else model.state), None
-    except (StateError, LimitError) as error:
-        return (), str(error)
-
-
-def _names(graph: ir.Graph, supported: Mapping[ir.Node, Operator]) -> dict[ir.Value, str]:
-    """Return the names of the parameters; an unsupported operator is assumed to take any inputs."""
-    anything = InputSlot("input", static=False, foldable=False, required=False)
-
-    def operator(node: ir.Node) -> Operator:
-        unknown = Operator(node.op_type, node.domain, 0, operator_of, (), anything, {}, False, False)
-        return supported.get(node, unknown)
-
-    return name_parameters(graph, operator, functools.cache(read_constant))
-
-
 def _parameters(names: Mapping[ir.Value, str]) -> Iterator[ParameterInfo]:
     for name, value in {name: value for value, name in names.items()}.items():
         array = read_constant(value)
@@ -270,9 +250,7 @@ def _streams(
         symbols = (streams,)
     else:
         symbols = () if {variable.kind for variable in model.state} == {"external"} else time_symbols(model)
-    if graph is None:
-        return tuple(stream_facts(model, symbol, past) for symbol in symbols), None
-    tried = [graph_stream(model, symbol, past, graph) for symbol in symbols]
+    tried = [stream_facts(model, symbol, past, graph) for symbol in symbols]
     able = [found for info, found in tried if info.problem is None]
     return tuple(info for info, _ in tried), next(iter([*able, *(found for _, found in tried)]), None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import pickle
@@ -114,7 +115,14 @@ def model_of(
 ) -> Model:
     """Return the model of a file and its graph; ``options`` are the other arguments of `load`."""
     name_dimensions(graph.graph, options.get("dims") or {})
-    initial = _take_initial_values(graph.graph, state or {})
+    initial: dict[str, np.ndarray] = {}
+    # State inputs with a value in the file become inputs without a value.
+    for value in graph.graph.inputs:
+        name, initializers = str(value.name), graph.graph.initializers
+        if name in (state or {}) and name in initializers and value.const_value is not None:
+            initial[name] = np.array(value.const_value.numpy())
+            del initializers[name]
+            value.const_value = None
     facts = read_facts(file.proto, graph.graph)
     if facts is not None:
         carried = facts.first_inputs.keys() if state is None else state
@@ -126,18 +134,6 @@ def model_of(
     model = Model(file, program, static=static or {}, state=state, label=label, initial=initial, step_file=facts)
     model._load_options |= options
     return model
-
-
-def _take_initial_values(graph: ir.Graph, state: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Turn state inputs with a value in the file into inputs without one, and return the values by name."""
-    initial = {}
-    for value in graph.inputs:
-        name = str(value.name)
-        if name in state and name in graph.initializers and value.const_value is not None:
-            initial[name] = np.array(value.const_value.numpy())
-            del graph.initializers[name]
-            value.const_value = None
-    return initial
 
 
 def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
@@ -163,8 +159,16 @@ def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
         raise _refused(model, f"its external data cannot be read: {error}") from error
     except (ValueError, MemoryError) as error:
         raise _refused(model, f"it is too large for one file: {error}") from error
-    if outside and not _is_same_model(model, data, arguments):
-        raise _refused(model, "its external data has changed since the model was loaded")
+    if outside:
+        changed = True
+        with contextlib.suppress(JaxrnnError):
+            again = reloaded(data, arguments, model.label)
+            arrays, others = model.program.parameters, again.program.parameters
+            changed = model.fingerprint != again.fingerprint or any(
+                array.tobytes() != others[name].tobytes() for name, array in arrays.items()
+            )
+        if changed:
+            raise _refused(model, "its external data has changed since the model was loaded")
     return data, arguments, model.label
 
 
@@ -173,17 +177,6 @@ def reloaded(data: bytes, arguments: Mapping[str, Any], label: str) -> Model:
     model = load(data, **arguments)
     model.label = label
     return model
-
-
-def _is_same_model(model: Model, data: bytes, arguments: Mapping[str, Any]) -> bool:
-    try:
-        again = reloaded(data, arguments, model.label)
-    except JaxrnnError:
-        return False
-    arrays, others = model.program.parameters, again.program.parameters
-    return model.fingerprint == again.fingerprint and all(
-        array.tobytes() == others[name].tobytes() for name, array in arrays.items()
-    )
 
 
 def _refused(model: Model, reason: str) -> ModelError:
@@ -212,14 +205,20 @@ def write_graph(model: Model, params: Mapping[str, Any], path: str | os.PathLike
         UnsupportedError: the argument is not a model, or a tensor cannot be found in the file.
         ModelError: the file of external data is missing, or became too short.
     """
-    _check_model(model)
+    if not isinstance(model, Model):
+        if hasattr(model, "step"):
+            raise UnsupportedError(
+                f"a {type(model).__name__} cannot be written as the graph of a file with new parameters. Pass the "
+                "model that it was made of"
+            )
+        raise InputError(f"expected a model from jaxrnn.load, not {type(model).__name__}")
     path = Path(path)
     check_writable(path)
     with labelled(model.label):
         arrays = stored_params(model, params)
-        changed = frozenset(
-            name for name, array in arrays.items() if not _has_same_bits(array, model.program.parameters[name])
-        )
+        # By bits: -0 differs from 0, and NaNs may differ.
+        stored = model.program.parameters
+        changed = frozenset(name for name, array in arrays.items() if array.tobytes() != stored[name].tobytes())
         origins = {name: origin for name, origin in model.program.origins.items() if origin is not None}
         for name in sorted(changed - origins.keys()):
             raise UnsupportedError(
@@ -262,19 +261,3 @@ def _refuse(name: str, given: np.ndarray, wrong: np.ndarray, reason: str) -> Non
         index = tuple(map(int, np.argwhere(wrong)[0]))
         count = f", and {int(wrong.sum()) - 1:,} more" if wrong.sum() > 1 else ""
         raise InputError(f"params[{name!r}]{list(index)} = {given[index]} {reason}{count}; nothing was written")
-
-
-def _has_same_bits(array: np.ndarray, old: np.ndarray) -> bool:
-    """Return True if all bits are equal: -0 differs from 0, and NaNs may differ."""
-    return array.tobytes() == old.tobytes()
-
-
-def _check_model(model: Any) -> None:
-    if isinstance(model, Model):
-        return
-    if hasattr(model, "step"):
-        raise UnsupportedError(
-            f"a {type(model).__name__} cannot be written as the graph of a file with new parameters. Pass the model "
-            "that it was made of"
-        )
-    raise InputError(f"expected a model from jaxrnn.load, not {type(model).__name__}")

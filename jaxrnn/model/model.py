@@ -216,7 +216,9 @@ class Model:
                 raise InputError(f"{info.as_input} has no declared rank or holds strings, so it has no symbolic shape")
             spelled = ", ".join((dims or {}).get(str(size), str(size)) for size in info.shape)
             shape = jax.export.symbolic_shape(spelled, scope=scope) if info.shape else ()
-            result[info.name] = jax.ShapeDtypeStruct(shape, _traceable(info.dtype))
+            # Without ``jax_enable_x64``, the integers of JAX's arguments have 32 bits.
+            dtype = np.dtype(jax.dtypes.canonicalize_dtype(info.dtype)) if info.dtype.kind in "iu" else info.dtype
+            result[info.name] = jax.ShapeDtypeStruct(shape, dtype)
         return result
 
     def init(
@@ -436,7 +438,21 @@ class Model:
         return reloaded, contents_of(self)
 
     def __repr__(self) -> str:
-        return _shown(self)
+        parameters = self.program.parameters
+        count = sum(array.size for array in parameters.values())
+        opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items())
+        size = f"{count:,} parameters in {len(parameters)} arrays"
+        lines = [f"Model {shortened(without_folders(self.label))} ({opsets}; {size})"]
+        lines += [f"  input   {info}" for info in self.inputs]
+        lines += [
+            f"  static  {name} = {value.tolist() if value.size <= 8 else part_of(value)}"
+            for name, value in self.static.items()
+        ]
+        lines += [f"  output  {info}" for info in self.outputs]
+        lines += [f"  state   {source} <- {updated}" for source, updated in (self.declared_state or {}).items()]
+        if len(lines) > LINES:
+            lines[LINES:] = [f"  ... and {len(lines) - LINES} more of inputs, outputs and state"]
+        return "\n".join(shortened(line, COLUMNS) for line in lines)
 
     @contextlib.contextmanager
     def _computing(self, params: Any, dtype: Any) -> Iterator[None]:
@@ -486,18 +502,15 @@ class Model:
         bound = {**self.static, **arguments}
         values = [bound[str(key.name)] for key in self.program.block.inputs]
         outputs = evaluate(self.program.block, values, Scope(params, watch=watch))
-        self._check_strings(outputs, (params, values))
-        named = zip((info.name for info in self.outputs), outputs, strict=True)
-        return {name: jax.tree.map(_as_array, unstacked(value)) for name, value in named}
-
-    def _check_strings(self, outputs: Sequence[Any], arguments: Any) -> None:
-        """Refuse strings as outputs of transformed functions."""
+        # JAX has no strings, so transformed functions cannot return strings.
         with_text = [info for info, value in zip(self.outputs, outputs, strict=True) if holds_text(value)]
-        if with_text and (is_staged() or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments))):
+        if with_text and (is_staged() or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((params, values)))):
             raise StaticValueError(
                 f"output {with_text[0].name!r} has strings, which JAX does not support; call apply outside of jit, "
                 "grad and vmap"
             )
+        named = zip((info.name for info in self.outputs), outputs, strict=True)
+        return {name: jax.tree.map(_as_array, unstacked(value)) for name, value in named}
 
     def _export_form(self) -> ExportForm:
         return ExportForm(
@@ -509,38 +522,9 @@ class Model:
         )
 
     def _check_params(self, params: Any) -> None:
-        """Check parameters, plain or packed, against the model's and the compute dtype.
-
-        Raises:
-            InputError: one is missing, unknown, of another shape or type, or they were packed for another model.
-        """
+        """Check parameters, plain or packed, against the model's and the compute dtype; otherwise raise InputError."""
         check_params(unpack(params, self), self.program.parameters, product_type())
-
-
-def _traceable(dtype: np.dtype) -> np.dtype:
-    """Return the element type of JAX arguments: without ``jax_enable_x64``, integers have 32 bits."""
-    return np.dtype(jax.dtypes.canonicalize_dtype(dtype)) if dtype.kind in "iu" else dtype
 
 
 def _as_array(value: Any) -> Any:
     return value.astype(object) if is_text(value) else traced(value)
-
-
-def _shown(model: Any) -> str:
-    """Format the name of a model, and its arrays by name."""
-    parameters = model.program.parameters
-    count = sum(array.size for array in parameters.values())
-    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opsets.items())
-    lines = [
-        f"Model {shortened(without_folders(model.label))} ({opsets}; {count:,} parameters in {len(parameters)} arrays)"
-    ]
-    lines += [f"  input   {info}" for info in model.inputs]
-    lines += [
-        f"  static  {name} = {value.tolist() if value.size <= 8 else part_of(value)}"
-        for name, value in model.static.items()
-    ]
-    lines += [f"  output  {info}" for info in model.outputs]
-    lines += [f"  state   {source} <- {updated}" for source, updated in (model.declared_state or {}).items()]
-    if len(lines) > LINES:
-        lines[LINES:] = [f"  ... and {len(lines) - LINES} more of inputs, outputs and state"]
-    return "\n".join(shortened(line, COLUMNS) for line in lines)

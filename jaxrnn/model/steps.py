@@ -75,7 +75,15 @@ class Steps:
         """Return zeros, or the file's values, for every state variable."""
         check_batch(batch)
         symbol = self.spec.batch_symbol
-        self._check_dims(dims or {})
+        # Nothing reads sizes of unknown dimensions, and of dimensions that equations fix or tie.
+        known = {size for info in (*self.spec.inputs, *self.spec.state) for size in info.shape or ()}
+        for given in dims or {}:
+            if given not in known:
+                value = self._tied.get(given)
+                reason = f"the nodes need this dimension to be {value!r}"
+                why = "no array has this open dimension" if value is None else reason
+                listed = ", ".join(sorted(size for size in known if isinstance(size, str))) or "none"
+                raise InputError(f"{argument('dims', {given: SIZE}, 'init()')}: {why}; open dimensions: {listed}")
         sizes = {**({} if symbol is None else {symbol: 1 if batch is None else batch}), **(dims or {})}
         missing = [name for name in self._open if name not in sizes]
         if missing:
@@ -96,17 +104,6 @@ class Steps:
                     ) from error
             return in_batch(self.spec, state, batch)
 
-    def _check_dims(self, dims: Mapping[str, int]) -> None:
-        """Refuse sizes that nothing reads: of unknown dimensions, and of dimensions that equations fix or tie."""
-        known = {size for info in (*self.spec.inputs, *self.spec.state) for size in info.shape or ()}
-        for name in dims:
-            if name not in known:
-                value = self._tied.get(name)
-                reason = f"the nodes need this dimension to be {value!r}"
-                why = "no array has this open dimension" if value is None else reason
-                listed = ", ".join(sorted(size for size in known if isinstance(size, str))) or "none"
-                raise InputError(f"{argument('dims', {name: SIZE}, 'init()')}: {why}; open dimensions: {listed}")
-
     def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """Run one step, mapped over the leading axis of the state if there is one."""
         with exact_types():
@@ -114,12 +111,13 @@ class Steps:
             self._refuse_state(inputs)
             if not lead:
                 return self.one_step(params, state, inputs)
-            arrays = self.spec.bind(inputs, lead)
-            return jax.vmap(self.one_step, in_axes=(None, 0, 0))(params, dict(state), arrays)
+            return jax.vmap(self.one_step, (None, 0, 0))(params, dict(state), self.spec.bind(inputs, lead))
 
     def bind_recording(self, state: Arrays, inputs: Arrays) -> dict[str, Any]:
         """Return the inputs of many steps as arrays of the declared types, without a check of shapes."""
-        self.check_names(inputs)
+        if isinstance(inputs, Mapping):
+            self._refuse_state(inputs)
+            check_names(self.spec.inputs, inputs)
         self.lead(state, inputs, frames=1)
         return {each.name: converted(each, inputs[each.name]) for each in self.spec.inputs if each.name in inputs}
 
@@ -131,12 +129,6 @@ class Steps:
         shapes = ((np.shape(inputs[each.name]), each.shape) for each in self.spec.inputs if each.name in inputs)
         sizes = (have[frames] for have, want in shapes if want is not None and len(have) == len(want) + frames + 1)
         return tuple(itertools.islice(sizes, 1))
-
-    def check_names(self, inputs: Arrays) -> None:
-        """Refuse inputs that a step does not have, and state among the inputs."""
-        if isinstance(inputs, Mapping):
-            self._refuse_state(inputs)
-            check_names(self.spec.inputs, inputs)
 
     def pack(self, params: Arrays, dims: Mapping[str, int]) -> Packed:
         """Precompute the work of a step that depends on parameters alone; types must be exact."""
@@ -198,8 +190,9 @@ def scan(
     with exact_types():
         lead = steps.lead(state, inputs, frames=1)
         batched = bool(lead)
-        axes = {info.name: _axis_of(time_axis, info.name) for info in steps.spec.inputs}
-        frames = {info.name: _frames(info, inputs, axes[info.name], batched) for info in steps.spec.inputs}
+        frames = {
+            info.name: _frames(info, inputs, _axis_of(time_axis, info.name), batched) for info in steps.spec.inputs
+        }
         counts = {name: array.shape[0] for name, (array, _) in frames.items()}
         if not counts:
             raise InputError("a model without inputs besides its state has no time axis to scan")
@@ -207,20 +200,35 @@ def scan(
             raise InputError(f"the inputs must have equal numbers of frames, not {counts}")
         stacked = all(is_stacked for _, is_stacked in frames.values())
         arrays = {name: array for name, (array, _) in frames.items()}
-        batch = lead[0] if lead else steps.spec.batch(state) or 1
-        exists = None if lengths is None else _existing(lengths, next(iter(counts.values())), batch)
-        example = {name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for name, array in arrays.items()}
-        update = None if exists is None else _masked_update(steps, batched)
+        exists = None
+        if lengths is not None:
+            batch = lead[0] if lead else steps.spec.batch(state) or 1
+            if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
+                raise InputError(f"lengths must be {batch} integers, one for each stream, not {describe(lengths)}")
+            exists = jnp.arange(next(iter(counts.values())), dtype=lengths.dtype)[:, None] < lengths[None, :]
+        places = {
+            name: 0 if batched else next((a for a, size in enumerate(v.shape) if size == steps.spec.batch_symbol), None)
+            for name, v in steps.state.items()
+        }
+
+        def masked(here: jax.Array, new: Arrays, old: Arrays) -> dict[str, Any]:
+            """Keep the carry of a stream in frames that do not exist."""
+            return {name: jnp.where(_along(here, places[name], new[name].ndim), new[name], old[name]) for name in new}
+
         results, final = hoisted_scan(
             lambda p, frame, carry: steps.step(p, carry, frame),
             params,
             arrays,
             dict(state),
             exists=exists,
-            masked_update=update,
+            masked_update=None if exists is None else masked,
         )
         if exists is not None:
-            results = _blank(steps, results, exists, params, state, example, batched)
+            example = {name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for name, array in arrays.items()}
+            axes = dict.fromkeys(results, 0) if batched else _batch_axes_of_outputs(steps, params, state, example)
+            for name, value in results.items():
+                mask = jax.vmap(lambda here, axis=axes[name], rank=value.ndim - 1: _along(here, axis, rank))(exists)
+                results[name] = jnp.where(mask, value, jnp.zeros((), value.dtype))
         return {name: _unstack(value, _axis_of(time_axis, name), stacked) for name, value in results.items()}, final
 
 
@@ -242,50 +250,13 @@ def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[
     axis %= rank
     size = None if batched and axis == 0 else info.shape[axis - batched]
     if isinstance(size, int) and size and not value.shape[axis] % size:
-        return _cut(value, axis, size), False
+        cut = value.reshape((*value.shape[:axis], value.shape[axis] // size, size, *value.shape[axis + 1 :]))
+        return jnp.moveaxis(cut, axis, 0), False
     why = {
         int: f"axis {axis} cannot be cut into frames of {size}",
         str: f"the file leaves axis {axis} open, so that one step takes all of these frames",
     }.get(type(size), f"axis {axis} is the batch of streams")
     raise InputError(f"{info.as_input} got {describe(value)}: {why}; to scan, stack the frames along a new axis")
-
-
-def _cut(value: jax.Array, axis: int, size: int) -> jax.Array:
-    """Cut frames that are joined along an axis into ``[frames, ...]``."""
-    cut = value.reshape((*value.shape[:axis], value.shape[axis] // size, size, *value.shape[axis + 1 :]))
-    return jnp.moveaxis(cut, axis, 0)
-
-
-def _existing(lengths: jax.Array, frames: int, batch: int) -> jax.Array:
-    """Return the mask of existing frames, ``bool[frames, batch]``."""
-    if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
-        raise InputError(f"lengths must be {batch} integers, one for each stream, not {describe(lengths)}")
-    return jnp.arange(frames, dtype=lengths.dtype)[:, None] < lengths[None, :]
-
-
-def _masked_update(steps: Steps, batched: bool) -> Any:
-    """Return the function that keeps the carry of a stream in frames that do not exist."""
-    axes = {
-        name: 0 if batched else next((a for a, size in enumerate(v.shape) if size == steps.spec.batch_symbol), None)
-        for name, v in steps.state.items()
-    }
-
-    def update(exists: jax.Array, new: Arrays, old: Arrays) -> dict[str, Any]:
-        return {name: jnp.where(_along(exists, axes[name], new[name].ndim), new[name], old[name]) for name in new}
-
-    return update
-
-
-def _blank(
-    steps: Steps, results: Arrays, exists: jax.Array, params: Any, state: Arrays, example: Arrays, batched: bool
-) -> dict[str, Any]:
-    """Return outputs ``[frames, ...]`` with zeros in frames that do not exist."""
-    axes = dict.fromkeys(results, 0) if batched else _batch_axes_of_outputs(steps, params, state, example)
-    blanked = {}
-    for name, value in results.items():
-        mask = jax.vmap(lambda here, axis=axes[name], rank=value.ndim - 1: _along(here, axis, rank))(exists)
-        blanked[name] = jnp.where(mask, value, jnp.zeros((), value.dtype))
-    return blanked
 
 
 def _batch_axes_of_outputs(steps: Steps, params: Any, state: Arrays, example: Arrays) -> dict[str, int | None]:

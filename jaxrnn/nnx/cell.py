@@ -66,7 +66,23 @@ class Cell(Imported, nnx.RNNCellBase):
         rngs: nnx.Rngs | None = None,
     ):
         super().__init__(model, dtype=dtype)
-        self._layout = step_layout(model, dims or {})
+        inputs, outputs = model.spec.inputs, model.spec.outputs
+        if not model.state:
+            raise StateError(f"{model.label} keeps no state from call to call, so it is no cell; use jaxrnn.nnx.Module")
+        names = _flax_carry(model)
+        if len(inputs) != 1 or len(outputs) > 1 or not (outputs or names):
+            raise InputError(
+                f"a cell has one input and one output besides its state, but {model.label} takes {_listed(inputs)} and "
+                f"gives {_listed(outputs)}: bind inputs with jaxrnn.load(path, static={{name: value}}), or use "
+                "jaxrnn.nnx.Module"
+            )
+        symbol = model.spec.batch_symbol
+        slot = _slot(inputs[0].name, _frame(inputs[0], symbol, (dims or {})), symbol)
+        states = tuple(_slot(variable.name, variable.shape, symbol) for variable in model.state)
+        output = _slot(outputs[0].name, outputs[0].shape or (), symbol) if outputs else None
+        every = [slot, *states, *([output] if output else [])]
+        carry = CarryForm(states, names or {slot.name: slot.name for slot in states})
+        self._layout = StepLayout(slot, output, carry, batched=any(each.axis is None for each in every))
 
     @property
     def num_feature_axes(self) -> int:
@@ -176,27 +192,6 @@ class StepLayout:
     output: Slot | None
     carry: CarryForm
     batched: bool
-
-
-def step_layout(model: Model, dims: Mapping[str, int]) -> StepLayout:
-    """Return the layout of a model's step, with sizes for open dimensions of the input."""
-    inputs, outputs = model.spec.inputs, model.spec.outputs
-    if not model.state:
-        raise StateError(f"{model.label} keeps no state from call to call, so it is no cell; use jaxrnn.nnx.Module")
-    names = _flax_carry(model)
-    if len(inputs) != 1 or len(outputs) > 1 or not (outputs or names):
-        raise InputError(
-            f"a cell has one input and one output besides its state, but {model.label} takes {_listed(inputs)} and "
-            f"gives {_listed(outputs)}: bind inputs with jaxrnn.load(path, static={{name: value}}), or use "
-            "jaxrnn.nnx.Module"
-        )
-    symbol = model.spec.batch_symbol
-    slot = _slot(inputs[0].name, _frame(inputs[0], symbol, dims), symbol)
-    states = tuple(_slot(variable.name, variable.shape, symbol) for variable in model.state)
-    output = _slot(outputs[0].name, outputs[0].shape or (), symbol) if outputs else None
-    every = [slot, *states, *([output] if output else [])]
-    carry = CarryForm(states, names or {slot.name: slot.name for slot in states})
-    return StepLayout(slot, output, carry, batched=any(each.axis is None for each in every))
 
 
 def _frame(info: ArraySpec, symbol: str | None, dims: Mapping[str, int]) -> tuple[Dimension, ...]:

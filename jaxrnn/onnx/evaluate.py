@@ -194,7 +194,9 @@ def call(node: BoundNode, inputs: Sequence[Value], scope: Scope, output_count: i
     check_ahead(operator, arguments, attributes, budget)
     result = operator.function(*arguments, **attributes)
     outputs = tuple(settle(value) for value in (result if isinstance(result, list) else [result]))
-    check_outputs(node, outputs)
+    named = max((place for place, key in enumerate(node.outputs, 1) if key.name), default=0)
+    if named > len(outputs):
+        raise ValueError(f"the node names {named} outputs, but the operator returns {len(outputs)}")
     if operator.traits.carries is not None and are_visible():
         outputs = _with_carries(operator.traits.carries, arguments, outputs)
     budget.take(outputs, arguments)
@@ -219,13 +221,6 @@ def check_sequences(node: BoundNode, inputs: Sequence[Value]) -> None:
             declared = schema.inputs[min(place, len(schema.inputs) - 1)]
             if not any(kind.startswith(("seq(", "optional(")) for kind in declared.types):
                 raise ValueError(f"the input {declared.name} is a sequence, but the operator takes a tensor")
-
-
-def check_outputs(node: BoundNode, outputs: Sequence[Value]) -> None:
-    """Refuse a node that names more outputs than its operator returns."""
-    named = max((place for place, key in enumerate(node.outputs, 1) if key.name), default=0)
-    if named > len(outputs):
-        raise ValueError(f"the node names {named} outputs, but the operator returns {len(outputs)}")
 
 
 def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> JaxrnnError:

@@ -15,7 +15,7 @@ from jaxrnn._files.arguments import either, static_argument
 from jaxrnn._files.messages import describe
 from jaxrnn.errors import InputError
 from jaxrnn.onnx.values import as_text
-from jaxrnn.steps.specs import ArraySpec, Dimension, bind, check_names, converted
+from jaxrnn.steps.specs import ArraySpec, bind, check_names, converted
 
 
 def spec_of(value: ir.Value) -> ArraySpec:
@@ -26,9 +26,10 @@ def spec_of(value: ir.Value) -> ArraySpec:
     dtype = None if value.dtype in (None, ir.DataType.UNDEFINED) else np.dtype(value.dtype.numpy())
     if value.shape is None:
         return ArraySpec(name, dtype, None)
-    return ArraySpec(
-        name, dtype, tuple(_dimension(size, f"{name}_dim_{axis}") for axis, size in enumerate(value.shape))
-    )
+    # Some exporters write a negative size in place of a name.
+    sizes = enumerate(size if isinstance(size, int) else size.value or -1 for size in value.shape)
+    shape = (f"{name}_dim_{axis}" if isinstance(size, int) and size < 0 else size for axis, size in sizes)
+    return ArraySpec(name, dtype, tuple(shape))
 
 
 #: In a file without names of axes, the first axis is called ``..._dim_0``.
@@ -68,13 +69,6 @@ def is_batch_name(dimension: str) -> bool:
     return _BATCH.fullmatch(dimension) is not None
 
 
-def _dimension(size: int | ir.SymbolicDim, unnamed: str) -> Dimension:
-    """Return a size, or the name of an open dimension; some exporters write a negative size instead of a name."""
-    if isinstance(size, int):
-        return size if size >= 0 else unnamed
-    return size.value or unnamed
-
-
 def bind_inputs(specs: Sequence[ArraySpec], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Bind inputs as `jaxrnn.steps.specs.bind` does, with strings, sequences and optionals."""
     return bind(specs, inputs, convert=_as_declared)
@@ -83,14 +77,14 @@ def bind_inputs(specs: Sequence[ArraySpec], inputs: Mapping[str, Any]) -> dict[s
 def _as_declared(spec: ArraySpec, value: Any) -> Any:
     if spec.is_text:
         return _strings(spec, value)
-    if spec.dtype is None:
-        item = lambda each: as_text(each) if _looks_like_text(each) else jnp.asarray(each)  # noqa: E731
-        return jax.tree.map(item, tuple(value) if isinstance(value, list) else value)
-    return converted(spec, value)
+    if spec.dtype is not None:
+        return converted(spec, value)
 
+    def item(each: Any) -> Any:
+        is_strings = isinstance(each, str) or (isinstance(each, np.ndarray) and each.dtype.kind in "OUT")
+        return as_text(each) if is_strings else jnp.asarray(each)
 
-def _looks_like_text(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, np.ndarray) and value.dtype.kind in "OUT")
+    return jax.tree.map(item, tuple(value) if isinstance(value, list) else value)
 
 
 def _strings(spec: ArraySpec, value: Any) -> np.ndarray:

@@ -46,7 +46,12 @@ def name_parameters(
 ) -> dict[ir.Value, str]:
     """Return the names of the parameters by their values in the graph, in the order of the file."""
     fixed = _needed_while_tracing(graph, operator_of) | _never_trained(graph, operator_of, constant_of)
-    fixed_tensors = _held_elsewhere(graph, fixed)
+    origins = [origin_of(value) for value in fixed if _is_constant(value)]
+    for node in graph.all_nodes():
+        if node.op_type != "Constant":
+            tensors = (each for each in node.attributes.values() if each.type == ir.AttributeType.TENSOR)
+            origins += map(tensor_origin, tensors)
+    fixed_tensors = {origin.address for origin in origins if origin is not None}
     names: dict[ir.Value, str] = {}
     of_tensor: dict[Address, str] = {}
     taken: set[str] = set()
@@ -85,16 +90,6 @@ def name_parameters(
 
     walk(graph, "")
     return names
-
-
-def _held_elsewhere(graph: ir.Graph, fixed: Iterable[ir.Value]) -> set[Address]:
-    """Return tensors with a further use: in a second call of their function, or as an attribute."""
-    origins = [origin_of(value) for value in fixed if _is_constant(value)]
-    for node in graph.all_nodes():
-        if node.op_type != "Constant":
-            tensors = (each for each in node.attributes.values() if each.type == ir.AttributeType.TENSOR)
-            origins += map(tensor_origin, tensors)
-    return {origin.address for origin in origins if origin is not None}
 
 
 def _needed_while_tracing(graph: ir.Graph, operator_of: Callable[[ir.Node], Operator]) -> set[ir.Value]:

@@ -185,7 +185,19 @@ def present_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
 def check_signature(node: ir.Node, operator: Operator) -> None:
     """Check every input and attribute of a node against its operator."""
     label = f"node {node_label(node)!r} ({operator})"
-    _check_attributes(node, operator, label)
+    defined: dict[str, Any] = {} if operator.schema is None else operator.schema.attributes
+    types = {name: ir.AttributeType(int(attribute.type)) for name, attribute in defined.items()}
+    for name, attribute in node.attributes.items():
+        if name not in operator.attributes:
+            known = ", ".join(operator.attributes) or "none"
+            raise ModelError(f"{label}: unknown attribute {name!r}; {operator} has: {known}")
+        expected = types.get(name, attribute.type)
+        if attribute.type != expected:
+            kinds = f"a {attribute.type.name}, but {expected.name} is expected"
+            raise ModelError(f"{label}: the attribute {name!r} is {kinds}")
+    for name, default in operator.attributes.items():
+        if default is REQUIRED and name not in node.attributes:
+            raise ModelError(f"{label}: the required attribute {name!r} is missing")
     inputs = present_inputs(node)
     if operator.variadic is None and len(inputs) > len(operator.slots):
         raise ModelError(f"{label}: {len(inputs)} inputs, but the operator takes at most {len(operator.slots)}")
@@ -203,27 +215,6 @@ def check_signature(node: ir.Node, operator: Operator) -> None:
             operator.traits.check(shapes, attributes)
         except ValueError as error:
             raise ModelError(f"{label}: {error}") from error
-
-
-def _check_attributes(node: ir.Node, operator: Operator, label: str) -> None:
-    types = _attribute_types(operator)
-    for name, attribute in node.attributes.items():
-        if name not in operator.attributes:
-            known = ", ".join(operator.attributes) or "none"
-            raise ModelError(f"{label}: unknown attribute {name!r}; {operator} has: {known}")
-        expected = types.get(name, attribute.type)
-        if attribute.type != expected:
-            kinds = f"a {attribute.type.name}, but {expected.name} is expected"
-            raise ModelError(f"{label}: the attribute {name!r} is {kinds}")
-    for name, default in operator.attributes.items():
-        if default is REQUIRED and name not in node.attributes:
-            raise ModelError(f"{label}: the required attribute {name!r} is missing")
-
-
-def _attribute_types(operator: Operator) -> dict[str, ir.AttributeType]:
-    """Return the types of an operator's attributes; empty if onnx does not define the operator."""
-    defined: dict[str, Any] = {} if operator.schema is None else operator.schema.attributes
-    return {name: ir.AttributeType(int(attribute.type)) for name, attribute in defined.items()}
 
 
 def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None = None) -> None:

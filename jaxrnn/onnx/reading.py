@@ -67,7 +67,28 @@ def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
         file = SourceFile(_parse(data), data, path.resolve().parent)
     else:
         raise ModelError(f"expected a path, bytes or onnx.ModelProto, not {type(source).__name__}")
-    _check_versions(file.proto)
+    if file.proto.ir_version > onnx.IR_VERSION:
+        raise ModelError(
+            f"IR version {file.proto.ir_version} is newer than the {onnx.IR_VERSION} that the installed onnx "
+            f"{onnx.__version__} knows; upgrade jaxrnn and onnx"
+        )
+    if not file.proto.opset_import:
+        raise ModelError(
+            "the file imports no opset, so its operators are undefined; set opset_import and save the file again"
+        )
+    newest = onnx.defs.onnx_opset_version()
+    opsets = [
+        *file.proto.opset_import,
+        *(entry for function in file.proto.functions for entry in function.opset_import),
+    ]
+    for entry in opsets:
+        if normal_domain(entry.domain):
+            continue
+        if entry.version > newest:
+            raise ModelError(
+                f"opset {entry.version} is newer than the {newest} that the installed onnx {onnx.__version__} knows; "
+                "upgrade jaxrnn and onnx, or export with an older opset"
+            )
     return file._replace(proto=write_out_sparse(file.proto, file.folder, limits or Limits()))
 
 
@@ -94,28 +115,6 @@ def _parse(data: bytes) -> onnx.ModelProto:
     return proto
 
 
-def _check_versions(proto: onnx.ModelProto) -> None:
-    if proto.ir_version > onnx.IR_VERSION:
-        raise ModelError(
-            f"IR version {proto.ir_version} is newer than the {onnx.IR_VERSION} that the installed onnx "
-            f"{onnx.__version__} knows; upgrade jaxrnn and onnx"
-        )
-    if not proto.opset_import:
-        raise ModelError(
-            "the file imports no opset, so its operators are undefined; set opset_import and save the file again"
-        )
-    newest = onnx.defs.onnx_opset_version()
-    opsets = [*proto.opset_import, *(entry for function in proto.functions for entry in function.opset_import)]
-    for entry in opsets:
-        if normal_domain(entry.domain):
-            continue
-        if entry.version > newest:
-            raise ModelError(
-                f"opset {entry.version} is newer than the {newest} that the installed onnx {onnx.__version__} knows; "
-                "upgrade jaxrnn and onnx, or export with an older opset"
-            )
-
-
 def check_proto(proto: onnx.ModelProto, folder: Path | None) -> None:
     """Run all checks that need no operator."""
     check_texts(entry.domain for entry in proto.opset_import)
@@ -127,7 +126,10 @@ def check_proto(proto: onnx.ModelProto, folder: Path | None) -> None:
             check_tensor(tensor, label, folder)
     _check_names(proto.graph, frozenset(), "")
     for function in proto.functions:
-        _check_function(function)
+        whole = onnx.GraphProto(name=function.name, node=function.node)
+        whole.input.extend(onnx.ValueInfoProto(name=name) for name in function.input)
+        whole.output.extend(onnx.ValueInfoProto(name=name) for name in function.output)
+        _check_names(whole, frozenset(), f"function {function.name!r}: ")
 
 
 def _check_names(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> None:
@@ -166,13 +168,6 @@ def _check_names(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> N
                 _check_names(inner, reach, f"{label}, {attribute.name}: ")
     for value in graph.output:
         _check_defined(value.name, reach, f"{where}the graph's outputs")
-
-
-def _check_function(function: onnx.FunctionProto) -> None:
-    graph = onnx.GraphProto(name=function.name, node=function.node)
-    graph.input.extend(onnx.ValueInfoProto(name=name) for name in function.input)
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in function.output)
-    _check_names(graph, frozenset(), f"function {function.name!r}: ")
 
 
 def _check_defined(name: str, reach: frozenset[str], label: str) -> None:

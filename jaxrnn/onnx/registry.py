@@ -236,12 +236,6 @@ class Operator:
         return f"{self.domain + '::' if self.domain else ''}{self.name}-{self.since}"
 
 
-def _marks(hint: Any) -> tuple[str, ...]:
-    """Return the marks on the type of a parameter, also of ``Static | None``."""
-    own = getattr(hint, "__metadata__", ())
-    return own or tuple(mark for part in typing.get_args(hint) for mark in getattr(part, "__metadata__", ()))
-
-
 @functools.cache
 def read_signature(
     function: Callable[..., Any],
@@ -251,7 +245,9 @@ def read_signature(
     hints = typing.get_type_hints(inner, include_extras=True)
     slots, variadic, attributes, of_outputs = [], None, {}, set()
     for parameter in inspect.signature(function).parameters.values():
-        marks = _marks(hints.get(parameter.name))
+        hint = hints.get(parameter.name)
+        own = getattr(hint, "__metadata__", ())
+        marks = own or tuple(mark for part in typing.get_args(hint) for mark in getattr(part, "__metadata__", ()))
         slot = InputSlot(parameter.name, STATIC in marks, FOLDABLE in marks, parameter.default is REQUIRED)
         if parameter.kind is parameter.VAR_POSITIONAL:
             variadic = slot

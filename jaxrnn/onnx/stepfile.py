@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn.steps.schemas import check, checked_spec, is_positive, is_text, text_or_none
+from jaxrnn.steps.schemas import check, checked_spec, is_positive, is_text, or_none
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec, milliseconds
 from jaxrnn.version import __version__
@@ -35,11 +35,11 @@ def is_rate(value: Any) -> bool:
 _SCHEMA = {
     "jaxrnn": is_text,
     "kind": lambda kind: kind in (STEP, FLUSH, FUNCTION),
-    "batch": lambda size: size is None or is_positive(size),
+    "batch": or_none(is_positive),
     "inputs": [{"input": is_text}],
-    "outputs": [{"output": text_or_none}],
-    "state": [{"input": is_text, "output": text_or_none}],
-    "valid": text_or_none,
+    "outputs": [{"output": or_none(is_text)}],
+    "state": [{"input": is_text, "output": or_none(is_text)}],
+    "valid": or_none(is_text),
     "counts": {},
     "files": {},
 }

@@ -273,17 +273,16 @@ class Frames:
         return {name: buffer.copy() for name, buffer in self._buffers.items()}
 
     def checked(self, frame: Mapping[str, Any]) -> Frame:
-        """Return a copy of a frame with the declared dtypes.
-
-        Raises:
-            InputError: the frame does not fit the stepper, or its shape differs from earlier frames.
-        """
+        """Return a copy of a frame with the declared dtypes; raise InputError for a frame that does not fit."""
         if not self._shapes or not self._fits(frame):
             with exact_types():
                 frame = {name: np.asarray(value) for name, value in bind(self._specs, frame, convert=taken).items()}
             shapes = {name: array.shape for name, array in frame.items()}
             if not self._shapes:
-                self._fix_shapes(frame)
+                self._shapes = shapes
+                self._buffers = {
+                    name: np.zeros((self._capacity, *array.shape), array.dtype) for name, array in frame.items()
+                }
             elif shapes != self._shapes:
                 name = next(name for name in shapes if shapes[name] != self._shapes[name])
                 raise InputError(
@@ -303,11 +302,6 @@ class Frames:
                 for name, array in frame.items()
             )
         )
-
-    def _fix_shapes(self, frame: Mapping[str, np.ndarray]) -> None:
-        """Fix the shapes of all frames."""
-        self._shapes = {name: array.shape for name, array in frame.items()}
-        self._buffers = {name: np.zeros((self._capacity, *array.shape), array.dtype) for name, array in frame.items()}
 
 
 class SlotFunctions(NamedTuple):

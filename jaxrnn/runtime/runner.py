@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -58,7 +58,7 @@ class Runner:
         self._turn = threading.Lock()
         self._start = self._stream.start(constants)
         ready = self._stream.ready("step")
-        self._step: LiveStep = (
+        self._step = (
             JoinedStep(self._stream.step, self._start) if ready is None else ReadyStep(ready, self._stream.spec.bind)
         )
         self._dtypes = {spec.name: spec.dtype for spec in self._stream.spec.inputs}
@@ -148,22 +148,6 @@ class Runner:
             return {name: jax.device_put(array) for name, array in entries.items()}
 
 
-class LiveStep(Protocol):
-    """A step with its own representation of the state, a pytree of arrays."""
-
-    def pack(self, state: Arrays) -> Any:
-        """Return the representation of a state."""
-        ...
-
-    def unpack(self, packed: Any) -> dict[str, Any]:
-        """Return the state."""
-        ...
-
-    def __call__(self, packed: Any, inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
-        """Return the outputs as read-only host arrays, and the state after the step."""
-        ...
-
-
 class ReadyStep:
     """A step in machine code, with arrays by name.
 
@@ -182,7 +166,7 @@ class ReadyStep:
         return dict(packed)
 
     def __call__(self, packed: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Run one step, as in `LiveStep`."""
+        """Return the outputs as read-only host arrays, and the state after the step."""
         try:
             outputs, after = self._step(packed, inputs)
         except (TypeError, ValueError):
@@ -228,7 +212,7 @@ class JoinedStep:
         return self._entries(tuple(map(np.asarray, packed)))
 
     def __call__(self, packed: Vectors, inputs: Arrays) -> tuple[dict[str, np.ndarray], Vectors]:
-        """Run one step, as in `LiveStep`."""
+        """Return the outputs as read-only host arrays, and the state after the step."""
         vectors, after = self._step(packed, inputs)
         flat = [np.asarray(vector) for vector in vectors]
         return {name: flat[number][part].reshape(shape) for name, number, part, shape in self._places}, after

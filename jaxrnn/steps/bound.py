@@ -28,20 +28,11 @@ class Bound:
     `step`, `scan` and `flush` are pure functions of one stream, or of all streams in the batch dimension of the spec.
     If the spec has no batch dimension, `mapped` lifts a function to the batch.
 
-    Args:
-        stepper: the stepper, of any kind.
-        params: the parameters, plain or packed; None for ``stepper.params``.
-        batch: the number of streams, which can be a symbol; None for one stream without a batch axis.
-        dims: sizes of open dimensions by name. A size of the batch dimension has the effect of ``batch``.
-
-    Attributes:
-        whole: the spec with these sizes and an open batch dimension.
-        spec: the spec with these sizes and the number of streams in the batch dimension.
-        lead: the axis that every array of a batch has in front: ``(batch,)``, or ``()``.
-
-    Raises:
-        StateError: the model forgets its state, so it has no steps.
-        InputError: the object is not a stepper, or needs parameters.
+    The parameters are plain or packed; None stands for ``stepper.params``. ``batch`` is a number of streams, which can
+    be a symbol, or None for one stream without a batch axis. ``dims`` are sizes of open dimensions by name; a size of
+    the batch dimension has the effect of ``batch``. `whole` is the spec with these sizes and an open batch dimension,
+    and `spec` also has the number of streams. `lead` is the axis that every array of a batch has in front:
+    ``(batch,)``, or ``()``.
     """
 
     def __init__(
@@ -104,20 +95,12 @@ class Bound:
             )
 
     def ready(self, name: str) -> Callable[..., Any] | None:
-        """Return a function of the stepper as machine code that contains the parameters; None without such code.
-
-        Args:
-            name: the name of the function, as in `CompiledStepper.ready`.
-        """
+        """Return a function of the stepper as machine code with the parameters, as `CompiledStepper.ready`, or None."""
         function = _member(self.stepper, "ready")(name)
         return function if function is not None and self.params is _member(self.stepper, "params") else None
 
     def start(self, constants: Arrays | None = None) -> State:
-        """Return the state before the first frame, as `Stepper.init`.
-
-        Raises:
-            StateError: the state does not agree with the spec.
-        """
+        """Return the state before the first frame, as `Stepper.init`; raise StateError if it does not fit the spec."""
         spec = self.stepper.spec
         names = {name for each in spec.state for name in each.symbols if name != spec.batch_symbol}
         sizes = {name: size for name, size in self.dims.items() if name in names}
@@ -145,11 +128,9 @@ class Bound:
     def step(self, state: State, inputs: Arrays) -> tuple[dict[str, Any], State]:
         """Return the outputs of one step, except those that only a flush returns, and the state after the step.
 
-        All checks happen while JAX traces the step, so a live step does not pay for the checks.
-
-        Raises:
-            StateError: the shape or dtype of an entry changes in the step, such as a cache that grows.
-            InputError: an input does not fit, or the outputs are not a dict of the arrays in the spec.
+        All checks happen while JAX traces the step, so a live step does not pay for the checks. A state whose shape or
+        dtype changes, such as a cache that grows, raises StateError. Inputs and outputs that do not fit the spec raise
+        InputError.
         """
         outputs, after = self.stepper.step(self.params, state, self.spec.bind(inputs))
         for name, before in state.items():
@@ -187,8 +168,12 @@ class Bound:
                     f"{self.spec.label} has a flush without outputs: the {valid} frame(s) of the tail would be lost; "
                     "push whole pulses"
                 )
-        axes = {output.name: output.time_axis for output in self.spec.outputs}
-        return {name: _trimmed(value, axes[name], counts.get(name)) for name, value in outputs.items()}
+        axes, rest = {output.name: output.time_axis for output in self.spec.outputs}, {}
+        for name, value in outputs.items():
+            axis, array = axes[name], np.asarray(value)
+            part = () if axis is None else (slice(None),) * axis + (slice(int(counts[name])),)
+            rest[name] = array[part].copy()  # because a view would keep the other frames alive
+        return rest
 
     def _named(self, outputs: Any) -> dict[str, Any]:
         """Check that outputs are a dict of arrays in the spec; drop outputs that are None."""
@@ -204,12 +189,6 @@ class Bound:
             if value is not None and not jax.tree_util.all_leaves([value]):
                 raise InputError(f"{label} returns {name!r} as {jax.tree.structure(value)}, not as an array")
         return {name: value for name, value in outputs.items() if value is not None}
-
-
-def _trimmed(value: Any, axis: int | None, count: Any) -> np.ndarray:
-    array = np.asarray(value)
-    # A copy, because a view would keep the other frames alive.
-    return array.copy() if axis is None else array[(slice(None),) * axis + (slice(int(count)),)].copy()
 
 
 class _Defaults:

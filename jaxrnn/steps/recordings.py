@@ -70,18 +70,10 @@ def scan_steps(
 ) -> tuple[dict[str, Any], State]:
     """Run many steps in one call, with ``lax.scan``.
 
-    Args:
-        spec: the spec of the step.
-        step: ``(state, inputs) -> (outputs, state)``.
-        state: the state before the first step.
-        inputs: a recording of whole steps.
-        steps: the number of steps that exist, ``int32``; later steps keep the state. None for all steps.
-
-    Returns:
-        The outputs of the recording, None for outputs of the flush, and the state after the last step.
-
-    Raises:
-        InputError: the recording has no frames, or not a whole number of pulses.
+    ``step`` is ``(state, inputs) -> (outputs, state)``, and ``inputs`` a recording of whole steps. ``steps``,
+    ``int32``, is the number of steps that exist; later steps keep the state. None stands for all steps. Returns the
+    outputs of the recording, None for outputs of the flush, and the state after the last step. Raises InputError for a
+    recording without frames, or without a whole number of pulses.
     """
     frames = spec.count_frames(inputs)
     if not frames or frames % spec.pulse:
@@ -135,11 +127,8 @@ def concatenated(spec: StepSpec, output: OutputSpec, pieces: Any) -> Any:
 def whole(output: OutputSpec, body: Any, rest: Any, frames: int | None = None) -> Any:
     """Return one output of a whole recording, from frame 0 on.
 
-    Args:
-        output: the spec of the output.
-        body: the joined values of the steps; None without steps.
-        rest: the value of the flush, or None.
-        frames: the number of frames after the delay; None for all frames.
+    ``body`` has the joined values of the steps, and ``rest`` the value of the flush; each may be None. ``frames`` is
+    the number of frames after the delay, None for all frames.
     """
     parts = [each for each in (body, rest) if each is not None]
     if output.time_axis is None or not parts:

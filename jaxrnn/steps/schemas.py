@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxrnn._files.arrays import MAX_ARRAY_BYTES
@@ -47,28 +47,15 @@ def _size(value: Any) -> bool:
 
 
 def _rate(value: Any) -> bool:
-    return value is None or (is_text(value) and re.fullmatch(r"[0-9]{1,9}(/[1-9][0-9]{0,8})?", value) is not None)
+    return is_text(value) and re.fullmatch(r"[0-9]{1,9}(/[1-9][0-9]{0,8})?", value) is not None
 
 
-def whole_or_none(value: Any) -> bool:
-    """Return True for an integer or None."""
-    return value is None or is_whole(value)
+def or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return a check that also accepts None."""
+    return lambda value: value is None or check(value)
 
 
-def text_or_none(value: Any) -> bool:
-    """Return True for a string or None."""
-    return value is None or is_text(value)
-
-
-def _dtype_or_none(value: Any) -> bool:
-    return value is None or is_dtype(value)
-
-
-def _shape_or_none(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(map(_size, value)))
-
-
-_ARRAY = {"name": is_text, "dtype": is_dtype, "shape": [_size], "time_axis": whole_or_none}
+_ARRAY = {"name": is_text, "dtype": is_dtype, "shape": [_size], "time_axis": or_none(is_whole)}
 #: The schema of `StepSpec.to_json`.
 SPEC = {
     "label": is_text,
@@ -77,18 +64,18 @@ SPEC = {
     "outputs": [
         {
             **_ARRAY,
-            "dtype": _dtype_or_none,
-            "shape": _shape_or_none,
-            "delay": whole_or_none,
-            "rate": _rate,
+            "dtype": or_none(is_dtype),
+            "shape": or_none(lambda shape: isinstance(shape, list) and all(map(_size, shape))),
+            "delay": or_none(is_whole),
+            "rate": or_none(_rate),
             "at_end": is_flag,
         }
     ],
     "state": [{**_ARRAY, "kind": is_text}],
     **dict.fromkeys(("pulse", "multiple", "smallest_pulse"), is_positive),
     "look_ahead": is_whole,
-    "receptive_field": whole_or_none,
-    "batch_symbol": text_or_none,
+    "receptive_field": or_none(is_whole),
+    "batch_symbol": or_none(is_text),
     "joined": is_flag,
     "constants": [is_text],
     "needs_params": is_flag,
@@ -98,12 +85,8 @@ SPEC = {
 def checked_spec(fields: Any, where: str) -> StepSpec:
     """Return the spec of a step from the values of `StepSpec.to_json`, after a check.
 
-    Args:
-        fields: the JSON values.
-        where: the key of the values in the file, for messages.
-
-    Raises:
-        ValueError: an entry is missing or unknown, has a wrong type, or describes an array that is too large.
+    ``where`` is the key of the values in the file. Raises ValueError if an entry is missing or unknown, has a wrong
+    type, or describes an array that is too large.
     """
     schema = {**SPEC, "past": is_positive} if isinstance(fields, Mapping) and "past" in fields else SPEC
     check(fields, schema, where)
@@ -111,19 +94,15 @@ def checked_spec(fields: Any, where: str) -> StepSpec:
         for entry in fields[kind]:
             if unknown := entry.keys() - SPEC[kind][0].keys():
                 raise ValueError(f"{entry['name']} has the unknown fact(s) {', '.join(sorted(unknown))}")
-            _check_array(entry)
+            axis, shape = entry["time_axis"], entry["shape"] or ()
+            if axis is not None and not 0 <= axis < len(shape):
+                raise ValueError(f"{entry['name']} of shape {entry['shape']} has no axis {axis}")
+            if axis is not None and not is_positive(shape[axis]):
+                raise ValueError(f"{entry['name']} of shape {entry['shape']} has no frames along axis {axis}")
+            check_size(entry["name"], [size for size in shape if not isinstance(size, str)], entry["dtype"])
     if unknown := fields.keys() - schema.keys():
         raise ValueError(f"{where} has the unknown fact(s) {', '.join(sorted(unknown))}")
     return StepSpec.from_json(fields)
-
-
-def _check_array(entry: Mapping[str, Any]) -> None:
-    axis, shape = entry["time_axis"], entry["shape"] or ()
-    if axis is not None and not 0 <= axis < len(shape):
-        raise ValueError(f"{entry['name']} of shape {entry['shape']} has no axis {axis}")
-    if axis is not None and not is_positive(shape[axis]):
-        raise ValueError(f"{entry['name']} of shape {entry['shape']} has no frames along axis {axis}")
-    check_size(entry["name"], [size for size in shape if not isinstance(size, str)], entry["dtype"])
 
 
 def check_size(name: str, sizes: Sequence[int], dtype: str | None) -> None:
@@ -136,8 +115,7 @@ def check_size(name: str, sizes: Sequence[int], dtype: str | None) -> None:
 def check(value: Any, expected: Any, where: str) -> None:
     """Check a value against a schema: a dict of schemas by key, a list with the schema of all items, or a predicate.
 
-    Raises:
-        ValueError: an entry is missing or has a wrong type; the message names the key.
+    An entry that is missing or has a wrong type raises ValueError with the key.
     """
     if isinstance(expected, dict):
         if not isinstance(value, Mapping):

@@ -148,10 +148,7 @@ def converted(spec: ArraySpec, value: Any) -> Any:
     """Return a value as a JAX array of the declared dtype.
 
     Python numbers and lists are converted if they keep their value. An array must have the declared dtype, but int32 is
-    accepted as int64, because JAX narrows int64 to int32 without ``jax_enable_x64``.
-
-    Raises:
-        InputError: the value has another dtype, or JAX has no arrays of the declared dtype.
+    accepted as int64, because JAX narrows int64 to int32 without ``jax_enable_x64``. Other values raise InputError.
     """
     if spec.dtype is None or spec.is_text:
         raise InputError(
@@ -181,9 +178,6 @@ def taken(spec: ArraySpec, value: Any) -> Any:
 
     A conversion by JAX would compile a program. The copy is needed because on CPU JAX can read the memory of a NumPy
     array after the call.
-
-    Raises:
-        InputError: as in `converted`.
     """
     if isinstance(value, np.ndarray) and not spec.is_text and value.dtype == spec.dtype:
         return value.copy()
@@ -215,15 +209,9 @@ def bind(
 ) -> dict[str, Any]:
     """Return arguments as arrays of the declared dtypes, in the order of the specs.
 
-    Args:
-        specs: the specs of the inputs.
-        arrays: the arguments by name.
-        convert: converts a value to the declared dtype.
-        note: a suffix for errors about shapes.
-        otherwise: the suffix without a note, for an array that is not a batch of the described arrays.
-
-    Raises:
-        InputError: an argument is missing or unknown, or does not fit.
+    ``convert`` converts a value to the declared dtype. ``note`` is a suffix for errors about shapes; ``otherwise`` is
+    the suffix without a note, for an array that is not a batch of the described arrays. Raises InputError if an
+    argument is missing or unknown, or does not fit.
     """
     if not isinstance(arrays, Mapping):
         raise InputError(f"inputs must be a dict of arrays by name, not {type(arrays).__name__}")
@@ -241,11 +229,7 @@ def bind(
 
 
 def check_names(specs: Sequence[ArraySpec], names: Collection[Any]) -> None:
-    """Check that all names are names of inputs.
-
-    Raises:
-        InputError: a name is unknown; the message suggests the nearest name.
-    """
+    """Check that all names are names of inputs; an InputError suggests the nearest name."""
     known = [spec.name for spec in specs]
     for name in names:
         if name not in known:

@@ -178,11 +178,7 @@ def _broadcast(array: Any, shape: Sequence[int]) -> Any:
 
 
 def check_valid(valid: Any, room: int, multiple: int) -> None:
-    """Check the number of existing frames of a tail, unless the number is traced.
-
-    Raises:
-        InputError: the tail cannot have this number of frames.
-    """
+    """Check the number of existing frames of a tail, unless the number is traced; otherwise raise InputError."""
     if isinstance(valid, Tracer):
         return
     known = np.asarray(valid)

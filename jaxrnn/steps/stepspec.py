@@ -36,15 +36,10 @@ class Place:
 
 
 class Layout:
-    """The places of all entries of a state.
+    """The places of all entries of a state: `places` by the name of the entry, and `vectors`, the stored shapes.
 
-    Args:
-        entries: arrays or shapes by name.
-        joined: True to store the entries in one vector for each dtype; False to store each entry by name.
-
-    Attributes:
-        places: places by the name of the entry.
-        vectors: shapes of the vectors by the name of the dtype, or shapes of the entries by name.
+    ``entries`` are arrays or shapes by name. If ``joined``, the entries are stored in one vector for each dtype;
+    otherwise each entry is stored by name.
     """
 
     def __init__(self, entries: Mapping[str, Any], *, joined: bool = True):
@@ -86,11 +81,7 @@ class Layout:
 
 
 def lead_of(specs: Sequence[ArraySpec], state: Any) -> tuple[Any, ...]:
-    """Return the leading batch axis of a state, or ``()``.
-
-    Raises:
-        StateError: an array is missing or unknown, or its dtype, shape or batch does not fit.
-    """
+    """Return the leading batch axis of a state, or ``()``; raise StateError for a state that does not fit the specs."""
     names = [spec.name for spec in specs]
     listed = ", ".join(names) or "nothing"
     if not isinstance(state, Mapping):

@@ -50,7 +50,13 @@ def _attention(
 
     ``short_masks`` is not an attribute: from opset 24 on, a mask may have fewer keys than there are.
     """
-    _check_attributes(Q, q_num_heads, kv_num_heads, qk_matmul_output_mode, scale)
+    if len(Q.shape) == 4 and (q_num_heads is not None or kv_num_heads is not None):
+        raise ValueError(
+            "q_num_heads and kv_num_heads apply to inputs of rank 3; inputs of rank 4 have an axis of heads"
+        )
+    if qk_matmul_output_mode not in (RAW, CAPPED, BIASED, PROBABILITIES):
+        raise ValueError(f"qk_matmul_output_mode must be 0, 1, 2 or 3, not {qk_matmul_output_mode}")
+    _check_scale(scale)
     window = left_window_size, right_window_size
     if min(window) < -1:
         raise ValueError(f"a window size must be -1 or more, not {min(window)}")
@@ -85,18 +91,6 @@ def _attention(
         y = y.swapaxes(1, 2)
         y = y.reshape((*y.shape[:2], y.shape[2] * y.shape[3]))
     return [y, k, v, scores[qk_matmul_output_mode].astype(dtype)][:output_count]
-
-
-def _check_attributes(
-    queries: Value, q_num_heads: int | None, kv_num_heads: int | None, mode: int, scale: float | None
-) -> None:
-    if len(queries.shape) == 4 and (q_num_heads is not None or kv_num_heads is not None):
-        raise ValueError(
-            "q_num_heads and kv_num_heads apply to inputs of rank 3; inputs of rank 4 have an axis of heads"
-        )
-    if mode not in (RAW, CAPPED, BIASED, PROBABILITIES):
-        raise ValueError(f"qk_matmul_output_mode must be 0, 1, 2 or 3, not {mode}")
-    _check_scale(scale)
 
 
 def _check_scale(scale: float | None) -> None:

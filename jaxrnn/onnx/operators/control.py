@@ -102,7 +102,16 @@ class _Loop:
             return self._in_python(self.limit, self.bound)
         if self.bound is not None:
             return self._as_scan(self.bound)
-        return self._as_while()
+        _, _, values = varying.while_loop(self._is_unfinished, self._step, self._start())
+        if not self.label:
+            return list(values)
+        bound = argument("max_trip_count", Placeholder("NUMBER"), "jaxrnn.load(path)")
+        reason = (
+            f"{self.label}: its trip count depends on data, so that it runs as a while loop, which has no "
+            f"reverse-mode derivative. Give the largest number of trips: {bound}, or a number for each node by name; "
+            "forward mode (jax.jvp) needs no bound"
+        )
+        return [jax.tree.map(lambda leaf: forward_mode_only(leaf, reason), value) for value in values]
 
     def _counted(self, walk: TimeLoop, trips: Any) -> list[Value]:
         """Run a loop with a trip count that is known while tracing, perhaps as a symbolic dimension."""
@@ -182,19 +191,6 @@ class _Loop:
     def _is_unfinished(self, state: _State) -> jax.Array:
         trip, condition, _ = state
         return condition if self.limit is None else condition & (trip < traced(self.limit).astype(jnp.int64))
-
-    def _as_while(self) -> list[Value]:
-        """Run a loop without scan outputs and with a trip count that depends on data."""
-        _, _, values = varying.while_loop(self._is_unfinished, self._step, self._start())
-        if not self.label:
-            return list(values)
-        bound = argument("max_trip_count", Placeholder("NUMBER"), "jaxrnn.load(path)")
-        reason = (
-            f"{self.label}: its trip count depends on data, so that it runs as a while loop, which has no "
-            f"reverse-mode derivative. Give the largest number of trips: {bound}, or a number for each node by name; "
-            "forward mode (jax.jvp) needs no bound"
-        )
-        return [jax.tree.map(lambda leaf: forward_mode_only(leaf, reason), value) for value in values]
 
     def _as_scan(self, bound: int) -> list[Value]:
         """Run a bounded loop as a scan. More trips raise an error if their number is known, and else give NaN."""
@@ -310,10 +306,7 @@ def forward_mode_only(value: jax.Array, reason: str) -> jax.Array:
     """
     if not jnp.issubdtype(value.dtype, jnp.inexact):
         return value
-    return _identity(reason)(value)
 
-
-def _identity(reason: str) -> Callable[[jax.Array], jax.Array]:
     @jax.custom_jvp
     def same(value: jax.Array) -> jax.Array:
         return value
@@ -322,11 +315,10 @@ def _identity(reason: str) -> Callable[[jax.Array], jax.Array]:
     def _(primals: Any, tangents: Any) -> Any:
         return primals[0], _not_transposed.bind(tangents[0], reason=reason)
 
-    return same
+    return same(value)
 
 
-def _refuse(cotangent: Any, tangent: Any, *, reason: str) -> Any:
-    del cotangent, tangent
+def _refuse(_cotangent: Any, _tangent: Any, *, reason: str) -> Any:
     error = NodeError(reason)
     error.located = True
     raise error

@@ -66,7 +66,9 @@ def gather(data: Value, indices: Value, *, axis: int = 0) -> Value:
         # One known index is a slice: XLA fuses it, and every transformation has a rule for it.
         return lax.index_in_dim(traced(data), int(index), axis, keepdims=False)
     if isinstance(data.shape[axis], int) and data.shape[axis] == 0:
-        return _read_empty(data, jnp.shape(index), axis)
+        data = traced(data)
+        outside = jnp.nan if jnp.issubdtype(data.dtype, jnp.inexact) else 0
+        return jnp.full((*data.shape[:axis], *jnp.shape(index), *data.shape[axis + 1 :]), outside, data.dtype)
     return read(traced(data), (slice(None),) * axis + (index.astype(np.int32),))
 
 
@@ -78,13 +80,6 @@ def _one_of(data: jax.Array, index: Any, axis: int) -> jax.Array:
     if inside == (True, True):
         return lax.squeeze(lax.slice_in_dim(data, start, start + 1, 1, axis), (axis,))
     return read(data, (slice(None),) * axis + (wrap_indices(symbols.boxed(index), size).astype(np.int32),))
-
-
-def _read_empty(data: Value, shape: tuple[Any, ...], axis: int) -> jax.Array:
-    """Read from an axis without elements, as in the body of a loop without trips; every index is outside."""
-    data = traced(data)
-    outside = jnp.nan if jnp.issubdtype(data.dtype, jnp.inexact) else 0
-    return jnp.full((*data.shape[:axis], *shape, *data.shape[axis + 1 :]), outside, data.dtype)
 
 
 @moves_text

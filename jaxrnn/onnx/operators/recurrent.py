@@ -293,7 +293,12 @@ def linear_attention_operator(
         rate=None if beta is None else _heads(beta, 1 if beta.shape[2] == 1 else kv_num_heads, "beta"),
     )
     size, width = frames.key.shape[3], frames.value.shape[3]
-    _check(frames, size)
+    if frames.query.shape[4] != size:
+        raise ValueError(f"a head of the query has {frames.query.shape[4]} features, but one of the key {size}")
+    if frames.decay is not None and frames.decay.shape[3] not in (1, size):
+        raise ValueError(f"decay must have 1 or {size} features for each head of the key, not {frames.decay.shape[3]}")
+    if frames.rate is not None and frames.rate.shape[3] != 1:
+        raise ValueError(f"beta must have 1 feature, or 1 for each head of the key, not {frames.rate.shape[2:]}")
     shape = (query.shape[0], kv_num_heads, size, width)
     if past_state is not None and tuple(past_state.shape) != shape:
         raise ValueError(f"past_state has shape {tuple(past_state.shape)}, but {shape} is expected")
@@ -310,15 +315,6 @@ def _heads(x: Value, heads: int, name: str) -> jax.Array:
     if x.shape[2] % heads:
         raise ValueError(f"{name} has {x.shape[2]} features, which cannot be cut into {heads} heads")
     return x.reshape((*x.shape[:2], heads, x.shape[2] // heads))
-
-
-def _check(frames: AttentionFrames, size: int) -> None:
-    if frames.query.shape[4] != size:
-        raise ValueError(f"a head of the query has {frames.query.shape[4]} features, but one of the key {size}")
-    if frames.decay is not None and frames.decay.shape[3] not in (1, size):
-        raise ValueError(f"decay must have 1 or {size} features for each head of the key, not {frames.decay.shape[3]}")
-    if frames.rate is not None and frames.rate.shape[3] != 1:
-        raise ValueError(f"beta must have 1 feature, or 1 for each head of the key, not {frames.rate.shape[2:]}")
 
 
 OPERATORS: dict[str, Versions] = {

@@ -72,20 +72,14 @@ def _extreme(name: str) -> Reducer:
     return apply
 
 
-def _l1(x, axis, keepdims):
-    return _sum(jnp.abs(x), axis, keepdims)
+def _of_sum(before: Callable[[Any], Any], after: Callable[[Any], Any] | None = None) -> Reducer:
+    """Return a reduction that sums a function of the elements, and applies another function to the sum as a float."""
 
+    def apply(x, axis, keepdims):
+        total = _sum(before(x), axis, keepdims)
+        return total if after is None else after(total.astype(jnp.result_type(x, np.float32)))
 
-def _l2(x, axis, keepdims):
-    return jnp.sqrt(_sum(x * x, axis, keepdims).astype(jnp.result_type(x, np.float32)))
-
-
-def _sum_square(x, axis, keepdims):
-    return _sum(x * x, axis, keepdims)
-
-
-def _log_sum(x, axis, keepdims):
-    return jnp.log(_sum(x, axis, keepdims).astype(jnp.result_type(x, np.float32)))
+    return apply
 
 
 def _log_sum_exp(x, axis, keepdims):
@@ -131,14 +125,14 @@ def extreme_index(name: str) -> Callable[..., Value]:
 OPERATORS = {
     "ArgMax": bounded(extreme_index("argmax"), 1, 11, 12, 13),
     "ArgMin": bounded(extreme_index("argmin"), 1, 11, 12, 13),
-    "ReduceL1": versions(_l1, (1, 11, 13), (18,)),
-    "ReduceL2": versions(_l2, (1, 11, 13), (18,)),
-    "ReduceLogSum": versions(_log_sum, (1, 11, 13), (18, 28)),
+    "ReduceL1": versions(_of_sum(jnp.abs), (1, 11, 13), (18,)),
+    "ReduceL2": versions(_of_sum(lambda x: x * x, jnp.sqrt), (1, 11, 13), (18,)),
+    "ReduceLogSum": versions(_of_sum(lambda x: x, jnp.log), (1, 11, 13), (18, 28)),
     "ReduceLogSumExp": versions(_log_sum_exp, (1, 11, 13), (18, 28)),
     "ReduceMax": versions(_max, (1, 11, 12, 13), (18, 20)),
     "ReduceMean": versions(_mean, (1, 11, 13), (18,)),
     "ReduceMin": versions(_min, (1, 11, 12, 13), (18, 20)),
     "ReduceProd": versions(_prod, (1, 11, 13), (18,)),
     "ReduceSum": versions(_sum, (1, 11), (13,)),
-    "ReduceSumSquare": versions(_sum_square, (1, 11, 13), (18,)),
+    "ReduceSumSquare": versions(_of_sum(lambda x: x * x), (1, 11, 13), (18,)),
 }

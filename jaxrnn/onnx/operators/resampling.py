@@ -152,7 +152,9 @@ def _gathered(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
     """Return weighted sums of gathered elements along an axis of known size; indices are clamped."""
     index, weights = taps(positions(change, sampling.coordinates), sampling, change.scale)
     if sampling.exclude_outside:
-        weights = without_outside(index, weights, change.size)
+        inner = np.where((index >= 0) & (index < change.size), weights, 0)
+        total = inner.sum(1, keepdims=True)
+        weights = inner / np.where(total == 0, 1, total)
     index = np.clip(index, 0, max(change.size - 1, 0))
     if isinstance(x, np.ndarray):
         return np.take(x, index[:, 0], axis)
@@ -302,10 +304,3 @@ def taps(position: np.ndarray, sampling: Sampling, scale: Fraction) -> tuple[np.
     if stretch != 1:
         weights = weights / weights.sum(1, keepdims=True)
     return base[:, None].astype(np.int64) + offsets, weights
-
-
-def without_outside(index: np.ndarray, weights: np.ndarray, size: int) -> np.ndarray:
-    """Set the weights of elements outside to zero, and normalise the sum to 1."""
-    inner = np.where((index >= 0) & (index < size), weights, 0)
-    total = inner.sum(1, keepdims=True)
-    return inner / np.where(total == 0, 1, total)

@@ -53,7 +53,15 @@ def resize(
     sizes_before = [x.shape[axis] for axis in chosen]
     changes = _rescalings(sizes_before, scales, sizes, keep_aspect_ratio_policy)
     if sampling.coordinates == _CROP:
-        changes = _with_regions(changes, roi)
+        if roi is None or roi.size != 2 * len(changes):
+            raise ValueError(
+                f"{_CROP} needs a roi of {2 * len(changes)} numbers, not of {0 if roi is None else roi.size}"
+            )
+        starts, ends = np.asarray(roi, np.float64).ravel().reshape(2, -1)
+        changes = [
+            replace(change, region=(float(start), float(end)))
+            for change, start, end in zip(changes, starts, ends, strict=True)
+        ]
     by_axis = dict(zip(chosen, changes, strict=True))
     y = _interpolated(x, by_axis, lambda _: sampling)
     return _extrapolated(y, by_axis, extrapolation_value) if sampling.coordinates == _CROP else y
@@ -141,16 +149,6 @@ def _quotient(out: Any, size: Any) -> Fraction:
         f"an axis of open size {size} cannot be resized to {out}: the factor between them must be a whole number, or "
         "one part in a whole number. Bind the size of the input, or export the model with scales"
     )
-
-
-def _with_regions(changes: list[Rescaling], roi: Any) -> list[Rescaling]:
-    if roi is None or roi.size != 2 * len(changes):
-        raise ValueError(f"{_CROP} needs a roi of {2 * len(changes)} numbers, not of {0 if roi is None else roi.size}")
-    starts, ends = np.asarray(roi, np.float64).ravel().reshape(2, -1)
-    return [
-        replace(change, region=(float(start), float(end)))
-        for change, start, end in zip(changes, starts, ends, strict=True)
-    ]
 
 
 def _interpolated(x: Value, changes: dict[int, Rescaling], sampling_of: Callable[[Rescaling], Sampling]) -> Value:

@@ -115,16 +115,6 @@ def stft(
     step = _scalar(frame_step, "frame_step")
     if window is not None:
         window = traced(window).astype(wide_type(signal.dtype))
-    length = _frame_length(signal, window, frame_length)
-    if not (isinstance(step, int) and step >= 1):
-        raise ValueError(f"frame_step must be a number of at least 1, not {step}")
-    parts = [_framed(part[..., 0], length, step) for part in jnp.split(signal, signal.shape[-1], -1)]
-    frames = _joined(jnp.stack(parts if window is None else [part * window for part in parts], -1))
-    return _parts(jnp.fft.rfft(frames) if onesided else _spectrum(frames, 2), dtype)
-
-
-def _frame_length(signal: Any, window: Any, frame_length: Any) -> int:
-    """Return the number of samples in a frame, by default the length of the window or the signal."""
     if window is not None and window.ndim != 1:
         raise ValueError(f"the window must have one axis, not {window.ndim}")
     length = None if frame_length is None else _scalar(frame_length, "frame_length")
@@ -136,7 +126,11 @@ def _frame_length(signal: Any, window: Any, frame_length: Any) -> int:
         raise ValueError(
             f"a frame must have a known number of samples, at least 1, not {length}: give a window or a frame_length"
         )
-    return length
+    if not (isinstance(step, int) and step >= 1):
+        raise ValueError(f"frame_step must be a number of at least 1, not {step}")
+    parts = [_framed(part[..., 0], length, step) for part in jnp.split(signal, signal.shape[-1], -1)]
+    frames = _joined(jnp.stack(parts if window is None else [part * window for part in parts], -1))
+    return _parts(jnp.fft.rfft(frames) if onesided else _spectrum(frames, 2), dtype)
 
 
 def _framed(signal: Any, length: int, step: int) -> Any:

@@ -70,17 +70,13 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
             # A value out of range loses its high bits, as between integers; XLA would clamp.
             return x.astype(np.int32).astype(dtype)
         if isinstance(x, np.ndarray):
-            return _truncated(x, dtype)
+            # As XLA: clamp to the range, NaN to 0. NumPy defines neither case.
+            info, whole = np.iinfo(dtype), np.trunc(x.astype(np.float64))
+            # float64 cannot represent the largest 64-bit integer, but the power of two above.
+            below, above = whole < float(info.min), whole >= 2.0 ** (info.bits - (info.min < 0))
+            inside = np.where(below | above | np.isnan(whole), 0, whole).astype(dtype)
+            return np.where(below, dtype.type(info.min), np.where(above, dtype.type(info.max), inside))
     return x.astype(dtype)
-
-
-def _truncated(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Convert floats to integers as XLA does: clamp to the range, NaN to 0. NumPy defines neither case."""
-    info, whole = np.iinfo(dtype), np.trunc(x.astype(np.float64))
-    # float64 cannot represent the largest 64-bit integer, but the power of two above.
-    below, above = whole < float(info.min), whole >= 2.0 ** (info.bits - (info.min < 0))
-    inside = np.where(below | above | np.isnan(whole), 0, whole).astype(dtype)
-    return np.where(below, dtype.type(info.min), np.where(above, dtype.type(info.max), inside))
 
 
 def written(x: np.ndarray) -> np.ndarray:

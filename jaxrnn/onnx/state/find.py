@@ -137,18 +137,15 @@ class _Finder:
                 f"{pairing.all_that_may_be()}"
             )
         for edge in pairs.values():
-            self._note_growth(edge)
+            before, after = self.flow.inputs[edge.source].shape, self.flow.outputs[edge.output].shape
+            for symbol, old, new in zip(self.inputs[edge.source].shape or (), before or (), after or (), strict=False):
+                if old != new and isinstance(symbol, str):
+                    self.growing.add(str(self.probe.dimensions[symbol]))
         external = [self._external(pairs[name]) for name in self.inputs if name in pairs]
         return (*external, *self._internal(pairs))
 
     def _open(self, source: str) -> list[bool]:
         return [isinstance(self.probe.dimensions.get(str(size)), str) for size in self.inputs[source].shape or ()]
-
-    def _note_growth(self, edge: Edge) -> None:
-        before, after = self.flow.inputs[edge.source].shape, self.flow.outputs[edge.output].shape
-        for symbol, old, new in zip(self.inputs[edge.source].shape or (), before or (), after or (), strict=False):
-            if old != new and isinstance(symbol, str):
-                self.growing.add(str(self.probe.dimensions[symbol]))
 
     def _over_time(self, edge: Edge) -> bool:
         """Return True if the input of a pair has a time axis, as data does.
@@ -318,7 +315,24 @@ def read_facts(proto: onnx.ModelProto, graph: ir.Graph) -> StepFile | None:
         return None
     try:
         facts = StepFile.from_json(json.loads(texts[-1]))
-        _check_fits(facts, graph)
+        inputs, outputs = ({str(v.name): spec_of(v) for v in values} for values in (graph.inputs, graph.outputs))
+        spec = facts.spec
+        expected: list[tuple[ArraySpec, str, dict[str, ArraySpec]]] = [
+            *((each, facts.inputs[each.name], inputs) for each in spec.inputs),
+            *((each, facts.outputs[each.name], outputs) for each in spec.outputs if each.name in facts.outputs),
+            *((each, facts.state[each.name].input, inputs) for each in spec.state),
+            *((each, str(facts.state[each.name].output), outputs) for each in spec.state if facts.kind == STEP),
+        ]
+        for each, name, there in expected:
+            seen = there.get(name)
+            if seen is None:
+                raise ValueError(f"the graph has no {'input' if there is inputs else 'output'} {name!r}")
+            if (seen.dtype, seen.shape) != (each.dtype, each.shape):
+                raise ValueError(f"the graph has {seen}, which the metadata call {each}")
+        for there in (inputs, outputs):
+            names = [name for _, name, own in expected if own is there]
+            if len({*names}) < len(names):
+                raise ValueError("two arrays have one name")
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ModelError(
             f"the metadata {METADATA!r}, which declare the state, are damaged or belong to a different graph: "
@@ -348,24 +362,3 @@ def stated_state(facts: StepFile, proto: onnx.ModelProto, static: Collection[str
         if (names := facts.state[each.name]).output is not None and names.input not in static and each.dtype is not None
     ]
     return Findings(tuple(variables), {}, frozenset())
-
-
-def _check_fits(facts: StepFile, graph: ir.Graph) -> None:
-    inputs, outputs = ({str(v.name): spec_of(v) for v in values} for values in (graph.inputs, graph.outputs))
-    spec = facts.spec
-    expected: list[tuple[ArraySpec, str, dict[str, ArraySpec]]] = [
-        *((each, facts.inputs[each.name], inputs) for each in spec.inputs),
-        *((each, facts.outputs[each.name], outputs) for each in spec.outputs if each.name in facts.outputs),
-        *((each, facts.state[each.name].input, inputs) for each in spec.state),
-        *((each, str(facts.state[each.name].output), outputs) for each in spec.state if facts.kind == STEP),
-    ]
-    for each, name, there in expected:
-        seen = there.get(name)
-        if seen is None:
-            raise ValueError(f"the graph has no {'input' if there is inputs else 'output'} {name!r}")
-        if (seen.dtype, seen.shape) != (each.dtype, each.shape):
-            raise ValueError(f"the graph has {seen}, which the metadata call {each}")
-    for there in (inputs, outputs):
-        names = [name for _, name, own in expected if own is there]
-        if len({*names}) < len(names):
-            raise ValueError("two arrays have one name")

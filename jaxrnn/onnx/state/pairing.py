@@ -338,15 +338,13 @@ class Pairing:
 
     def find(self) -> dict[str, Edge]:
         """Return the pairs by input."""
-        self._take_proved()
+        self.take_proved()
         self._take_said()
         self._take_arithmetic()
-        self._check_complete()
-        return self.pairs
-
-    def take_proved(self) -> dict[str, Edge]:
-        """Return the declared pairs and the proved pairs."""
-        self._take_proved()
+        if len(self._data()) > 1:  # one input is data
+            candidates = _first_hand(self._unnamed(arithmetic=True), self.flow)
+            if candidates:
+                raise self._incomplete(candidates)
         return self.pairs
 
     def all_that_may_be(self) -> str:
@@ -368,7 +366,8 @@ class Pairing:
         """Return the inputs that are not state so far."""
         return [name for name in self.inputs if name not in self.pairs]
 
-    def _take_proved(self) -> None:
+    def take_proved(self) -> dict[str, Edge]:
+        """Return the declared pairs and the proved pairs."""
         for rank in (CARRIED, GROWN, BUFFER, LAST_OUTPUT, CELL):
             free = _first_hand(self._free(each for each in self.edges if each.rank == rank), self.flow)
             named = [edge for edge in free if edge.affinity == 2]
@@ -380,11 +379,17 @@ class Pairing:
                 f"output {edge.output!r} has the shape of input {edge.source!r} and {edge.why}; it is not clear that "
                 f"it is the state's updated value. If it is, say so: {_how([edge])}"
             )
+        return self.pairs
 
     def _take_said(self) -> None:
         """Take pairs with names that pair by convention, whatever arithmetic lies between."""
         said = [edge for edge in self.edges if edge.affinity == 2 and not edge.unchanged]
-        self._check_agreement(said)
+        # Ask about pairs that names suggest if the flow proves a different pair with the same input or output.
+        for each in said:
+            proved = [other for other in self.pairs.values() if other != each and _uses([other], each)]
+            proved = [other for other in proved if other.is_proved and other.affinity < 2]
+            if proved and not each.is_proved and len(self._data()) > 1:
+                raise _ambiguous([*proved, each], proved)
         free = self._free(said)
         doubtful = [edge for edge in free if says_data(edge.source) and not edge.is_proved]
         certain = [edge for edge in free if edge not in doubtful]
@@ -398,14 +403,6 @@ class Pairing:
         if len({edge.source for edge in doubtful}) > 1:
             raise self._incomplete([*doubtful, *certain])
         self._take(certain)
-
-    def _check_agreement(self, said: Sequence[Edge]) -> None:
-        """Ask about pairs that names suggest if the flow proves a different pair with the same input or output."""
-        for edge in said:
-            proved = [other for other in self.pairs.values() if other != edge and _uses([other], edge)]
-            proved = [other for other in proved if other.is_proved and other.affinity < 2]
-            if proved and not edge.is_proved and len(self._data()) > 1:
-                raise _ambiguous([*proved, edge], proved)
 
     def _take_arithmetic(self) -> None:
         """Take cells, averages and counters without telling names if each fits one pair only."""
@@ -434,14 +431,6 @@ class Pairing:
 
         read = {name for output in self.flow.outputs.values() for name in output.deps}
         return [edge for edge in self._free(self.edges) if edge.source in read and not edge.unchanged and may_be(edge)]
-
-    def _check_complete(self) -> None:
-        """Ask about pairs that may be state if names do not decide."""
-        if len(self._data()) < 2:
-            return  # one input is data
-        candidates = _first_hand(self._unnamed(arithmetic=True), self.flow)
-        if candidates:
-            raise self._incomplete(candidates)
 
     def _incomplete(self, candidates: Sequence[Edge]) -> StateError:
         candidates = sorted(candidates, key=lambda edge: (-edge.rank, -edge.affinity, not says_state(edge.source)))

@@ -383,9 +383,7 @@ class Probe:
     def longer(self, symbol: str) -> DataFlow | None:
         """Return the flow with a class of dimensions twice as long, or None if that size does not fit."""
         first = self.equations.base(symbol)
-        return self._doubled(frozenset(name for name in self.symbols if self.equations.base(name) == first))
-
-    def _doubled(self, names: frozenset[str]) -> DataFlow | None:
+        names = frozenset(name for name in self.symbols if self.equations.base(name) == first)
         if names not in self._longer:
             sizes = {name: size * 2 if name in names else size for name, size in self.sizes.items()}
             try:

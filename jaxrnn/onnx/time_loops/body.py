@@ -88,7 +88,17 @@ class LoopBody:
         maker = self.makers.get(value)
         if maker is None:
             return FIXED
-        return _combined(maker, [FIXED if key is None else self.change(key) for key in _all_reads(maker)])
+        reads = [*maker.inputs, *(key for key in reads_of(maker) if key not in maker.inputs)]
+        changes = [FIXED if key is None else self.change(key) for key in reads]
+        traits = maker.operator.traits
+        if all(change == FIXED for change in changes):
+            return FREE if traits.random else FIXED
+        if FREE in changes or maker.blocks:
+            return FREE
+        linear = traits.linear == "all" or traits.moves is Movement.JOINS
+        linear_in_first = traits.moves_first and STEADY not in changes[1:]
+        linear_in_one = traits.linear == "each" and changes.count(STEADY) == 1
+        return STEADY if linear or linear_in_first or linear_in_one else FREE
 
     def constant(self, value: ir.Value) -> np.ndarray | None:
         """Return the array of a constant that the body reads, or None if it is not known while tracing."""
@@ -142,22 +152,6 @@ class LoopBody:
 
     def _uses(self, value: ir.Value) -> int:
         return self._counts.get(value, 0)
-
-
-def _all_reads(node: BoundNode) -> list[ir.Value | None]:
-    return [*node.inputs, *(key for key in reads_of(node) if key not in node.inputs)]
-
-
-def _combined(node: BoundNode, changes: Sequence[str]) -> str:
-    traits = node.operator.traits
-    if all(change == FIXED for change in changes):
-        return FREE if traits.random else FIXED
-    if FREE in changes or node.blocks:
-        return FREE
-    linear = traits.linear == "all" or traits.moves is Movement.JOINS
-    linear_in_first = traits.moves_first and STEADY not in changes[1:]
-    linear_in_one = traits.linear == "each" and changes.count(STEADY) == 1
-    return STEADY if linear or linear_in_first or linear_in_one else FREE
 
 
 def _is_integer(array: Any) -> bool:
@@ -309,7 +303,9 @@ class Condition:
         claims = self._claims(self.body.block.outputs[0])
         if claims is None:
             return None
-        counts = [_count(line) for line in claims if not _always(line)]
+        # A claim that is true in every trip bounds nothing.
+        always = [line.slope <= 0 and symbols.less(line.first, 0, or_equal=False) is True for line in claims]
+        counts = [_count(line) for line, is_true in zip(claims, always, strict=True) if not is_true]
         if None in counts:
             return None
         if isinstance(started, symbols.Claim):
@@ -329,7 +325,13 @@ class Condition:
         if key is body.condition:
             return []
         if body.change(key) == FIXED:
-            return self._fixed_claims(self.positions.known(key, 0))
+            value = self.positions.known(key, 0)
+            if value is None or value.size != 1:
+                return None
+            item = value.reshape(()).item()
+            if isinstance(item, symbols.Claim):
+                return [Line(difference, 0) for difference in item.below_zero]
+            return [] if item else [Line(0, 0)]
         maker = body.makers.get(key)
         if maker is None:
             return None
@@ -343,14 +345,6 @@ class Condition:
             inner = body.makers.get(body.origin(inputs[0]))
             return None if inner is None else self._compared(inner, negated=True)
         return self._compared(maker, negated=False)
-
-    def _fixed_claims(self, value: np.ndarray | None) -> list[Line] | None:
-        if value is None or value.size != 1:
-            return None
-        item = value.reshape(()).item()
-        if isinstance(item, symbols.Claim):
-            return [Line(difference, 0) for difference in item.below_zero]
-        return [] if item else [Line(0, 0)]
 
     def _compared(self, node: BoundNode, *, negated: bool) -> list[Line] | None:
         if node.operator.traits.compares not in _ORDERED:
@@ -372,11 +366,6 @@ def _as_numpy(value: Value) -> Value:
 
 def _equal(first: Any, second: Any) -> bool:
     return str(first - second) == "0"
-
-
-def _always(line: Line) -> bool:
-    """Return True if a claim is true in every trip."""
-    return line.slope <= 0 and symbols.less(line.first, 0, or_equal=False) is True
 
 
 def _count(line: Line) -> Any:

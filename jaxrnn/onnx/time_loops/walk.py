@@ -66,7 +66,11 @@ class TimeLoop:
 
         carry = all_traced([self.positions.carried[place] for place in body.carried])
         read_frames = [frames_of(read, trips) for read in reads]
-        self._check_carry(step, carry, read_frames)
+        frame_shapes = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in read_frames]
+        after, _ = jax.eval_shape(step, carry, (jax.ShapeDtypeStruct((), np.int64), frame_shapes))
+        before, later = ([(x.shape, x.dtype) for x in jax.tree.leaves(values)] for values in (carry, after))
+        if before != later:
+            raise CarryTypeError
         if isinstance(trips, int):
             current().check((trips,), np.int64)
         frames = (jnp.arange(trips, dtype=jnp.int64), read_frames)
@@ -78,31 +82,23 @@ class TimeLoop:
         counted = traced(start).astype(jnp.int64) + trip * traced(step).astype(jnp.int64)
         return counted.astype(traced(start).dtype)
 
-    def _check_carry(self, step: Any, carry: Any, frames: Any) -> None:
-        frame_shapes = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in frames]
-        after, _ = jax.eval_shape(step, carry, (jax.ShapeDtypeStruct((), np.int64), frame_shapes))
-        before, later = ([(x.shape, x.dtype) for x in jax.tree.leaves(values)] for values in (carry, after))
-        if before != later:
-            raise CarryTypeError
-
     def _collected(self, trips: Any, last: Sequence[Value], new_values: Sequence[Value]) -> list[Value]:
         body = self.positions.body
         results: list[Value] = list(self.positions.carried)
         for place, value in zip(body.carried, last, strict=True):
             results[place] = value
         for place, step in body.counters.items():
-            results[place] = _boxed(
-                self.positions.carried[place] + step.reshape(()).item() * trips, self.positions.carried[place]
+            like = self.positions.carried[place]
+            item = like + step.reshape(()).item() * trips
+            array = np.asarray(item, None if isinstance(np.ravel(item)[0], (int, np.integer)) else object)
+            results[place] = (
+                array.reshape(like.shape)
+                if array.dtype == object
+                else array.astype(np.int64).astype(like.dtype, copy=False)
             )
         for (place, growth), values in zip(body.growing.items(), new_values, strict=False):
             results[place] = _grown(growth, self.positions.carried[place], values)
         return [*results, *new_values[len(body.growing) :]]
-
-
-def _boxed(item: Any, like: np.ndarray) -> np.ndarray:
-    """Return the value of a counter in the counter's type and shape."""
-    array = np.asarray(item, None if isinstance(np.ravel(item)[0], (int, np.integer)) else object)
-    return array.reshape(like.shape) if array.dtype == object else array.astype(np.int64).astype(like.dtype, copy=False)
 
 
 def _grown(growth: Growth, start: Value, values: Value) -> Value:

@@ -63,11 +63,7 @@ class Archive(NamedTuple):
 
 
 def is_compiled(path: str | os.PathLike[str]) -> bool:
-    """Return True if a file begins like a compiled file of any format.
-
-    Raises:
-        ModelError: the file cannot be read.
-    """
+    """Return True if a file begins like a compiled file of any format; raise ModelError for an unreadable file."""
     try:
         with check_regular(path).open("rb") as opened:
             return opened.read(len(FAMILY)) == FAMILY
@@ -107,11 +103,7 @@ def write(path: Path, archive: Archive) -> None:
 
 
 def read(path: str | os.PathLike[str], native: bool = False) -> Archive:
-    """Read a file, with ``native`` also its machine code.
-
-    Raises:
-        ModelError: the file is missing, damaged, inconsistent, or of another kind.
-    """
+    """Read a file, with ``native`` also its machine code; raise ModelError for a missing, damaged or different file."""
     try:
         data = check_regular(path).read_bytes()
     except OSError as error:
@@ -197,11 +189,7 @@ _MANIFEST = {
 
 
 def check_manifest(manifest: Any, functions: Collection[str]) -> StepSpec:
-    """Return the spec in a manifest after a check of the whole manifest.
-
-    Raises:
-        ValueError: an entry is missing, has a wrong type, or is too large.
-    """
+    """Return the spec in a manifest after a check of the whole manifest; otherwise raise ValueError."""
     check(manifest, _MANIFEST, "")
     spec = checked_spec(manifest["spec"], "spec")
     flushes = spec.streams or "flush" in manifest["functions"]
@@ -215,11 +203,7 @@ def check_manifest(manifest: Any, functions: Collection[str]) -> StepSpec:
 
 
 def check_native(facts: Any) -> None:
-    """Check the entry of a manifest about machine code.
-
-    Raises:
-        ValueError: an entry is missing or has a wrong type.
-    """
+    """Check the entry of a manifest about machine code; otherwise raise ValueError."""
     check(facts, {"made": {}, "results": {}}, "native")
     for name, value in facts["made"].items():
         check(value, is_text, f"native.made.{name}")

@@ -92,12 +92,7 @@ def differences(made: Mapping[str, Any]) -> list[str]:
 def arguments_of(spec: StepSpec, name: str) -> tuple[Any, ...]:
     """Return the arguments of a function after the parameters, as trees of shapes and dtypes.
 
-    Args:
-        spec: the spec of the stepper.
-        name: the name of the function; for several streams, with the number of streams as suffix.
-
-    Raises:
-        ValueError: a compiled file has no function of this name.
+    The name of a function for several streams ends with the number of streams. An unknown name raises ValueError.
     """
     kind, _, number = name.rpartition("_") if name[-1:].isdigit() else (name, "", "")
     batch = int(number or 1)
@@ -162,13 +157,8 @@ def code_of(
 ) -> tuple[bytes, Any]:
     """Compile a function of arrays for this machine, and return the machine code and the structs of the results.
 
-    Args:
-        function: the function.
-        arguments: trees of shapes and dtypes.
-        donated: indices of the arguments that the function can overwrite.
-
-    Raises:
-        CodeError: the function calls back into Python, or runs on several devices.
+    ``arguments`` are trees of shapes and dtypes; the function can overwrite the ``donated`` arguments. Raises CodeError
+    if the function calls back into Python, or runs on several devices.
     """
 
     def jaxrnn_machine_code(*arrays: Any) -> Any:
@@ -193,13 +183,8 @@ def code_of(
 def function_of(code: bytes, arguments: tuple[Any, ...], results: Any) -> Callable[..., Any]:
     """Return a function from its machine code, on JAX's default device, for arrays of exactly these shapes.
 
-    Args:
-        code: the bytes from `code_of`. The code runs unchecked.
-        arguments: trees of shapes and dtypes.
-        results: trees of shapes and dtypes.
-
-    Raises:
-        CodeError: the bytes are not machine code for this platform, or this version of JAX has another format.
+    The code runs unchecked. ``arguments`` and ``results`` are trees of shapes and dtypes. Raises CodeError if the bytes
+    are not machine code for this platform, or this version of JAX has another format.
     """
     (device,) = jax.device_put(0).devices()
     sharding = SingleDeviceSharding(device)

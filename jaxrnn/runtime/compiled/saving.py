@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -187,18 +187,14 @@ def _compact(array: np.ndarray) -> np.ndarray:
 
 
 def machine_code(archive: Archive, batches: Sequence[int]) -> Native:
-    """Compile the portable functions for this machine, for one stream and for these numbers of streams.
-
-    Raises:
-        UnsupportedError: a function calls back into Python, or this version of JAX cannot store machine code.
-    """
+    """Compile the portable functions for this machine, for one stream and for these numbers of streams."""
     code: dict[str, bytes] = {}
     results: dict[str, Any] = {}
     with exact_types():
-        for name, source in _sources(archive, batches).items():
+        for name, (function, donated) in _sources(archive, batches).items():
             arguments = arguments_of(archive.spec, name)
             try:
-                code[name], returned = code_of(source.function, arguments, source.donated)
+                code[name], returned = code_of(function, arguments, donated)
                 results[name] = results_of(returned)
                 ready = function_of(code[name], arguments, structs_of(results[name]))
                 # The code must run here before it is written.
@@ -210,24 +206,17 @@ def machine_code(archive: Archive, batches: Sequence[int]) -> Native:
     return Native(environment(), results, code)
 
 
-class _Source(NamedTuple):
-    """A function to compile, and its donated arguments."""
-
-    function: Callable[..., Any]
-    donated: tuple[int, ...] = ()
-
-
-def _sources(archive: Archive, batches: Sequence[int]) -> dict[str, _Source]:
-    """Return the functions to compile by name, as in `arguments_of`."""
+def _sources(archive: Archive, batches: Sequence[int]) -> dict[str, tuple[Callable[..., Any], tuple[int, ...]]]:
+    """Return the functions to compile by name, as in `arguments_of`, each with the arguments that it can overwrite."""
     stepper = CompiledStepper(archive)
     held = list(stepper.params)
     names = [name for name in ("init", "step", "flush") if name in archive.functions]
-    sources = {name: _Source(functools.partial(stepper.portable(name), held)) for name in names}
+    sources: dict[str, Any] = {name: (functools.partial(stepper.portable(name), held), ()) for name in names}
     ending = BATCHED if archive.spec.batch_symbol is None else ""
     pool = slot_functions(Bound(stepper).step)._asdict()
     for batch in batches:
         for name in (f"{name}{ending}" for name in names if name != "init"):
-            sources[f"{name}_{batch}"] = _Source(functools.partial(stepper.portable(name), held))
+            sources[f"{name}_{batch}"] = functools.partial(stepper.portable(name), held), ()
         for name, function in pool.items():
-            sources[f"pool_{name}_{batch}"] = _Source(function, (0,) if name in DONATING else ())
+            sources[f"pool_{name}_{batch}"] = function, (0,) if name in DONATING else ()
     return sources

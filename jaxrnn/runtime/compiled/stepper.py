@@ -285,9 +285,10 @@ class CompiledStepper:
         """Return a list of parameters after a check against the parameters of the file."""
         own = self._archive.params
         if not isinstance(params, (list, tuple)) or len(params) != len(own):
+            kind = f"{len(params)} array(s)" if isinstance(params, (list, tuple)) else f"a {type(params).__name__}"
             raise InputError(
                 f"{self.spec.label}: parameters of a compiled file are a list of {len(own)} array(s), like its "
-                f"attribute params, not {_kind_of(params)}; None stands for the parameters in the file"
+                f"attribute params, not {kind}; None stands for the parameters in the file"
             )
         for place, (each, want) in enumerate(zip(params, own, strict=True)):
             if describe(each) != describe(want):
@@ -350,7 +351,3 @@ def _mappable(one: Callable[..., Any], many: Callable[..., Any]) -> Callable[...
         return results, jax.tree.map(lambda _: True, results)
 
     return mapped
-
-
-def _kind_of(params: Any) -> str:
-    return f"{len(params)} array(s)" if isinstance(params, (list, tuple)) else f"a {type(params).__name__}"

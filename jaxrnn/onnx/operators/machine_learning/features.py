@@ -227,15 +227,6 @@ def one_hot_encoder(
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
-def _softmax_of_others(scores: jax.Array) -> jax.Array:
-    """Apply softmax to the scores that are not 0; zero scores stay 0."""
-    some = jnp.abs(scores) > 1e-7
-    top = jax.lax.stop_gradient(jnp.max(scores, -1, keepdims=True))
-    powers = jnp.where(some, jnp.exp(jnp.where(some, scores - top, jnp.zeros((), scores.dtype))), 0)
-    total = jnp.sum(powers, -1, keepdims=True)
-    return powers / jnp.where(total == 0, jnp.ones((), scores.dtype), total)
-
-
 def transformed(scores: jax.Array, transform: str) -> jax.Array:
     """Transform scores ``[batch, classes]`` by ``post_transform``."""
     match transform:
@@ -246,7 +237,11 @@ def transformed(scores: jax.Array, transform: str) -> jax.Array:
         case "LOGISTIC":
             return jax.nn.sigmoid(scores)
         case "SOFTMAX_ZERO":
-            return _softmax_of_others(scores)
+            some = jnp.abs(scores) > 1e-7
+            top = jax.lax.stop_gradient(jnp.max(scores, -1, keepdims=True))
+            powers = jnp.where(some, jnp.exp(jnp.where(some, scores - top, jnp.zeros((), scores.dtype))), 0)
+            total = jnp.sum(powers, -1, keepdims=True)
+            return powers / jnp.where(total == 0, jnp.ones((), scores.dtype), total)
         case "PROBIT":
             return ndtri(scores)
     raise ValueError(f"post_transform must be one of {', '.join(TRANSFORMS)}, not {transform!r}")
