@@ -22,7 +22,7 @@ from jaxrnn._files.messages import whole_message
 from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
 from jaxrnn.jaxprs.primitives import Carried, are_visible, visible
 from jaxrnn.onnx.limits import Limits, check_ahead, current, spending
-from jaxrnn.onnx.registry import Carries, Operator
+from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.values import Value, describe, is_sequence, settle, static, traced
 
 
@@ -198,20 +198,16 @@ def call(node: BoundNode, inputs: Sequence[Value], scope: Scope, output_count: i
     if named > len(outputs):
         raise ValueError(f"the node names {named} outputs, but the operator returns {len(outputs)}")
     if operator.traits.carries is not None and are_visible():
-        outputs = _with_carries(operator.traits.carries, arguments, outputs)
+        # An equation around the outputs declares the registered carries.
+        carries, starts, slots = operator.traits.carries, [], []
+        for name, (start, place) in {} if carries.by_function else carries.states.items():
+            if place < len(outputs) and outputs[place].size:
+                slots.append(Carried(name, place, len(starts)))
+                starts.append(None if start >= len(inputs) or arguments[start] is None else traced(arguments[start]))
+        steps = 1 if carries.time_axis is None else arguments[0].shape[carries.time_axis]
+        outputs = tuple(visible(outputs, starts, slots, steps if isinstance(steps, int) else None))
     budget.take(outputs, arguments)
     return outputs
-
-
-def _with_carries(carries: Carries, inputs: Sequence[Value], outputs: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Wrap the outputs of an operator in an equation that declares its registered carries."""
-    starts, slots = [], []
-    for name, (start, result) in {} if carries.by_function else carries.states.items():
-        if result < len(outputs) and outputs[result].size:
-            slots.append(Carried(name, result, len(starts)))
-            starts.append(None if start >= len(inputs) or inputs[start] is None else traced(inputs[start]))
-    steps = 1 if carries.time_axis is None else inputs[0].shape[carries.time_axis]
-    return tuple(visible(outputs, starts, slots, steps if isinstance(steps, int) else None))
 
 
 def check_sequences(node: BoundNode, inputs: Sequence[Value]) -> None:
@@ -255,8 +251,9 @@ def origin(value: ir.Value, makers: Mapping[ir.Value, BoundNode]) -> ir.Value:
     return value
 
 
-def captured(node: BoundNode) -> list[ir.Value]:
-    """Return all values that the subgraphs of a node read, including values of outer graphs."""
+def reads_of(node: BoundNode) -> Iterator[ir.Value]:
+    """Yield every value that a node or its subgraphs read, including values of outer graphs."""
+    yield from (key for key in node.inputs if key is not None)
     values: dict[ir.Value, None] = {}
     blocks = [*node.blocks]
     while blocks:
@@ -265,13 +262,7 @@ def captured(node: BoundNode) -> list[ir.Value]:
         for inner in block.nodes:
             values |= dict.fromkeys(key for key in inner.inputs if key is not None)
             blocks += inner.blocks
-    return list(values)
-
-
-def reads_of(node: BoundNode) -> Iterator[ir.Value]:
-    """Yield every value that a node or its subgraphs read."""
-    yield from (key for key in node.inputs if key is not None)
-    yield from captured(node)
+    yield from values
 
 
 _collector: ContextVar[tuple[list[Any], Any] | None] = ContextVar("demands", default=None)

@@ -129,7 +129,10 @@ def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model
     try:
         model = ir.serde.deserialize_model(proto)
     except ir.serde.SerdeError as error:
-        raise ModelError(f"the file is inconsistent: {_innermost(error)}; export it again") from error
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ModelError(f"the file is inconsistent: {first_line(cause)}; export it again") from error
     mark_origins(proto, model)
     _set_versions(model.graph, model.opset_imports)
     for function in model.functions.values():
@@ -161,13 +164,6 @@ def _sort(graph: ir.Graph | ir.Function) -> None:
         raise ModelError(
             f"the {kind} {graph.name!r} has a cycle: {path}; a node may not depend on its own output"
         ) from error
-
-
-def _innermost(error: BaseException) -> str:
-    """Return the first line of the root cause of an error."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return first_line(error)
 
 
 def subgraphs_of(node: ir.Node) -> Iterable[tuple[str, ir.Graph]]:

@@ -104,7 +104,7 @@ class Budget:
 
     def take(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         """Check the results of a node against the limits; results that are views of inputs are not counted again."""
-        for leaf in leaves_of(outputs):
+        for leaf in jax.tree.leaves(list(outputs)):
             if not isinstance(leaf, np.ndarray):
                 self.check(leaf.shape, leaf.dtype)
             elif leaf.size > _SMALL and not any(leaf is value or leaf.base is value for value in inputs):
@@ -148,11 +148,6 @@ def current() -> Budget:
     return _BUDGET.get() or Budget(Limits())
 
 
-def leaves_of(values: Any) -> Iterator[Any]:
-    """Yield the arrays among values, including arrays in sequences."""
-    yield from jax.tree.leaves(list(values))
-
-
 def raised(field: str) -> str:
     """Return the part of a message about raising a limit."""
     limits = Placeholder(f"jaxrnn.Limits({field}=NUMBER)")
@@ -175,20 +170,15 @@ def check_ahead(operator: Operator, inputs: Sequence[Value], attributes: Mapping
     folded = is_static(*leaves)
     bound = math.prod(max(leaf.size, 1) for leaf in leaves) * _WIDEST
     allowed = budget.limits.constant_bytes if folded else budget.limits.value_bytes
-    if bound <= allowed and not _may_expand(operator):
+    # Values of inputs or attributes could make a result larger than the product of all input sizes.
+    has_values = bool(operator.attributes) or any(slot.static for slot in operator.slots)
+    if bound <= allowed and (operator.traits.is_bounded or not has_values):
         return
     fixed = [_is_fixed(operator, index, value) for index, value in enumerate(inputs)]
     # A value made from numbers alone, such as a shape, is a JAX array unless small.
     constant = folded and not all(fixed)
     for shape, dtype in _results(operator, inputs, fixed, attributes):
         budget.check(shape, dtype, constant=constant)
-
-
-def _may_expand(operator: Operator) -> bool:
-    """Return True if values of inputs or attributes could make a result larger than the product of all input sizes."""
-    if operator.traits.is_bounded:
-        return False
-    return bool(operator.attributes) or any(slot.static for slot in operator.slots)
 
 
 def _is_fixed(operator: Operator, index: int, value: Value) -> bool:
@@ -234,7 +224,9 @@ def _results(
             raise  # the error may follow from an array that is too large
         return []
     avals: list[Any] = [variable.aval for equation in walk(jaxpr) for variable in equation.outvars]
-    return [(aval.shape, aval.dtype) for aval in avals if hasattr(aval, "shape") and not _is_key(aval.dtype)]
+    # Keys of random numbers have a dtype without bytes.
+    arrays = [aval for aval in avals if hasattr(aval, "shape") and not jnp.issubdtype(aval.dtype, jax.dtypes.extended)]
+    return [(aval.shape, aval.dtype) for aval in arrays]
 
 
 def _has_large_number(values: Sequence[Any]) -> bool:
@@ -242,7 +234,3 @@ def _has_large_number(values: Sequence[Any]) -> bool:
     return any(
         array.dtype.kind in "iuf" and bool((np.abs(array.astype(np.float64)) > _LARGE).any()) for array in numbers
     )
-
-
-def _is_key(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jax.dtypes.extended)

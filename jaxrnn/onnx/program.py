@@ -127,11 +127,20 @@ def _read_attribute(attribute: ir.Attr) -> Any:
 def read_constant(value: ir.Value) -> np.ndarray | None:
     """Return the array of an initializer or a Constant node, or None if the value is computed."""
     node = value.producer()
-    if node is not None:
-        return _read_constant_node(node) if node.op_type == "Constant" else None
-    if value.const_value is None:
+    if node is None:
+        return None if value.const_value is None else _read_tensor(value.const_value, f"initializer {value.name!r}")
+    if node.op_type != "Constant":
         return None
-    return _read_tensor(value.const_value, f"initializer {value.name!r}")
+    label = f"node {node_label(node)!r} (Constant)"
+    if len(node.attributes) != 1:
+        raise ModelError(f"{label}: exactly one value attribute is expected, not {sorted(node.attributes)}")
+    (attribute,) = node.attributes.values()
+    if attribute.name not in _CONSTANTS:
+        return None
+    kind, read = _CONSTANTS[attribute.name]
+    if attribute.type != kind:
+        raise ModelError(f"{label}: the attribute {attribute.name} must hold {kind.name}, not {attribute.type.name}")
+    return _read_tensor(attribute.value, label) if read is None else read(attribute.value)
 
 
 def _read_tensor(tensor: ir.TensorProtocol, what: str) -> np.ndarray:
@@ -147,19 +156,6 @@ def _read_tensor(tensor: ir.TensorProtocol, what: str) -> np.ndarray:
         array = np.array(array)
         tensor.release()
     return array
-
-
-def _read_constant_node(node: ir.Node) -> np.ndarray | None:
-    label = f"node {node_label(node)!r} (Constant)"
-    if len(node.attributes) != 1:
-        raise ModelError(f"{label}: exactly one value attribute is expected, not {sorted(node.attributes)}")
-    (attribute,) = node.attributes.values()
-    if attribute.name not in _CONSTANTS:
-        return None
-    kind, read = _CONSTANTS[attribute.name]
-    if attribute.type != kind:
-        raise ModelError(f"{label}: the attribute {attribute.name} must hold {kind.name}, not {attribute.type.name}")
-    return _read_tensor(attribute.value, label) if read is None else read(attribute.value)
 
 
 #: By attribute of Constant, the type and a function that reads the value; None for a tensor.

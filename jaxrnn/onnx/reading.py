@@ -55,7 +55,10 @@ class SourceFile(NamedTuple):
 def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
     """Read a model; its sparse tensors become dense."""
     if isinstance(source, onnx.ModelProto):
-        file = SourceFile(source, _serialized(source), None)
+        data = None
+        with contextlib.suppress(EncodeError, ValueError, MemoryError):
+            data = source.SerializeToString()
+        file = SourceFile(source, data, None)
     elif isinstance(source, bytes):
         file = SourceFile(_parse(source), source, None)
     elif isinstance(source, (str, os.PathLike)):
@@ -90,13 +93,6 @@ def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
                 "upgrade jaxrnn and onnx, or export with an older opset"
             )
     return file._replace(proto=write_out_sparse(file.proto, file.folder, limits or Limits()))
-
-
-def _serialized(proto: onnx.ModelProto) -> bytes | None:
-    try:
-        return proto.SerializeToString()
-    except (EncodeError, ValueError, MemoryError):
-        return None
 
 
 def _parse(data: bytes) -> onnx.ModelProto:
@@ -203,7 +199,12 @@ def check_messages(
         raise ModelError(
             f"{where}subgraphs are nested deeper than {MAX_DEPTH} levels; write the model with fewer levels"
         )
-    _check_texts(graph, where)
+    # Descriptions of the whole graph need not be UTF-8.
+    own = (graph.name,) if isinstance(graph, onnx.GraphProto) else _texts_of(graph, without=("node", "doc_string"))
+    holders = itertools.chain(
+        graph.node, _values(graph), graph.initializer if isinstance(graph, onnx.GraphProto) else ()
+    )
+    check_texts(itertools.chain(own, *map(_texts_of, holders)), where)
     for value in _values(graph):
         _check_type(value.type, f"{where}the declaration of {value.name!r}")
     if isinstance(graph, onnx.GraphProto):
@@ -218,13 +219,6 @@ def check_messages(
             check_attribute(attribute, f"{label}, attribute {attribute.name!r}", declared)
             for inner in graphs_in(attribute):
                 check_messages(inner, f"{label}, {attribute.name}: ", depth + 1, declared)
-
-
-def _check_texts(graph: onnx.GraphProto | onnx.FunctionProto, where: str) -> None:
-    """Refuse text that is not UTF-8, except in descriptions of the whole graph."""
-    own = (graph.name,) if isinstance(graph, onnx.GraphProto) else _texts_of(graph, without=("node", "doc_string"))
-    parts = itertools.chain(graph.node, _values(graph), graph.initializer if isinstance(graph, onnx.GraphProto) else ())
-    check_texts(itertools.chain(own, *map(_texts_of, parts)), where)
 
 
 def check_texts(texts: Iterable[Any], where: str = "") -> None:

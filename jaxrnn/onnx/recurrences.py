@@ -54,11 +54,9 @@ def starts_recurrence(node: ir.Node, index: int, carries: Carries | None) -> boo
     """Return True if an input of a node with these carries is the initial value of a recurrence."""
     if carries is None:
         return False
-    return index in {start for start, _ in carries.states.values()} if carries.states else _is_updated(node, index)
-
-
-def _is_updated(node: ir.Node, index: int) -> bool:
-    """Return True if a Scan or Loop computes a new value for an input, and does not pass it on unchanged."""
+    if carries.states:
+        return index in {start for start, _ in carries.states.values()}
+    # A Scan or Loop computes a new value for a carry, and does not pass it on unchanged.
     first, slots, results = loop_slots(node)
     place = index - first
     return 0 <= place < min(len(slots), len(results)) and copied_from(results[place]) is not slots[place]
@@ -97,7 +95,9 @@ def _described(where: str, node: ir.Node, carries: Carries) -> RecurrentInfo:
     name, operator = node_label(node), node.op_type
     if not carries.states:
         slots = tuple(str(spec_of(value)) for value in loop_slots(node)[1])
-        return RecurrentInfo(name, operator, where, _direction_of_scan(node), carries=slots)
+        ways = set(_attribute(node, "scan_input_directions", ir.AttributeType.INTS, (0,)))
+        direction = "mixed" if len(ways) > 1 else "reverse" if ways == {1} else "forward"
+        return RecurrentInfo(name, operator, where, direction if operator == "Scan" else None, carries=slots)
     direction = _attribute(node, "direction", ir.AttributeType.STRING, "forward")
     features, weights = _size(node, carries.features), _weights(node, carries.weights)
     if carries.hidden:
@@ -106,13 +106,6 @@ def _described(where: str, node: ir.Node, carries: Carries) -> RecurrentInfo:
         return RecurrentInfo(name, operator, where, direction, features, hidden, weights)
     slots = tuple(_slot(node, *each) for each in carries.states.items())
     return RecurrentInfo(name, operator, where, direction, features, None, weights, slots)
-
-
-def _direction_of_scan(node: ir.Node) -> str | None:
-    if node.op_type != "Scan":
-        return None
-    directions = set(_attribute(node, "scan_input_directions", ir.AttributeType.INTS, (0,)))
-    return "mixed" if len(directions) > 1 else "reverse" if directions == {1} else "forward"
 
 
 def _slot(node: ir.Node, name: str, ends: tuple[int, int]) -> str:

@@ -201,7 +201,8 @@ def to_json(array: np.ndarray) -> Any:
         return _number(first.item())
     if array.size <= READABLE and _is_plain(array):
         return _listed(array.tolist())
-    return {"base64": base64.b64encode(_little_endian(array)).decode()}
+    bits = np.ascontiguousarray(array).reshape(-1).view(f"u{_parts(array.dtype)}")
+    return {"base64": base64.b64encode(bits.astype(bits.dtype.newbyteorder("<")).tobytes()).decode()}
 
 
 def from_json(value: Any, spec: ArraySpec) -> np.ndarray:
@@ -260,8 +261,3 @@ def _unlisted(value: Any) -> Any:
 def _parts(dtype: np.dtype) -> int:
     """Return the bytes of a number in an element; a complex element has two numbers."""
     return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
-
-
-def _little_endian(array: np.ndarray) -> bytes:
-    bits = np.ascontiguousarray(array).reshape(-1).view(f"u{_parts(array.dtype)}")
-    return bits.astype(bits.dtype.newbyteorder("<")).tobytes()

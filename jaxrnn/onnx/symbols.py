@@ -159,21 +159,11 @@ def type_of(array: np.ndarray) -> np.dtype:
     return np.dtype(np.int64)
 
 
-def as_floats(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Convert symbolic integers or floats to floats of a type."""
-    return each(lambda item: Whole(size_of(item), np.dtype(dtype)), array)
-
-
 def rounded(item: Any, *, up: bool) -> Any:
     """Round an item up or down to an integer."""
     if not isinstance(item, Quotient):
         return item
     return item.ceil() if up else item.floor()
-
-
-def as_integers(array: np.ndarray) -> np.ndarray:
-    """Convert symbolic floats or integers to integers."""
-    return each(size_of, array)
 
 
 def are_divisible(array: Any, divisor: Any) -> bool:

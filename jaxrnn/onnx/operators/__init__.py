@@ -95,7 +95,9 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
             f"{argument('operators', {(domain, name): Placeholder('function')}, 'jaxrnn.load(path)')} adds your own "
             "operator"
         )
-    version = _version_in(versions, domain, name, opset)
+    schema = schema_of(domain, name, opset)  # without a definition of ONNX, the newest registered version counts
+    newest = max((known for known in versions if known <= opset), default=None)
+    version = newest if schema is None else schema.since_version
     if version is None:
         raise UnsupportedError(f"{full_name} does not exist in opset {opset}; it was added in opset {min(versions)}")
     if version not in versions:
@@ -105,14 +107,6 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
             "convert the file to a newer opset with onnx.version_converter"
         )
     return operator(name, domain, version, versions)
-
-
-def _version_in(versions: Versions, domain: str, name: str, opset: int) -> int | None:
-    """Return the version of an operator in an opset: by ONNX's definition, or else the newest registered version."""
-    schema = schema_of(domain, name, opset)
-    if schema is not None:
-        return schema.since_version
-    return max((known for known in versions if known <= opset), default=None)
 
 
 def _nearest(domain: str, name: str) -> str:

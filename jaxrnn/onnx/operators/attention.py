@@ -231,7 +231,10 @@ def attention_bias(
             added = mask
     before, after = window
     if causal or before >= 0 or after >= 0:
-        distance = _distance(queries, keys, offset)
+        # Key position minus query position: ``[queries, keys]``, or ``[batch, 1, queries, keys]``.
+        position, place = (lax.broadcasted_iota(jnp.int64, (queries, keys), axis) for axis in range(2))
+        start = jnp.asarray(offset, jnp.int64)
+        distance = place - position - (start if start.ndim == 0 else start.reshape((-1, 1, 1, 1)))
         if causal:
             allowed.append(distance <= 0)
         if before >= 0:
@@ -247,15 +250,6 @@ def attention_bias(
     for other in allowed[1:]:
         sees = sees & other
     return jnp.where(sees, jnp.zeros((), dtype) if added is None else added, jnp.asarray(-jnp.inf, dtype))
-
-
-def _distance(queries: Any, keys: Any, offset: Any) -> jax.Array:
-    """Return key position minus query position: ``[queries, keys]``, or ``[batch, 1, queries, keys]``."""
-    position = lax.broadcasted_iota(jnp.int64, (queries, keys), 0)
-    place = lax.broadcasted_iota(jnp.int64, (queries, keys), 1)
-    if np.ndim(offset) == 0:
-        return place - position - jnp.asarray(offset, jnp.int64)
-    return place - position - jnp.asarray(offset, jnp.int64).reshape((-1, 1, 1, 1))
 
 
 def _widened(mask: jax.Array, keys: Any) -> jax.Array:

@@ -130,8 +130,12 @@ def max_pool(x: Value, *, storage_order: int = 0, output_count: int = 1, **geome
     x = traced(x)
     windows = PoolingWindows(x, **geometry)
     lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
-    # JAX has no derivative of a maximum over windows with holes.
-    y = windows.reduce(x, lowest, lax.max) if set(windows.dilations) == {1} else _by_axis(x, windows, lowest)
+    if set(windows.dilations) == {1}:
+        y = windows.reduce(x, lowest, lax.max)
+    else:  # axis by axis, because JAX has no derivative of a maximum over windows with holes
+        y = x
+        for axis in range(2, x.ndim):
+            (y,) = _over_windows([y], [lowest], windows, axis, lambda one, other: [jnp.maximum(one[0], other[0])])
     if output_count == 1:
         return y
     return [y, _max_indices(x, windows, lowest, storage_order)]
@@ -164,13 +168,6 @@ def _over_windows(
         parts = combine(here, there)
         done += step
     return [lax.slice_in_dim(part, 0, part.shape[axis], windows.strides[axis - 2], axis) for part in parts]
-
-
-def _by_axis(x: Any, windows: PoolingWindows, lowest: Any) -> Any:
-    """Return the maximum of each window, axis by axis."""
-    for axis in range(2, x.ndim):
-        (x,) = _over_windows([x], [lowest], windows, axis, lambda one, other: [jnp.maximum(one[0], other[0])])
-    return x
 
 
 def _max_indices(x: Any, windows: PoolingWindows, lowest: Any, storage_order: int) -> Any:

@@ -59,18 +59,15 @@ def _enlarged(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
     if not any(used):
         phases = phases[:1]  # all of them are the element itself
     elif not isinstance(change.size, int):  # stacked phases of a stream would wait for each other's neighbours
-        parts = [_spaced(phase, axis, place, factor) for place, phase in enumerate(phases)]
+        parts = []
+        for first, phase in enumerate(phases):
+            widths = [(first, factor - 1 - first, factor - 1) if d == axis else (0, 0, 0) for d in range(x.ndim)]
+            parts.append(lax.pad(phase, jnp.zeros((), x.dtype), widths))
         return sum(parts[1:], parts[0])
     joined = jnp.stack(phases, axis + 1)
     shape = list(x.shape)
     joined = jnp.broadcast_to(joined, (*shape[: axis + 1], factor, *shape[axis + 1 :]))
     return joined.reshape((*shape[:axis], change.out, *shape[axis + 1 :]))
-
-
-def _spaced(x: Any, axis: int, place: int, factor: int) -> Any:
-    """Return an array whose elements are `factor` places apart, from `place` on, with zeros between."""
-    widths = [(place, factor - 1 - place, factor - 1) if d == axis else (0, 0, 0) for d in range(x.ndim)]
-    return lax.pad(x, jnp.zeros((), x.dtype), widths)
 
 
 def _reduced(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:

@@ -111,22 +111,18 @@ def split_to_sequence(input: Value, split: Static | None = None, *, axis: int = 
 def concat_from_sequence(input_sequence: Value, *, axis: int, new_axis: int = 0) -> Value:
     """ConcatFromSequence along an axis, or with ``new_axis`` stacked along a new one."""
     if isinstance(input_sequence, Stacked):
-        return _joined(input_sequence.array, axis, bool(new_axis))
+        stacked = input_sequence.array
+        (axis,) = axes_of([axis], stacked.ndim if new_axis else stacked.ndim - 1)
+        moved = jnp.moveaxis(stacked, 0, axis)
+        if new_axis:
+            return moved
+        return moved.reshape((*moved.shape[:axis], moved.shape[axis] * moved.shape[axis + 1], *moved.shape[axis + 2 :]))
     sequence = _sequence(input_sequence)
     if not sequence:
         raise ValueError("an empty sequence cannot be concatenated")
     if new_axis:
         sequence = [unsqueeze(value, np.asarray([axis])) for value in sequence]
     return concat(*sequence, axis=axis)
-
-
-def _joined(stacked: Value, axis: int, new_axis: bool) -> Value:
-    """Stack elements along the first axis, then move this axis or merge the axis into the concatenation axis."""
-    (axis,) = axes_of([axis], stacked.ndim if new_axis else stacked.ndim - 1)
-    moved = jnp.moveaxis(stacked, 0, axis)
-    if new_axis:
-        return moved
-    return moved.reshape((*moved.shape[:axis], moved.shape[axis] * moved.shape[axis + 1], *moved.shape[axis + 2 :]))
 
 
 def sequence_map(input_sequence: Value, *additional_inputs: Value, body: Subgraph) -> list[Value]:

@@ -44,7 +44,8 @@ def dft(
     if onesided and inverse:
         if x.shape[-1] == 1:
             raise ValueError("a one-sided spectrum is complex: its last axis has size 2, not 1")
-        return _inverse_of_half(values, length, along)[..., None].astype(dtype)
+        half = _fitted(values, length // 2 + 1, along)
+        return jnp.fft.irfft(half, n=length, axis=along)[..., None].astype(dtype)
     if onesided:
         if x.shape[-1] == 2:
             raise ValueError("only a real signal, with a last axis of size 1, has a one-sided spectrum")
@@ -90,12 +91,6 @@ def _fitted(x: Any, length: int, axis: int) -> Any:
         raise ValueError(f"axis {axis} of open size {size} cannot be cut or filled to {length}; bind the size")
     config = [(0, length - size, 0) if d == axis else (0, 0, 0) for d in range(x.ndim)]
     return lax.pad(x, jnp.zeros((), x.dtype), config)
-
-
-def _inverse_of_half(x: Any, length: int, axis: int) -> Any:
-    """Return the real signal of a one-sided spectrum."""
-    half = _fitted(x, length // 2 + 1, axis)
-    return jnp.fft.irfft(half, n=length, axis=axis)
 
 
 def stft(

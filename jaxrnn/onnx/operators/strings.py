@@ -77,12 +77,6 @@ def regex_full_match(x: Value, *, pattern: str = "") -> Value:
 
     The package google-re2, if installed, matches in linear time; otherwise Python's ``re`` matches.
     """
-    matches = _matcher(pattern)
-    x = _text(x)
-    return np.array([matches(item) is not None for item in x.ravel().tolist()], bool).reshape(x.shape)
-
-
-def _matcher(pattern: str) -> Callable[[str], Any]:
     try:
         import re2 as engine  # type: ignore[import-not-found]
 
@@ -91,9 +85,11 @@ def _matcher(pattern: str) -> Callable[[str], Any]:
         engine = re
         read = lambda text: re.compile(_in_python(text), re.ASCII)  # noqa: E731
     try:
-        return read(pattern).fullmatch
+        matches = read(pattern).fullmatch
     except engine.error as error:
         raise ValueError(f"the pattern {pattern!r} cannot be read: {error}") from error
+    x = _text(x)
+    return np.array([matches(item) is not None for item in x.ravel().tolist()], bool).reshape(x.shape)
 
 
 #: Syntax that RE2 lacks: back references and lookaround.

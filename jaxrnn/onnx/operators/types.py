@@ -57,8 +57,8 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
         return x if dtype.kind == "b" else traced(x).astype(dtype)
     if is_symbolic(x):
         if jnp.issubdtype(dtype, jnp.floating):
-            return symbols.as_floats(x, dtype)
-        return symbols.as_integers(x) if np.issubdtype(dtype, np.integer) else traced(x).astype(dtype)
+            return symbols.each(lambda item: symbols.Whole(symbols.size_of(item), dtype), x)
+        return symbols.each(symbols.size_of, x) if np.issubdtype(dtype, np.integer) else traced(x).astype(dtype)
     if dtype == _E8M0 and dtype_of(x) != _E8M0:
         return _to_power_of_two(x, saturate, round_mode)
     if dtype in _FLOAT8 and dtype_of(x).kind != "b":

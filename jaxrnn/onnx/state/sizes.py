@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -253,28 +253,6 @@ class Sizes:
         return taken | multiples
 
 
-def solve(
-    sizes: Sizes, base: int, spread: bool, attempt: Callable[[Mapping[str, int]], DataFlow]
-) -> tuple[DataFlow, dict[int, str]] | None:
-    """Unify the sizes that operators need to be equal, until the graph can be followed.
-
-    Returns the flow with these numbers, and the class of each number; None if no equation helps a failing operator.
-    Earlier unifications stay.
-    """
-    for _ in range(len(sizes.value) + 1):
-        of_class = sizes.distinct(base, spread)
-        try:
-            flow = attempt(sizes.numbers(of_class))
-        except NotFollowedError as error:
-            if error.node is None or not _unify_at(sizes, of_class, error.node, error.operands):
-                return None
-        except LimitError:
-            return None
-        else:
-            return flow, {number: name for name, number in of_class.items()}
-    return None
-
-
 def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, operands: Sequence[Any]) -> bool:
     """Unify the sizes that a node needs to be equal; return False if all are equal."""
     class_of = {number: name for name, number in of_class.items()}
@@ -342,10 +320,23 @@ class Probe:
         return accepted or _SIZES[0]
 
     def _solves(self, size: int, spread: bool) -> bool:
-        self.equations = self._unsolved()
-        self._solved = solve(
-            self.equations, size, spread, lambda sizes: follow(self._program, sizes, self._static, None, strict=True)
-        )
+        """Unify the sizes that operators need to be equal, until the graph can be followed with distinct numbers.
+
+        Return False if no equation helps a failing operator, or if the graph cannot be followed with other numbers.
+        """
+        sizes, self._solved = self._unsolved(), None
+        self.equations = sizes
+        for _ in range(len(sizes.value) + 1):
+            of_class = sizes.distinct(size, spread)
+            try:
+                flow = follow(self._program, sizes.numbers(of_class), self._static, None, strict=True)
+                self._solved = flow, {number: name for name, number in of_class.items()}
+                break
+            except NotFollowedError as error:
+                if error.node is None or not _unify_at(sizes, of_class, error.node, error.operands):
+                    break
+            except LimitError:
+                break
         # A size that was a constant by accident, such as four times another size, differs with other numbers.
         again = self.equations.distinct(2 * size if spread else size + _APART, spread)
         if self._solved is not None and self._accepts(self.equations.numbers(again)):

@@ -121,10 +121,7 @@ def positions(x: Value, keys: np.ndarray) -> Value:
 
 def look_up(index: Value, values: np.ndarray, default: np.ndarray) -> Value:
     """Return the value at each index, or the default for index -1."""
-    table = np.concatenate([values.ravel(), default.reshape(1)])
-    if is_text(table):
-        return table[static(index, "the index of a string")]
-    return jnp.asarray(table)[index]
+    return label_at(index, np.concatenate([values.ravel(), default.reshape(1)]))
 
 
 def _one_of(**attributes: Any) -> np.ndarray:
