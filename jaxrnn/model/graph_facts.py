@@ -334,7 +334,7 @@ def stream_facts(
 ) -> tuple[StreamInfo, GraphStream | None]:
     """Return the facts about streaming over a dimension, and about values of the graph up to the first refused node."""
     state: list[KeptState] = []
-    with contextlib.nullcontext({}) if graph is None else observe() as values:
+    with contextlib.nullcontext(Observed()) if graph is None else observe() as values:
         try:
             streamed = model.stream(symbol, past=past)
             state = [KeptState(each.name, each.kind, tuple(each.shape or ()), each.nbytes) for each in streamed.state]

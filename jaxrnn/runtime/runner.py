@@ -58,7 +58,8 @@ class Runner:
         self._turn = threading.Lock()
         self._start = self._stream.start(constants)
         ready = self._stream.ready("step")
-        self._step = (
+        #: Both kinds of steps have a representation of the state, with `pack` and `unpack`.
+        self._step: Any = (
             JoinedStep(self._stream.step, self._start) if ready is None else ReadyStep(ready, self._stream.spec.bind)
         )
         self._dtypes = {spec.name: spec.dtype for spec in self._stream.spec.inputs}
