@@ -24,11 +24,10 @@ from verifier import verify
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types, unmapped
-from jaxrnn.cells import GRU, LSTM, RNN, Weights, convolve, forms
+from jaxrnn.cells import GRU, LSTM, RNN, Weights, convolve, forms, run_layer
 from jaxrnn.cells.convolution import WindowProduct, windows_of
 from jaxrnn.cells.linear_attention import AttentionFrames, linear_attention
 from jaxrnn.cells.linear_attention import step as attention_step
-from jaxrnn.cells.recurrence import run
 from jaxrnn.jaxprs.moves import split
 from jaxrnn.jaxprs.recognition.parts import elements, taken
 from jaxrnn.onnx.operators import arithmetic, linear, normalization
@@ -321,7 +320,13 @@ def test_layers_of_many_units(name, batch, hidden, lengths, monkeypatch):
 
         return jax.value_and_grad(of, (0, 1, 2), has_aux=True)
 
-    fast = loss(lambda *given: run(*given[:-1], direction="bidirectional", exists=given[-1] if lengths else None))
+    def layer(cells, weights, x, initial, about):
+        weights, initial = (jax.tree.map(lambda *pair: jnp.stack(pair), *each) for each in (weights, initial))
+        return run_layer(
+            cells, weights, x, initial, direction="bidirectional", exists=about[..., 0] if lengths else None
+        )
+
+    fast = loss(layer)
     arguments = weights, draw(time, batch, 7), initial
     with exact_types():
         narrow = jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), arguments)

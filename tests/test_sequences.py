@@ -19,17 +19,17 @@ from jaxrnn.cells import (
     Weights,
     parse_activations,
     recomputing,
-    run,
     run_direction,
+    run_layer,
 )
 
 TIME, BATCH, FEATURES, HIDDEN = 7, 3, 4, 5
 
 
-def plain_loop(cell, weights, x, initial, reverse, lengths):
+def plain_loop(cell, weights, x, initial, reverse, exists):
     """The same sequence, its derivative left to JAX."""
     for_input, recurrent = cell.prepare(weights, x.dtype)
-    exists = jnp.ones((TIME, BATCH, 1), bool) if lengths is None else (jnp.arange(TIME)[:, None] < lengths)[..., None]
+    exists = jnp.ones((TIME, BATCH, 1), bool) if exists is None else exists
 
     def step(carry, frame):
         gates, here = frame
@@ -77,7 +77,7 @@ def test_the_rule_gives_what_jax_derives(cell, parts, reverse, lengths, remat):
     with jax.enable_x64(True):
         arguments = drawn(cell, **parts)
         rng = np.random.default_rng(1)
-        lengths = None if lengths is None else jnp.array(lengths)
+        exists = None if lengths is None else (jnp.arange(TIME)[:, None] < jnp.array(lengths))[..., None]
         seen = jnp.array(rng.normal(size=(TIME, BATCH, HIDDEN)))
         direction = jax.tree.map(lambda leaf: jnp.array(rng.normal(size=leaf.shape)), arguments)
 
@@ -87,10 +87,10 @@ def test_the_rule_gives_what_jax_derives(cell, parts, reverse, lengths, remat):
 
         def with_rule(*arguments):
             with recomputing(remat):
-                return run_direction(cell, *arguments, reverse=reverse, lengths=lengths)
+                return run_direction(cell, *arguments, reverse=reverse, exists=exists)
 
         def without(*arguments):
-            return plain_loop(cell, *arguments, reverse, lengths)
+            return plain_loop(cell, *arguments, reverse, exists)
 
         def facts(run, arguments, direction):
             one = functools.partial(loss, run)
@@ -119,14 +119,16 @@ def test_two_directions_of_one_row_are_one_loop(cells, rows, lengths, loops):
         (one, x, start), (other, _, start_2) = (drawn(cell, peephole=isinstance(cell, LSTM)) for cell in cells)
         weights = one, jax.tree.map(lambda leaf: leaf[::-1], other)
         x, starts = x[:, :rows], jax.tree.map(lambda leaf: leaf[:rows], (start, start_2))
-        lengths = None if lengths is None else jnp.array(lengths)
+        exists = None if lengths is None else jnp.arange(TIME)[:, None] < jnp.array(lengths)
+        mask = None if exists is None else exists[..., None]
 
         def layer(weights, x, starts):
-            return run(cells, weights, x, starts, direction="bidirectional", lengths=lengths)
+            weights, starts = (jax.tree.map(lambda *pair: jnp.stack(pair), *each) for each in (weights, starts))
+            return run_layer(cells, weights, x, starts, direction="bidirectional", exists=exists)
 
         def each_alone(weights, x, starts):
             pairs = zip(cells, weights, starts, (False, True), strict=True)
-            results = [run_direction(c, w, x, s, reverse=reverse, lengths=lengths) for c, w, s, reverse in pairs]
+            results = [run_direction(c, w, x, s, reverse=reverse, exists=mask) for c, w, s, reverse in pairs]
             y, final = jax.tree.map(lambda *pair: jnp.stack(pair), *results)
             return jnp.swapaxes(y, 0, 1), final
 

@@ -13,7 +13,7 @@ from jaxrnn.cells.forms import (
     product_operands,
     recomputing,
 )
-from jaxrnn.cells.recurrence import run, run_direction, run_layer
+from jaxrnn.cells.recurrence import existing, run_direction, run_layer
 
 __all__ = [
     "GRU",
@@ -24,6 +24,7 @@ __all__ = [
     "Weights",
     "by_platform",
     "convolve",
+    "existing",
     "in_blocks",
     "in_chunks",
     "is_plain",
@@ -33,7 +34,6 @@ __all__ = [
     "product",
     "product_operands",
     "recomputing",
-    "run",
     "run_direction",
     "run_layer",
 ]

@@ -33,18 +33,16 @@ def run_direction(
     initial: Carry,
     *,
     reverse: bool = False,
-    lengths: jax.Array | None = None,
     exists: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
     """Run one cell over frames ``[time, batch, features]`` in one direction.
 
     The carry has arrays ``[batch, hidden]``. Returns outputs ``[time, batch, hidden]`` in the order of the input, and
-    the final carry. ``lengths[batch]``, or ``exists``, ``bool[time, batch, 1]``, says which frames exist: in either
-    direction, other frames leave the carry unchanged and output zeros. A single frame compiles without a loop, and no
-    frame returns the initial carry.
+    the final carry. ``exists``, ``bool[time, batch or 1, 1]``, says which frames exist: in either direction, other
+    frames leave the carry unchanged and output zeros. A single frame compiles without a loop, and no frame returns the
+    initial carry.
     """
     input_weights, recurrent = cell.prepare(weights, x.dtype)
-    exists = exists_of(x, lengths) if exists is None else exists
     if isinstance(x.shape[0], int) and x.shape[0] == 1:
         new = cell.step(recurrent, initial, cell.split_gates(cell.project(input_weights, x[0])))
         return masked_output(exists, new[0][None]), masked_update(None if exists is None else exists[0], new, initial)
@@ -58,13 +56,6 @@ def run_direction(
 
     final, y = in_chunks(run, initial, (x, exists), reverse=reverse)
     return y, final
-
-
-def exists_of(x: jax.Array, lengths: jax.Array | None) -> jax.Array | None:
-    """Return the existing frames of each row, ``bool[time, batch, 1]``; None if all frames exist."""
-    if lengths is None:
-        return None
-    return (jnp.arange(x.shape[0], dtype=lengths.dtype)[:, None] < lengths[None, :])[..., None]
 
 
 def _bytes_a_frame(cell: Cell, initial: Carry) -> Any:
@@ -107,37 +98,6 @@ def _run_both(
     mask = None if exists is None else both(exists)
     final, y = jax.vmap(one, (0, 0, 1, 1), (0, 1))(recurrent, start, projected, mask)
     return jnp.stack([y[:, 0], jnp.flip(y[:, 1], 0)], 1), final
-
-
-def run(
-    cell: Cell | Sequence[Cell],
-    weights: Sequence[Weights],
-    x: jax.Array,
-    initial: Sequence[Carry],
-    *,
-    direction: str = "forward",
-    lengths: jax.Array | None = None,
-    exists: jax.Array | None = None,
-) -> tuple[jax.Array, Carry]:
-    """Run a layer of one or two directions, with a cell, weights and an initial carry for each direction.
-
-    Returns outputs ``[time, directions, batch, hidden]`` and the final carry, arrays ``[directions, batch, hidden]``.
-    All else is as in `run_direction`.
-    """
-    if direction not in DIRECTIONS:
-        raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, not {direction!r}")
-    backwards = DIRECTIONS[direction]
-    cells = tuple(cell) if isinstance(cell, Sequence) else (cell,) * len(backwards)
-    exists = exists_of(x, lengths) if exists is None else exists
-    if _is_one_loop(cells, weights, x, initial):
-        return _run_both(cells[0], weights, x, initial, exists)
-    results = [
-        run_direction(each, each_weights, x, each_initial, reverse=reverse, exists=exists)
-        for each, each_weights, each_initial, reverse in zip(cells, weights, initial, backwards, strict=True)
-    ]
-    outputs = jnp.stack([y for y, _ in results], 1)
-    final = tuple(jnp.stack(arrays) for arrays in zip(*(carry for _, carry in results), strict=True))
-    return outputs, final
 
 
 def sequence(
@@ -243,21 +203,19 @@ def run_layer(
     initial: Sequence[jax.Array | None],
     *,
     direction: str = "forward",
-    lengths: jax.Array | None = None,
     exists: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
-    """Run a layer of one or two directions, D, with arrays in place of lists.
+    """Run a layer of one or two directions, D, with a cell for each direction.
 
     Weights and the carry have a leading axis D; None in ``initial`` means zeros. ``exists`` is ``bool[time, batch or
-    1]``. Returns outputs ``[time, D, batch, hidden]`` and the final carry, arrays ``[D, batch, hidden]``. All else is
-    as in `run`.
+    1]``, or None if all frames exist. Returns outputs ``[time, D, batch, hidden]`` and the final carry, arrays ``[D,
+    batch, hidden]``. All else is as in `run_direction`.
     """
     if not is_plain():
-        return written_out(cells, weights, x, initial, direction=direction, lengths=lengths, exists=exists)
+        return written_out(cells, weights, x, initial, direction=direction, exists=exists)
     shape = (len(cells), x.shape[1], weights.recurrent.shape[-1])
     starts = tuple(jnp.zeros(shape, x.dtype) if each is None else each for each in initial)
-    mask = exists_of(x, lengths)
-    operands, structure = jax.tree.flatten((x, starts, weights, exists if mask is None else mask[..., 0]))
+    operands, structure = jax.tree.flatten((x, starts, weights, exists))
     y, *final = layer_p.bind(
         *operands, cells=tuple(cells), direction=direction, structure=structure, types=Types.here(), fills=True
     )
@@ -271,16 +229,24 @@ def written_out(
     initial: Sequence[jax.Array | None],
     *,
     direction: str,
-    lengths: jax.Array | None = None,
     exists: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
     """Run a layer as `run_layer` does, step by step in plain forms too."""
-    batch, hidden = x.shape[1], weights.recurrent.shape[-1]
-    zeros = jnp.zeros((batch, hidden), x.dtype)
-    carries = [tuple(zeros if each is None else each[d] for each in initial) for d in range(len(cells))]
+    zeros = jnp.zeros((x.shape[1], weights.recurrent.shape[-1]), x.dtype)
+    starts = [tuple(zeros if each is None else each[d] for each in initial) for d in range(len(cells))]
     parts = [jax.tree.map(lambda each, d=d: each[d], weights) for d in range(len(cells))]
-    exists = None if exists is None else exists[..., None]
-    return run(cells, parts, x, carries, direction=direction, lengths=lengths, exists=exists)
+    mask = None if exists is None else exists[..., None]
+    if _is_one_loop(cells, parts, x, starts):
+        return _run_both(cells[0], parts, x, starts, mask)
+    rows = zip(cells, parts, starts, DIRECTIONS[direction], strict=True)
+    results = [run_direction(cell, part, x, start, reverse=way, exists=mask) for cell, part, start, way in rows]
+    outputs = jnp.stack([y for y, _ in results], 1)
+    return outputs, tuple(jnp.stack(arrays) for arrays in zip(*(carry for _, carry in results), strict=True))
+
+
+def existing(lengths: jax.Array, frames: Any) -> jax.Array:
+    """Return the existing frames of each row, ``bool[time, batch]``."""
+    return jnp.arange(frames, dtype=lengths.dtype)[:, None] < lengths[None, :]
 
 
 #: A layer in plain forms. Its operands are the leaves of ``(x, initial, weights, exists)`` as `run_layer` takes them,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.cells import GRU, LSTM, RNN, Cell, Weights, parse_activations, run_layer
+from jaxrnn.cells import GRU, LSTM, RNN, Cell, Weights, existing, parse_activations, run_layer
 from jaxrnn.cells.linear_attention import AttentionFrames, linear_attention
 from jaxrnn.cells.recurrence import DIRECTIONS
 from jaxrnn.jaxprs.primitives import Carried, visible
@@ -142,7 +142,8 @@ def _layer(
     shapes = {name: tuple(v.shape) for name, v in zip(names, (x, w, r, b, p, *carries), strict=False) if v is not None}
     check_shapes(cells[0].gates, shapes, direction, hidden_size)
     lengths = checked_lengths(sequence_lens, x.shape[0], x.shape[1])
-    y, final = run_layer(cells, Weights(w, r, b, p), x, carries, direction=direction, lengths=lengths)
+    exists = None if lengths is None else existing(lengths, x.shape[0])
+    y, final = run_layer(cells, Weights(w, r, b, p), x, carries, direction=direction, exists=exists)
     if layout:
         y = jnp.transpose(y, (2, 0, 1, 3))
         final = tuple(jnp.swapaxes(value, 0, 1) for value in final)
