@@ -104,7 +104,7 @@ def _product(sizes: list[int], taps: list[int], windows: list[Windows], groups: 
         return None
     sides = [(True,) if each.spacing > 1 else (False, True) if each.taps > 1 else (False,) for each in windows]
     products = [
-        WindowProduct(tuple(windows), scattered, sizes[0], sizes[1], taps[0], groups)
+        WindowProduct(windows, scattered, sizes[0], sizes[1], taps[0], groups)
         for scattered in itertools.product(*sides)
     ]
     product = min(products, key=lambda product: product.cost)
@@ -179,65 +179,31 @@ MULTIPLICATIONS = 32
 SMALL = 2**15
 
 
-@dataclass(frozen=True)
 class WindowProduct:
-    """A convolution as a matrix product."""
+    """A convolution as a matrix product. ``scattered`` says for each axis whether its taps are results, or gathered."""
 
-    windows: tuple[Windows, ...]  # the windows along each spatial axis
-    scattered: tuple[bool, ...]  # whether the taps of an axis are results; other taps are gathered
-    batch: int
-    channels: int
-    out: int
-    groups: int
-
-    # -- sizes
-
-    def _axes(self, *, scattered: bool) -> list[int]:
-        return [axis for axis, each in enumerate(self.scattered) if each == scattered]
-
-    @property
-    def _gathered(self) -> list[Windows]:
-        return [self.windows[axis] for axis in self._axes(scattered=False)]
-
-    @property
-    def kernel_order(self) -> list[int]:
-        """Return the axes of the kernel in the order of the product: out, scattered taps, gathered taps, channels.
-
-        Summed axes are adjacent in memory: with few windows, a product with the transpose takes four times as long.
-        """
-        gathered, scattered = (self._axes(scattered=side) for side in (False, True))
-        return [0, *(2 + axis for axis in scattered), *(2 + axis for axis in gathered), 1]
-
-    @property
-    def slices(self) -> int:
-        """Return the number of slices of the operand under the windows: one for each tap, or for each window."""
-        return math.prod(min(each.taps, each.count) for each in self._gathered)
-
-    @property
-    def _places(self) -> list[int]:
-        """Return the number of results along each axis: one for each window, or for each element if taps scatter."""
-        pairs = zip(self.windows, self.scattered, strict=True)
-        return [each.size if scattered else each.count for each, scattered in pairs]
-
-    @property
-    def operand(self) -> int:
-        """Return the elements under the windows."""
-        return self.batch * self.channels * math.prod(self._places) * math.prod(each.taps for each in self._gathered)
-
-    @property
-    def results(self) -> int:
-        """Return the elements of the product."""
-        taps = math.prod(self.windows[axis].taps for axis in self._axes(scattered=True))
-        return self.batch * self.out * taps * math.prod(self._places)
-
-    @property
-    def cost(self) -> float:
-        """Return the cost, in elements that move before and after the product."""
-        depth = self.operand // (self.batch * math.prod(self._places) * self.groups)
-        moved = self.operand * (self.slices > 1) + self.results * any(self.scattered)
-        return moved + self.results * depth / MULTIPLICATIONS
-
-    # -- computing
+    def __init__(
+        self, windows: Sequence[Windows], scattered: Sequence[bool], batch: int, channels: int, out: int, groups: int
+    ):
+        self.windows, self.batch, self.out, self.groups = windows, batch, out, groups
+        self._scattered, self._gathered = (
+            [axis for axis, each in enumerate(scattered) if each == side] for side in (True, False)
+        )
+        #: The axes of the kernel in the order of the product: out, scattered taps, gathered taps, channels. Summed axes
+        #: are adjacent in memory: with few windows, a product with the transpose takes four times as long.
+        self.kernel_order = [0, *(2 + axis for axis in (*self._scattered, *self._gathered)), 1]
+        #: The number of results along each axis: one for each window, or for each element if taps scatter.
+        self._places = [each.size if side else each.count for each, side in zip(windows, scattered, strict=True)]
+        gathered = [windows[axis] for axis in self._gathered]
+        #: The slices of the operand under the windows: one for each tap, or for each window.
+        self.slices = math.prod(min(each.taps, each.count) for each in gathered)
+        #: The elements under the windows, and the elements of the product.
+        depth, places = channels * math.prod(each.taps for each in gathered), batch * math.prod(self._places)
+        self.operand = depth * places
+        self.results = out * places * math.prod(windows[axis].taps for axis in self._scattered)
+        #: The cost, in elements that move before and after the product.
+        moved = self.operand * (self.slices > 1) + self.results * any(scattered)
+        self.cost = moved + self.results * (depth // groups) / MULTIPLICATIONS
 
     def __call__(self, x: jax.Array, spec: Sequence[int], kernel: jax.Array, precision: Any) -> jax.Array:
         """Convolve: ``[batch, out, *spatial]``; low-precision products are summed and returned in float32.
@@ -245,36 +211,32 @@ class WindowProduct:
         ``spec`` has the batch axis, the channel axis and the spatial axes of the operand. The kernel is in
         `kernel_order`.
         """
-        pieces = self._pieces(x, spec)
-        by_window = all(each.count <= each.taps for each in self._gathered)
+        # The operand under the windows: for gathered axes the windows of each tap, or the taps of each window.
+        pieces, by_window = [x], True
+        for axis in self._gathered:
+            each, place = self.windows[axis], spec[2 + axis]
+            by_window = by_window and each.count <= each.taps
+            take, count = (each.under_window, each.count) if each.count <= each.taps else (each.under_tap, each.taps)
+            pieces = [take(piece, index, place) for piece in pieces for index in range(count)]
         if by_window and len(pieces) == self.batch * math.prod(self._places) and len(pieces) * kernel.size <= SMALL:
             products = [self._product(kernel, self._joined([piece], spec), precision) for piece in pieces]
             y = jnp.concatenate(products, -1)
         else:
             y = self._product(kernel, self._joined(pieces, spec), precision)
-        scattered = self._axes(scattered=True)
-        y = y.reshape(self.out, *(self.windows[axis].taps for axis in scattered), self.batch, *self._places)
-        for index, axis in enumerate(scattered):
-            y = overlap_add(y, self.windows[axis], 1, 2 + len(scattered) - index + axis)
+        y = y.reshape(self.out, *(self.windows[axis].taps for axis in self._scattered), self.batch, *self._places)
+        for index, axis in enumerate(self._scattered):
+            y = overlap_add(y, self.windows[axis], 1, 2 + len(self._scattered) - index + axis)
         return jnp.swapaxes(y, 0, 1)
-
-    def _pieces(self, x: jax.Array, spec: Sequence[int]) -> list[jax.Array]:
-        """Return the operand under the windows: for gathered axes the windows of each tap, or the reverse."""
-        pieces = [x]
-        for axis in self._axes(scattered=False):
-            each, place = self.windows[axis], spec[2 + axis]
-            take, count = (each.under_window, each.count) if each.count <= each.taps else (each.under_tap, each.taps)
-            pieces = [take(piece, index, place) for piece in pieces for index in range(count)]
-        return pieces
 
     def _joined(self, pieces: Sequence[jax.Array], spec: Sequence[int]) -> jax.Array:
         """Return pieces as ``[gathered taps, channels, batch, places]``."""
-        steps = [min(each.taps, each.count) if len(pieces) > 1 else 1 for each in self._gathered]
+        gathered = [self.windows[axis] for axis in self._gathered]
+        steps = [min(each.taps, each.count) if len(pieces) > 1 else 1 for each in gathered]
         under = jnp.stack(pieces).reshape(*steps, *pieces[0].shape)
         batch, channels, *own = (len(steps) + axis for axis in spec)
         taps, places = [], list(own)
-        for step, axis in enumerate(self._axes(scattered=False)):
-            by_window = self.windows[axis].count <= self.windows[axis].taps
+        for step, axis in enumerate(self._gathered):
+            by_window = gathered[step].count <= gathered[step].taps
             taps.append(own[axis] if by_window else step)
             places[axis] = step if by_window else own[axis]
         return jnp.transpose(under, [*taps, channels, batch, *places])

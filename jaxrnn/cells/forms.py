@@ -143,7 +143,7 @@ def in_chunks(run: Run, carry: Any, frames: Any, *, reverse: bool = False) -> tu
         with recomputing(None):  # sequences inside a step are not recomputed a second time
             return run(carry, part)
 
-    return _in_parts(run_chunk, carry, frames, length, size, reverse)
+    return in_parts(run_chunk, carry, frames, length, size, reverse)
 
 
 def in_blocks(run: Run, carry: Any, frames: Any, bytes_a_frame: int, *, reverse: bool = False) -> tuple[Any, Any]:
@@ -159,13 +159,13 @@ def in_blocks(run: Run, carry: Any, frames: Any, bytes_a_frame: int, *, reverse:
     size = next((divisor for divisor in range(size, size // 2, -1) if length % divisor == 0), size)
 
     def blocks(carry: Any, frames: Any) -> tuple[Any, Any]:
-        return _in_parts(run, carry, frames, length, size, reverse)
+        return in_parts(run, carry, frames, length, size, reverse)
 
     return by_platform(blocks, run, carry, frames)
 
 
-def _in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse: bool) -> tuple[Any, Any]:
-    """Loop over parts of equal size, then run the remainder."""
+def in_parts(run: Run, carry: Any, frames: Any, length: int, size: int, reverse: bool = False) -> tuple[Any, Any]:
+    """Run ``(carry, frames) -> (carry, outputs)`` in a loop over parts of equal size, then for the remainder."""
     covered = length // size * size
     # A reversed sequence begins at its end, so its remainder lies at the front.
     first = length - covered if reverse else 0

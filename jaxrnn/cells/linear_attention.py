@@ -17,7 +17,7 @@ from jax import lax
 
 from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
-from jaxrnn.cells.forms import in_chunks, matrix_products_in, product, product_type
+from jaxrnn.cells.forms import in_chunks, in_parts, matrix_products_in, product, product_type
 
 
 def step(state: jax.Array, frame: AttentionFrames) -> tuple[jax.Array, jax.Array]:
@@ -92,18 +92,8 @@ def over_chunks(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, j
 
     The backward pass recomputes each chunk.
     """
-    chunk = jax.checkpoint(_chunk)
-    length = frames.query.shape[0]
-    covered = length // CHUNK * CHUNK
-    parts = []
-    if covered:
-        body = jax.tree.map(lambda x: x[:covered].reshape(-1, CHUNK, *x.shape[1:]), frames)
-        state, outputs = varying.scan(chunk, state, body)
-        parts.append(outputs.reshape(covered, *outputs.shape[2:]))
-    if covered < length:
-        state, outputs = chunk(state, jax.tree.map(lambda x: x[covered:], frames))
-        parts.append(outputs)
-    return state, parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+    chunk, length = jax.checkpoint(_chunk), frames.query.shape[0]
+    return chunk(state, frames) if length <= CHUNK else in_parts(chunk, state, frames, length, CHUNK)
 
 
 def _chunk(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, jax.Array]:

@@ -113,11 +113,7 @@ def hardmax(x: Value, *, axis: int = -1) -> Value:
 
 def along(function: Callable[..., Any]) -> Callable[..., Value]:
     """Return a softmax-like operator along one axis (opset 13 and later)."""
-
-    def apply(x: Value, *, axis: int = -1) -> Value:
-        return function(traced(x), axis=axis)
-
-    return apply
+    return lambda x, *, axis=-1: function(traced(x), axis=axis)
 
 
 def flattened(function: Callable[..., Any]) -> Callable[..., Value]:

@@ -80,7 +80,7 @@ class _Loop:
     def run(self) -> list[Value]:
         """Return the carried values and the scan outputs."""
         walk = TimeLoop(self.body, self.carried)
-        trips = walk.trips(self.limit, self.go_on)
+        trips = walk.positions.trips(self.limit, self.go_on)
         with visible_recurrences(False):
             results = self._run(walk, trips)
         return visible_body(results, self.carried, self.body, trips, head=1, chosen=walk.positions.body.carried)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.cells import convolve, is_plain, product, product_operands
-from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, of_one_type, shapes_of, unary
+from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, of_one_type, shapes_of
 from jaxrnn.onnx.operators.pooling import Pads, Windows, kernel_of
 from jaxrnn.onnx.operators.types import rounded, wide_type
 from jaxrnn.onnx.registry import Carries, Pair, Versions, bounded, inherits, since
@@ -203,6 +203,11 @@ def einsum(*inputs: Value, equation: str) -> Value:
     return jnp.einsum(equation.replace(" ", ""), *product_operands(*arrays), preferred_element_type=arrays[0].dtype)
 
 
+def determinant(x: Value) -> Value:
+    """Det of square matrices."""
+    return jnp.linalg.det(traced(x))
+
+
 def _equal_in_matmul(attributes: Mapping[str, Any], operands: Sequence[Any], open_sizes: Any) -> Iterator[Pair]:
     first, second = shapes_of(operands)[:2]
     if first and second:
@@ -227,7 +232,7 @@ OPERATORS: dict[str, Versions] = {
     ),
     "Conv": since(conv, 1, 11, 22, equal_sizes=_equal_in_conv),
     "ConvTranspose": since(conv_transpose, 1, 11, 22, equal_sizes=_equal_in_conv_transpose),
-    "Det": since(unary(jnp.linalg.det), 11, 22),
+    "Det": since(determinant, 11, 22),
     "Einsum": since(einsum, 12, 28),
     "Gemm": bounded(gemm, 7, 9, 11, 13, equal_sizes=_equal_in_gemm),
     "MatMul": since(matmul, 1, 9, 13, equal_sizes=_equal_in_matmul),

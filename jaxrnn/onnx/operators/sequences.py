@@ -43,9 +43,7 @@ def _position(position: np.ndarray, count: int, last: int) -> int:
 
 def sequence_construct(*inputs: Value) -> Value:
     """SequenceConstruct."""
-    for value in inputs:
-        _tensor(value)
-    return inputs
+    return tuple(map(_tensor, inputs))
 
 
 def sequence_empty(*, dtype: int = 1) -> Value:

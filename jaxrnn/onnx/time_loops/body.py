@@ -204,8 +204,17 @@ class Line:
     slope: int
 
 
+#: A limit beyond any length: the Loop has none.
+_HUGE = 2**31
+#: By `Traits.compares`: whether the operands are swapped, and whether they may be equal.
+_ORDERED = {"<": (False, False), "<=": (False, True), ">": (True, False), ">=": (True, True)}
+
+
 class Positions:
-    """The values of a loop's body in any trip, if known while tracing."""
+    """The values of a loop's body in any trip, and the number of trips, if known while tracing.
+
+    The condition of a loop is a list of claims that lines are below zero; a next trip follows if all claims are true.
+    """
 
     def __init__(self, body: Subgraph, carried: Sequence[Value]):
         self.graph, self.carried = body, tuple(carried)
@@ -255,30 +264,6 @@ class Positions:
             lines.append(Line(symbols.size_of(before), slope))
         return tuple(lines)
 
-
-def stays_inside(line: Line, size: Any, trips: Any) -> bool:
-    """Return True if a position moves, and is inside an axis in every trip for every length."""
-    last = line.first + line.slope * (trips - 1)
-    low, high = (line.first, last) if line.slope > 0 else (last, line.first)
-    return (
-        line.slope != 0
-        and symbols.less(0, low, or_equal=True) is True
-        and symbols.less(high, size, or_equal=False) is True
-    )
-
-
-#: A limit beyond any length: the Loop has none.
-_HUGE = 2**31
-#: By `Traits.compares`: whether the operands are swapped, and whether they may be equal.
-_ORDERED = {"<": (False, False), "<=": (False, True), ">": (True, False), ">=": (True, True)}
-
-
-class Condition:
-    """The condition of a loop as claims that lines are below zero; a next trip follows if all claims are true."""
-
-    def __init__(self, positions: Positions):
-        self.positions, self.body = positions, positions.body
-
     def trips(self, limit: Value, go_on: Value) -> Any:
         """Return the number of trips, an integer or a symbolic dimension; None if the number depends on data."""
         limit, go_on = _as_numpy(limit), _as_numpy(go_on)
@@ -325,7 +310,7 @@ class Condition:
         if key is body.condition:
             return []
         if body.change(key) == FIXED:
-            value = self.positions.known(key, 0)
+            value = self.known(key, 0)
             if value is None or value.size != 1:
                 return None
             item = value.reshape(()).item()
@@ -349,7 +334,7 @@ class Condition:
     def _compared(self, node: BoundNode, *, negated: bool) -> list[Line] | None:
         if node.operator.traits.compares not in _ORDERED:
             return None
-        first, second = (self.positions.lines(key) for key in node.inputs)
+        first, second = (self.lines(key) for key in node.inputs)
         if first is None or second is None or len(first) != 1 or len(second) != 1:
             return None
         swapped, or_equal = _ORDERED[node.operator.traits.compares]
@@ -357,6 +342,17 @@ class Condition:
             first, second = second, first
         ((a,), (b,)) = first, second
         return [Line(a.first - b.first - (or_equal != negated), a.slope - b.slope)]
+
+
+def stays_inside(line: Line, size: Any, trips: Any) -> bool:
+    """Return True if a position moves, and is inside an axis in every trip for every length."""
+    last = line.first + line.slope * (trips - 1)
+    low, high = (line.first, last) if line.slope > 0 else (last, line.first)
+    return (
+        line.slope != 0
+        and symbols.less(0, low, or_equal=True) is True
+        and symbols.less(high, size, or_equal=False) is True
+    )
 
 
 def _as_numpy(value: Value) -> Value:

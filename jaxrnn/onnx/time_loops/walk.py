@@ -17,7 +17,7 @@ from jaxrnn.errors import JaxrnnError, LimitError
 from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
 from jaxrnn.onnx.evaluate import BoundNode, Subgraph
 from jaxrnn.onnx.limits import current
-from jaxrnn.onnx.time_loops.body import FIXED, STEADY, Condition, Growth, Line, Positions, stays_inside
+from jaxrnn.onnx.time_loops.body import FIXED, STEADY, Growth, Line, Positions, stays_inside
 from jaxrnn.onnx.values import Stacked, Value, all_traced, is_sequence, is_static, traced
 
 
@@ -30,10 +30,6 @@ class TimeLoop:
 
     def __init__(self, body: Subgraph, carried: Sequence[Value]):
         self.positions = Positions(body, carried)
-
-    def trips(self, limit: Value, go_on: Value) -> Any:
-        """Return the number of trips, an integer or a symbolic dimension; None if the number depends on data."""
-        return Condition(self.positions).trips(limit, go_on)
 
     def run(self, trips: Any) -> list[Value]:
         """Return the outputs of the Loop for more than one trip, by a scan."""
