@@ -6,7 +6,7 @@ import hashlib
 import json
 import socket
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,12 @@ def join(coordinator: str | None, processes: int | None, process: int | None, lo
     JAX ends a process that does not find the others within five minutes. ``lost_after`` is in seconds.
     """
     if process == 0 and coordinator is not None:
-        _check_port(coordinator)
+        try:
+            socket.create_server(("", int(coordinator.rpartition(":")[2]))).close()
+        except OSError as error:
+            raise InputError(
+                f"--coordinator {coordinator}: process 0 cannot use this port here: {error.strerror}"
+            ) from None
     # With all values known, JAX must not query the cluster: Kubernetes may refuse.
     known = None not in (coordinator, processes, process)
     try:
@@ -68,16 +73,6 @@ def check_joined() -> None:
             f"this is one of {jax.process_count()} processes with common devices, and they have not joined: give "
             "--coordinator auto, or call jax.distributed.initialize() first in Python"
         )
-
-
-def _check_port(coordinator: str) -> None:
-    port = int(coordinator.rpartition(":")[2])
-    try:
-        socket.create_server(("", port)).close()
-    except OSError as error:
-        raise InputError(
-            f"--coordinator {coordinator}: process 0 cannot use port {port} here: {error.strerror}"
-        ) from None
 
 
 def check_alike(placement: Placement, facts: Mapping[str, Any]) -> None:
@@ -193,29 +188,25 @@ def _differences(before: Any, now: Any, path: str, there: str, here: str) -> Ite
     elif path in _DIGESTS:
         yield f"the {path} have other values"
     elif _are_names(before) and _are_names(now):
-        only = {
-            there: [name for name in before if name not in now],
-            here: [name for name in now if name not in before],
-        }
-        parts = [f"{_some(names)} only {where}" for where, names in only.items() if names]
+        only = {there: [x for x in before if x not in now], here: [x for x in now if x not in before]}
+        parts = [
+            f"{', '.join(map(repr, names[:3]))}{f' and {len(names) - 3} more' if len(names) > 3 else ''} only {where}"
+            for where, names in only.items()
+            if names
+        ]
         yield f"{path}: {', '.join(parts) or 'another order'}"
     elif path == "learning_rate" and isinstance(before, list) and isinstance(now, list):
         update, then, today = next(each for each in zip(PROBED, before, now, strict=True) if each[1] != each[2])
         yield f"{path} at update {update} is {then:.6g} {there} and {today:.6g} {here}"
     else:
-        yield f"{path} is {_brief(before, path)} {there} and {_brief(now, path)} {here}"
+        yield f"{path} is {_written(before, path)} {there} and {_written(now, path)} {here}"
 
 
 def _are_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(map(repr, names[:3])) + more
-
-
-def _brief(value: Any, path: str) -> str:
+def _written(value: Any, path: str) -> str:
     if path == "learning_rate" and isinstance(value, list):
         return "a schedule"
     text = "absent" if value is None else json.dumps(value)

@@ -71,12 +71,11 @@ class Batches:
     def _load(self, batch: int, numbers: tuple[int, ...]) -> _Rows:
         real = [row < len(numbers) for row in self._placement.own_rows]
         rows = [numbers[row if exists else 0] for row, exists in zip(self._placement.own_rows, real, strict=True)]
-        read = {number: self._read(number) for number in dict.fromkeys(rows)}
+        read = {}
+        for number in dict.fromkeys(rows):
+            label, value = self._source.get(number)
+            read[number] = label, self._layout.read(label, value)
         return _Rows(batch, [read[number][1] for number in rows], [read[number][0] for number in rows], real)
-
-    def _read(self, number: int) -> tuple[str, Example]:
-        label, value = self._source.get(number)
-        return label, self._layout.read(label, value)
 
     def _sizes(self, rows: _Rows) -> list[int]:
         """Return the sizes that processes need for equal padding: fewest and most frames; lengths and rates."""

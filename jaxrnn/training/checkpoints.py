@@ -107,7 +107,9 @@ class Folder:
                 self._manager.save(step, args=contents, force=True)
         except Exception as error:
             self._kept.best = before
-            self._remove_partial()
+            if is_primary():
+                for partial in self.path.glob("*.orbax-checkpoint-tmp*"):
+                    shutil.rmtree(partial, ignore_errors=True)
             reason = first_line(error, 300).rstrip(".")
             raise TrainingError(
                 f"the checkpoint after update {step} could not be written to {self.path}: {reason}. "
@@ -159,21 +161,12 @@ class Folder:
                 stacklevel=2,
             )
         if damaged and set_aside:
-            self._set_aside([step for step, _ in damaged])
-        return snapshot
-
-    def _set_aside(self, steps: Sequence[int]) -> None:
-        if is_primary():
-            for step in steps:
+            for step, _ in damaged if is_primary() else ():
                 aside = self.path / UNREADABLE.format(step=step)
                 shutil.rmtree(aside, ignore_errors=True)
                 self.where(step).rename(aside)
-        self._manager.reload()
-
-    def _remove_partial(self) -> None:
-        if is_primary():
-            for left in self.path.glob("*.orbax-checkpoint-tmp*"):
-                shutil.rmtree(left, ignore_errors=True)
+            self._manager.reload()
+        return snapshot
 
 
 @contextlib.contextmanager

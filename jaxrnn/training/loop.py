@@ -61,7 +61,17 @@ class TrainingLoop:
         total = len(self.order) if self.steps is None else self.steps
         with showing(self.progress, total, self._done, self.state.step) as show:
             try:
-                return self._run(show)
+                if self.state.step and _is_due(self.validator, self.state.step):
+                    self._validate(show)
+                if not (self._complete or self._out_of_patience):
+                    with closing(self.batches.make(self.order, self.state.counters.position.batch)) as made:
+                        for batch in made:
+                            if self._train_on(batch, show):
+                                break
+                self._settle(show)
+                if not self._out_of_patience:
+                    self._validate(show)
+                self._save()
             except AgreedInterrupt:
                 self._settle(show)
                 self._save()
@@ -71,19 +81,6 @@ class TrainingLoop:
                 if self.updates.placement.processes == 1:  # other processes may be at another update
                     self._save()
                 raise
-
-    def _run(self, show: Shown) -> str:
-        if self.state.step and _is_due(self.validator, self.state.step):
-            self._validate(show)
-        if not (self._complete or self._out_of_patience):
-            with closing(self.batches.make(self.order, self.state.counters.position.batch)) as made:
-                for batch in made:
-                    if self._train_on(batch, show):
-                        break
-        self._settle(show)
-        if not self._out_of_patience:
-            self._validate(show)
-        self._save()
         return "steps" if self._complete else "patience"
 
     def _train_on(self, batch: Batch, show: Shown) -> bool:

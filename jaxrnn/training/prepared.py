@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -24,7 +23,7 @@ from jaxrnn.training.checkpoints import load_checkpoint
 from jaxrnn.training.examples import NpzFiles, make_source
 from jaxrnn.training.fit import Fitted, fit
 from jaxrnn.training.losses import Loss
-from jaxrnn.training.optimizers import Optimizer, Schedule, find_optimizer, find_schedule, refusals_of
+from jaxrnn.training.optimizers import Optimizer, find_optimizer, find_schedule, refusals_of
 from jaxrnn.training.options import Checkpoints, Sequences, Validation
 from jaxrnn.training.settings import ExamplesSettings, LossSettings, ScheduleSettings, TrainingSettings
 from jaxrnn.training.sharding import Placement, is_primary
@@ -53,7 +52,12 @@ class PreparedTraining:
         export, plot = (self.settings.export, self.settings.plot) if is_primary() else (None, None)
         for path in (export, plot):
             if path is not None:
-                _make_folder_of(path)
+                folder = path.absolute().parent
+                try:
+                    folder.mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    raise InputError(f"{path} cannot be written: {error.strerror}: {folder}") from error
+                check_replaceable(path)
         if plot is not None:
             with optional_package("matplotlib", "drawing a loss curve", "plot"):
                 import matplotlib.figure  # noqa: F401  before it trains
@@ -106,7 +110,9 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
     with file.at("sequences"):
         arguments["sequences"] = Sequences(**dict(settings.sequences))
     with file.at("devices"):
-        arguments["devices"] = _devices(settings.devices)
+        if (count := settings.devices) is not None and count > jax.device_count():
+            raise InputError(f"JAX sees {jax.device_count()} here, not {count}")
+        arguments["devices"] = None if count is None else jax.devices()[:count]
     with file.at("model"):
         given = settings.model
         model = load(given.file, static=given.static, state=given.state, dims=given.dims)
@@ -140,20 +146,15 @@ def _optimizer(file: File) -> Optimizer:
     settings, rate = file.settings.optimizer, file.settings.optimizer.learning_rate
     if isinstance(rate, ScheduleSettings):
         with file.at("optimizer", "learning_rate"):
-            rate = _schedule(rate)
+            make = find_schedule(rate.schedule)
+            options = check_options(make, rate.options)
+            with refusals_of(make):
+                rate = make(**options)
+                float(rate(0))
     with file.at("optimizer"):
         options = check_options(find_optimizer(settings.name), {**settings.options, "learning_rate": rate})
         rate = options.pop("learning_rate")
         return Optimizer(settings.name, rate, settings.clip_norm, settings.train, settings.freeze, options)
-
-
-def _schedule(settings: ScheduleSettings) -> Schedule:
-    make = find_schedule(settings.schedule)
-    options = check_options(make, settings.options)
-    with refusals_of(make):
-        schedule = make(**options)
-        float(schedule(0))
-    return schedule
 
 
 def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
@@ -165,20 +166,3 @@ def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
     with file.at(key, "function"):
         make_source(examples, 0 if key == "data" else None, what=key)
     return examples
-
-
-def _devices(count: int | None) -> list[Any] | None:
-    if count is None:
-        return None
-    if count > jax.device_count():
-        raise InputError(f"JAX sees {jax.device_count()} here, not {count}")
-    return jax.devices()[:count]
-
-
-def _make_folder_of(path: Path) -> None:
-    folder = path.absolute().parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}: {folder}") from error
-    check_replaceable(path)

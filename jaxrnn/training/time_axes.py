@@ -30,12 +30,21 @@ def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> E
     steps.
     """
     chosen = choose_mode(model, sequences, value)
-    mode, wide, time_axis = chosen.name, _computes_wide(model), sequences.time_axis
+    mode, time_axis = chosen.name, sequences.time_axis
+    wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64 or any(
+        array.dtype == np.float64 for array in [*model.program.parameters.values(), *model.inputs]
+    )
     state = () if mode == "apply" else tuple(str(variable.input) for variable in model.state)
     infos, outputs = _inputs(model, mode), tuple(info.name for info in model.outputs)
     with naming(label):
         if mode == "apply":
-            _check_state(model, value)
+            initial = [str(variable.input) for variable in model.state if variable.kind == "external"]
+            missing = [name for name in initial if isinstance(value, Mapping) and name not in value]
+            if missing:
+                raise InputError(
+                    f"{missing[0]!r} is missing: in mode 'apply' examples hold the state before their first frame. "
+                    "Modes 'step' and 'scan' carry it; leave mode out to have the one that fits"
+                )
         example = read_example(value, infos, state, wide=wide)
     symbol = None if mode == "scan" else _symbol(model, chosen, time_axis, example)
     axes = _given_axes(time_axis, example, outputs)
@@ -59,21 +68,6 @@ def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> E
     layout = ExampleLayout(mode, infos, axes, sizes, example, label, outputs, sequences, state, wide, chosen.reason)
     _check_chunks(layout, model)
     return layout
-
-
-def _check_state(model: Model, value: Any) -> None:
-    names = [str(variable.input) for variable in model.state if variable.kind == "external"]
-    missing = [name for name in names if isinstance(value, Mapping) and name not in value]
-    if missing:
-        raise InputError(
-            f"{missing[0]!r} is missing: in mode 'apply' examples hold the state before their first frame. Modes "
-            "'step' and 'scan' carry it; leave mode out to have the one that fits"
-        )
-
-
-def _computes_wide(model: Model) -> bool:
-    arrays = [*model.program.parameters.values(), *model.inputs]
-    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64 or any(array.dtype == np.float64 for array in arrays)
 
 
 def _inputs(model: Model, mode: str) -> tuple[ArraySpec, ...]:
@@ -184,7 +178,11 @@ def choose_mode(model: Model, sequences: Sequences, value: Any) -> Mode:
         return Mode("apply", time_symbols(model))
     if sequences.mode is None and not any(variable.kind == "external" for variable in model.state):
         return Mode("apply", time_symbols(model), "it carries no state from call to call")
-    named, shapes = _named_times(model), _shapes(model, value)
+    symbols, batch = time_symbols(model), model.spec.batch_symbol
+    sizes = (size for info in model.spec.inputs for size in info.shape or () if size in symbols and size != batch)
+    named = tuple(str(size) for size in dict.fromkeys(sizes))
+    given = value if isinstance(value, Mapping) else {}
+    shapes = {info.name: np.shape(given[info.name]) for info in model.spec.inputs if info.name in given}
     partial = len(shapes) < len(model.spec.inputs)  # reading the example raises the error
     if sequences.mode is not None:
         if sequences.mode == "scan" or sequences.time_axis is not None or partial or _framed(model, shapes):
@@ -204,18 +202,6 @@ def choose_mode(model: Model, sequences: Sequences, value: Any) -> Mode:
         return Mode("scan", named, "the axis that is time has one size in a step")
     _check_step(model, shapes)
     return Mode("step", (), "each example has the shape of one step")
-
-
-def _named_times(model: Model) -> tuple[str, ...]:
-    symbols, batch = time_symbols(model), model.spec.batch_symbol
-    sizes = (size for info in model.spec.inputs for size in info.shape or () if size in symbols and size != batch)
-    return tuple(str(size) for size in dict.fromkeys(sizes))
-
-
-def _shapes(model: Model, value: Any) -> dict[str, tuple[int, ...]]:
-    if not isinstance(value, Mapping):
-        return {}
-    return {info.name: np.shape(value[info.name]) for info in model.spec.inputs if info.name in value}
 
 
 def _framed(model: Model, shapes: Shapes) -> str | None:

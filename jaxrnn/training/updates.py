@@ -92,7 +92,7 @@ class Updates:
         report = {
             "loss": loss,
             "grad_norm": jnp.sqrt(jnp.sum(jnp.stack(squares))),
-            "finite": all_finite([loss, *gradients.values(), *new.values()]),
+            "finite": jnp.stack([jnp.isfinite(x).all() for x in (loss, *gradients.values(), *new.values())]).all(),
             "metrics": metrics,
         }
         if (rate := learning_rate(optimizer)) is not None:
@@ -107,11 +107,6 @@ def fresh_carry(forward: Forward, placement: Placement) -> dict[str, jax.Array]:
     start = {name: np.asarray(value) for name, value in forward.model.init().items()}
     count = len(placement.own_rows)
     return placement.spread({name: np.broadcast_to(x, (count, *x.shape)).copy() for name, x in start.items()})
-
-
-def all_finite(arrays: list[jax.Array]) -> jax.Array:
-    """Return ``bool[]``: True if all elements of the arrays are finite."""
-    return jnp.stack([jnp.isfinite(array).all() for array in arrays]).all()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,9 +131,11 @@ class Forward:
             return self.model.apply(params, inputs, remat=remat, dtype=self.dtype), state
         if self.layout.mode == "step":
             return self._step(params, state, inputs, mask)
-        axes = self._scan_axes(inputs)
         for name in inputs.keys() - self.layout.axes.keys():
             inputs[name] = jnp.broadcast_to(inputs[name], (mask.shape[0], *inputs[name].shape))
+        axis = self.layout.sequences.time_axis or {}
+        axes = {name: axis if isinstance(axis, int) else axis.get(name, 0) for name in self.layout.outputs}
+        axes |= {name: self.layout.axes.get(name, 0) for name in inputs}
         lengths = jnp.sum(mask, dtype=jnp.int32)[None] if ragged else None
         return self.model.scan(params, state, inputs, time_axis=axes, lengths=lengths, remat=remat, dtype=self.dtype)
 
@@ -153,11 +150,6 @@ class Forward:
     def state_inputs(self, state: Arrays) -> dict[str, Any]:
         """Return a state by the names of model inputs; empty in mode "apply"."""
         return {str(variable.input): state[variable.name] for variable in self.model.state if variable.name in state}
-
-    def _scan_axes(self, inputs: Arrays) -> dict[str, int]:
-        axis = self.layout.sequences.time_axis or {}
-        outputs = {name: axis if isinstance(axis, int) else axis.get(name, 0) for name in self.layout.outputs}
-        return outputs | {name: self.layout.axes.get(name, 0) for name in inputs}
 
     def measure(
         self, params: Arrays, state: Arrays, example: Arrays, mask: jax.Array, ragged: bool

@@ -168,7 +168,8 @@ def find_time_axis(array: jax.Array, time_axis: TimeAxis) -> int | None:
 
 def present(array: jax.Array, mask: jax.Array, value: Any = 0) -> jax.Array:
     """Replace missing frames of ``[time, ...]`` by a harmless value, which also stops their gradient."""
-    return jnp.where(_columns(mask, array), array, jnp.asarray(value, array.dtype))
+    exists = mask.reshape(-1, *(1,) * (array.ndim - 1))
+    return jnp.where(exists, array, jnp.asarray(value, array.dtype))
 
 
 def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
@@ -176,7 +177,3 @@ def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
     total = jnp.sum(present(values, mask))
     count = jnp.sum(mask, dtype=jnp.finfo(total.dtype).dtype) * (values.size // max(1, len(values)))
     return total / jnp.maximum(count, 1).astype(total.dtype)
-
-
-def _columns(mask: jax.Array, array: jax.Array) -> jax.Array:
-    return mask.reshape(-1, *(1,) * (array.ndim - 1))
