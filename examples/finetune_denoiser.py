@@ -23,7 +23,7 @@ from rich.table import Table
 import jaxrnn
 from jaxrnn.demo import RATE, Mixture, denoise_at_once, si_sdr, signals
 from jaxrnn.demo.audio import analyse
-from jaxrnn.training.prepared import prepare_training
+from jaxrnn.training.settings import prepare_training
 
 CONFIG = Path(__file__).parents[1] / "configs" / "finetune_denoiser.yaml"
 #: Settings for a training of seconds, which only tests the script and gains almost nothing.

@@ -26,7 +26,7 @@ from silero_vad import BLOCK, blocks_with_context, speech_probability
 
 import jaxrnn
 from jaxrnn.demo import signals
-from jaxrnn.training.prepared import prepare_training
+from jaxrnn.training.settings import prepare_training
 
 CONFIG = Path(__file__).parents[1] / "configs" / "finetune_vad.yaml"
 #: The recording is held out from this second on.

@@ -27,7 +27,7 @@ from onnx import TensorProto, helper, numpy_helper
 import jaxrnn
 from jaxrnn.demo import PACKAGED, RATE, denoise_at_once, si_sdr, signals
 from jaxrnn.demo.audio import BINS, FRAME, HOP, WINDOW, Samples, analyse
-from jaxrnn.training.prepared import prepare_training
+from jaxrnn.training.settings import prepare_training
 
 CONFIG = Path(__file__).parent.parent / "configs" / "demo_denoiser.yaml"
 #: Magnitudes below this value count as silence: 100 dB below a full-scale tone.

@@ -26,8 +26,7 @@ from jaxrnn.settings.files import SettingsFile
 from jaxrnn.settings.models import reference
 from jaxrnn.training import Checkpoints
 from jaxrnn.training.examples import NpzFiles
-from jaxrnn.training.prepared import prepare_training
-from jaxrnn.training.settings import TrainingSettings
+from jaxrnn.training.settings import TrainingSettings, prepare_training
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 FUNCTIONS = f"""
@@ -176,7 +175,7 @@ def test_an_interrupted_run_says_how_to_go_on(folder, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("jaxrnn.training.prepared.fit", interrupted)
+    monkeypatch.setattr("jaxrnn.training.settings.fit", interrupted)
     assert "the same command again to continue from" in call(write(folder, checkpoints="kept"), status=130).stderr
     assert "Aborted" in call(write(folder), status=1).stderr
 

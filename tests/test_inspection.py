@@ -16,8 +16,7 @@ from small_models import graph_of, layers_model, look_ahead_model, make_model
 
 import jaxrnn
 from jaxrnn.cli import main
-from jaxrnn.inspection.page import facts_of, render
-from jaxrnn.inspection.sections import sections_of
+from jaxrnn.inspection.page import facts_of, render, sections_of
 from jaxrnn.model.inspection import inspect_model
 
 

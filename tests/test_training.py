@@ -16,8 +16,8 @@ from training_cases import examples, flat_fit, furthest, in_order, jax_tree, mea
 import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.training import Optimizer, Sequences, Validation, fit, validate
+from jaxrnn.training.layout import make_layout
 from jaxrnn.training.optimizers import learning_rate
-from jaxrnn.training.time_axes import make_layout
 from jaxrnn.training.updates import Forward
 
 RATE = 0.05

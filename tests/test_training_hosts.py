@@ -24,7 +24,7 @@ from jaxrnn.cli import main
 from jaxrnn.cli.finetune import Hosts, _agreed_interrupts
 from jaxrnn.training import agreement, sharding
 from jaxrnn.training.agreement import check_alike, check_shared
-from jaxrnn.training.prepared import prepare_training
+from jaxrnn.training.settings import prepare_training
 from jaxrnn.training.sharding import AgreedInterrupt, Placement
 
 LENGTHS = [5, 9, 7, 4, 6, 8]

@@ -17,8 +17,8 @@ import jaxrnn
 from jaxrnn._files.arguments import writing_for
 from jaxrnn.demo import PACKAGED
 from jaxrnn.training import Sequences, Validation, fit
+from jaxrnn.training.layout import make_layout
 from jaxrnn.training.parameters import kind_of, patterns_for, untrained_buffers
-from jaxrnn.training.time_axes import make_layout
 
 #: Samples that a step of `window_model` takes: a few more or less make one frame, too, but not several times as many.
 WINDOW = 40

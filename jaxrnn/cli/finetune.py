@@ -26,7 +26,7 @@ from jaxrnn.errors import JaxrnnError, TrainingError
 
 if TYPE_CHECKING:
     from jaxrnn.training import Fitted
-    from jaxrnn.training.prepared import PreparedTraining
+    from jaxrnn.training.settings import PreparedTraining
 
 
 #: The variables by which launchers give the number of processes, with another variable that JAX needs.
@@ -193,7 +193,7 @@ def _agreed_interrupts() -> Iterator[None]:
 
 
 def _finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume: bool | None) -> None:
-    from jaxrnn.training.prepared import prepare_training
+    from jaxrnn.training.settings import prepare_training
     from jaxrnn.training.sharding import is_primary
 
     with busy(f"reading {path.name}"):

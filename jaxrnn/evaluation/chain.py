@@ -15,7 +15,7 @@ from scipy import signal
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.networks import Network
+from jaxrnn.evaluation.offline import Network
 from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.systems import MAX_SIZE, Piece, check_rate
 from jaxrnn.steps.stepper import Stepper

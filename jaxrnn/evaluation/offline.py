@@ -1,22 +1,33 @@
-"""Steppers over whole recordings, chunk by chunk, exact from the first frame to the last."""
+"""Steppers with parameters over the frames of a batch of recordings, exact from the first frame to the last."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from jaxrnn._files.arguments import VALUE, argument
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.networks import Network
 from jaxrnn.evaluation.recordings import SAMPLES
-from jaxrnn.evaluation.systems import MAX_FRAMES, Piece, check_rate
-from jaxrnn.steps.recordings import time_axis
+from jaxrnn.evaluation.systems import MAX_FRAMES, Piece, check_rate, stepper_identity
+from jaxrnn.steps.bound import Bound
+from jaxrnn.steps.recordings import scan_steps, time_axis
+from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Stepper
-from jaxrnn.steps.stepspec import OutputSpec
+from jaxrnn.steps.stepspec import OutputSpec, StepSpec
+
+Arrays = Mapping[str, Any]
 
 
 class Offline:
@@ -115,3 +126,152 @@ class Offline:
     @functools.cached_property
     def _advance(self) -> Any:
         return jax.jit(self._network.advance, static_argnames="ending")
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """The common base of `Offline` and `Stage`.
+
+    Attributes:
+        stepper: a model in steps, a streamed function, a compiled file or a custom `Stepper`.
+        params: the parameters; None for the parameters of the stepper.
+    """
+
+    stepper: Stepper
+    params: Any = field(default=None, repr=False)
+
+    @functools.cached_property
+    def _bound(self) -> Bound:
+        return Bound(self.stepper, self.params)
+
+    @property
+    def spec(self) -> StepSpec:
+        """The spec of the stepper for one stream."""
+        return self._bound.spec
+
+    def types(self) -> AbstractContextManager[Any]:
+        """Keep 64-bit types in a ``with`` block if an input of the stepper has such a type."""
+        return exact_types() if any(each.is_wide for each in self.spec.inputs) else contextlib.nullcontext()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The stepper and its parameters as plain values."""
+        return stepper_identity(self.stepper, self._bound.params)
+
+    def packed(self, dims: Mapping[str, int]) -> Any:
+        """Return the parameters for `advance`, packed for inputs of these sizes."""
+        with jax.ensure_compile_time_eval():  # the first call can come inside a trace
+            return Bound(self.stepper, self.params, dims=dims).packed().params
+
+    def start(self, batch: int) -> Any:
+        """Return the state of a batch before the first frame, with a leading batch axis."""
+        return jax.tree.map(lambda array: jnp.broadcast_to(array, (batch, *array.shape)), self._bound.start())
+
+    def fitted(self, each: ArraySpec, elements: int) -> ArraySpec:
+        """Return an input of one step, with its open dimension sized for frames of this number of elements.
+
+        Raises:
+            InputError: the input has no such frame.
+        """
+        spec = self.spec
+        one = each.with_frames(each.sizes[each.time_axis] // spec.pulse) if each.time_axis is not None else each
+        known = math.prod(size for size in one.shape or () if isinstance(size, int))
+        if one.shape is None or len(one.symbols) > 1 or (elements % known if one.symbols else elements != known):
+            raise InputError(f"{spec.label}: a frame of {elements} numbers does not fit {one}")
+        return one.sized(dict.fromkeys(one.symbols, elements // known))
+
+    def advance(
+        self, params: Any, state: Any, frames: Mapping[str, jax.Array], counts: jax.Array, *, ending: bool
+    ) -> tuple[dict[str, Piece], Any]:
+        """Process the next frames of the recordings.
+
+        Args:
+            params: the parameters from `packed`.
+            state: the state from `start` or from the last call.
+            frames: by input, ``[batch, time, ...]``; the elements of a frame are in the order of the input's elements.
+            counts: ``int32[batch]``, the number of frames that belong to each stream.
+            ending: True if a stream ends in these frames.
+        """
+        bound = self._bound.with_params(params).with_pulse(next(iter(frames.values())).shape[1])
+        outputs = {each.name: each for each in self.spec.outputs}
+
+        def one(state: Any, frames: Mapping[str, jax.Array], count: jax.Array) -> tuple[dict[str, Piece], Any]:
+            inputs = {each.name: self._input(each, frames[each.name]) for each in self.spec.inputs}
+            arrays, counts, after = advance(bound, state, inputs, count, ending=ending)
+            pieces = {name: Piece(_in_front(outputs[name], array), counts[name]) for name, array in arrays.items()}
+            return pieces, after
+
+        return jax.vmap(one)(state, dict(frames), counts)
+
+    def _input(self, each: ArraySpec, frames: jax.Array) -> jax.Array:
+        """Return frames ``[time, ...]`` as an input of a recording. Floats may round, but do not become integers."""
+        one = self.fitted(each, math.prod(frames.shape[1:]))
+        assert each.dtype is not None, "it has a shape"
+        kinds = (jnp.complexfloating, jnp.inexact)
+        if any(jnp.issubdtype(frames.dtype, kind) and not jnp.issubdtype(each.dtype, kind) for kind in kinds):
+            raise InputError(f"{self.spec.label}: {each.as_input} takes no {frames.dtype} of a recording")
+        frames = frames.astype(each.dtype)
+        axis = one.time_axis
+        if axis is None:
+            return frames.reshape(frames.shape[0], *one.sizes)
+        rest = [size for place, size in enumerate(one.sizes) if place != axis]
+        return jnp.moveaxis(frames.reshape(frames.shape[0] * one.sizes[axis], *rest), 0, axis)
+
+
+def _in_front(output: OutputSpec, array: jax.Array) -> jax.Array:
+    """Return an output of a recording as ``[time, ...]``, without a batch axis of size 1."""
+    moved = jnp.moveaxis(array, output.time_axis or 0, 0)
+    return moved[:, 0] if moved.ndim > 1 and moved.shape[1] == 1 else moved
+
+
+def advance(
+    bound: Bound, state: Any, inputs: Arrays, frames: Any, *, ending: bool
+) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Process the next frames of one recording, of which the first ``frames`` (``int32``) exist.
+
+    If fewer frames exist than the arrays hold, the recording ends with the last of these frames. If ``ending``, it can
+    end here: it is then flushed, and the returned state is meaningless.
+
+    Returns the outputs with frames, the number of existing frames in each output, and the state.
+    """
+    spec = bound.spec
+    timed = [each for each in spec.outputs if not each.at_end and time_axis(spec, each) is not None]
+    room = spec.count_frames(inputs) or 0
+    if not spec.streams or not ending:
+        outputs, state = bound.scan(state, inputs)
+        counts = {
+            each.name: frames if each.time_axis is None else jnp.int32(outputs[each.name].shape[each.time_axis])
+            for each in timed
+        }
+        return {each.name: outputs[each.name] for each in timed}, counts, state
+    steps = frames // np.int32(spec.pulse)
+    outputs, after = scan_steps(spec, bound.step, state, inputs, steps)
+    last = jnp.minimum(steps, np.int32(room // spec.pulse - 1))
+    tail = {each.name: _pulse_at(each, inputs[each.name], last) for each in spec.inputs}
+    rest = bound.flush(after, tail, frames - steps * np.int32(spec.pulse))
+    arrays, counts = {}, {}
+    for each in timed:
+        body, certain = outputs[each.name], steps * np.int32(each.sizes[each.time_axis or 0])
+        if each.name in rest.outputs:
+            arrays[each.name] = _followed(body, rest.outputs[each.name], certain, each.time_axis or 0)
+            counts[each.name] = certain + jnp.where(frames < room, rest.counts[each.name], np.int32(0))
+        elif spec.pulse > spec.multiple or each.delay:
+            raise InputError(f"{spec.label}: its flush gives nothing of {each.name!r}, of which frames may be left")
+        else:
+            arrays[each.name], counts[each.name] = body, certain
+    return arrays, counts, after
+
+
+def _pulse_at(each: ArraySpec, array: Any, index: Any) -> Any:
+    """Return the frames of the pulse with this index."""
+    axis = each.time_axis
+    if axis is None:
+        return array
+    whole = each.sizes[axis]
+    return lax.dynamic_slice_in_dim(array, index * np.int32(whole), whole, axis)
+
+
+def _followed(body: Any, rest: Any, place: Any, axis: int) -> Any:
+    """Return an array with ``rest`` written at ``place``, and padded to hold both arrays."""
+    room = jnp.concatenate([body, jnp.zeros_like(rest)], axis)
+    return lax.dynamic_update_slice_in_dim(room, rest.astype(room.dtype), place, axis)

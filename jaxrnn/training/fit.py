@@ -27,6 +27,7 @@ from jaxrnn.training.agreement import (
 from jaxrnn.training.batches import Batches, drawn_order, sequence_order
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.examples import make_source
+from jaxrnn.training.layout import make_layout
 from jaxrnn.training.loop import TrainingLoop, announce
 from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import (
@@ -42,7 +43,6 @@ from jaxrnn.training.options import (
 )
 from jaxrnn.training.parameters import start_values, trained_names, warn_of_buffers
 from jaxrnn.training.sharding import Placement, is_primary
-from jaxrnn.training.time_axes import make_layout
 from jaxrnn.training.train_state import TrainState
 from jaxrnn.training.updates import Forward, Updates
 from jaxrnn.training.validation import Validator

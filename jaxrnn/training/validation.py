@@ -14,10 +14,10 @@ from jaxrnn.errors import check_count
 from jaxrnn.training.agreement import check_alike, digest_of_all, digest_of_examples
 from jaxrnn.training.batches import Batches, sequence_order
 from jaxrnn.training.examples import make_source
+from jaxrnn.training.layout import make_layout
 from jaxrnn.training.options import SEQUENCES, Function, Sequences, Validation, check_functions
 from jaxrnn.training.parameters import copied
 from jaxrnn.training.sharding import Placement
-from jaxrnn.training.time_axes import make_layout
 from jaxrnn.training.updates import Forward, fresh_carry
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ EPOCHS = 16
 
 def finetune(exported: Path) -> Fitted:
     """Train as a file of settings says, but on less; write an ONNX file."""
-    from jaxrnn.training.prepared import prepare_training
+    from jaxrnn.training.settings import prepare_training
 
     settings = {
         "data.arguments.count": 64,
