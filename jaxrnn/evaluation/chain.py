@@ -19,7 +19,6 @@ from jaxrnn.evaluation.offline import Network
 from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.systems import MAX_SIZE, Piece, check_rate
 from jaxrnn.steps.stepper import Stepper
-from jaxrnn.steps.stepspec import OutputSpec
 
 #: The name of a chain's output of sound.
 AUDIO = "audio"
@@ -161,26 +160,36 @@ class Chain:
         window, scale = self._window
         current = cut_frames(samples.astype(jnp.float32), self.size, self.hop)
         current = current if window is None else current * window
-        spectrum = None
+        spectrum = jnp.fft.rfft(current)  # XLA removes a transform that no stage uses
         results, states = {}, []
         for stage, params, state in zip(self.stages, packed, carry["states"], strict=True):
-            if stage.takes != "samples" and spectrum is None:
-                spectrum = jnp.fft.rfft(current)
-            features = features_of(stage.takes, current if stage.takes == "samples" else spectrum)
+            if stage.takes == "samples":
+                features = current
+            elif stage.takes == "magnitude":
+                features = jnp.abs(spectrum)
+            else:
+                features = jnp.stack([spectrum.real, spectrum.imag], -1)
             output, state = stage.advance(params, state, features, hops, ending=ending)
             states.append(state)
             if stage.gives == "result":
                 results[stage.names[1]] = Piece(output, hops)
-                continue
-            if stage.gives == "samples":
-                current, spectrum = output.reshape(current.shape), None
-                continue
-            bins = (*current.shape[:2], self.size // 2 + 1)
-            factor = output.reshape(bins) if output[0, 0].size == bins[2] else complex_of(output.reshape((*bins, 2)))
-            if spectrum is None:
+            elif stage.gives == "samples":
+                current = output.reshape(current.shape)
                 spectrum = jnp.fft.rfft(current)
-            spectrum = with_mask(spectrum, factor) if stage.gives == "mask" else factor
-            current = jnp.fft.irfft(spectrum, self.size)
+            else:
+                bins = (*current.shape[:2], self.size // 2 + 1)
+                if output[0, 0].size == bins[2]:
+                    factor = output.reshape(bins)
+                else:
+                    pairs = output.reshape((*bins, 2))
+                    factor = jax.lax.complex(pairs[..., 0], pairs[..., 1])
+                if stage.gives == "spectrum":
+                    spectrum = factor
+                elif jnp.iscomplexobj(factor):
+                    spectrum = spectrum * factor
+                else:
+                    spectrum = jax.lax.complex(spectrum.real * factor, spectrum.imag * factor)
+                current = jnp.fft.irfft(spectrum, self.size)
         overlap = carry["overlap"]
         if self.gives_sound:
             joined = current if window is None else current * (window * np.float32(scale))
@@ -230,9 +239,11 @@ class Stage:
                 raise InputError(f"{label}: {what} must be one of {', '.join(known)}, not {value!r}")
         output = next(each for each in self.network.spec.outputs if each.name == self.names[1])
         if self.network.spec.streams and (output.delay != 0 or output.rate != 1):
+            late = f"comes {output.delay} frame(s) late, {output.rate} of them for each input frame"
             raise InputError(
-                f"{label}: a stage needs one output frame per input frame without delay, but {_lateness(output)}; run "
-                "the network alone, as Offline(stepper, params)"
+                f"{label}: a stage needs one output frame per input frame without delay, but {output.name!r} "
+                f"{'has no frames of time' if output.rate is None else late}; run the network alone, as "
+                "Offline(stepper, params)"
             )
 
     @functools.cached_property
@@ -279,12 +290,6 @@ class Stage:
         return pieces[output].values[:, : features.shape[1]], state
 
 
-def _lateness(output: OutputSpec) -> str:
-    if output.rate is None:
-        return f"{output.name!r} has no frames of time"
-    return f"{output.name!r} comes {output.delay} frame(s) late, {output.rate} of them for each input frame"
-
-
 def _only(label: str, what: str, name: str | None, names: Sequence[str]) -> str:
     if name is None and len(names) == 1:
         return names[0]
@@ -314,22 +319,3 @@ def join_frames(frames: jax.Array, overlap: jax.Array, hop: int) -> tuple[jax.Ar
         result = result.at[:, part : part + time].add(frames[..., part * hop : (part + 1) * hop])
     flat = result.reshape(batch, -1)
     return flat[:, : time * hop], flat[:, time * hop :]
-
-
-def features_of(takes: str, frames: Any) -> jax.Array:
-    """Return the features that a network takes of frames or spectra; a spectrum becomes pairs ``[..., 2]``."""
-    if takes == "spectrum":
-        return jnp.stack([frames.real, frames.imag], -1)
-    return jnp.abs(frames) if takes == "magnitude" else frames
-
-
-def with_mask(spectrum: jax.Array, mask: jax.Array) -> jax.Array:
-    """Multiply a spectrum by a real or complex mask."""
-    if jnp.iscomplexobj(mask):
-        return spectrum * mask
-    return jax.lax.complex(spectrum.real * mask, spectrum.imag * mask)
-
-
-def complex_of(pairs: jax.Array) -> jax.Array:
-    """Convert pairs of real and imaginary part ``[..., 2]`` to complex numbers."""
-    return jax.lax.complex(pairs[..., 0], pairs[..., 1])

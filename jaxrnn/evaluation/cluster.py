@@ -225,7 +225,7 @@ class WorkerPool:
         if unit is None:
             self._failed_starts += 1
             if getattr(error, "actor_init_failed", False):
-                raise InputError(f"a worker cannot start: {_end_of(error)}") from error
+                raise InputError(f"a worker cannot start: {str(error).strip().splitlines()[-1]}") from error
             # A lost node may take down several healthy workers.
             if self._failed_starts >= self._settings.tries * len(self._actors):
                 raise InputError(
@@ -248,11 +248,6 @@ class WorkerPool:
             yield unit, [row_of(item, length / unit.rate, reason) for item, length in lengths]
         else:
             self._suspects.append(unit)
-
-
-def _end_of(error: Exception) -> str:
-    """Return the last line of a traceback."""
-    return str(error).strip().splitlines()[-1]
 
 
 #: Seconds to wait for an answer of a cluster.

@@ -245,6 +245,8 @@ def difference(column: Column, first: np.ndarray, second: np.ndarray) -> Differe
     first, second = first[both], second[both]
     with np.errstate(invalid="ignore"):
         change = np.where(first == second, 0.0, second - first)  # two equal infinities do not differ
+    unequal = change[change != 0]
+    test: Any = stats.wilcoxon(unequal, alternative="two-sided") if len(unequal) else None
     finite = np.isfinite(change) & np.isfinite(first)
     low, high = mean_interval(change[finite])
     higher, lower = int((change > 0).sum()), int((change < 0).sum())
@@ -263,16 +265,8 @@ def difference(column: Column, first: np.ndarray, second: np.ndarray) -> Differe
         low=low,
         high=high,
         median=float(np.median(change[finite])) if known else math.nan,
-        p=_wilcoxon(change),
+        p=float(test.pvalue) if len(unequal) else 1.0 if len(change) else math.nan,
         wins=wins,
         ties=len(change) - wins - losses,
         losses=losses,
     )
-
-
-def _wilcoxon(change: np.ndarray) -> float:
-    unlike = change[change != 0]
-    if not len(unlike):
-        return 1.0 if len(change) else math.nan
-    result: Any = stats.wilcoxon(unlike, alternative="two-sided")
-    return float(result.pvalue)

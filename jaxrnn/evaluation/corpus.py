@@ -60,7 +60,10 @@ def from_folder(
     paths = files_below(folder, patterns)
     if not paths:
         raise InputError(f"{folder} holds no files that match {', '.join(patterns)}")
-    references = {} if reference is None else _by_name(location(reference))
+    references: dict[str, Location] = {}
+    if reference is not None:
+        below = location(reference)
+        references = {name_below(below, path): path for path in reversed(files_below(below))}
     items = []
     for path in paths[:limit]:
         name = name_below(folder, path)
@@ -68,10 +71,6 @@ def from_folder(
             raise InputError(f"{reference} holds no reference {name}.* for {path}")
         items.append(Item(name, path, references.get(name)))
     return checked(items)
-
-
-def _by_name(folder: Location) -> dict[str, Location]:
-    return {name_below(folder, path): path for path in reversed(files_below(folder))}
 
 
 class Manifest(Sequence[Item]):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,22 +108,17 @@ class Evaluation:
             finished = self.journal.finished()
             if len(finished) == len(self.units) and self.journal.environment is not None:
                 return
-            with self._partial_outputs(), self.computing:
-                self.journal.begin(self.computing.environment)
-                unfinished = (unit for unit in units or self.units if unit.index not in finished)
-                for unit, rows in self.computing.compute(unfinished):
-                    self.journal.finish(unit.index, rows)
-                    if watch is not None:
-                        watch(unit, rows)
-
-    @contextlib.contextmanager
-    def _partial_outputs(self) -> Iterator[None]:
-        """Remove unfinished outputs of killed processes at the end."""
-        try:
-            yield
-        finally:
-            if self.outputs is not None:
-                discard_partial(self.outputs)
+            try:
+                with self.computing:
+                    self.journal.begin(self.computing.environment)
+                    unfinished = (unit for unit in units or self.units if unit.index not in finished)
+                    for unit, rows in self.computing.compute(unfinished):
+                        self.journal.finish(unit.index, rows)
+                        if watch is not None:
+                            watch(unit, rows)
+            finally:
+                if self.outputs is not None:
+                    discard_partial(self.outputs)
 
     def rows(self) -> list[Row]:
         """Return all rows in the order of ids, with rows for unreadable recordings."""

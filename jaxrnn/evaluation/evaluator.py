@@ -104,19 +104,15 @@ class Evaluator:
             raise
         return self._judge.submit(_rows, workers)
 
-    def _open(self, item: Item, length: int) -> Recording:
+    def _worker(self, member: tuple[Item, int]) -> RecordingWorker:
+        """Open a recording of a unit, and its reference."""
+        item, length = member
         recording = open_recording(item.path, self._system.rate)
         if recording.length != length:
             raise InputError(
                 f"{item.path} has {recording.length} frames, but had {length} when the evaluation began: let no "
                 "recording change, and run again"
             )
-        return recording
-
-    def _worker(self, member: tuple[Item, int]) -> RecordingWorker:
-        """Open a recording of a unit, and its reference."""
-        item, length = member
-        recording = self._open(item, length)
         reference, problem = None, None
         if item.reference is not None:
             try:
@@ -293,21 +289,16 @@ class ChunkSource:
         parts = [None if isinstance(result, str) else result for result in results]
         frames = np.zeros(self._unit.streams, np.int32)
         frames[: len(self._totals)] = np.clip(np.asarray(self._totals) - start, 0, self._chunk)
-        return UnitChunk(self._stacked(parts), frames, errors)
-
-    def _stacked(self, parts: Sequence[Mapping[str, np.ndarray] | None]) -> dict[str, np.ndarray]:
-        """Stack all streams of each array, with zeros for streams without a part."""
+        # Streams without a part are zeros.
         template = next((part for part in parts if part is not None), None)
         if template is None:
             template = self._recordings[0].part(-self._before - self._chunk, 0)
-        empty = self._unit.streams - len(parts)
-        return {
-            name: np.stack(
-                [np.zeros_like(array) if part is None else part[name] for part in parts]
-                + [np.zeros_like(array)] * empty
-            )
+        parts += [None] * (self._unit.streams - len(parts))
+        stacked = {
+            name: np.stack([np.zeros_like(array) if part is None else part[name] for part in parts])
             for name, array in template.items()
         }
+        return UnitChunk(stacked, frames, errors)
 
 
 def prefetched(source: ChunkSource) -> Iterator[UnitChunk]:

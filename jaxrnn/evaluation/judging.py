@@ -61,19 +61,16 @@ class RecordingWorker:
         if not len(values):
             return
         if self.outputs is not None:
-            self._writer(self.outputs, name, values).add(values)
+            if name not in self._writers:
+                is_sound = values.ndim == 1 and self._system.per_frame[name] == 1
+                prefix = f".{name}" if len(self._system.delay) > 1 else ""
+                file = f"{self.item.id}{prefix}{'.wav' if is_sound else '.npy'}"
+                self._writers[name] = Writer(self.outputs, file, self._system.rate)
+            self._writers[name].add(values)
         try:
             self._judge.take(name, values, first)
         except InputError as error:
             self.fail(str(error))
-
-    def _writer(self, folder: Location, name: str, values: np.ndarray) -> Writer:
-        if name not in self._writers:
-            sound = values.ndim == 1 and self._system.per_frame[name] == 1
-            several = len(self._system.delay) > 1
-            file = f"{self.item.id}{'.' + name if several else ''}{'.wav' if sound else '.npy'}"
-            self._writers[name] = Writer(folder, file, self._system.rate)
-        return self._writers[name]
 
     def fail(self, reason: str) -> None:
         """End with an error, which becomes the row of the recording."""
@@ -193,15 +190,13 @@ class Judge:
             if not (metric.by_key and values):
                 row |= dict.fromkeys(column.name for column in metric.columns)
             row |= {key: _plain(value) for key, value in (values or {}).items()}
-        return {"notes": self._note(), **row}
-
-    def _note(self) -> str | None:
-        """Return each reason once, with its metrics in order."""
+        # Each reason once, with its metrics in order.
         reasons: dict[str, list[str]] = {}
         for name in ["", *(metric.name for metric in self._metrics)]:
             if name in self._notes:
                 reasons.setdefault(self._notes[name], []).append(name)
-        return "; ".join(f"{', '.join(names)}: {note}".removeprefix(": ") for note, names in reasons.items()) or None
+        notes = [f"{', '.join(names)}: {note}".removeprefix(": ") for note, names in reasons.items()]
+        return {"notes": "; ".join(notes) or None, **row}
 
 
 def _array(parts: dict[str, np.ndarray], output: str) -> np.ndarray:

@@ -87,12 +87,9 @@ class Results:
         if self.outputs is None:
             return "Outputs were not kept."
         paths = [self.outputs / f"{name}.wav", self.outputs / f"{name}.{AUDIO}.wav"]
-        return next((path for path in paths if _is_file(path)), paths[0])
-
-
-def _is_file(path: Location) -> bool:
-    # Unlike Path.is_file, os.path takes names that are too long for any file.
-    return os.path.isfile(path) if isinstance(path, Path) else path.is_file()
+        # Unlike Path.is_file, os.path takes names that are too long for any file.
+        found = (path for path in paths if (os.path.isfile(path) if isinstance(path, Path) else path.is_file()))
+        return next(found, paths[0])
 
 
 def columns_of(*metrics: Mapping[str, Any]) -> Iterator[Column]:
@@ -182,16 +179,14 @@ def read_results(folder: Location | str) -> Results:
         scan = read_table(folder / TABLE)
         scan.collect_schema()
         document = json.loads((folder / DOCUMENT).read_text())
-        metrics = [_metric(metric) for metric in document["metrics"] if metric.get("kind") in _COUNTING]
-        pools = {metric.name: metric.pool for metric in metrics if metric.pool is not None}
+        pools = {}
+        for metric in document["metrics"]:
+            if (kind := metric.get("kind")) in _COUNTING:
+                options = {key: value for key, value in metric.items() if key not in ("name", "kind", "columns")}
+                if (pool := METRICS[kind](called=metric["name"], **options).pool) is not None:
+                    pools[metric["name"]] = pool
     except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
         raise InputError(f"the results in {folder} cannot be read: {error}") from error
     outputs = folder / OUTPUTS
     counted = UnitRows(folder) if pools else ()
     return Results(folder.name, scan, document, pools, counted, outputs if outputs.is_dir() else None)
-
-
-def _metric(description: Mapping[str, Any]) -> Metric:
-    """Make a metric from its description in a document."""
-    options = {key: value for key, value in description.items() if key not in ("name", "kind", "columns")}
-    return METRICS[description["kind"]](called=description["name"], **options)

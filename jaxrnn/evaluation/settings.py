@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +12,7 @@ from typing import Any, Self
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
-from jaxrnn.evaluation.corpus import PATTERNS, Item, from_folder, from_manifest
+from jaxrnn.evaluation.corpus import PATTERNS, from_folder, from_manifest
 from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_slices_of, conclude
 from jaxrnn.evaluation.evaluator import Evaluator
 from jaxrnn.evaluation.metrics import Metric, build_metric
@@ -200,7 +200,11 @@ def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers |
     with file.at("main"):
         check_main(metrics, settings.main)
     with file.at("corpus"):
-        corpus = _corpus(settings.corpus)
+        recordings = settings.corpus
+        if recordings.manifest is not None:
+            corpus = from_manifest(recordings.manifest, limit=recordings.limit)
+        else:
+            corpus = from_folder(**recordings.model_dump(exclude={"manifest"}))
     with file.at("slices"):
         check_slices_of(corpus, metrics, settings.slices)
     system = _system(file)
@@ -247,17 +251,18 @@ def _metrics(file: File) -> tuple[Metric, ...]:
     return tuple(metrics)
 
 
-def _corpus(settings: CorpusSettings) -> Sequence[Item]:
-    if settings.manifest is not None:
-        return from_manifest(settings.manifest, limit=settings.limit)
-    assert settings.folder is not None, "it has one of the two"
-    return from_folder(settings.folder, reference=settings.reference, patterns=settings.patterns, limit=settings.limit)
-
-
 def _system(file: File) -> System:
     settings = file.settings.system
     if settings.function is not None:
-        return _own_system(file, settings.function)
+        system = file.call(settings.function, settings.arguments, "system")
+        missing = [name for name in ("start", "run", "rate", "delay", "padded") if not hasattr(system, name)]
+        if missing:
+            with file.at("system", "function"):
+                raise InputError(
+                    f"{settings.function} returned a {type(system).__name__} without {', '.join(missing)}: return a "
+                    "jaxrnn.evaluation.System"
+                )
+        return system
     if (stream := settings.stream) is not None:
         with file.at("system", "stream"):
             model = _load(stream.model)
@@ -276,15 +281,3 @@ def _system(file: File) -> System:
 
 def _load(settings: ModelSettings) -> Model:
     return load(settings.file, static=settings.static, state=settings.state, dims=settings.dims)
-
-
-def _own_system(file: File, function: str) -> System:
-    system = file.call(function, file.settings.system.arguments, "system")
-    missing = [name for name in ("start", "run", "rate", "delay", "padded") if not hasattr(system, name)]
-    if missing:
-        with file.at("system", "function"):
-            raise InputError(
-                f"{function} returned a {type(system).__name__} without {', '.join(missing)}: return a "
-                "jaxrnn.evaluation.System"
-            )
-    return system

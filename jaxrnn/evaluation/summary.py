@@ -108,34 +108,30 @@ def slice_by(column: polars.Series) -> dict[str, np.ndarray]:
     last.
     """
     pl, numeric = load_polars(), column.dtype.is_numeric()
-    known = column.cast(pl.Float64 if numeric else pl.String)
-    absent = known.is_null() | known.is_nan() if numeric else known.is_null()
-    present = np.flatnonzero(~absent.to_numpy())
-    known = known.filter(~absent)
-    kinds = known.unique().sort()
-    if numeric and len(kinds) > FEW:
-        groups = _by_quantile(known.to_numpy())
+    values = column.cast(pl.Float64).fill_nan(None) if numeric else column.cast(pl.String)
+    present, known = np.flatnonzero(values.is_not_null().to_numpy()), values.drop_nulls()
+    if numeric and known.n_unique() > FEW:
+        slices = {label: present[rows] for label, rows in _by_quantile(known.to_numpy()).items()}
     else:
-        names = list(map(_number, kinds)) if numeric else kinds.to_list()
-        groups = _by_value(names, kinds.search_sorted(known).to_numpy())
-        groups = groups if numeric else _largest(groups)
-    slices = {label: present[rows] for label, rows in groups.items()}
-    if absent.any():
+        table = pl.DataFrame({"value": known, "row": present}).sort("value", maintain_order=True)
+        parts = table.partition_by("value", as_dict=True, maintain_order=True)
+        slices = {_label(value): part["row"].to_numpy() for (value,), part in parts.items()}
+        if not numeric and len(slices) > MOST:
+            kept = set(sorted(slices, key=lambda label: -len(slices[label]))[:MOST])
+            rest = [slices.pop(label) for label in list(slices) if label not in kept]
+            slices[f"({len(rest)} others)"] = np.sort(np.concatenate(rest))
+    if values.has_nulls():
         label = "(none)"
         while label in slices:
             label = f"({label})"
-        slices[label] = np.flatnonzero(absent.to_numpy())
+        slices[label] = np.flatnonzero(values.is_null().to_numpy())
     return slices
 
 
-def _number(value: float) -> str:
+def _label(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-
-
-def _by_value(names: Sequence[str], which: np.ndarray) -> dict[str, np.ndarray]:
-    counts = np.bincount(which, minlength=len(names))
-    rows = np.split(np.argsort(which, kind="stable"), np.cumsum(counts)[:-1])
-    return dict(zip(names, rows, strict=True)) if names else {}
 
 
 def _by_quantile(values: np.ndarray) -> dict[str, np.ndarray]:
@@ -149,15 +145,6 @@ def _by_quantile(values: np.ndarray) -> dict[str, np.ndarray]:
     groups = [np.flatnonzero(which == part) for part in range(len(inner) + 1)]
     labels = [f"{low} to {high}" for low, high in itertools.pairwise(shown)]
     return {label: group for label, group in zip(labels, groups, strict=True) if len(group)}
-
-
-def _largest(groups: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    if len(groups) <= MOST:
-        return groups
-    kept = set(sorted(groups, key=lambda label: -len(groups[label]))[:MOST])
-    rest = [rows for label, rows in groups.items() if label not in kept]
-    shown = {label: rows for label, rows in groups.items() if label in kept}
-    return shown | {f"({len(rest)} others)": np.sort(np.concatenate(rest))}
 
 
 def check_slices(slices: Iterable[str], columns: Iterable[str]) -> None:

@@ -49,19 +49,18 @@ class Columns:
         self._valued: set[str] = set()
         self.count = 0
         for row in rows:
-            self._learn(row)
+            self.count += 1
+            for place, (key, value) in enumerate(row.items()):
+                if key in self._known:
+                    if value is not None:
+                        self._valued.add(key)
+                    continue
+                # Integers beyond 64 bits count as objects.
+                is_huge = type(value) is int and not -(2**63) <= value < 2**63
+                self._kinds.setdefault(key, set()).add(object if is_huge else type(value))
+                self._first[key] = min(self._first.get(key, (row["id"], place)), (row["id"], place))
         measured = {column.name for metric in metrics for column in self.of(metric)}
         self.others = [key for key in sorted(self._first, key=self._first.__getitem__) if key not in measured]
-
-    def _learn(self, row: Row) -> None:
-        self.count += 1
-        for place, (key, value) in enumerate(row.items()):
-            if key in self._known:
-                if value is not None:
-                    self._valued.add(key)
-                continue
-            self._kinds.setdefault(key, set()).add(_kind(value))
-            self._first[key] = min(self._first.get(key, (row["id"], place)), (row["id"], place))
 
     def of(self, metric: Metric) -> tuple[Column, ...]:
         """Return the columns of a metric: declared columns, or the columns that a function of the user has named."""
@@ -83,7 +82,11 @@ class Columns:
         pl = load_polars()
         rows = sorted(rows, key=lambda row: plain_text(row["id"]))
         types = {name: pl.Float64 if name == "seconds" else pl.String for name in COLUMNS}
-        types |= {name: self._type(name) for name in self.others}
+        for name in self.others:
+            # Boolean, Int64, Float64, or else text.
+            kinds = self._kinds[name] - {type(None)}
+            exact = {bool: pl.Boolean, int: pl.Int64}.get(next(iter(kinds))) if len(kinds) == 1 else None
+            types[name] = exact or (pl.Float64 if kinds and kinds <= {int, float} else pl.String)
         types |= {column.name: pl.Float64 for column in self.measured}
         return pl.DataFrame(
             [
@@ -91,21 +94,6 @@ class Columns:
                 for name, dtype in types.items()
             ]
         )
-
-    def _type(self, name: str) -> Any:
-        """Return the type of a manifest's column: Boolean, Int64, Float64, or else text."""
-        pl, kinds = load_polars(), self._kinds[name] - {type(None)}
-        if kinds == {bool}:
-            return pl.Boolean
-        if kinds == {int}:
-            return pl.Int64
-        return pl.Float64 if kinds and kinds <= {int, float} else pl.String
-
-
-def _kind(value: Any) -> type:
-    """Return the type of a cell; integers beyond 64 bits count as objects."""
-    kind = type(value)
-    return object if kind is int and not -(2**63) <= value < 2**63 else kind
 
 
 def _value(pl: Any, value: Any, dtype: Any) -> Any:
@@ -134,20 +122,20 @@ def write_table(path: Location, rows: Iterable[Row], columns: Columns) -> None:
 
     ``columns`` are learned from the same rows. The rows may exceed memory.
     """
-    write_whole(path, functools.partial(_write, rows, columns))
 
+    def write(file: Path) -> None:
+        if columns.count <= BLOCK:
+            save(columns.frame(rows).write_parquet, file)
+            return
+        # The folder is temporary. Polars sorts on disk what does not fit into memory.
+        left, blocks = iter(rows), []
+        while block := list(itertools.islice(left, BLOCK)):
+            blocks.append(file.with_name(f"{len(blocks)}.{file.name}"))
+            save(columns.frame(block).write_parquet, blocks[-1])
+        table = load_polars().scan_parquet(blocks, glob=False).sort("id", "path")
+        save(functools.partial(table.sink_parquet, row_group_size=BLOCK), file)
 
-def _write(rows: Iterable[Row], columns: Columns, file: Path) -> None:
-    if columns.count <= BLOCK:
-        save(columns.frame(rows).write_parquet, file)
-        return
-    # The folder is temporary. Polars sorts on disk what does not fit into memory.
-    left, blocks = iter(rows), []
-    while block := list(itertools.islice(left, BLOCK)):
-        blocks.append(file.with_name(f"{len(blocks)}.{file.name}"))
-        save(columns.frame(block).write_parquet, blocks[-1])
-    table = load_polars().scan_parquet(blocks, glob=False).sort("id", "path")
-    save(functools.partial(table.sink_parquet, row_group_size=BLOCK), file)
+    write_whole(path, write)
 
 
 def save(write: Callable[[Path], object], file: Path) -> None:

@@ -169,7 +169,10 @@ class HloModule:
 def _instruction(line: str, start: re.Match[str]) -> Instruction:
     rest = line[start.end() :]
     end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
-    shapes = tuple(Shape(dtype, _dims(dims)) for dtype, dims in _SHAPE.findall(rest[:end]))
+    shapes = tuple(
+        Shape(dtype, tuple(int(size.lstrip("<=")) for size in dims.split(",") if size))
+        for dtype, dims in _SHAPE.findall(rest[:end])
+    )
     opcode, _, after = rest[end:].strip().partition("(")
     close = _closing("(" + after, 0) - 1
     text, attributes = after[:close], after[close + 1 :]
@@ -180,10 +183,6 @@ def _instruction(line: str, start: re.Match[str]) -> Instruction:
     operands = () if opcode in ("parameter", "constant") else tuple(_operands(text))
     scope = re.sub(r"\\(.)", r"\1", op_name[1]) if op_name else ""
     return Instruction(start[2], opcode, shapes, operands, called, scope, text, attributes, bool(start[1]))
-
-
-def _dims(text: str) -> tuple[int, ...]:
-    return tuple(int(size.lstrip("<=")) for size in text.split(",") if size)
 
 
 def _closing(text: str, start: int) -> int:
@@ -211,64 +210,15 @@ def _operands(text: str) -> Iterator[str]:
 
 
 _TRANSCENDENTAL = {
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan2",
-    "atanh",
-    "cbrt",
-    "cosine",
-    "cosh",
-    "erf",
-    "exponential",
-    "exponential-minus-one",
-    "log",
-    "log-plus-one",
-    "logistic",
-    "power",
-    "rsqrt",
-    "sine",
-    "sinh",
-    "sqrt",
-    "tan",
-    "tanh",
-}
+    "acos", "acosh", "asin", "asinh", "atan2", "atanh", "cbrt", "cosine", "cosh", "erf", "exponential",
+    "exponential-minus-one", "log", "log-plus-one", "logistic", "power", "rsqrt", "sine", "sinh", "sqrt", "tan", "tanh",
+}  # fmt: skip
 _ARITHMETIC = {
-    "abs",
-    "add",
-    "and",
-    "ceil",
-    "clamp",
-    "clz",
-    "compare",
-    "complex",
-    "convert",
-    "divide",
-    "floor",
-    "imag",
-    "is-finite",
-    "maximum",
-    "minimum",
-    "multiply",
-    "negate",
-    "not",
-    "or",
-    "popcnt",
-    "real",
-    "reduce-precision",
-    "remainder",
-    "round-nearest-afz",
-    "round-nearest-even",
-    "select",
-    "shift-left",
-    "shift-right-arithmetic",
-    "shift-right-logical",
-    "sign",
-    "stochastic-convert",
-    "subtract",
-    "xor",
-}
+    "abs", "add", "and", "ceil", "clamp", "clz", "compare", "complex", "convert", "divide", "floor", "imag",
+    "is-finite", "maximum", "minimum", "multiply", "negate", "not", "or", "popcnt", "real", "reduce-precision",
+    "remainder", "round-nearest-afz", "round-nearest-even", "select", "shift-left", "shift-right-arithmetic",
+    "shift-right-logical", "sign", "stochastic-convert", "subtract", "xor",
+}  # fmt: skip
 #: Instructions without work.
 _FREE = {"after-all", "bitcast", "constant", "get-tuple-element", "parameter", "partition-id", "replica-id", "tuple"}
 _SLICES = {"slice", "dynamic-slice", "gather"}
@@ -323,7 +273,9 @@ def _operations(module: HloModule, computation: Computation, item: Instruction) 
         return Cost(item.elements)
     operands = [computation.instructions[name] for name in item.operands if name in computation.instructions]
     if opcode == "dot":
-        return Cost(2.0 * item.elements * math.prod(_contracted(item, operands[0].shape)))
+        contracted = re.search(r"\blhs_contracting_dims=\{([\d,]*)\}", item.attributes)
+        axes = [int(axis) for axis in contracted[1].split(",") if axis] if contracted else []
+        return Cost(2.0 * item.elements * math.prod(operands[0].shape.dims[axis] for axis in axes))
     if opcode == "convolution":
         return Cost(convolution_flops(item, operands[0].shape, operands[1].shape))
     bodies = [sum((_operations(module, body, part) for part in _work(body)), Cost()) for body in module.called(item)]
@@ -337,15 +289,6 @@ def _operations(module: HloModule, computation: Computation, item: Instruction) 
     else:
         return Cost()
     return sum(bodies, Cost()) * times
-
-
-def _contracted(item: Instruction, left: Shape) -> list[int]:
-    return [left.dims[axis] for axis in _numbers(item.attributes, "lhs_contracting_dims")]
-
-
-def _numbers(text: str, key: str) -> list[int]:
-    match = re.search(rf"\b{key}=\{{([\d,]*)\}}", text)
-    return [int(number) for number in match[1].split(",") if number] if match else []
 
 
 def _applications(item: Instruction, operands: list[Instruction]) -> float:
@@ -365,37 +308,23 @@ def convolution_flops(item: Instruction, image: Shape, kernel: Shape) -> float:
         return 2.0 * item.elements * kernel.size
     left, right, out = labels[1], labels[2], labels[3]
     spatial = sorted(letter for letter in out if letter.isdigit())
-    places = 1.0
+    window = re.search(r"window=\{([^}]*)\}", item.attributes)
+    entries = (
+        {key: sizes.split("x") for key, sizes in (part.split("=") for part in window[1].split())} if window else {}
+    )
+    products = 1.0
     for axis, letter in enumerate(spatial):
-        places *= _valid_places(
-            image.dims[left.index(letter)],
-            kernel.dims[right.index(letter)],
-            item.shape.dims[out.index(letter)],
-            _window(item.attributes, axis, len(spatial)),
+        stride, image_dilation, kernel_dilation = (
+            int(entries[key][axis]) if key in entries else 1 for key in ("stride", "lhs_dilate", "rhs_dilate")
         )
+        low = int(entries["pad"][axis].split("_")[0]) if "pad" in entries else 0
+        size, taps, result = image.dims[left.index(letter)], kernel.dims[right.index(letter)], out.index(letter)
+        places = np.arange(item.shape.dims[result])[:, None] * stride - low + np.arange(taps) * kernel_dilation
+        inside = (places >= 0) & (places <= (size - 1) * image_dilation) & (places % image_dilation == 0)
+        products *= int(inside.sum())
     groups = re.search(r"batch_group_count=(\d+)", item.attributes)
     batch = item.shape.dims[out.index("b")] if groups is None else image.dims[left.index("b")] // int(groups[1])
-    return 2.0 * places * batch * kernel.dims[right.index("i")] * kernel.dims[right.index("o")]
-
-
-def _window(attributes: str, axis: int, rank: int) -> tuple[int, int, int, int]:
-    """Return stride, low padding, dilation of the image and dilation of the kernel along a spatial axis."""
-    window = re.search(r"window=\{([^}]*)\}", attributes)
-    entries = dict(part.split("=") for part in window[1].split()) if window else {}
-
-    def entry(key: str, default: str) -> str:
-        parts = entries[key].split("x") if key in entries else [default] * rank
-        return parts[axis]
-
-    low = int(entry("pad", "0_0").split("_")[0])
-    return int(entry("stride", "1")), low, int(entry("lhs_dilate", "1")), int(entry("rhs_dilate", "1"))
-
-
-def _valid_places(image: int, kernel: int, result: int, window: tuple[int, int, int, int]) -> int:
-    stride, low, image_dilation, kernel_dilation = window
-    places = np.arange(result)[:, None] * stride - low + np.arange(kernel)[None, :] * kernel_dilation
-    inside = (places >= 0) & (places <= (image - 1) * image_dilation) & (places % image_dilation == 0)
-    return int(inside.sum())
+    return 2.0 * products * batch * kernel.dims[right.index("i")] * kernel.dims[right.index("o")]
 
 
 def _bytes(module: HloModule, computation: Computation, item: Instruction) -> float:
@@ -409,16 +338,11 @@ def _bytes(module: HloModule, computation: Computation, item: Instruction) -> fl
     if item.opcode == "dynamic-update-slice":
         update = operands[1]
         return 2.0 * (update.nbytes if update is not None else item.nbytes)
-    bodies = module.called(item) if item.opcode == "fusion" else []
-    if not bodies:
+    body = next(iter(module.called(item)), None) if item.opcode == "fusion" else None
+    if body is None:
         return float(item.nbytes + sum(operand.nbytes for operand in operands if operand is not None))
-    body = bodies[0]
-    total = float(_written(body, body.root))
-    for index in range(len(operands)):
-        parameter = body.parameter(index)
-        if parameter is not None:
-            total += min(parameter.nbytes, _read(body, parameter))
-    return total
+    parameters = [body.parameter(index) for index in range(len(operands))]
+    return _written(body, body.root) + sum(min(each.nbytes, _read(body, each)) for each in parameters if each)
 
 
 def _read(body: Computation, value: Instruction) -> float:

@@ -80,11 +80,12 @@ def profile(
         scale = seconds / in_regions
         regions = [dataclasses.replace(region, seconds=region.seconds * scale) for region in regions]
     rest = max(seconds - in_regions, 0.0)
+    analysis = compiled.cost_analysis() or {}  # some backends have no cost analysis
     if regions and all(not region.nodes for region in regions):
         notes.append("no region could be traced to a node: the compiled program contains no scopes")
     return Profile(
         label=name,
-        device=_device(arguments, compiled),
+        device=_device(arguments),
         threads=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         seconds=seconds,
         fastest=float(np.percentile(times, 10)),
@@ -92,7 +93,7 @@ def profile(
         calls=len(times),
         regions=tuple(regions),
         rest=rest,
-        xla=_analysis(compiled),
+        xla={name: float(analysis[key]) for key, name in _ANALYSIS.items() if key in analysis},
         peaks=peaks or None,
         operators=dict(nodes or {}),
         notes=tuple(notes),
@@ -106,7 +107,13 @@ def _record(call: Callable[[], Any], module: HloModule, seconds: float) -> tuple
         recorded = record(call, module.name, seconds)
     except RuntimeError as error:
         return nothing, [f"there are no regions, because JAX's profiler failed: {first_line(error)}"]
-    containers = {name for name in recorded.seconds if _contains(module, name, recorded)}
+    # Loops contain other recorded instructions; fusions do not.
+    places = {name: place for name in recorded.seconds if (place := module.find(name)) is not None}
+    containers = {
+        name
+        for name, (_, item) in places.items()
+        if item.opcode != "fusion" and any(inner.name in recorded.seconds for inner in module.inside(item))
+    }
     leaves = {name: value for name, value in recorded.seconds.items() if name not in containers}
     if not leaves:
         platform = jax.default_backend()
@@ -116,14 +123,6 @@ def _record(call: Callable[[], Any], module: HloModule, seconds: float) -> tuple
         # The profiler takes longer in a loop, whose events leave the caches, than in its own measurement.
         regions = regions.less(min(regions.shortest, 2 * recorder_seconds()))
     return regions, []
-
-
-def _contains(module: HloModule, name: str, recorded: Recorded) -> bool:
-    """Return True if an instruction, such as a loop, contains other recorded instructions."""
-    place = module.find(name)
-    if place is None or place[1].opcode == "fusion":
-        return False
-    return any(inner.name in recorded.seconds for inner in module.inside(place[1]))
 
 
 def _regions(module: HloModule, recorded: Recorded, names: Names) -> Iterator[Region]:
@@ -149,13 +148,13 @@ def _regions(module: HloModule, recorded: Recorded, names: Names) -> Iterator[Re
 
 def working_set(module: HloModule, computation: Computation) -> float:
     """Return the bytes that one execution of a computation touches, with one trip of each loop."""
-    return sum(_touched(module, computation, item) for item in computation.instructions.values())
-
-
-def _touched(module: HloModule, computation: Computation, item: Instruction) -> float:
-    if item.opcode in ("while", "conditional", "call"):
-        return sum(working_set(module, body) for body in module.called(item))
-    return cost_of(module, computation, item).nbytes
+    touched = 0.0
+    for item in computation.instructions.values():
+        if item.opcode in ("while", "conditional", "call"):
+            touched += sum(working_set(module, body) for body in module.called(item))
+        else:
+            touched += cost_of(module, computation, item).nbytes
+    return touched
 
 
 def _dtype_of(module: HloModule) -> str:
@@ -170,13 +169,7 @@ def _dtype_of(module: HloModule) -> str:
     return max(work, key=lambda kind: work[kind], default="float32")
 
 
-def _analysis(compiled: Any) -> dict[str, float]:
-    """Return the totals of XLA's cost analysis, or an empty dict if the backend has no cost analysis."""
-    analysis = compiled.cost_analysis() or {}
-    return {name: float(analysis[key]) for key, name in _ANALYSIS.items() if key in analysis}
-
-
-def _device(arguments: Any, compiled: Any) -> str:
+def _device(arguments: Any) -> str:
     leaves = [leaf for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.Array)]
     device = next(iter(leaves[0].devices())) if leaves else jax.devices()[0]
     return f"{device.platform}:{device.id} ({device.device_kind})"
@@ -202,26 +195,20 @@ class Names:
     def find(self, op_name: str) -> str | None:
         """Return the innermost node of an operation, or None."""
         if op_name not in self._known:
-            self._known[op_name] = self._scope(op_name) if self._nodes is None else self._node(op_name)
+            if self._nodes is None:  # the scopes between the function and the primitive
+                self._known[op_name] = _CALL.sub("", _unwrapped(op_name)).rpartition("/")[0] or None
+            else:
+                self._known[op_name] = self._node(op_name, self._nodes)
         return self._known[op_name]
 
-    def _node(self, op_name: str) -> str | None:
+    @staticmethod
+    def _node(op_name: str, nodes: Collection[str]) -> str | None:
         for path in (op_name, _unwrapped(op_name)):
             padded = f"/{path}/"
-            places = [
-                (place + len(name), len(name), name)
-                for name in self._nodes or ()
-                if (place := padded.rfind(f"/{name}/")) >= 0
-            ]
-            if places:
-                return max(places)[2]
+            ends = [(padded.rfind(f"/{name}/") + len(name), len(name), name) for name in nodes if f"/{name}/" in padded]
+            if ends:
+                return max(ends)[2]
         return None
-
-    @staticmethod
-    def _scope(op_name: str) -> str | None:
-        """Return the scopes between the function and the primitive."""
-        path, _, _ = _CALL.sub("", _unwrapped(op_name)).rpartition("/")
-        return path or None
 
 
 def _unwrapped(op_name: str) -> str:

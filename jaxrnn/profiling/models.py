@@ -26,7 +26,6 @@ from jaxrnn.profiling.results import LowPrecision, OutputDifference, Profile
 from jaxrnn.profiling.timing import Peaks, time_calls
 from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.stepper import Stepper
-from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.streaming import Streamed
 from jaxrnn.streaming.transform import with_dtype
 from jaxrnn.verification.sampling import Sample, index_limits, random_arrays, random_inputs
@@ -99,7 +98,15 @@ def profile_model(
             raise InputError(f"{called('dtype')} is for steps, scans and streams, not for the whole graph")
         target = of_graph(model, inputs, dims, length=length, seed=seed)
     else:
-        streamed = (stream or _stream(model, dims)) if what == "stream" else None
+        streamed = None
+        if what == "stream":
+            symbols = time_symbols(model)
+            if stream is None and len(symbols) != 1:
+                raise InputError(
+                    f"{model.label}: name the time dimension with {either('model.stream', '--symbol NAME')}; possible "
+                    f"dimensions: {', '.join(symbols) or 'none'}"
+                )
+            streamed = stream or model.stream(symbols[0], dims=dims)
         target = of_stepper(
             streamed or model,
             model.params,
@@ -114,17 +121,6 @@ def profile_model(
             sizes=dims if streamed else None,
         )
     return _profiled(target, dict(operators_of(model)), peaks, seed)
-
-
-def _stream(model: Model, dims: Mapping[str, int]) -> Streamed:
-    symbols = time_symbols(model)
-    if len(symbols) != 1:
-        listed = ", ".join(symbols) or "none"
-        raise InputError(
-            f"{model.label}: name the time dimension with "
-            f"{either('model.stream', '--symbol NAME')}; possible dimensions: {listed}"
-        )
-    return model.stream(symbols[0], dims=dims)
 
 
 def profile_stepper(
@@ -197,13 +193,14 @@ def differences_of(
             expected = np.asarray(value, np.float64)
             outputs.setdefault(name, []).append(expected)
             errors.setdefault(name, []).append(np.asarray(results[0][name], np.float64) - expected)
-    return tuple(_difference(name, np.stack(errors[name]), np.stack(outputs[name])) for name in outputs)
-
-
-def _difference(name: str, error: np.ndarray, output: np.ndarray) -> OutputDifference:
-    noise, energy = float(np.square(error).sum()), float(np.square(output).sum())
-    decibels = math.inf if noise == 0 else 10 * math.log10(energy / noise) if energy else -math.inf
-    return OutputDifference(name, float(np.abs(error).max(initial=0)), float(np.abs(output).max(initial=0)), decibels)
+    differences = []
+    for name in outputs:
+        error, output = np.stack(errors[name]), np.stack(outputs[name])
+        noise, energy = float(np.square(error).sum()), float(np.square(output).sum())
+        decibels = math.inf if noise == 0 else 10 * math.log10(energy / noise) if energy else -math.inf
+        largest, scale = (float(np.abs(array).max(initial=0)) for array in (error, output))
+        differences.append(OutputDifference(name, largest, scale, decibels))
+    return tuple(differences)
 
 
 def operators_of(model: Model) -> Iterator[tuple[str, str]]:
@@ -311,12 +308,13 @@ def of_stepper(
         with exact_types():
             return bound.mapped(bound.step) if frames is None else bound.scan, bound.start(constants or None)
 
+    what = f"scan of {frames} frames" if frames is not None else f"pulse of {spec.pulse}" if spec.streams else "step"
     details = [
         pairs_of({**sample.dims, **(sizes or {})}),
         "" if batch is None else f"batch {batch}",
         "" if dtype is None else f"products in {dtype.name}",
     ]
-    label = _label(spec.label if model is None else model.label, _what(spec, frames), *details)
+    label = _label(spec.label if model is None else model.label, what, *details)
     function, state = of(bound)
     if dtype is None:
         return Target(label, function, (state, sample.inputs), sample)
@@ -328,12 +326,6 @@ def of_stepper(
     full = FullPrecision(dtype.name, full_function, packed, full_state, lowered, lambda seed: draw(seed).inputs)
     function, state = of(Bound(stepper if low is None else low, lowered, batch=streams, dims=dims))
     return Target(label, function, (state, sample.inputs), sample, full)
-
-
-def _what(spec: StepSpec, frames: int | None) -> str:
-    if frames is not None:
-        return f"scan of {frames} frames"
-    return f"pulse of {spec.pulse}" if spec.streams else "step"
 
 
 def _label(name: str, what: str, *details: str) -> str:

@@ -93,16 +93,9 @@ def _events(call: Callable[[], Any], module: str, calls: int) -> list[Event]:
         with warnings.catch_warnings():
             # Types of the profiler cause warnings in Python 3.13.
             warnings.simplefilter("ignore", DeprecationWarning)
-            return list(_read(jax.profiler.ProfileData.from_file(str(files[0])), module))
-
-
-def _read(data: Any, module: str) -> Iterator[Event]:
-    """Return the events of a program on the accelerator, or on the host if there are none."""
-    planes = list(data.planes)
-    events = [event for plane in planes if plane.name.startswith("/device:") for event in _of_plane(plane, module)]
-    if not events:
-        events = [event for plane in planes for event in _of_plane(plane, module)]
-    return iter(events)
+            planes = list(jax.profiler.ProfileData.from_file(str(files[0])).planes)
+            events = [event for plane in planes for event in _of_plane(plane, module)]
+    return [event for event in events if not event.on_host] or events
 
 
 def recorder_seconds() -> float:
