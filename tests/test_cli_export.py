@@ -310,7 +310,7 @@ def test_nothing_that_differs_is_written(models, tmp_path, wrong_compiled_files)
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "Here: --symbol NAME"),
+        ((), "Here, in pulses of the recording: --symbol S"),
         (("--pulse", 4), "--pulse needs --symbol NAME"),
         (("--multiple", 2), "--multiple needs --symbol NAME"),
         (("--symbol", "T"), "no input has a dimension 'T'; dimensions left open: S"),

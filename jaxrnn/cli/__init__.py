@@ -158,7 +158,10 @@ def keep_programs() -> None:
         return  # part of a larger program, which chooses the cache
     import platformdirs
 
-    folder = Path(platformdirs.user_cache_path("jaxrnn")) / "programs" / _processor()
+    # Machines that share the folder may differ in instructions.
+    described = " ".join([platform.machine(), *features()])
+    processor = hashlib.sha256(described.encode()).hexdigest()[:16]
+    folder = Path(platformdirs.user_cache_path("jaxrnn")) / "programs" / processor
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -171,9 +174,3 @@ def keep_programs() -> None:
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }.items():
         os.environ.setdefault(name, value)
-
-
-def _processor() -> str:
-    """Return an identifier of the processor: machines that share the folder may differ in instructions."""
-    described = " ".join([platform.machine(), *features()])
-    return hashlib.sha256(described.encode()).hexdigest()[:16]

@@ -15,6 +15,7 @@ from jaxrnn.cli.errors import MismatchError
 from jaxrnn.cli.options import (
     ModelFile,
     PulseOptions,
+    check_steps,
     dim_option,
     json_option,
     model_file,
@@ -26,8 +27,7 @@ from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, s
 if TYPE_CHECKING:
     from jaxrnn.model import Model
     from jaxrnn.runtime.compiled import CompiledStepper
-    from jaxrnn.steps.stepper import State, Stepper
-    from jaxrnn.steps.stepspec import StepSpec
+    from jaxrnn.steps.stepper import Stepper
     from jaxrnn.verification import Comparison
 
 
@@ -80,6 +80,8 @@ def compile_model(
       jaxrnn compile keywords.onnx -o keywords.jaxrnn --symbol S --pulse 4
       jaxrnn compile keywords.onnx -o keywords.jaxrnn --symbol S --native --streams 64
     """  # noqa: D301
+    import jax
+
     from jaxrnn.errors import ModelError
     from jaxrnn.runtime.compiled import is_compiled, load_compiled, save_compiled
 
@@ -91,7 +93,7 @@ def compile_model(
         model = file.load()
         stepper: Stepper
         if pulses.symbol is None:
-            _check_steps(model)
+            check_steps(model)
             stepper = model
         else:
             stepper, dims = pulses.stream(model, dims), {}
@@ -106,14 +108,22 @@ def compile_model(
             batches=batches,
         )
         compiled = load_compiled(written, native=native)
-        checks = compare_steppers(model, stepper, compiled) if not platforms or _runs_here(platforms) else None
-        _refuse([check for check in checks or () if not check.ok])
+        here = jax.default_backend()
+        # JAX calls both kinds of graphics processor "gpu".
+        runs_here = not platforms or here in platforms or (here == "gpu" and {"cuda", "rocm"} & set(platforms))
+        checks = compare_steppers(model, stepper, compiled) if runs_here else None
+        if wrong := [check for check in checks or () if not check.ok]:
+            said = (f"{check.name}: {check.reason} (largest difference {text_of(check.max_abs)})" for check in wrong)
+            raise MismatchError(
+                "nothing was written: a step or the flush of the compiled file differs from the model's: "
+                + "; ".join(said)
+            )
     spec = compiled.spec
     result = {
         "model": str(file.path),
         "output": str(output),
         "bytes": output.stat().st_size,
-        "platforms": list(platforms) or [_default_platform()],
+        "platforms": list(platforms) or [here],
         "functions": ["init", "step", "flush", *([] if spec.streams else ["scan"])],
         "native": list(compiled.native),
         "batch": spec.batch_symbol or "a leading axis",
@@ -125,41 +135,6 @@ def compile_model(
         "largest_difference": None if checks is None else max((check.max_abs or 0.0 for check in checks), default=0.0),
     }
     show(result, _report)
-
-
-def _check_steps(model: Model) -> None:
-    """Name the options for a stream if a model has no steps."""
-    from jaxrnn.errors import StateError
-
-    forgets = any(variable.kind == "internal" for variable in model.state)
-    try:
-        _ = model.spec
-    except StateError as error:
-        if not forgets:
-            raise
-        raise StateError(
-            f"{error}. Here: --symbol NAME, the open dimension that is time; 'jaxrnn inspect' shows which can"
-        ) from error
-
-
-def _runs_here(platforms: tuple[str, ...]) -> bool:
-    here = _default_platform()
-    # JAX calls both kinds of graphics processor "gpu".
-    return here in platforms or (here == "gpu" and bool({"cuda", "rocm"} & set(platforms)))
-
-
-def _default_platform() -> str:
-    import jax
-
-    return jax.default_backend()
-
-
-def _refuse(wrong: list[Comparison]) -> None:
-    if wrong:
-        said = (f"{check.name}: {check.reason} (largest difference {text_of(check.max_abs)})" for check in wrong)
-        raise MismatchError(
-            "nothing was written: a step or the flush of the compiled file differs from the model's: " + "; ".join(said)
-        )
 
 
 def _report(result: Mapping[str, Any]) -> Iterator[Block]:
@@ -195,6 +170,7 @@ def compare_steppers(model: Model, stepper: Stepper, compiled: CompiledStepper) 
     """Compare some steps from the initial state, and for a stream the flush, of a compiled file and of its source."""
     import jax
 
+    from jaxrnn.steps.bound import Bound
     from jaxrnn.steps.recordings import one_step, recording_specs
     from jaxrnn.verification.comparison import compare
     from jaxrnn.verification.sampling import index_limits, random_arrays
@@ -204,36 +180,21 @@ def compare_steppers(model: Model, stepper: Stepper, compiled: CompiledStepper) 
     frames = (STEPS + 1) * spec.pulse
     recordings = random_arrays(recording_specs(spec, "frames"), {}, dims={"frames": frames}, limits=index_limits(model))
     steps = [one_step(spec, recordings.inputs, index) for index in range(STEPS + 1)]
-    constants = {name: recordings.inputs[name] for name in spec.constants} or None
-    params, step, flush = model.params, jax.jit(stepper.step), jax.jit(stepper.flush)
-    here = _results(
-        spec,
-        compiled.init(constants=constants),
-        steps,
-        lambda *arguments: compiled.step(None, *arguments),
-        lambda *arguments: compiled.flush(None, *arguments),
-    )
-    peers = _results(
-        spec,
-        stepper.init(params=params, constants=constants),
-        steps,
-        lambda *arguments: step(params, *arguments),
-        lambda *arguments: flush(params, *arguments),
-    )
+
+    def results(bound: Bound, step: Callable[..., Any], flush: Callable[..., Any]) -> dict[str, Any]:
+        """Return the last outputs and state of some steps, and the results of flushes."""
+        state, outputs = bound.start({name: recordings.inputs[name] for name in spec.constants} or None), {}
+        for inputs in steps[:-1]:
+            outputs, state = step(state, inputs)
+        found = {**outputs, **{f"state {name}": value for name, value in state.items()}}
+        # A tail may be too short for an output frame.
+        for valid in (spec.pulse - spec.multiple, spec.pulse) if spec.streams else ():
+            rest = flush(state, steps[-1], np.int32(valid))
+            for what, values in (("flush", rest.outputs), ("frames", rest.counts)):
+                found |= {f"{what} of {name} after {valid} frame(s)": value for name, value in values.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    ours, source = Bound(compiled), Bound(stepper, model.params)
+    here = results(ours, ours.step, ours.flush)
+    peers = results(source, jax.jit(source.step), jax.jit(source.flush))
     return [compare(name, here.get(name), peers.get(name), scaled=True) for name in {**here, **peers}]
-
-
-def _results(
-    spec: StepSpec, state: State, steps: list[dict[str, Any]], step: Callable[..., Any], flush: Callable[..., Any]
-) -> dict[str, Any]:
-    """Return the last outputs and state of some steps, and the results of flushes."""
-    outputs = {}
-    for inputs in steps[:-1]:
-        outputs, state = step(state, inputs)
-    results = {**outputs, **{f"state {name}": value for name, value in state.items()}}
-    # A tail may be too short for an output frame.
-    for valid in (spec.pulse - spec.multiple, spec.pulse) if spec.streams else ():
-        rest = flush(state, steps[-1], np.int32(valid))
-        for what, values in (("flush", rest.outputs), ("frames", rest.counts)):
-            results |= {f"{what} of {name} after {valid} frame(s)": value for name, value in values.items()}
-    return {name: value for name, value in results.items() if value is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -23,9 +23,6 @@ from jaxrnn.cli.options import (
     seed_option,
     writable,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()

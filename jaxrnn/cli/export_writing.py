@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn.cli.errors import MISMATCH, MismatchError
-from jaxrnn.cli.options import ModelFile, ParamsOptions, PulseOptions
+from jaxrnn.cli.options import ModelFile, ParamsOptions, PulseOptions, check_steps
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, past_line, show, text_of, verdict
 from jaxrnn.cli.verify import difference
-from jaxrnn.errors import InputError, ModelError, StateError
+from jaxrnn.errors import InputError, ModelError
 from jaxrnn.export import Exported, ExportedGraph, export_onnx
 from jaxrnn.export.verification import ExportReport, verify_export
 from jaxrnn.model import Model
@@ -25,7 +25,6 @@ from jaxrnn.model.inspection import time_symbols
 from jaxrnn.model.loading import load, stored_params, write_graph
 from jaxrnn.runtime.compiled import is_compiled
 from jaxrnn.steps.stepper import Stepper
-from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification import Report
 from jaxrnn.verification import verify as verify_model
 from jaxrnn.verification.sampling import index_limits
@@ -50,7 +49,15 @@ def write_step(
     with busy(f"tracing {name}"):
         model = file.load()
         arrays = params.of(model)
-        stepper = _step_of(model, dims) if pulses.symbol is None else pulses.stream(model, dims)
+        if pulses.symbol is None:
+            check_steps(model)
+            opened = [symbol for symbol in time_symbols(model) if symbol not in dims]
+            if opened and not model.state:
+                raise InputError(
+                    f"{model.label} has no state, and leaves {opened[0]} open: give --symbol {opened[0]} for a stream, "
+                    f"or --dim {opened[0]}=SIZE for a graph of one size"
+                )
+        stepper: Stepper = model if pulses.symbol is None else pulses.stream(model, dims)
     if pulses.symbol is None:
         options |= {"step": True, "dims": dims or None}
 
@@ -85,29 +92,14 @@ def write_step(
     show(facts_of(file.path, written, checked, written.files), report)
 
 
-def _step_of(model: Model, dims: Mapping[str, int]) -> Stepper:
-    """Return a model that has steps; errors for other models name the options for a stream."""
-    try:
-        _ = model.spec
-    except StateError as error:
-        symbols = time_symbols(model)
-        hint = f"--symbol {symbols[0]}" if symbols else "export FILE with a symbolic dimension for time, for --symbol"
-        raise StateError(f"{error}. Here, as a stream: {hint}") from error
-    opened = [symbol for symbol in time_symbols(model) if symbol not in dims]
-    if opened and not model.state:
-        raise InputError(
-            f"{model.label} has no state, and leaves {opened[0]} open: give --symbol {opened[0]} for a stream, or "
-            f"--dim {opened[0]}=SIZE for a graph of one size"
-        )
-    return model
-
-
 def facts_of(
     model: Path, exported: Exported, checked: ExportReport | None, files: Sequence[Path] = ()
 ) -> dict[str, Any]:
     """Return the facts of exported files by name. ``files`` is empty if the verification failed."""
     step = exported.step.facts
     spec = step.spec
+    tail = spec.pulse > spec.multiple
+    lost = [each.name for each in spec.outputs if each.at_end or (each.time_axis is not None and (each.delay or tail))]
     outputs = [each for each in spec.outputs if each.name in step.outputs]
     graphs = [each for each in (exported.step, exported.flush) if each is not None]
     return {
@@ -132,19 +124,14 @@ def facts_of(
             for each in spec.state
         ],
         "state_bytes": sum(each.nbytes for each in spec.state),
-        "lost": _lost(spec) if exported.flush is None else [],
+        # Without a flush, these outputs end before the recording.
+        "lost": lost if exported.flush is None else [],
         "graphs": [_graph(each) for each in graphs],
         "verified": None if checked is None else checked.ok,
         "engine": None if checked is None else checked.engine,
         "notes": [] if checked is None else checked.notes,
         "checks": [] if checked is None else [{"ok": check.ok, **as_json(check)} for check in checked.checks],
     }
-
-
-def _lost(spec: StepSpec) -> list[str]:
-    """Return the outputs that end before the recording without a flush."""
-    tail = spec.pulse > spec.multiple
-    return [each.name for each in spec.outputs if each.at_end or (each.time_axis is not None and (each.delay or tail))]
 
 
 def _graph(graph: ExportedGraph) -> dict[str, Any]:
@@ -199,10 +186,8 @@ def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for check in result["checks"]:
         for each in check["outputs"]:
-            key, row = (
-                (each["name"], check["against"]),
-                {**each, "frames": check["frames"], "against": check["against"]},
-            )
+            key = each["name"], check["against"]
+            row = {**each, "frames": check["frames"], "against": check["against"]}
             rows[key] = max(rows.get(key, row), row, key=lambda row: (not row["ok"], row["max_abs"] or 0.0))
     unit = "frames" if result["streams"] else "steps"
     lengths = sorted({check["frames"] for check in result["checks"] if check["outputs"]})

@@ -266,14 +266,13 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
     yield f"loss: {first} in the first tenth of them, {last} in the last"
     before, after = result["validation_before"], result["validation_after"]
     if before is not None and after is not None:
-        rows = [(key, before[key], value, _change(before[key], value)) for key, value in after.items()]
+        rows = [
+            (key, before[key], value, None if value is None or before[key] is None else f"{value - before[key]:+.4g}")
+            for key, value in after.items()
+        ]
         title = f"On the validation examples (parameters of update {result['best_step']})"
         yield Table(title, ("", "before", "after", "change"), rows, right=("change",))
         yield ""
     for key, what in (("export", "model"), ("plot", "loss curve"), ("checkpoints", "checkpoints")):
         if result[key] is not None:
             yield f"{what}: {result[key]}"
-
-
-def _change(before: float | None, after: float | None) -> str | None:
-    return None if before is None or after is None else f"{after - before:+.4g}"

@@ -205,13 +205,8 @@ def _streams(streams: Sequence[Facts]) -> Iterator[Block]:
     for item in streams:
         if item["problem"] is not None:
             yield Table(f"Cannot be streamed over {item['symbol']}")
-            yield _shortened(item["problem"])
-
-
-def _shortened(text: str) -> str:
-    """Return the first line of a message, shortened."""
-    line = text.partition("\n")[0]
-    return line if len(line) <= _LONGEST else line[:_LONGEST].rstrip() + " ... (in full with --json)"
+            line = item["problem"].partition("\n")[0]
+            yield line if len(line) <= _LONGEST else line[:_LONGEST].rstrip() + " ... (in full with --json)"
 
 
 def _problems(result: Facts) -> Iterator[Block]:

@@ -142,10 +142,6 @@ class ModelFile:
         return load(self.path, static=self.static, state=self.state, dims=self.dims)
 
 
-def _static(pairs: Sequence[str]) -> dict[str, Any]:
-    return {name: _static_value(name, text) for name, text in split_pairs(pairs).items()}
-
-
 def _static_value(name: str, text: str) -> Any:
     if text.endswith(".npy"):
         return load_array(Path(text))
@@ -156,16 +152,12 @@ def _static_value(name: str, text: str) -> Any:
         raise click.BadParameter(message) from None
 
 
-def _state(pairs: Sequence[str]) -> dict[str, str] | None:
-    return {} if list(pairs) == ["none"] else split_pairs(pairs) or None
-
-
 file_argument = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 _static_option = click.option(
     "--static",
     metavar="NAME=VALUE",
     multiple=True,
-    callback=parsed(_static),
+    callback=parsed(lambda pairs: {name: _static_value(name, text) for name, text in split_pairs(pairs).items()}),
     help="Fix an input at compile time: a number, a JSON list, or a .npy file. Needed for inputs on which shapes or "
     "branches depend. Example: --static sr=16000.",
 )
@@ -173,7 +165,7 @@ state_option = click.option(
     "--state",
     metavar="INPUT=OUTPUT",
     multiple=True,
-    callback=parsed(_state),
+    callback=parsed(lambda pairs: {} if list(pairs) == ["none"] else split_pairs(pairs) or None),
     help="Name the output with the new value of a state input, if the file is ambiguous; 'none' if there is no state.",
 )
 #: ``FILE`` and ``--static`` as the argument ``file``; `model_file` adds ``--state``.
@@ -325,6 +317,25 @@ def check_pulse_options(symbol: str | None, options: Mapping[str, Any]) -> None:
     option = next((option for option, value in options.items() if value), None)
     if symbol is None and option is not None:
         raise click.UsageError(f"{option} needs --symbol NAME, the dimension that is time")
+
+
+def check_steps(model: Model) -> None:
+    """Refuse a model that forgets its state, and name the options that make a stream of the model."""
+    from jaxrnn.errors import StateError
+    from jaxrnn.model.inspection import time_symbols
+
+    forgets = any(variable.kind == "internal" for variable in model.state)
+    try:
+        _ = model.spec
+    except StateError as error:
+        if not forgets:
+            raise
+        symbols = time_symbols(model)
+        hint = "For pulses (--symbol NAME), export the file with a symbolic dimension for time"
+        if symbols:
+            others = f" (or {', '.join(symbols[1:])}, whichever is time)" if symbols[1:] else ""
+            hint = f"Here, in pulses of the recording: --symbol {symbols[0]}{others}"
+        raise StateError(f"{error}. {hint}") from error
 
 
 #: A number of frames.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -129,7 +128,11 @@ def stream(
 
     duration = _duration(pulses.symbol, rate, hop, step_seconds)
     check_pulse_options(pulses.symbol, {"--frames": frames, "--verify": verify or None})
-    _check_mode(pulses.symbol, {"--steps": limit, "--step-seconds": step_seconds})
+    refused = next(
+        (option for option, value in {"--steps": limit, "--step-seconds": step_seconds}.items() if value), None
+    )
+    if pulses.symbol is not None and refused is not None:
+        raise click.UsageError(f"{refused} is for steps; with --symbol, give --frames, and --rate with --hop")
     # Asynchronous dispatch to a thread takes longer than a step.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     source, name = open_source(file, pulses.symbol, native), file.path.name
@@ -171,10 +174,3 @@ def _duration(symbol: str | None, rate: float | None, hop: float | None, step_se
     if step_seconds is not None:
         raise click.UsageError("give --rate and --hop, or --step-seconds, but not both")
     return hop / rate
-
-
-def _check_mode(symbol: str | None, of_steps: dict[str, Any]) -> None:
-    """Refuse options of steps if a step is a pulse."""
-    option = next((option for option, value in of_steps.items() if value), None)
-    if symbol is not None and option is not None:
-        raise click.UsageError(f"{option} is for steps; with --symbol, give --frames, and --rate with --hop")

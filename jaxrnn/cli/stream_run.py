@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn._jax.context import exact_types
-from jaxrnn.cli.options import Inputs, ModelFile, PulseOptions
+from jaxrnn.cli.options import Inputs, ModelFile, PulseOptions, check_steps
 from jaxrnn.cli.output import (
     COMPARED,
     Block,
@@ -28,15 +28,14 @@ from jaxrnn.cli.output import (
     verdict,
 )
 from jaxrnn.cli.verify import difference
-from jaxrnn.errors import InputError, StateError
+from jaxrnn.errors import InputError
 from jaxrnn.model import Model
-from jaxrnn.model.inspection import time_symbols
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.runtime.compiled import is_compiled, load_compiled
 from jaxrnn.steps.recordings import recording_specs
 from jaxrnn.steps.specs import bind, check_names
 from jaxrnn.steps.stepper import Stepper
-from jaxrnn.steps.stepspec import StepSpec, milliseconds
+from jaxrnn.steps.stepspec import milliseconds
 from jaxrnn.verification.running import Check, Ready, Run
 from jaxrnn.verification.sampling import (
     Sample,
@@ -104,18 +103,13 @@ def recordings_for(
     known = {**(sizes if source.stepper is not None else {}), **({} if recorded is not None else {symbol: total})}
     sample = random_arrays(whole, arrays, dims=known, seed=given.seed, limits=limits)
     kept = {name: size for name, size in {**sizes, **sample.dims}.items() if spec.streams or name != symbol}
-    _check_size(spec)
-    return stepper, dataclasses.replace(sample, dims=kept), total
-
-
-def _check_size(spec: StepSpec) -> None:
-    """Refuse a pulse that exceeds the memory limit."""
     for each in spec.inputs:
         if spec.streams and each.nbytes > Limits.value_bytes:
             raise InputError(
                 f"a pulse of {spec.pulse:,} frames takes {bytes_of(each.nbytes)} for {each.name}, and no more than "
                 f"{bytes_of(Limits.value_bytes)} are allowed; give a smaller --pulse"
             )
+    return stepper, dataclasses.replace(sample, dims=kept), total
 
 
 def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Stepper, dict[str, int]]:
@@ -138,7 +132,7 @@ def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Steppe
 
 
 def open_source(file: ModelFile, symbol: str | None, native: bool = False) -> Source:
-    """Open an ONNX file or a compiled file; a StateError for a model without steps names the options for a stream."""
+    """Open an ONNX file or a compiled file."""
     if is_compiled(file.path):
         if file.static or file.state is not None:
             raise click.UsageError(f"{file.path} is compiled: 'jaxrnn compile' has fixed --static and --state")
@@ -150,20 +144,8 @@ def open_source(file: ModelFile, symbol: str | None, native: bool = False) -> So
     model = file.load()
     if symbol is not None:
         return Source(model, None, model.params)
-    try:
-        _ = model.spec
-    except StateError as error:
-        raise StateError(f"{error}. {_about_pulses(model)}") from error
+    check_steps(model)
     return Source(model, model, model.params)
-
-
-def _about_pulses(model: Model) -> str:
-    """Return a sentence with the options that stream a model without steps."""
-    symbols = time_symbols(model)
-    if not symbols:
-        return "For pulses (--symbol NAME), export it with a symbolic dimension for time"
-    others = f" (or {', '.join(symbols[1:])}, whichever is time)" if symbols[1:] else ""
-    return f"Here, in pulses of the recording: --symbol {symbols[0]}{others}, with --pulse FRAMES for the pulse"
 
 
 #: Percentiles of step times in the report.
@@ -206,6 +188,11 @@ def facts_of(
     ]
     # The state of a stream may begin with infinities, such as the maximum of no frames.
     looked_at = run.outputs if spec.streams else {**run.outputs, **run.state}
+    inexact = {name: array for name, array in looked_at.items() if jnp.issubdtype(array.dtype, jnp.inexact)}
+    microseconds = None
+    if len(seconds):
+        microseconds = {f"p{level}": float(np.percentile(1e6 * seconds, level)) for level in PERCENTILES}
+        microseconds["max"] = float(1e6 * seconds.max())
     return {
         "model": str(file),
         "symbol": symbol,
@@ -223,12 +210,12 @@ def facts_of(
         "state": entries,
         "state_bytes": sum(entry["bytes"] for entry in entries),
         "compile_seconds": ready.seconds,
-        "microseconds": _times_of(seconds),
+        "microseconds": microseconds,
         "flush_microseconds": None if run.flush_seconds is None else 1e6 * run.flush_seconds,
         "frame_seconds": frame_seconds,
         "step_seconds": duration,
         "times_real_time": None if duration is None or not len(seconds) else duration * len(seconds) / seconds.sum(),
-        "not_finite": [name for name, array in looked_at.items() if _has_no_number(array)],
+        "not_finite": [name for name, x in inexact.items() if not np.isfinite(x.astype(np.complex128)).all()],
         "verified": None if checks is None else all(check.ok for check in checks),
         "checks": None if checks is None else [{"ok": check.ok, **as_json(check)} for check in checks],
         "output": None if output is None else str(output),
@@ -248,7 +235,7 @@ def report(result: Mapping[str, Any], seed: int, *, streams: bool) -> Iterator[B
         columns = {
             "output": "name",
             **fields("dtype", "shape"),
-            "frames a pulse": _per_pulse,
+            "frames a pulse": lambda each: "at the end" if each["delay"] is None else each["frames_per_pulse"],
             **fields("rate", "delay"),
         }
         if result["frame_seconds"] is not None:
@@ -265,24 +252,8 @@ def report(result: Mapping[str, Any], seed: int, *, streams: bool) -> Iterator[B
         yield f"written to {result['output']}"
 
 
-def _times_of(seconds: np.ndarray) -> dict[str, float] | None:
-    """Return percentiles and the maximum of step times in microseconds, or None without a step."""
-    if not len(seconds):
-        return None
-    figures = {f"p{level}": float(np.percentile(1e6 * seconds, level)) for level in PERCENTILES}
-    return {**figures, "max": float(1e6 * seconds.max())}
-
-
-def _has_no_number(array: np.ndarray) -> bool:
-    return bool(jnp.issubdtype(array.dtype, jnp.inexact)) and not np.isfinite(array.astype(np.complex128)).all()
-
-
 def _frames(count: int) -> str:
     return f"{count:,} input frame{'' if count == 1 else 's'}"
-
-
-def _per_pulse(output: Mapping[str, Any]) -> Any:
-    return "at the end" if output["delay"] is None else output["frames_per_pulse"]
 
 
 def _times(result: Mapping[str, Any], step: str, *, streams: bool) -> Table:

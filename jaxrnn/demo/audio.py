@@ -114,7 +114,8 @@ def draw_spectrograms(panels: Mapping[str, Samples], width: float = 10, height: 
     figure = Figure(figsize=(width, height * len(panels)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True, sharey=True))
-    images = {title: _magnitudes(samples) for title, samples in panels.items()}
+    # Windows of 32 ms every 4 ms resolve harmonics.
+    images = {title: np.abs(stft(each, RATE, "hann", nperseg=512, noverlap=448)[2]) for title, each in panels.items()}
     loudest = max(float(image.max()) for image in images.values())
     quietest = loudest * 10 ** (-DYNAMIC_RANGE / 20)
     drawn = None
@@ -136,9 +137,3 @@ def need_matplotlib() -> None:
     """Raise `MissingPackageError` if matplotlib is not installed."""
     with optional_package("matplotlib", "drawing spectrograms", "plot"):
         import matplotlib.figure  # noqa: F401
-
-
-def _magnitudes(samples: Samples) -> np.ndarray:
-    """Return magnitudes ``[frequencies, frames]`` of windows of 32 ms every 4 ms, which resolve harmonics."""
-    _, _, spectra = stft(samples, RATE, "hann", nperseg=512, noverlap=448)
-    return np.abs(spectra)

@@ -40,9 +40,14 @@ class SettingsFile(Generic[Model]):
         config = _read(self.path)
         for assignment in overrides:
             with _mistakes_in(f"--set {assignment}"):
-                key, value = (
-                    (assignment, overrides[assignment]) if isinstance(overrides, Mapping) else _parsed(assignment)
-                )
+                if isinstance(overrides, Mapping):
+                    key, value = assignment, overrides[assignment]
+                else:
+                    key, equals, text = assignment.partition("=")
+                    if not equals:
+                        raise InputError("expected KEY=VALUE or KEY.KEY=VALUE")
+                    value = OmegaConf.from_dotlist([f"value={_filled_in(text)}"])["value"]
+                    key = key.strip()
                 _put(config, key, value)
         with _mistakes_in(str(self.path)):
             values = OmegaConf.to_container(config, resolve=True)
@@ -92,13 +97,6 @@ def _read(path: Path) -> DictConfig:
         if not isinstance(config, DictConfig):
             raise InputError("expected keys and values, such as 'model: net.onnx', not a list")
     return config
-
-
-def _parsed(assignment: str) -> tuple[str, Any]:
-    key, equals, value = assignment.partition("=")
-    if not equals:
-        raise InputError("expected KEY=VALUE or KEY.KEY=VALUE")
-    return key.strip(), OmegaConf.from_dotlist([f"value={_filled_in(value)}"])["value"]
 
 
 def _put(config: DictConfig, key: str, value: Any) -> None:

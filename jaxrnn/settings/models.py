@@ -85,18 +85,23 @@ class Settings(BaseModel):
         return {cls.short: value} if cls.short is not None and isinstance(value, str | Location) else value
 
 
-class FunctionSettings(Settings):
-    """A function by name, with its options beside the name."""
+class OpenSettings(Settings):
+    """Keys and values, with options beside the keys."""
 
     model_config = ConfigDict(extra="allow")
-    short = "name"
-
-    name: FunctionName
 
     @property
     def options(self) -> dict[str, Any]:
         """Return the keys beside those of this model."""
         return dict(self.model_extra or {})
+
+
+class FunctionSettings(OpenSettings):
+    """A function by name, with its options beside the name."""
+
+    short = "name"
+
+    name: FunctionName
 
 
 class ModelSettings(Settings):

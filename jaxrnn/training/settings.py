@@ -22,6 +22,7 @@ from jaxrnn.settings.models import (
     FunctionSettings,
     LocalPath,
     ModelSettings,
+    OpenSettings,
     PositiveFloat,
     PositiveInt,
     Settings,
@@ -38,7 +39,7 @@ from jaxrnn.training.sharding import Placement, is_primary
 from jaxrnn.training.validation import validate
 
 # isort: split
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -79,18 +80,11 @@ class ValidationSettings(ExamplesSettings):
     """Validations without a better loss before the training stops early."""
 
 
-class ScheduleSettings(Settings):
+class ScheduleSettings(OpenSettings):
     """A schedule of optax by name, with its arguments beside the name."""
-
-    model_config = ConfigDict(extra="allow")
 
     schedule: str
     """The name of the schedule, such as `cosine_decay_schedule`. Arguments stand beside the name."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Return the arguments beside the name."""
-        return dict(self.model_extra or {})
 
 
 class OptimizerSettings(FunctionSettings):

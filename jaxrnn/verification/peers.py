@@ -85,7 +85,11 @@ class OnnxRuntime:
         self.name = f"ONNX Runtime {onnxruntime.__version__}"
         proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
         for value in (*proto.graph.input, *proto.graph.output):
-            _refuse_foreign_types(self.name, value)
+            # NumPy lacks types such as bfloat16, so ONNX Runtime cannot exchange them with Python.
+            kind = value.type.tensor_type.elem_type
+            if kind and np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).isbuiltin != 1:
+                name = onnx.TensorProto.DataType.Name(kind).lower()
+                raise PeerError(f"{self.name} cannot exchange {name} arrays with Python (the type of {value.name!r})")
         options = onnxruntime.SessionOptions()
         if not optimized:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -137,11 +141,3 @@ def feed(info: ArraySpec, value: Any) -> Any:
     if info.dtype is not None:
         return np.asarray(value)
     return jax.tree.map(np.asarray, list(value) if isinstance(value, (list, tuple)) else value)
-
-
-def _refuse_foreign_types(engine: str, value: onnx.ValueInfoProto) -> None:
-    """Raise `PeerError` for types that NumPy lacks, such as bfloat16, which the engine cannot exchange with Python."""
-    kind = value.type.tensor_type.elem_type
-    if kind and np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).isbuiltin != 1:
-        name = onnx.TensorProto.DataType.Name(kind).lower()
-        raise PeerError(f"{engine} cannot exchange {name} arrays with Python (the type of {value.name!r})")

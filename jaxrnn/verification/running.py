@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.recordings import concatenated, one_step, part, whole
 from jaxrnn.steps.stepper import Stepper
-from jaxrnn.steps.stepspec import OutputSpec, StepSpec
+from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification.comparison import Comparison, compare
 
 Arrays = Mapping[str, Any]
@@ -94,20 +94,17 @@ def run(ready: Ready, recordings: Arrays, total: int, indices: Iterable[int] | N
             last = ready.flush(state, tail, rest)
             flush_seconds = time.perf_counter() - began
         entries = {name: np.asarray(value) for name, value in spec.entries(state).items()}
-    outputs = {
-        output.name: _whole(spec, output, [piece[output.name] for piece in pieces if output.name in piece], last)
-        for output in spec.outputs
-    }
-    return Run(outputs, entries, np.array(seconds), flush_seconds)
+    joined = {}
+    for output in spec.outputs:
+        # Frames of a stream without the delay, or the stacked outputs of steps.
+        of_output = [piece[output.name] for piece in pieces if output.name in piece]
+        body = concatenated(spec, output, np.stack(of_output)) if of_output else None
+        joined[output.name] = whole(output, body, last.get(output.name))
+    return Run(joined, entries, np.array(seconds), flush_seconds)
 
 
 def _contiguous(arrays: Arrays) -> dict[str, np.ndarray]:
     return {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
-
-
-def _whole(spec: StepSpec, output: OutputSpec, pieces: Sequence[np.ndarray], last: Arrays) -> np.ndarray:
-    """Join the frames of an output of a stream without the delay, or stack the outputs of steps."""
-    return whole(output, concatenated(spec, output, np.stack(pieces)) if pieces else None, last.get(output.name))
 
 
 #: The reference of a comparison: the function of whole recordings.

@@ -139,15 +139,13 @@ def verify(
     given = restore_types(model.inputs, inputs or {})
     samples = [random_inputs(model, given, dims=sizes, seed=seed) for sizes in _combinations(dims or {})]
 
-    def check(peer: Peer, sample: Sample) -> Case:
-        return _check(model, peer, sample, static or {}, atol, rtol, nodes)
-
     failures: list[str] = []
     for opener in openers:
         try:
             peer = opener(proto)
-            cases = tuple(check(peer, sample) for sample in samples)
+            cases = tuple(_check(model, peer, sample, static or {}, atol, rtol, nodes) for sample in samples)
         except PeerError as error:
+            failures.append(str(error))
             failures.append(str(error))
             continue
         return Report(model.label, peer.name, tuple(failures), atol, rtol, seed, cases)
@@ -176,7 +174,10 @@ def _check(
     with jax.default_matmul_precision("highest"), sample.naming_assumptions():
         here = model(sample.inputs)
         values = _intermediates(model, sample.inputs) if nodes else {}
-    there = peer.run(_feeds(model, sample.inputs, static))
+    infos = [spec_of(value) for value in model.program.block.inputs]
+    with exact_types():
+        bound = bind_inputs(infos, {**sample.inputs, **static})
+    there = peer.run({info.name: feed(info, bound[info.name]) for info in infos})
     names = [info.name for info in model.outputs]
     outputs = tuple(compare(name, here[name], there[name], atol=atol, rtol=rtol) for name in names)
     shared = {name: pair for name, pair in values.items() if name in there}
@@ -195,7 +196,8 @@ def _intermediates(model: Model, inputs: Mapping[str, Any]) -> dict[str, tuple[B
 
     def traced_values(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
         seen.update(model.intermediates(params, inputs))
-        return {name: value for name, (_, value) in seen.items() if _is_traced(value)}
+        traced = {name: value for name, (_, value) in seen.items()}
+        return {name: x for name, x in traced.items() if any(isinstance(y, Tracer) for y in jax.tree.leaves(x))}
 
     with exact_types():
         bound = bind_inputs(model.inputs, inputs)
@@ -204,15 +206,3 @@ def _intermediates(model: Model, inputs: Mapping[str, Any]) -> dict[str, tuple[B
         except StaticValueError:
             return model.intermediates(model.params, bound)
     return {name: (node, values.get(name, value)) for name, (node, value) in seen.items()}
-
-
-def _is_traced(value: Any) -> bool:
-    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
-
-
-def _feeds(model: Model, inputs: Mapping[str, Any], static: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all inputs of the file, including static inputs, in the declared element types."""
-    infos = [spec_of(value) for value in model.program.block.inputs]
-    with exact_types():
-        values = bind_inputs(infos, {**inputs, **static})
-    return {info.name: feed(info, values[info.name]) for info in infos}
