@@ -1,9 +1,9 @@
-"""Steps, recordings, layers and their training on ``jax.devices()[0]``, with the parts of the device's limits in use.
+"""Steps, recordings, layers and training on ``jax.devices()[0]``, with the used share of the limits of the device.
 
-Beside PyTorch, through cuDNN where there is a GPU of NVIDIA's. On a CPU all of it runs as well, and says so.
+PyTorch runs beside, with cuDNN on an NVIDIA GPU. On a CPU everything runs too, and the result says so.
 
-Operations and bytes are those of XLA's cost analysis of one frame, times the frames, since it counts the body of a loop
-once; bytes so count weights again for every frame, as if no cache held them.
+Operations and bytes are XLA's cost analysis of one frame times the frames, since XLA counts the body of a loop once.
+Bytes therefore count weights again for each frame, as without a cache.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.timing import Call
 TITLE = "on the first device that JAX has, device arrays in and out"
 UNIT = "us"
 
-#: What float32 outputs may differ by: a GPU may multiply matrices in TensorFloat-32, with 10 bits.
+#: The largest difference of float32 outputs: a GPU may multiply matrices in TensorFloat-32, with 10 bits.
 ROUGH = 1e-2
 
 

@@ -1,4 +1,4 @@
-"""Many recordings at once through one scan: the time of one stream, as their number grows."""
+"""Many recordings in one scan: the time of one stream as the number of streams grows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from benchmarks.results import Row, row_of
 from benchmarks.scans import speed
 from benchmarks.timing import Call, DisagreementError, check, interleaved, largest_difference
 
-#: Streams at once; the last two take seconds and gigabytes.
+#: Numbers of streams; the last two take seconds and gigabytes.
 STREAMS = (1, 16, 64, 256)
 
-#: What outputs with weights in bfloat16 may differ by, relative to the largest value: 8 bits of a weight, in loops.
+#: The largest relative difference of outputs with weights in bfloat16, which have 8 bits.
 ROUGH = 0.1
 
-#: A single stream, with which the others are compared.
+#: A single stream, the reference of the other numbers.
 ALONE = "jaxrnn, one stream"
 
 
@@ -82,7 +82,7 @@ def _scan(model: jaxrnn.Model, packed: Any, count: int, frames: dict[str, np.nda
 
 
 def _compare(file: str, calls: dict[tuple[str, int], Call], counts: tuple[int, ...]) -> dict[tuple[str, int], float]:
-    """See that the first stream is the same in every batch, and how far bfloat16 takes it off."""
+    """Check that the first stream is equal in all batches, and return the differences, also of bfloat16."""
     found = {key: _first_stream(call(), key[1]) for key, call in calls.items()}
     apart = {}
     for kind, count in calls:
@@ -96,5 +96,5 @@ def _compare(file: str, calls: dict[tuple[str, int], Call], counts: tuple[int, .
 
 
 def _first_stream(outputs: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-    """Of outputs ``[steps, streams, ...]``, or without the second axis for a single stream."""
+    """Return the first stream of outputs ``[steps, streams, ...]``, or ``[steps, ...]`` for a single stream."""
     return {name: array.reshape(len(array), count, -1)[:, 0] for name, array in outputs.items()}

@@ -78,7 +78,7 @@ SPECTRUM, ORDER, AHEAD = 481, 5, 2
 
 
 def _over_time(graph: Graph, x: str, layers: Callable[[str], str], features: int) -> str:
-    """Recurrent layers over the frames of ``[1, channels, time, frequency]``: ``[1, time, hidden]``."""
+    """Add recurrent layers over the frames of ``[1, channels, time, frequency]``, giving ``[1, time, hidden]``."""
     flat = graph.op("Reshape", graph.op("Transpose", x, perm=[0, 2, 1, 3]), graph.integers(0, 0, features))
     return _batch_first(graph, layers(_batch_first(graph, flat)))
 
@@ -111,7 +111,7 @@ def _encoder(graph: Graph, blocks: Callable[[str, int], str]) -> tuple[list[str]
 
 
 def _ahead(graph: Graph, x: str) -> str:
-    """Frames of ``[1, channels, time, frequency]`` that come after: the first are taken off, zeros follow the last."""
+    """Shift frames of ``[1, channels, time, frequency]`` by the look-ahead; zeros follow the last frame."""
     return graph.op("Pad", x, graph.integers(0, 0, -AHEAD, 0, 0, 0, AHEAD, 0))
 
 

@@ -13,23 +13,14 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the page.
-
-    Attributes:
-        title: what it shows, and in which unit.
-        rows: cells by heading, by what the row is.
-    """
+    """A table of the page: a title with the unit, and cells by the name of the row and the heading."""
 
     title: str
     rows: Mapping[str, Mapping[str, str]]
 
 
 def merged(tables: Mapping[str, Table]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of tables of the same things from several machines: a row of each machine, one below the other.
-
-    Args:
-        tables: by machine.
-    """
+    """Return headings and rows of one table from tables by machine, with rows of the machines one below the other."""
     headings = list(dict.fromkeys(key for table in tables.values() for cells in table.rows.values() for key in cells))
     names = list(dict.fromkeys(name for table in tables.values() for name in table.rows))
     rows = [

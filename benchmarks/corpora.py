@@ -1,4 +1,4 @@
-"""Recordings for the benchmark of corpora: pairs of noisy and clean speech, and files of hours; none is recorded."""
+"""Synthetic recordings for the benchmark of corpora: pairs of noisy and clean speech, and files of hours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VOICE, NOISE = 0.05, 0.02
 
 
 def write_corpus(folder: Path, files: int) -> float:
-    """Write ``noisy/NNNN.wav`` and ``clean/NNNN.wav``, of lengths drawn evenly; returns their seconds."""
+    """Write ``noisy/NNNN.wav`` and ``clean/NNNN.wav`` with random lengths, and return the seconds of all files."""
     rng = np.random.default_rng(0)
     length = round(CUT_FROM * RATE)
     voice, noise = VOICE * voiced(rng, length), NOISE * NOISES["hum"](rng, length)
@@ -40,21 +40,14 @@ def write_corpus(folder: Path, files: int) -> float:
 
 
 def write_sound(path: Path, seconds: int) -> None:
-    """Write noise, a part at a time."""
+    """Write noise in parts."""
     with soundfile.SoundFile(path, "w", RATE, 1) as file:
         for part in _parts(seconds, RATE, ()):
             file.write(part)
 
 
 def write_features(path: Path, seconds: int, rate: int, inputs: dict[str, tuple[int, ...]]) -> None:
-    """Write an ``.npz`` of features at random.
-
-    Args:
-        path: where.
-        seconds: how long.
-        rate: frames a second.
-        inputs: the shape of a frame, by input.
-    """
+    """Write an ``.npz`` file of random features; ``rate`` is in frames per second, ``inputs`` are shapes of a frame."""
     np.savez(
         path,
         allow_pickle=False,

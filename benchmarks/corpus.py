@@ -1,8 +1,7 @@
-"""A corpus through DTLN from files to a table of SI-SDR, beside loops of other engines; cores; and files of hours.
+"""A corpus through DTLN from files to a table of SI-SDR, beside loops of other engines; several cores; long files.
 
-Every contender reads the same files and judges what it made by the same metric. A loop is file after file, frame after
-frame, its transforms over all frames of a file at once; jaxrnn is what ``jaxrnn evaluate`` does, its start, its journal
-and all that it compiles included.
+All contenders read the same files and use the same metric. A loop takes file after file and frame after frame, with
+transforms over all frames of a file at once. jaxrnn runs ``jaxrnn evaluate``, with its start, journal and compilation.
 """
 
 from __future__ import annotations
@@ -37,24 +36,24 @@ from jaxrnn.evaluation.results import OUTPUTS
 TITLE = "a corpus through DTLN, from files to a table"
 UNIT = "s"
 
-#: Files of the corpus, of which so many are compared sample by sample before anything is timed.
+#: Files of the corpus, and files that are compared sample by sample before the timing.
 FILES, COMPARED = 1000, 30
-#: Seconds of each file that are on the device at once, and files at once.
+#: Seconds of each file in a chunk, and files in a batch.
 CHUNK, BATCH = 4.0, 16
-#: What samples of one file may differ by when it is alone and when it is one of a batch.
+#: The largest difference between samples of a file alone and in a batch.
 ALONE_AGREEMENT = 1e-5
 
-#: What SI-SDR may differ by, relative to the largest: a difference of d full scale in the samples changes that of an
-#: output whose error is e by some 9 dB times d over e, and e is a hundredth where d is what engines differ by.
+#: The largest relative difference of SI-SDR: a difference d in the samples changes the SI-SDR of an output with error e
+#: by about 9 dB times d / e, and e is about 0.01.
 VALUE_AGREEMENT = 1e-3
-#: The engine that a corpus is to be compared with, and the one that is fastest on single files.
+#: The engine of the target, and the fastest engine on single files.
 ENGINES = ("ONNX Runtime", "LiteRT")
 
 ONE_PROCESS = "jaxrnn, one process on one core"
 FACTS = "times real time"
 MORE_THAN_SHORT = "MB more than the short one"
 
-#: From the samples of a recording to as many.
+#: A function from the samples of a recording to the same number of samples.
 OverSamples = Callable[[np.ndarray], np.ndarray]
 
 _CONFIG = """
@@ -124,7 +123,7 @@ def _beside_peers(plan: Plan, files: int) -> Iterator[Row]:
 
 
 def _loops(plan: Plan) -> tuple[dict[str, OverSamples], dict[str, str]]:
-    """By engine, a file's samples through DTLN, aligned with them; and why other engines do not take it."""
+    """Return functions from samples to aligned samples through DTLN by engine, and the reasons of other engines."""
     entries = SPEECH[:2]
     models = [load(entry) for entry in entries]
     opened = [open_all(describe(e, m), plan.threads) for e, m in zip(entries, models, strict=True)]
@@ -185,7 +184,7 @@ def _on_cores(plan: Plan, files: int) -> Iterator[Row]:
 
 
 def _command(config: Path, out: Path, cores: list[int]) -> tuple[float, dict[str, Any]]:
-    """Seconds of the whole command, and what it said."""
+    """Return the seconds of the whole command, and its JSON output."""
     command = [sys.executable, "-m", "jaxrnn", "evaluate", str(config), "--json"]
     command += ["--set", f"out={out}", *(["--workers", str(len(cores))] if len(cores) > 1 else [])]
     environment = dict(os.environ) | {"NPROC": "1", "JAX_PLATFORMS": "cpu"}

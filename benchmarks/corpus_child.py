@@ -1,4 +1,4 @@
-"""A fresh process that takes the one recording of a folder through a network and says how much memory it ever held."""
+"""A fresh process that evaluates a network on the only recording of a folder, and prints its peak memory."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from jaxrnn.evaluation import Chain, Evaluation, Offline, Stage, System, from_fo
 
 
 def dtln() -> Chain:
-    """DTLN over frames of 512 samples, 128 of them new."""
+    """Return DTLN over frames of 512 samples, 128 samples apart."""
     first, second = (jaxrnn.load(path_of(name)) for name in ("dtln_1", "dtln_2"))
     return Chain((Stage(first, takes="magnitude", gives="mask"), Stage(second, gives="samples")), 512, 128)
 
 
 def gtcrn() -> Chain:
-    """GTCRN over frames of 512 samples, half of them new."""
+    """Return GTCRN over frames of 512 samples, 256 samples apart."""
     stage = Stage(jaxrnn.load(path_of("gtcrn")), takes="spectrum", gives="spectrum")
     return Chain((stage,), 512, 256, "sqrt_hann")
 
 
 def filter_net() -> Offline:
-    """filter_net, streamed."""
+    """Return the streamed filter_net."""
     model = jaxrnn.load(path_of("filter_net"))
     return Offline(model.stream(), model.params, rate=LONG["filter_net"][0])
 
 
 SYSTEMS = {"DTLN": dtln, "GTCRN": gtcrn, "filter_net": filter_net}
 
-#: Frames or samples a second, and where a recording is features, the shape of a frame of each input.
+#: Frames or samples per second, and for recordings of features the shape of a frame of each input.
 LONG: dict[str, tuple[int, dict[str, tuple[int, ...]] | None]] = {
     "DTLN": (RATE, None),
     "GTCRN": (RATE, None),
@@ -42,7 +42,7 @@ LONG: dict[str, tuple[int, dict[str, tuple[int, ...]] | None]] = {
 
 
 def main(name: str, folder: Path) -> None:
-    """Evaluate what is in ``folder/in`` and print one JSON object."""
+    """Evaluate the recording in ``folder/in``, and print one JSON object."""
     system: System = SYSTEMS[name]()
     sound = LONG[name][1] is None
     began = time.perf_counter()

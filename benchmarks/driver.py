@@ -1,7 +1,7 @@
-"""An evaluation of very many recordings without its sound: units through the driver, then table, summary and page.
+"""The driver of an evaluation of very many recordings without sound: units, then table, summary and page.
 
-``python -m benchmarks.driver --rows 10_000_000`` says how long each part takes, what is in memory at most, and how
-large the files are. Units are empty: workers give rows at once, so that the driver is what is measured.
+``python -m benchmarks.driver --rows 10_000_000`` prints the time, the peak memory and the sizes of files of each part.
+Workers return rows of empty units at once, so that only the driver is measured.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write_manifest(path: Path, count: int) -> Path:
 
 
 class Empty(Evaluator):
-    """An evaluator that has nothing to compute."""
+    """An evaluator without computation."""
 
     environment: Mapping[str, Any] = {"device": "none"}  # pyright: ignore[reportIncompatibleMethodOverride]
 
@@ -60,7 +60,7 @@ class Empty(Evaluator):
         return None
 
     def begin(self, unit: Unit) -> Future[list[Row]]:
-        """Rows of the size that rows have."""
+        """Return rows of realistic size."""
         future: Future[list[Row]] = Future()
         values = np.random.default_rng(unit.index).normal(10, 5, (len(unit.items), 3)).tolist()
         future.set_result(
@@ -77,7 +77,7 @@ class Empty(Evaluator):
 
 
 def main() -> None:
-    """Measure."""
+    """Measure all parts, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--through-workers", type=int, default=10_000, help="units that go through workers of Ray")
@@ -90,7 +90,7 @@ def main() -> None:
 
 def _measure(out: Path, options: argparse.Namespace) -> None:
     journal, done = Journal(out, {}), 0
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:  # what it leaves behind is not ours
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:  # keeps its memory out of the figures
         manifest = other.submit(write_manifest, out.with_suffix(".parquet"), options.rows).result()
     before, began = resident(), time.perf_counter()
 
@@ -133,7 +133,7 @@ def _measure(out: Path, options: argparse.Namespace) -> None:
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Return the bytes of this process in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 

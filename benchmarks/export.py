@@ -1,8 +1,8 @@
-"""One step of exported files in ONNX Runtime, beside the offline graph on one pulse, which forgets its state.
+"""One step of exported files in ONNX Runtime, beside the offline graph on one pulse.
 
-A file is what `jaxrnn.export_onnx` writes of a streamed network, or of a network in steps, whose offline graph is the
-step itself. Outputs are compared with the state carried: those of streams with the offline model. Nodes are counted as
-they are in both files, and after ONNX Runtime's basic optimisation, which folds what exporters write about shapes.
+`jaxrnn.export_onnx` writes the files from streamed networks, and from networks in steps, whose offline graph is the
+step. Outputs of streams are compared with the offline model. Nodes are counted in both files, and after ONNX Runtime's
+basic optimisation, which folds arithmetic on shapes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ GROUP = "exported"
 OFFLINE_GRAPH = "offline graph"
 IN_JAX = f"{SUBJECT}, in JAX"
 
-#: Engines that run the exported file: the first is the one whose time is compared with all others.
+#: Engines that run the exported file; all others are compared with the first.
 READERS = {"ONNX Runtime": SUBJECT, "tract": "tract, same file", "OpenVINO": "OpenVINO, same file"}
 
-#: Facts: nodes of both graphs, and how many times as many the step has: in the files, and once both are optimised.
+#: Facts: nodes of both graphs, and their ratio in the files and after optimisation.
 OFFLINE_NODES, STEP_NODES, RATIO, OPTIMISED = "nodes, offline", "nodes, step", "times the nodes", "optimised"
 
 
@@ -119,7 +119,7 @@ def _row(
 
 
 def _nodes(model: onnx.ModelProto) -> int:
-    """All nodes of a model, those inside of others included."""
+    """Return the number of nodes of a model, with subgraphs."""
     return sum(1 for _ in _walk(model.graph))
 
 

@@ -1,7 +1,4 @@
-"""Single numbers from the rows of a result, for targets: means of ratios, seconds of starts, facts.
-
-Each function makes one that gives None where the rows do not hold all that it takes.
-"""
+"""Functions that compute a number from the rows of a result, or None if rows are missing."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def stages(name: str, contender: str, *parts: str) -> Found:
 
 
 def over_import(names: tuple[str, ...], contender: str) -> Found:
-    """By how many seconds a start is longer than ``import jax``, of the slowest of these networks."""
+    """Find the seconds by which the slowest start of these networks exceeds ``import jax``."""
 
     def found(rows: list[Row]) -> float | None:
         over = [

@@ -47,7 +47,7 @@ class Graph:
         return self.tensor(np.float32(value))
 
     def weight(self, *shape: int, fan_in: int) -> str:
-        """Uniform numbers up to the inverse square root of the number of terms in a sum."""
+        """Add uniform numbers up to the inverse square root of ``fan_in``, the number of terms in a sum."""
         return self.tensor(self._rng.uniform(-1, 1, shape).astype(np.float32) * np.float32(fan_in**-0.5))
 
     # -- layers
@@ -129,7 +129,7 @@ class Graph:
         return self.op("Reshape", moved, self.integers(0, 0, directions * hidden))
 
     def normalized(self, x: str, size: int) -> str:
-        """Normalised over the last axis, scaled and shifted, as exporters write it without the operator."""
+        """Add a layer normalisation over the last axis, in the plain operators that exporters write."""
         centred = self.op("Sub", x, self.op("ReduceMean", x, axes=[-1], keepdims=1))
         variance = self.op("ReduceMean", self.op("Pow", centred, self.number(2.0)), axes=[-1], keepdims=1)
         deviation = self.op("Sqrt", self.op("Add", variance, self.number(1e-5)))
@@ -137,14 +137,7 @@ class Graph:
         return self.op("Add", scaled, self.weight(size, fan_in=1))
 
     def frames(self, x: str, first: int, like: str, *, axis: int) -> str:
-        """Of ``x`` as many places along an axis as another value has, from one on, as exporters write ``x[i : i + t]``.
-
-        Args:
-            x: the value.
-            first: its first place.
-            like: the other value.
-            axis: of both.
-        """
+        """Add the slice ``x[first : first + t]`` along an axis, with ``t`` the size of that axis in ``like``."""
         count = self.op("Gather", self.op("Shape", like), self.tensor(axis), axis=0)
         end = self.op("Unsqueeze", self.op("Add", count, self.tensor(first)), self.integers(0))
         return self.op("Slice", x, self.integers(first), end, self.integers(axis))

@@ -19,7 +19,7 @@ _FLOAT = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.
 
 
 def weights(kind: str, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Weights of one direction by ONNX's names, as PyTorch initialises them; as many inputs as hidden units."""
+    """Return weights of one direction by ONNX's names, initialised as in PyTorch; inputs have the size of hidden."""
     rng, gates = np.random.default_rng(seed), GATES[kind]
     shapes = {"W": (1, gates * hidden, hidden), "R": (1, gates * hidden, hidden), "B": (1, 2 * gates * hidden)}
     bound = hidden**-0.5
@@ -27,7 +27,7 @@ def weights(kind: str, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def onnx_layer(kind: str, hidden: int, frames: Size = "time", batch: Size = "batch", layers: int = 1) -> Any:
-    """Nodes of the operator, one on the other: input ``X`` ``[frames, batch, hidden]``, output ``Y`` of that shape."""
+    """Return stacked nodes of the operator, with the input ``X`` and the output ``Y``, ``[frames, batch, hidden]``."""
     attributes: dict[str, Any] = {"hidden_size": hidden} | ({"linear_before_reset": 1} if kind == "GRU" else {})
     nodes, tensors = [], [numpy_helper.from_array(np.array([1]), "direction")]
     value = "X"

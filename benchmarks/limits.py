@@ -1,4 +1,4 @@
-"""What a device can do, measured, and how much of it a function uses: operations and bytes a second."""
+"""Measured limits of a device, and the share of the limits that a function uses: operations and bytes per second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Cost:
     bytes: float
 
     def times(self, count: int) -> Cost:
-        """So many of the same."""
+        """Return the cost of several executions."""
         return Cost(self.flops * count, self.bytes * count)
 
 
@@ -34,7 +34,7 @@ def cost(function: Callable[..., Any], *arguments: Any) -> Cost:
 
 
 def rates(spent: Cost, microseconds: float) -> dict[str, float]:
-    """Operations and bytes a second, as they are and of the device's `peak`."""
+    """Return operations and bytes per second, and their shares of the `peak` of the device."""
     seconds, most = microseconds / 1e6, peak()
     flops, traffic = spent.flops / seconds, spent.bytes / seconds
     return {
@@ -71,7 +71,7 @@ def rows(plan: Plan) -> Iterator[Row]:
 
 
 def _sizes() -> tuple[int, int]:
-    """Rows of a matrix, and elements of an array: too many for any cache."""
+    """Return the rows of a matrix and the elements of an array that exceed all caches."""
     return (1024, 2**24) if jax.devices()[0].platform == "cpu" else (8192, 2**28)
 
 

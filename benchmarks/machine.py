@@ -1,4 +1,4 @@
-"""The machine: which cores a run may use, and what there is, for the record."""
+"""The machine of a run: cores, processor, memory and versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import platform
 from importlib import metadata
 from typing import Any
 
-#: What goes on record with its version, where it is installed.
+#: Packages whose versions are recorded.
 PACKAGES = (
     "jaxrnn",
     "jax",
@@ -22,20 +22,14 @@ PACKAGES = (
     "torch",
 )
 
-#: By the flag of a processor, its vectors, the widest first.
+#: Vector extensions by the flag of a processor, the widest first.
 VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2"}
 
 
 def prepare(cores: str) -> dict[str, Any]:
-    """Keep the process on one core if asked to, and have JAX compute in the calling thread; before JAX has a device.
+    """Pin the process to one core for cores ``one``, and let JAX compute in the calling thread; return the settings.
 
-    A step is shorter than handing it to another thread.
-
-    Args:
-        cores: ``one`` or ``all``.
-
-    Returns:
-        What was done, for the record.
+    Call this before JAX has a device. Passing a step to another thread takes longer than the step.
     """
     import jax
 
@@ -45,7 +39,7 @@ def prepare(cores: str) -> dict[str, Any]:
 
 
 def pin_to_one_core() -> int | None:
-    """Keep this process on one core, where the system allows it; returns which."""
+    """Pin this process to one core if the system can, and return its number."""
     if not hasattr(os, "sched_setaffinity"):
         return None
     core = max(os.sched_getaffinity(0))
@@ -54,7 +48,7 @@ def pin_to_one_core() -> int | None:
 
 
 def threads(cores: str) -> int:
-    """How many threads an engine may use."""
+    """Return the number of threads that an engine may use."""
     if cores == "one":
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -80,7 +74,7 @@ def environment(prepared: dict[str, Any]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what is installed."""
+    """Return versions of installed packages."""
     found = {}
     for package in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""The most memory that a process, or the device that it computes on, has held."""
+"""Peak memory of a process, or of its device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax
 
 
 def forget_peak() -> int:
-    """Have the system count the peak anew; returns the bytes held now, from which it counts."""
+    """Reset the peak that the system records, and return the bytes in use."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     return peak_bytes()

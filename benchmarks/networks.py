@@ -1,4 +1,4 @@
-"""The real networks: where they are, how each is called a frame at a time, and random frames for it."""
+"""The networks of the benchmarks: files, sizes of frames, and random frames."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Entry:
     """A network that is called a frame at a time.
 
     Attributes:
-        file: its name without an ending.
-        hop: new samples of a frame; 0 if a frame is no sound.
-        static: inputs that are bound.
-        dims: sizes of open dimensions of a frame, the batch among them.
+        file: the name of the file without the suffix.
+        hop: new samples in a frame; 0 if frames are not sound.
+        static: fixed inputs.
+        dims: sizes of open dimensions of a frame, including the batch.
     """
 
     file: str
@@ -52,10 +52,10 @@ class Offline:
     """A network with a time axis ``S``, which is streamed.
 
     Attributes:
-        name: of its file, or of the function in `benchmarks.built` that builds it.
-        pulse: the smallest one.
-        late: frames after the delay in which tract's output may be off: its wrong first frames stay in the recurrent
-            layers for a while.
+        name: the name of the file, or of the function in `benchmarks.built`.
+        pulse: the smallest pulse.
+        late: frames after the delay in which the output of tract may be wrong, because wrong first frames remain in
+            recurrent layers.
     """
 
     name: str
@@ -102,7 +102,7 @@ def load(entry: Entry) -> jaxrnn.Model:
 
 
 def random_frames(model: jaxrnn.Model, dims: Mapping[str, int], *lead: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Frames ``[*lead, *shape of the input]``: numbers of the level of speech, integers 0 and 1."""
+    """Return random frames ``[*lead, *shape of the input]``: floats at the level of speech, integers 0 and 1."""
     rng = np.random.default_rng(seed)
     frames = {}
     for info in model.spec.inputs:

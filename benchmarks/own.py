@@ -1,4 +1,4 @@
-"""jaxrnn's own forms of a step, behind the interface of the peers: frame in, outputs out, the state carried."""
+"""Forms of a step in jaxrnn with the interface of the peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.peers import Arrays
 if TYPE_CHECKING:
     from jaxrnn.streaming import Streamed
 
-#: Names of the forms, the one that is compared with the peers first.
+#: Names of the forms; the first form is compared with the peers.
 RUNNER = "jaxrnn"
 JITTED = "jaxrnn, step under jit"
 ON_DEVICE = "jaxrnn, jit, device arrays"
@@ -29,19 +29,19 @@ class Jitted:
         self.reset()
 
     def reset(self) -> None:
-        """Go back to the first state."""
+        """Restore the first state."""
         self._state = self._start
 
     def __call__(self, frame: Arrays) -> dict[str, Any]:
-        """One step."""
+        """Return the outputs of one step."""
         outputs, self._state = self._step(self._params, self._state, frame)
         return {name: np.asarray(value) for name, value in outputs.items() if value is not None}
 
 
 class OnDevice(Jitted):
-    """The same with device arrays in and out: each frame is on the device before, and its outputs stay there.
+    """The step under ``jax.jit`` with device arrays in and out.
 
-    On a CPU that computes in the calling thread they are there when a step returns; elsewhere, ``wait`` for them.
+    On a CPU that computes in the calling thread, outputs are ready when a step returns; elsewhere ``wait`` waits.
     """
 
     def __init__(self, *arguments: Any, wait: bool):
@@ -53,24 +53,24 @@ class OnDevice(Jitted):
         return {name: jax.device_put(array) for name, array in frame.items()}
 
     def __call__(self, frame: Mapping[str, Any]) -> dict[str, Any]:
-        """One step; the outputs are there when it returns."""
+        """Return the outputs of one step."""
         outputs, self._state = self._step(self._params, self._state, frame)
         return jax.block_until_ready(outputs) if self._wait else outputs
 
 
 class Executable:
-    """What a `jaxrnn.Runner` runs, without the runner: NumPy in, whatever the compiled step gives out, on a CPU.
+    """The compiled step of a `jaxrnn.Runner` on a CPU, called as the runner calls it.
 
-    The runner's time less this one is what the runner itself takes of a call. It is called as the runner calls it.
+    The difference to the time of the runner is the overhead of the runner.
     """
 
     def __init__(self, runner: jaxrnn.Runner):
-        # What a runner compiles is private to it; there is no other way to time it alone.
+        # The compiled step is private to the runner; there is no other way to time it.
         self._step = runner._step  # pyright: ignore[reportPrivateUsage]
         self._state = jax.tree.map(lambda array: array + 0, runner._state)  # pyright: ignore[reportPrivateUsage]
 
     def __call__(self, frame: Arrays) -> Any:
-        """One step."""
+        """Return the outputs of one step."""
         outputs, self._state = self._step(self._state, frame)
         return outputs
 

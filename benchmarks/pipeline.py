@@ -1,7 +1,7 @@
-"""All of DTLN over a recording: spectra, the network of magnitudes, samples again, the network of samples, overlap-add.
+"""DTLN with its transforms over a recording: spectra, the first network, samples, the second network, overlap-add.
 
-The first network does not wait for the second, so that every engine takes the recording in the same stages, with
-NumPy's transforms over all blocks at once; jaxrnn also as one function of JAX, its transforms inside.
+All engines take the recording stage by stage, with NumPy's transforms over all blocks at once; jaxrnn also runs as one
+JAX function with the transforms inside.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.timing import Call
 BLOCK, HOP = 512, 128
 NAME = "DTLN, with its transforms"
 
-#: From blocks ``float32[blocks, 1, 1, features]`` to as many.
+#: A function from blocks ``float32[blocks, 1, 1, features]`` to the same number of blocks.
 OverBlocks = Callable[[np.ndarray], np.ndarray]
 
 
@@ -65,7 +65,7 @@ def over_blocks(over: Callable[[Arrays], dict[str, np.ndarray]], model: jaxrnn.M
 
 
 def denoise(samples: np.ndarray, first: OverBlocks, second: OverBlocks) -> np.ndarray:
-    """DTLN over ``float32[samples]``, with NumPy around the networks; the output is 384 samples late.
+    """Run DTLN over ``float32[samples]`` with NumPy around the networks; the output is 384 samples late.
 
     The stages are those of Westhausen and Meyer, "Dual-signal transformation LSTM network for real-time noise
     suppression", Interspeech 2020.

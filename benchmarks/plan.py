@@ -1,4 +1,4 @@
-"""What a run was asked for, and how one row comes about: opened peers, outputs compared, contenders timed."""
+"""The options of a run, and the making of one row: compare the outputs of all contenders, then time the contenders."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from benchmarks.results import Row, row_of
 from benchmarks.timing import AGREEMENT, Call, Effort, Outputs, check, interleaved
 
-#: By the name of a case, what times it. A case is one thing to time, or a few that must be timed together.
+#: Functions that time a case, by name. A case has one row, or a few rows that must be timed together.
 Cases = dict[str, Callable[[], Iterable[Row]]]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run was asked for.
+    """The options of a run.
 
     Attributes:
         quick: fewer rounds and fewer cases, for seconds instead of minutes.
-        threads: how many an engine may use.
-        only: patterns, one of which the name of a case must contain; none for all cases. They are those of `fnmatch`.
-        platform: on which JAX runs in fresh processes; None for its own choice.
-        rounds: how often each contender has its turn at most; None for as often as each benchmark takes it.
+        threads: the number of threads that an engine may use.
+        only: patterns of `fnmatch`; the name of a case must contain one of them. Empty for all cases.
+        platform: the platform of JAX in fresh processes; None for the default of JAX.
+        rounds: the largest number of rounds; None for the number that the benchmark sets.
     """
 
     quick: bool = False
@@ -33,13 +33,13 @@ class Plan:
     rounds: int | None = None
 
     def effort(self, rounds: int, seconds: float = 0.02) -> Effort:
-        """How long to time, where this is what a result that counts takes."""
+        """Return the effort for these rounds and seconds, reduced by the options of the run."""
         if self.quick:
             return Effort(min(rounds, 3), min(seconds, 0.002))
         return Effort(rounds if self.rounds is None else min(rounds, self.rounds), seconds)
 
     def wants(self, name: str) -> bool:
-        """Whether the case is among those asked for."""
+        """Return True if the options select a case."""
         return not self.only or any(fnmatch.fnmatch(name.lower(), f"*{pattern.lower()}*") for pattern in self.only)
 
     def chosen(self, cases: Cases) -> Cases:
@@ -59,17 +59,16 @@ def timed(
     refused: Mapping[str, str] | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Row:
-    """See that all contenders give the same, and time them.
+    """Check that all contenders return equal outputs, and time the contenders.
 
     Args:
         name: as `Row.name`.
         group: as `Row.group`.
         calls: by contender.
-        effort: how long to time.
-        outputs: what each contender gives; by default, what a call returns.
-        agreement: what outputs may differ by.
-        each: of how many things, steps or streams, a call is made, where the time of one is wanted; for all, or by
-            contender.
+        effort: the number of rounds and the length of a turn.
+        outputs: the outputs of each contender; by default the results of one call.
+        agreement: the largest difference between outputs.
+        each: the number of steps or streams in a call, to show the time of one; for all contenders, or by contender.
         refused: as `Row.refused`.
         facts: as `Row.facts`.
 

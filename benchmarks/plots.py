@@ -1,4 +1,4 @@
-"""A picture of a result: every contender's time of every row, or curves where something grows."""
+"""Pictures of a result: times of all contenders by row, or curves of a sweep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARKERS = "osD^vPX<>*"
 
 
 def save(result: Result, folder: Path) -> Path:
-    """Draw a result as PNG, whole or not at all; returns where."""
+    """Draw a result as PNG, whole or not at all, and return the path."""
     from matplotlib.figure import Figure
 
     path = folder / f"{result.stem}.png"
@@ -67,7 +67,7 @@ def dots(axes: Axes, rows: Sequence[Row], contenders: Iterable[str], unit: str) 
 
 
 def _curves(figure: object, rows: list[Row], divisor: float, unit: str) -> None:
-    """Time above and memory below, a column for each thing that grows, a curve a group."""
+    """Draw time above and memory below, with a column for each sweep and a curve for each group."""
     sweeps = list(dict.fromkeys(row.facts["sweep"] for row in rows))
     grid: list[list[Axes]] = figure.subplots(2, len(sweeps), squeeze=False)  # pyright: ignore[reportAttributeAccessIssue]
     for column, sweep in enumerate(sweeps):

@@ -1,4 +1,4 @@
-"""Fresh processes: what starts, or how much memory it takes, is measured in one of its own."""
+"""Fresh processes, in which starts and memory are measured."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def run_child(module: str, *arguments: str, cache: Path | None = None, platform:
     """Run a module in a fresh process and read the JSON object in the last line that it prints.
 
     Args:
-        module: its name.
-        arguments: of its command line.
-        cache: where JAX keeps compiled functions; nowhere by default.
-        platform: on which JAX runs; None for its own choice.
+        module: the name of the module.
+        arguments: the arguments on the command line.
+        cache: the folder in which JAX keeps compiled functions; None to keep nothing.
+        platform: the platform of JAX; None for the default of JAX.
 
     Raises:
-        ChildError: it failed; holds the end of what it said.
+        ChildError: the process failed; the message is its last line on standard error.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith("JAX_COMPILATION_CACHE")}
     if cache is not None:
@@ -35,7 +35,7 @@ def run_child(module: str, *arguments: str, cache: Path | None = None, platform:
         }
     if platform is not None:
         kept["JAX_PLATFORMS"] = platform
-    # Where this package lies, so that the child finds it from any folder.
+    # The child process finds this package from any folder.
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent.parent), kept.get("PYTHONPATH")]))
     command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=kept, check=False)

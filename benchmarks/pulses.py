@@ -1,7 +1,6 @@
-"""One pulse of networks with a time axis, streamed: jaxrnn's step beside tract's pulse, NumPy in and NumPy out.
+"""One pulse of streamed offline networks: a step of jaxrnn beside a pulse of tract, NumPy in and NumPy out.
 
-Each carries its state its own way. The outputs are compared over a whole signal, less the delay; where tract's first
-frames are known to be wrong, behind them.
+Outputs are compared over a whole signal after the delay, without the first frames that tract computes wrongly.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Engine:
     """A live stream in one engine.
 
     Attributes:
-        run: outputs by name of one pulse of inputs by name, as NumPy arrays.
+        run: a function from the inputs of one pulse to the outputs, as NumPy arrays by name.
         delay: frames of each output before its frame 0.
         late: frames after the delay that are not compared.
     """
@@ -48,7 +47,7 @@ def cases(plan: Plan) -> Cases:
 
 
 def recordings(model: jaxrnn.Model, frames: int) -> dict[str, np.ndarray]:
-    """Random input of so many frames."""
+    """Return a random input."""
     rng = np.random.default_rng(0)
     return {
         info.name: rng.normal(size=[frames if size == "S" else int(size) for size in info.shape or ()]).astype(

@@ -1,6 +1,6 @@
-"""The results page: tables from the JSON files of a folder, one folder a machine, between the text of a template.
+"""The results page: a template filled with tables from JSON files, one folder per machine.
 
-The template holds no figure, and this file types none: each comes from a result.
+All figures come from results; neither the template nor this module contains any.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEMPLATE = Path(__file__).parent / "performance_template.md"
 
 _PLACE = re.compile(r"\{\{ *([a-z_]+) *\}\}")
 
-#: Results by where they lie, which is where the page links to.
+#: Results by path, to which the page links.
 Found = dict[Path, Result]
 
 
@@ -29,12 +29,12 @@ def write(folder: Path, page: Path) -> None:
     """Write the page, whole or not at all.
 
     Args:
-        folder: of results, or of a folder for each machine.
-        page: where to write.
+        folder: the folder of results, with a subfolder for each machine.
+        page: the file to write.
 
     Raises:
-        ValueError: the folder holds no results, something else among them, or two of one machine and benchmark; or the
-            template asks for what is unknown.
+        ValueError: the folder has no results, other files, or two results of one machine and benchmark; or the template
+            names an unknown part.
     """
     results = read_all(folder)
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -129,12 +129,12 @@ def _link(path: Path, result: Result, folder: Path) -> str:
 
 
 def _place(result: Result) -> str:
-    """Where a result is from, as its rows say it."""
+    """Return the machine of a result, with the kind of run."""
     return result.machine + (", all cores" if result.cores == "all" else "") + (", quick run" if result.quick else "")
 
 
 def _left_out(results: Iterable[Result]) -> list[str]:
-    """Which engines took which networks not."""
+    """Return a sentence about networks that engines refused."""
     engines: dict[str, dict[str, None]] = {}
     for row in (row for result in results for row in result.rows):
         for engine in row.refused:
@@ -149,7 +149,7 @@ def _failures(results: Iterable[Result]) -> list[str]:
     return ["\n".join(["Not timed, and why:", "", *lines])] if lines else []
 
 
-#: What the page says of a machine; all else stands in the files.
+#: The facts of a machine on the page.
 SHOWN = ("date", "system", "python", "jax", "onnxruntime", "tract", "ai-edge-litert", "openvino", "torch")
 
 

@@ -1,4 +1,4 @@
-"""What a benchmark finds, as data: rows of timings and ratios, their means, and the JSON file that holds them."""
+"""Results of a benchmark: rows of timings and ratios, means, and JSON files."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from typing import Any
 
 from benchmarks.timing import Timing
 
-#: The contender that every other is compared with; all that begin with it are forms of jaxrnn and no peers.
+#: The contender that all others are compared with. Names that begin with it are forms of jaxrnn, not peers.
 SUBJECT = "jaxrnn"
 BEST = "best peer"
 
 
 @dataclass
 class Row:
-    """One thing that was timed.
+    """Timings of one case.
 
     Attributes:
-        name: what it is.
-        group: rows of one kind, over which a mean has a meaning.
-        timings: by contender.
-        ratios: time of jaxrnn over time of another contender, the median over the rounds; ``best peer`` is the one
-            among the peers whose median is lowest.
-        best: which peer that is.
+        name: the name of the row.
+        group: the name of a group of similar rows, over which means are computed.
+        timings: timings by contender.
+        ratios: time of jaxrnn over time of another contender, as a median over rounds; ``best peer`` is the peer with
+            the lowest median.
+        best: the name of the best peer.
         difference: the largest difference between outputs, relative as `benchmarks.timing.AGREEMENT` is.
-        refused: engines that do not take the model, and why.
-        facts: further numbers, by what they are.
-        margins: microseconds by which jaxrnn takes longer than another contender, the median over the rounds.
-        unit: in which its times are shown, where that is not the unit of the whole result.
-        stages: by contender, the parts of its time, one after another.
+        refused: engines that refuse the model, with the reason.
+        facts: further numbers by name.
+        margins: time of jaxrnn minus time of another contender in microseconds, as a median over rounds.
+        unit: the unit of the times, if it differs from the unit of the result.
+        stages: consecutive parts of the time, by contender.
     """
 
     name: str
@@ -71,26 +71,26 @@ def row_of(name: str, group: str, samples: Mapping[str, Sequence[float]], **more
 
 
 def is_peer(contender: str) -> bool:
-    """Whether it is another engine."""
+    """Return True for another engine."""
     return not contender.startswith(SUBJECT)
 
 
 @dataclass
 class Result:
-    """What one run of one benchmark found.
+    """The result of one run of one benchmark.
 
     Attributes:
-        benchmark: its name.
-        title: what is timed.
-        unit: in which times are shown, ``us``, ``ms`` or ``s``; they are kept in microseconds.
+        benchmark: the name of the benchmark.
+        title: a description of the timed work.
+        unit: the unit in which times are shown, ``us``, ``ms`` or ``s``. Timings are in microseconds.
         cores: ``one`` or ``all``.
-        quick: fewer rounds and cases than a result that counts.
-        command: what made it.
+        quick: True for a quick run with fewer rounds and cases.
+        command: the command line of the run.
         environment: machine and versions.
-        absent: engines that are not installed, and the package of each.
-        rows: what was timed.
-        failures: what was not timed, since outputs differed, and how.
-        seconds: that the run took; None where nobody noted it.
+        absent: engines that are not installed, with their packages.
+        rows: the rows.
+        failures: cases that failed, with the reason.
+        seconds: the duration of the run; None if unknown.
     """
 
     benchmark: str
@@ -107,19 +107,19 @@ class Result:
 
     @property
     def machine(self) -> str:
-        """The processor that it ran on, and how wide its vectors are, where the record says it."""
+        """The processor, with its vector extension if known."""
         name, vectors = (self.environment.get(key) for key in ("processor", "vectors"))
         return f"{name} ({vectors})" if vectors else str(name)
 
     @property
     def contenders(self) -> list[str]:
-        """Everything that was timed, jaxrnn's forms first."""
+        """All contenders, forms of jaxrnn first."""
         names = list(dict.fromkeys(name for row in self.rows for name in row.timings))
         return sorted(names, key=is_peer)
 
     @property
     def stem(self) -> str:
-        """The name of its files without an ending."""
+        """The name of its files without the suffix."""
         return self.benchmark if self.cores == "one" else f"{self.benchmark}_all_cores"
 
     def means(self) -> dict[str, dict[str, float]]:
@@ -146,7 +146,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def save(result: Result, folder: Path) -> Path:
-    """Write the result as JSON, whole or not at all; returns where."""
+    """Write the result as JSON, whole or not at all, and return the path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.stem}.json"
     replace_text(path, json.dumps(result.plain(), indent=1) + "\n")
@@ -164,11 +164,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def read(path: Path) -> Result:
-    """Read what `save` wrote.
-
-    Raises:
-        ValueError: the file is something else.
-    """
+    """Read a file that `save` wrote; a ValueError reports another kind of file."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         rows = [_row(entry) for entry in plain.pop("rows")]
@@ -188,7 +184,7 @@ def _timings(entry: dict[str, Any]) -> dict[str, Timing]:
 
 
 def _finite(value: Any) -> Any:
-    """NaN and infinities, which JSON does not have, as null."""
+    """Replace NaN and infinities, which JSON lacks, by None."""
     if isinstance(value, Mapping):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

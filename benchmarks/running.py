@@ -1,4 +1,4 @@
-"""One run of one benchmark: its cases one after another, what fails noted and gone past."""
+"""One run of one benchmark: cases run one after another, and a failure does not stop the next case."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BENCHMARKS = (
     "accelerator",
 )
 
-#: The one that runs on whatever device comes first; the others run on the CPU, as the peers do.
+#: The benchmark that runs on the first device of JAX. All other benchmarks run on the CPU, like the peers.
 ON_FIRST_DEVICE = "accelerator"
 
 
@@ -43,7 +43,7 @@ def benchmark_module(name: str) -> ModuleType:
 
 
 def run(name: str, plan: Plan, cores: str, prepared: dict[str, Any]) -> Result:
-    """Run a benchmark; what fails is noted in the result and does not stop the rest."""
+    """Run a benchmark; the result lists cases that fail."""
     module = benchmark_module(name)
     result = Result(
         benchmark=name,
@@ -61,9 +61,9 @@ def run(name: str, plan: Plan, cores: str, prepared: dict[str, Any]) -> Result:
             case, rows = cases[index]
             try:
                 result.rows.extend(rows())
-            except Exception as error:  # hours of a run are not to be lost with one case
+            except Exception as error:  # one case must not end a run of hours
                 result.failures[case] = f"{type(error).__name__}: {one_line(error)}"
-            # The next case starts as the first one did.
+            # The next case starts with empty caches, like the first case.
             jax.clear_caches()
     result.seconds = time.monotonic() - began
     return result
@@ -79,5 +79,5 @@ def _device(name: str) -> Iterator[None]:
 
 
 def command() -> str:
-    """How this process was called."""
+    """Return the command line of this process."""
     return " ".join(["python -m benchmarks", *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Time and peak memory of a layer as frames, hidden units, batch and layers grow; every point a fresh process."""
+"""Time and peak memory of a layer as frames, hidden units, batch and layers grow, each point in a fresh process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.results import Row, row_of
 TITLE = "a layer as it grows"
 UNIT = "ms"
 
-#: Where the sweeps cross: frames, hidden units, batch, layers.
+#: The common point of the sweeps: frames, hidden units, batch, layers.
 BASE = {"T": 250, "H": 128, "B": 8, "layers": 1}
 SWEEPS = {
     "T": (125, 250, 500, 1000, 2000, 4000),
@@ -23,7 +23,7 @@ SWEEPS = {
     "B": (1, 4, 16, 64, 128),
     "layers": (1, 2, 4, 8),
 }
-#: The sweeps of a quick run, of which it takes two points.
+#: The sweeps of a quick run, with two points each.
 QUICK = ("T", "H")
 KINDS = ("LSTM", "GRU")
 DIRECTIONS = ("forward", "backward")

@@ -1,6 +1,6 @@
-"""A fresh process that times one size of a layer and says how far its memory grew: its one argument is a JSON object.
+"""A fresh process that times one size of a layer and prints the growth of its memory; the argument is a JSON object.
 
-What it holds before the first call, the parameters and the compiled function, does not count.
+Parameters and the compiled function are loaded before, and do not count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A whole recording by each engine: one scan here, a loop of calls elsewhere; and how fast that is."""
+"""Whole recordings: one scan in jaxrnn, a loop of calls in other engines, and the speed."""
 
 from __future__ import annotations
 
@@ -36,14 +36,7 @@ def loop(stepper: Stepper) -> Callable[[Arrays], dict[str, np.ndarray]]:
 
 
 def speed(microseconds: float, length: float, cores: int, streams: int = 1) -> dict[str, Any]:
-    """How fast that is, of ``length`` seconds of audio for each stream.
-
-    Args:
-        microseconds: for one stream.
-        length: seconds of audio of a stream.
-        cores: on which it ran.
-        streams: that ran at once.
-    """
+    """Return the speed on ``length`` seconds of audio per stream; ``microseconds`` are for one stream."""
     return {
         "ms a second of audio": microseconds / 1000 / length,
         "times real time, a core": length / (microseconds / 1e6) / cores,

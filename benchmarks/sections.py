@@ -1,4 +1,4 @@
-"""What the results page shows of a machine, section by section; the rest stays in the JSON files."""
+"""Sections of the results page; the JSON files contain all further figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def step(result: Result) -> list[Table]:
 
 
 def starts(result: Result) -> list[Table]:
-    """Networks that are called a frame at a time; then those that are streamed, stage by stage."""
+    """Return a table of networks in steps, and a table of streamed networks by stage."""
     steps = [row for row in result.rows if row.group == "start"]
     streamed = [row for row in result.rows if row.group == "streamed start"]
     peers = {name: name for name in result.contenders if is_peer(name)}
@@ -137,16 +137,12 @@ def corpus(result: Result) -> list[Table]:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
-
-    Attributes:
-        tables: by benchmark, what it shows of a result of it; always as many tables.
-    """
+    """A part of the page: by benchmark, a function that returns the same number of tables for each result."""
 
     tables: Mapping[str, Callable[[Result], list[Table]]]
 
 
-#: By the name of their places in the template.
+#: The sections by their names in the template.
 SECTIONS = {
     "step": Section({"step": step}),
     "start": Section({"start": starts}),
@@ -164,7 +160,7 @@ def _network(row: Row) -> str:
 
 
 def _seconds(row: Row, ways: Mapping[str, str]) -> dict[str, str]:
-    """Seconds of starts by heading; nothing of what was not measured."""
+    """Return seconds of starts by heading, without starts that were not measured."""
     cells = {heading: median(row, contender, "s") for heading, contender in ways.items()}
     return {heading: cell for heading, cell in cells.items() if cell != NONE}
 

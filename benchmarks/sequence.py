@@ -1,6 +1,6 @@
 """Recurrent layers over whole sequences: as operators, as ``Scan`` over a cell of plain operators, and one iteration.
 
-A layer goes to all engines as a file of fixed sizes, to PyTorch as a module with the same weights.
+All engines get a file of fixed sizes; PyTorch gets a module with the same weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.timing import Call
 TITLE = "a layer over a sequence, NumPy in and out"
 UNIT = "ms"
 
-#: Hidden units of a layer in which nothing but the iteration itself takes time, and how many iterations.
+#: Hidden units of a layer in which only the iteration takes time, and the number of iterations.
 TINY, MANY = 4, 2000
 
 #: Hidden units, frames and batch of the layers.
@@ -82,7 +82,7 @@ def _scan(plan: Plan, kind: str, hidden: int, frames: int, batch: int, each: int
 
 
 def sequence(hidden: int, frames: int, batch: int) -> np.ndarray:
-    """Random ``float32[frames, batch, hidden]``."""
+    """Return a random array ``float32[frames, batch, hidden]``."""
     return np.random.default_rng(1).standard_normal((frames, batch, hidden), np.float32)
 
 
@@ -104,7 +104,7 @@ def _row(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "layer.onnx"
         onnx.save(proto, path)
-        # Without LiteRT, which reads no ONNX files.
+        # LiteRT reads no ONNX files.
         readers = [engine for engine in READERS if engine != "LiteRT"]
         opened, refused = open_all(Network(path, {"X": x}, ("Y",), ("Y",)), plan.threads, readers)
         calls |= {engine: functools.partial(stepper, {"X": x}) for engine, stepper in opened.items()}

@@ -1,15 +1,12 @@
-"""The parts of a start, one after another in wall time, and what JAX did in them.
-
-The calls are those of a user; what a call does inside is told apart by the events of JAX's monitoring.
-"""
+"""The stages of a start in wall time. Events of JAX's monitoring separate tracing, lowering and compiling."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
 
-#: In the order in which they come. Python starts and packages are imported; the file is read; `stream` traces it; the
-#: state is made; the step is traced and lowered; XLA compiles it; it runs.
+#: The stages in order: imports; reading the file; tracing in `stream`; the initial state; tracing and lowering of the
+#: step; compiling in XLA; and the first call.
 STAGES = ("import", "load", "trace", "init", "lower", "compile", "first frame")
 
 #: JAX's events by stage; reading from its persistent cache is a part of compiling.
@@ -23,14 +20,14 @@ Interval = tuple[float, float]
 
 
 class Stages:
-    """Marks that a process sets after each of its stages, and the intervals in which JAX said that it was at work."""
+    """The ends of the stages of a process, and the intervals in which JAX reported work."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[str, float]] = []
         self._heard: dict[str, list[Interval]] = {"lower": [], "compile": []}
 
     def listen(self) -> None:
-        """From now on, hear JAX's events."""
+        """Record JAX's events from now on."""
         import jax
 
         def heard(event: str, duration_secs: float, **_: object) -> None:
@@ -45,13 +42,10 @@ class Stages:
         self._marks.append((stage, time.monotonic()))
 
     def report(self, began: float) -> dict[str, float]:
-        """Seconds of each stage, and of all.
+        """Return the seconds of each stage.
 
-        Tracing, lowering and compiling inside of the first frame are stages of their own; those of the other stages
-        are parts of these.
-
-        Args:
-            began: when the process was started, by the monotonic clock, which is the same in all processes.
+        Tracing, lowering and compiling inside the first frame are separate stages; in other stages they are included.
+        ``began`` is the start of the process on the monotonic clock, which all processes share.
         """
         seconds: dict[str, float] = {}
         start = began
@@ -66,12 +60,12 @@ class Stages:
         return seconds
 
     def compiling(self) -> float:
-        """Seconds of compiling in all stages."""
+        """Return the seconds of compiling in all stages."""
         return covered(self._heard["compile"], float("-inf"), float("inf"))
 
 
 def covered(intervals: Iterable[Interval], start: float, end: float) -> float:
-    """How much of the time between start and end the intervals cover, which may overlap and hold each other."""
+    """Return the length of the union of intervals between start and end."""
     total, reached = 0.0, start
     for first, last in sorted(intervals):
         first, last = max(first, reached), min(last, end)

@@ -1,8 +1,8 @@
-"""From the start of a process to its first output, stage by stage; every sample a fresh process.
+"""From the start of a process to its first output, stage by stage; each sample is a fresh process.
 
-Networks that are called a frame at a time, and offline ones that are streamed. jaxrnn starts from the ONNX file with
-nothing kept, from it with JAX's persistent cache of compiled functions, and from files that `jaxrnn.save_compiled`
-wrote, without machine code and with it; each peer from its own file. No start can go below ``import jax`` alone.
+Networks in steps, and streamed offline networks. jaxrnn starts from the ONNX file without a cache, from the ONNX file
+with JAX's persistent cache, and from compiled files with and without machine code; each peer starts from its file.
+``import jax`` is a lower bound.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COLD = "jaxrnn, from ONNX, nothing kept"
 CACHED = "jaxrnn, from ONNX, persistent cache"
 NATIVE = "jaxrnn, compiled file with machine code"
 
-#: By contender: what the child does, and whether JAX has its persistent cache.
+#: The mode of the child process by contender, and True with the persistent cache of JAX.
 MODES = {
     SUBJECT: ("compiled", False),
     NATIVE: ("native", False),
@@ -105,7 +105,7 @@ def _row(plan: Plan, name: str, group: str, job: Mapping[str, Any], engines: tup
     refused: dict[str, str] = {}
     found: dict[str, list[dict[str, Any]]] = {}
     for contender, one in list(jobs.items()):
-        # Once untimed: caches are filled, and the files of engines that this process has not read come into memory.
+        # The first run is not timed: it fills caches, and reads the files of engines into memory.
         try:
             if one["cache"] or is_peer(contender):
                 _measure(one, folder)
@@ -133,11 +133,9 @@ def _row(plan: Plan, name: str, group: str, job: Mapping[str, Any], engines: tup
 
 
 def _measure(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Run one child: the seconds of its stages, seconds of compiling in JAX, and the outputs.
+    """Run a child process, and return the seconds of its stages, the seconds of compiling, and the outputs.
 
-    Raises:
-        RefusedError: a peer does not take the network, or breaks down over it.
-        ChildError: jaxrnn failed.
+    A RefusedError reports a failure of a peer, a ChildError a failure of jaxrnn.
     """
     path = folder / "job.pickle"
     path.write_bytes(pickle.dumps({**job, "began": time.monotonic()}))

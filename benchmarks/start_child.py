@@ -1,6 +1,6 @@
-"""A fresh process that gives one output and says how long each of its stages took.
+"""A fresh process that computes one output and prints the seconds of its stages: ``... start_child JOB``.
 
-``python -m benchmarks.start_child JOB``. It imports only what its way of starting needs.
+The process imports only the packages that its mode needs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _compiled(job: dict[str, Any], stages: Stages) -> dict[str, Any]:
     stages.done("import")
     native = job["mode"] == "native"
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # machine code that is not used
+        warnings.simplefilter("error")  # jaxrnn warns of unused machine code
         stepper: Any = jaxrnn.load_compiled(job[job["mode"]], native=native)
     stages.done("load")
     state = stepper.init()
@@ -86,7 +86,7 @@ def _peer(job: dict[str, Any]) -> dict[str, Any]:
     engine = engine_module(job["mode"])
     if job["pulse"] is not None:
         engine.Pulse(job["path"], job["pulse"], *job["names"])(job["frame"])
-        return {}  # its first frames are not those of others: its delay is another
+        return {}  # the delay differs, so the first frames do too
     with no_trials():
         return engine.open_network(job["network"], job["threads"])(job["frame"])
 

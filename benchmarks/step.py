@@ -1,4 +1,4 @@
-"""One call of a network that is called a frame at a time: NumPy in, NumPy out, state carried by whoever calls."""
+"""One step of networks in steps: NumPy in, NumPy out, with the state carried by the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One frame of many live streams: all of them in one pool, one call a frame, beside a step a stream."""
+"""One frame of many live streams: one call of a pool beside one step per stream."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ STREAMS = 64
 
 
 def cases(plan: Plan) -> Cases:
-    """Both networks of DTLN."""
+    """Return a case for each network of DTLN."""
     return {
         f"{entry.file}, {STREAMS} live streams": functools.partial(_rows, plan, entry, STREAMS) for entry in SPEECH[:2]
     }
 
 
 def contenders(entry: Entry, streams: int) -> dict[str, Call]:
-    """One frame for every stream: in the pool, and each by a compiled step; both carry their states on."""
+    """Return two contenders that take a frame of each stream: a pool, and compiled steps one by one."""
     model = load(entry)
     packed = model.pack(model.params, dims=entry.dims)
     frames = [random_frames(model, entry.dims, seed=index) for index in range(streams)]
@@ -57,7 +57,7 @@ def contenders(entry: Entry, streams: int) -> dict[str, Call]:
 
 def _rows(plan: Plan, entry: Entry, streams: int) -> Iterator[Row]:
     calls = contenders(entry, streams)
-    # Both take as many steps, so that their states are to agree too.
+    # Both take the same number of steps, so their states must agree too.
     several = {name: [call() for _ in range(5)] for name, call in calls.items()}
     outputs = {name: {key: np.stack([r[key] for r in found]) for key in found[0]} for name, found in several.items()}
     row = timed(f"{entry.file}, {streams} live streams", "pool", calls, plan.effort(31), outputs=outputs)

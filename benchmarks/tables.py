@@ -1,4 +1,4 @@
-"""A result as cells of a table: for the terminal, and for the results page."""
+"""Tables of a result for the terminal, and the format of cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
 
 
 def show(out: Console, result: Result) -> None:
-    """Print everything of a result."""
+    """Print a result."""
     for header, rows in tables(result):
         title = f"{result.title}: median (quartiles), [ratio of jaxrnn to it]"
         print_block(out, Table(title, header, rows, right=header[1:]))
@@ -39,9 +39,9 @@ def show(out: Console, result: Result) -> None:
 
 
 def tables(result: Result) -> list[tuple[list[str], list[list[str]]]]:
-    """Headings and rows of a table for each kind of rows: time of every contender, ratio to it, and facts.
+    """Return headings and rows of a table for each kind of rows: times and ratios of all contenders, and facts.
 
-    Rows are of one kind if they have the same forms of jaxrnn, but for its executable, which is not always to be had.
+    Rows are of one kind if they have the same forms of jaxrnn, apart from its executable, which some rows lack.
     """
     kinds: dict[tuple[str, ...], list[Row]] = {}
     for row in result.rows:
@@ -81,7 +81,7 @@ def _time(timing: Timing, unit: str, ratio: float | None) -> str:
 
 
 def digits(value: float) -> str:
-    """Three digits that count, and no exponent."""
+    """Format a number with three significant digits, without an exponent."""
     if value >= 100 or value == 0:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
@@ -95,7 +95,7 @@ def fact_text(value: Any) -> str:
 
 
 def stage_cells(result: Result) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of the stages, a row for each contender of which they are known."""
+    """Return headings and rows of the stages, one row for each contender with stages."""
     parted = [(row, contender, parts) for row in result.rows for contender, parts in row.stages.items()]
     names = list(dict.fromkeys(part for _, _, parts in parted for part in parts))
     names.sort(key=lambda name: STAGES.index(name) if name in STAGES else len(STAGES))
@@ -107,7 +107,7 @@ def stage_cells(result: Result) -> tuple[list[str], list[list[str]]]:
 
 
 def mean_cells(result: Result) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of the geometric means, a row a group."""
+    """Return headings and rows of the geometric means, one row for each group."""
     means = result.means()
     names = list(dict.fromkeys(name for of in means.values() for name in of))
     names.sort(key=lambda name: (name == BEST, not name.startswith(SUBJECT)))
@@ -116,7 +116,7 @@ def mean_cells(result: Result) -> tuple[list[str], list[list[str]]]:
 
 
 def refusals(result: Result) -> list[tuple[str, str]]:
-    """Which engine did not take which models, and why, each reason once."""
+    """Return engines with the models that they refuse, and each reason once."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in result.rows:
         for engine, why in row.refused.items():

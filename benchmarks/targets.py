@@ -1,4 +1,4 @@
-"""What the project set out to reach, and what results of each machine say of it."""
+"""Targets of the project, and the results of each machine beside the targets."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Target:
     """One number to reach, from a run pinned to one core.
 
     Attributes:
-        what: what is timed.
-        against: what its time is divided by, or what is taken from it.
-        reach: the largest value that will do; by the processor's vendor where it depends on that.
-        benchmark: whose result holds it.
-        found: the value, from the rows; None where they do not hold all that it takes.
-        least: whether ``reach`` is the smallest value that will do.
+        what: the timed work.
+        against: the divisor of the time, or the subtracted time.
+        reach: the largest accepted value, or a value for each vendor of processors.
+        benchmark: the benchmark that measures the value.
+        found: a function from rows to the value; None if rows are missing.
+        least: True if ``reach`` is the smallest accepted value.
     """
 
     what: str
@@ -59,7 +59,7 @@ def _layers(*kinds: str) -> tuple[str, ...]:
 
 
 def _starts() -> list[Target]:
-    """From an ONNX file to the first streamed frame, in seconds, and what of it are stages."""
+    """Return targets for the seconds from an ONNX file to the first streamed frame, and for stages."""
     wholes = {"dual_path": 6.0, "deep_filter": 2.5, "convolutional_recurrent": 1.2}
     parts = {"its `init`": (0.3, ("init",)), "its tracing and lowering": (1.5, ("trace", "lower"))}
     clock, row = "the clock, seconds", "{}, streamed, start"
@@ -76,7 +76,7 @@ def _starts() -> list[Target]:
 
 
 def _compiled_starts() -> list[Target]:
-    """Compiled files, in seconds."""
+    """Return targets for starts of compiled files in seconds."""
     ways = {"a compiled file": SUBJECT, "a compiled file with machine code": NATIVE}
     return [
         Target(f"start of {what}, {which}", "`import jax`, seconds", reach, "start", over_import(names, contender))
@@ -173,10 +173,9 @@ TARGETS = (
 
 
 def target_cells(machines: Mapping[str, Mapping[str, Result]]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows: what, against, to reach, and for each machine what was found and whether that is reached.
+    """Return headings and rows of all targets, with the value and a verdict for each machine.
 
-    Args:
-        machines: results of runs pinned to one core, by benchmark, by machine.
+    ``machines`` are results of runs on one core, by machine and benchmark.
     """
     rows = [
         [

@@ -1,4 +1,4 @@
-"""How things are timed: interleaved in one process, round after round, after the outputs have been seen to agree."""
+"""Timing: contenders take turns in one process, round after round, after a check of their outputs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import numpy as np
 Call = Callable[[], Any]
 Outputs = Mapping[str, Any]
 
-#: What float32 outputs of two engines may differ by, relative to the largest value of an output, or to 1 if that is
-#: larger: sums of some 10^3 products, carried through some 10^3 steps that forget.
+#: The largest difference between float32 outputs of two engines, relative to the largest magnitude of an output (at
+#: least 1): sums of about 10^3 products, carried through about 10^3 steps.
 AGREEMENT = 1e-4
 
 _trials = [True]
 
-#: No sample is the mean of more calls than this.
+#: The largest number of calls in a sample.
 MOST_CALLS = 1000
 
 
 class DisagreementError(RuntimeError):
-    """Two contenders give different outputs, so that nothing is timed."""
+    """An error for contenders with different outputs, which are not timed."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to time.
-
-    Attributes:
-        rounds: how often each contender has its turn.
-        seconds: how long a turn lasts at least, if one call is shorter: the mean of its calls is one sample.
-    """
+    """The number of rounds, and the least seconds of a turn; the mean of the calls in a turn is one sample."""
 
     rounds: int
     seconds: float
@@ -67,10 +62,9 @@ def largest_difference(outputs: Mapping[str, Outputs]) -> float:
 
 
 def check(what: str, outputs: Mapping[str, Outputs], agreement: float = AGREEMENT) -> float:
-    """See that all contenders give the same; returns the largest difference.
+    """Check that all contenders have equal outputs, and return the largest difference.
 
-    Raises:
-        DisagreementError: they do not; names the one that differs. NaN differs from everything.
+    A DisagreementError names the contender that differs. NaN differs from everything.
     """
     worst = 0.0
     for contender, apart in _differences(outputs):
@@ -105,15 +99,14 @@ def _wide(value: Any) -> np.ndarray:
 
 
 def interleaved(calls: Mapping[str, Call], effort: Effort) -> dict[str, list[float]]:
-    """Time the contenders in turn, round after round, so that a slow moment of the machine meets all of them.
+    """Time the contenders in turns, so that a slow moment of the machine affects all contenders.
 
-    Returns:
-        Samples in microseconds a call by contender, one of each round: the same index is the same round.
+    Returns microseconds per call by contender, one sample per round; equal indices are of the same round.
     """
     counts = {name: _warm(call, effort.seconds) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(effort.rounds):
-        # Every other round goes backwards, so that nobody always follows the same contender.
+        # Every second round is reversed, so that no contender always follows the same contender.
         for name in list(calls)[:: -1 if turn % 2 else 1]:
             if counts[name] > 1:
                 calls[name]()  # fetches code and weights into the caches again
@@ -122,7 +115,7 @@ def interleaved(calls: Mapping[str, Call], effort: Effort) -> dict[str, list[flo
 
 
 def _warm(call: Call, seconds: float) -> int:
-    """How many calls fill a turn; they have been made once by then."""
+    """Warm up, and return the number of calls that fill a turn."""
     call()
     count = max(1, min(MOST_CALLS, round(seconds * 1e6 / max(_sample(call, 1), 0.1))))
     _sample(call, min(count, 100))
@@ -151,7 +144,7 @@ def fastest(makers: Sequence[Callable[[], Any]], argument: Any) -> Any:
 
 @contextlib.contextmanager
 def no_trials() -> Iterator[None]:
-    """Inside, `fastest` takes the first form without a trial: where the start itself is timed."""
+    """Let `fastest` take the first form without a trial inside the context, in which the start is timed."""
     _trials.append(False)
     try:
         yield

@@ -1,7 +1,6 @@
 """Forward and backward pass of one recurrent layer, beside PyTorch: gradients of the weights and of the input.
 
-A layer goes to jaxrnn as an ONNX file, to PyTorch as a module with the same weights. The gradients are compared before
-anything is timed.
+jaxrnn gets an ONNX file, and PyTorch a module with the same weights. The gradients are compared before the timing.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Here:
         self._arguments = jax.device_put((dict(model.params), x, wanted))
 
     def __call__(self) -> Any:
-        """One forward and backward pass."""
+        """Run one forward and backward pass."""
         return jax.block_until_ready(self._both(*self._arguments))
 
     def gradients(self) -> dict[str, np.ndarray]:
@@ -86,7 +85,7 @@ def row(
     peer: str = "PyTorch",
     agreement: float = AGREEMENT,
 ) -> Row:
-    """One size, PyTorch on ``cpu`` or ``cuda`` and by the name ``peer``."""
+    """Time one size; PyTorch runs on ``cpu`` or ``cuda`` and has the name ``peer``."""
     x, wanted = example(hidden, frames, batch)
     here = Here(kind, x, wanted)
     calls: dict[str, Call] = {"jaxrnn": here}
@@ -101,7 +100,7 @@ def row(
 
 
 def _relative(gradients: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
-    """Gradients as parts of the largest value of each, since their scale is far below 1."""
+    """Return gradients divided by the largest magnitude of each, since their scale is far below 1."""
     first = next(iter(gradients.values()))
     scales = {name: float(np.max(np.abs(value))) or 1.0 for name, value in first.items()}
     return {

@@ -197,7 +197,7 @@ def test_a_model_that_forgets_its_state_is_refused(tmp_path, command):
     (line,) = result.stderr.splitlines()
     assert "forgets its state after every call (node(s) lstm)" in line
     assert "stream" in line
-    assert command == "compile" or "--symbol T, with --pulse FRAMES" in line
+    assert "Here, in pulses of the recording: --symbol T" in line
     assert [left.name for left in tmp_path.iterdir()] == ["layers.onnx"]
 
 
@@ -294,8 +294,8 @@ def test_pulses_of_real_models(models, name, pulse, smallest, delay):
 
 
 def test_pulses_that_differ(layers, monkeypatch):
-    joined = running._whole
-    monkeypatch.setattr(running, "_whole", lambda *arguments: 1.01 * joined(*arguments))
+    joined = running.whole
+    monkeypatch.setattr(running, "whole", lambda *arguments: 1.01 * joined(*arguments))
     options = ("--symbol", "T", "--random", "--frames", 5)
     found = call_json("stream", layers, *options, "--verify", status=1)
     assert not found["verified"]

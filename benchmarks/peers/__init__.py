@@ -1,7 +1,7 @@
-"""The other engines, one file each, at their best settings, behind one small interface.
+"""The other engines at their best settings, one module each, with one interface.
 
-A file of an engine has ``open_network(network, threads)``, which gives a `Stepper`. An engine that is not installed is
-left out, and so is one that refuses a network; both are said.
+Each module has ``open_network(network, threads)``, which returns a `Stepper`. Results list engines that are not
+installed, and engines that refuse a network.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import ModuleType
 
 from benchmarks.peers.base import Arrays, Network, RefusedError, Stepper, one_line, outputs_over
 
-#: By engine: the package to import, what to install, and the file here.
+#: The package to import, the package to install, and the module here, by engine.
 ENGINES = {
     "ONNX Runtime": ("onnxruntime", "onnxruntime", "onnx_runtime"),
     "tract": ("tract", "tract", "tract"),
@@ -22,17 +22,17 @@ ENGINES = {
     "PyTorch": ("torch", "torch", "pytorch"),
 }
 
-#: Those that read networks from files.
+#: Engines that read networks from files.
 READERS = ("ONNX Runtime", "tract", "LiteRT", "OpenVINO")
 
 
 def is_installed(engine: str) -> bool:
-    """Whether the engine's package is there."""
+    """Return True if the package of an engine is installed."""
     return importlib.util.find_spec(ENGINES[engine][0]) is not None
 
 
 def absent() -> dict[str, str]:
-    """Engines that are not installed, and what to install."""
+    """Return engines that are not installed, with the packages to install."""
     return {engine: package for engine, (_, package, _) in ENGINES.items() if not is_installed(engine)}
 
 
@@ -54,7 +54,7 @@ def open_all(
                 stepper(network.frame)
                 stepper.reset()
                 opened[engine] = stepper
-            except Exception as error:  # an engine's own errors have no common type
+            except Exception as error:  # errors of engines have no common type
                 refused[engine] = one_line(error)
     return opened, refused
 

@@ -1,4 +1,4 @@
-"""What a peer is: something that takes a network, and then frame after frame, carrying the state as its users must."""
+"""The interface of peers: a network in an engine, called frame by frame, with the state carried by the caller."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _LONGEST = 200
 
 
 class RefusedError(RuntimeError):
-    """An engine does not take a network."""
+    """An error for a network that an engine refuses."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A file, and which of its inputs and outputs are what. It needs no JAX, so that a process without it can run one.
+    """A file with the roles of its inputs and outputs, for processes without JAX too.
 
     Attributes:
-        path: the ONNX file; one for another engine stands beside it.
+        path: the ONNX file; files for other engines are beside it.
         frame: an example of the inputs of one call by name, without state and fixed inputs.
         declared: names of all outputs, in the file's order.
-        outputs: names of those that are no state.
+        outputs: names of the outputs that are not state.
         state: pairs of a state input and the output with its updated value.
         start: the state before the first call, by input.
         fixed: inputs that are the same in every call.
@@ -42,12 +42,12 @@ class Network:
 
     @property
     def wanted(self) -> list[str]:
-        """All outputs: those of a frame, then the state."""
+        """The names of the outputs of a frame, then of the state."""
         return [*self.outputs, *(updated for _, updated in self.state)]
 
     @property
     def feeds(self) -> dict[str, np.ndarray]:
-        """Everything that the first call takes, by input."""
+        """The arrays of the first call, by input."""
         return {**self.frame, **self.start, **self.fixed}
 
 
@@ -59,7 +59,7 @@ class Stepper(Protocol):
         ...
 
     def reset(self) -> None:
-        """Go back to the state before the first call."""
+        """Restore the state before the first call."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""LiteRT on the CPU, with XNNPACK, where a ``.tflite`` file stands beside the ONNX one."""
+"""LiteRT on the CPU with XNNPACK, for networks with a ``.tflite`` file beside the ONNX file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_network(network: Network, threads: int) -> Stepper:
 
 
 class Stepping:
-    """An interpreter, and the state that its user carries."""
+    """An interpreter with the state that the caller carries."""
 
     def __init__(self, interpreter: Any, network: Network):
         self._interpreter, self._network = interpreter, network
@@ -41,11 +41,11 @@ class Stepping:
         self.reset()
 
     def reset(self) -> None:
-        """Go back to the first state."""
+        """Restore the first state."""
         self._state = dict(self._starts)
 
     def __call__(self, frame: Arrays) -> dict[str, np.ndarray]:
-        """One call."""
+        """Return the outputs of one call."""
         interpreter = self._interpreter
         for name, index in self._frame:
             interpreter.set_tensor(index, frame[name])

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU, all graph optimisations on: plain calls, or buffers bound once, whichever is faster."""
+"""ONNX Runtime on the CPU with all graph optimisations: plain calls or bound buffers, whichever is faster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_network(network: Network, threads: int) -> Stepper:
 
 
 class Plain:
-    """Arrays are handed over in every call."""
+    """A session that gets arrays in every call."""
 
     def __init__(self, session: ort.InferenceSession, network: Network):
         self._session, self._network, self._wanted = session, network, network.wanted
@@ -45,11 +45,11 @@ class Plain:
         self.reset()
 
     def reset(self) -> None:
-        """Go back to the first state."""
+        """Restore the first state."""
         self._carried = {**self._network.fixed, **self._network.start}
 
     def __call__(self, frame: Arrays) -> dict[str, np.ndarray]:
-        """One call."""
+        """Return the outputs of one call."""
         results: list[Any] = list(self._session.run(self._wanted, {**frame, **self._carried}))
         count = len(self._network.outputs)
         for name, value in zip(self._given, results[count:], strict=True):
@@ -58,7 +58,7 @@ class Plain:
 
 
 class Bound:
-    """Input and output lie in buffers that were bound once; two buffers of the state change places after every call."""
+    """A session with inputs and outputs bound to buffers; two buffers of the state swap after each call."""
 
     def __init__(self, session: ort.InferenceSession, network: Network):
         self._session, self._network = session, network
@@ -88,12 +88,12 @@ class Bound:
         self._kept = inputs, outputs, fixed, states
 
     def reset(self) -> None:
-        """Go back to the first state."""
+        """Restore the first state."""
         for array, start in self._starts:
             array[...] = start
 
     def __call__(self, frame: Arrays) -> dict[str, np.ndarray]:
-        """One call."""
+        """Return the outputs of one call."""
         for name, array in frame.items():
             self._inputs[name][...] = array
         self._session.run_with_iobinding(self._bindings[0])

@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU: one stream for latency, its buffers written and read in place."""
+"""OpenVINO on the CPU: one stream for latency, with buffers written and read in place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-# It would send a message of every import from a forked process, in the midst of what is timed; openvino does without.
+# Telemetry would send a message from a forked process during timing; openvino works without it.
 sys.modules.setdefault("openvino_telemetry", cast(Any, None))
 import openvino as ov  # noqa: E402
 
@@ -26,7 +26,7 @@ def open_network(network: Network, threads: int) -> Stepper:
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": "1",
         "INFERENCE_NUM_THREADS": threads,
-        # The process has been pinned already, or is to use all cores.
+        # The process is pinned already, or uses all cores.
         "ENABLE_CPU_PINNING": False,
         "INFERENCE_PRECISION_HINT": "f32",
     }
@@ -38,7 +38,7 @@ def open_network(network: Network, threads: int) -> Stepper:
 
 
 class Copied:
-    """The new state is copied to where the next call reads it."""
+    """A request that copies the new state to the inputs of the next call."""
 
     def __init__(self, compiled: Any, network: Network):
         self._request, self._network = compiled.create_infer_request(), network
@@ -60,12 +60,12 @@ class Copied:
         self._pairs = [(self._inputs[given], results[updated]) for given, updated in self._network.state]
 
     def reset(self) -> None:
-        """Go back to the first state."""
+        """Restore the first state."""
         for name, array in self._network.start.items():
             self._inputs[name][...] = array
 
     def __call__(self, frame: Arrays) -> dict[str, np.ndarray]:
-        """One call."""
+        """Return the outputs of one call."""
         for name, array in frame.items():
             self._inputs[name][...] = array
         self._request.infer()
@@ -75,7 +75,7 @@ class Copied:
 
 
 class Swapped(Copied):
-    """Two buffers of the state change places after every call."""
+    """A request with two buffers of the state, which swap after each call."""
 
     def _bind(self) -> None:
         start, compiled = self._network.start, self._request.get_compiled_model()
@@ -88,12 +88,12 @@ class Swapped(Copied):
         self._outputs = list(results.items())
 
     def reset(self) -> None:
-        """Go back to the first state."""
+        """Restore the first state."""
         for (given, _), (_, _, two) in zip(self._network.state, self._swaps, strict=True):
             two[0].data[...] = self._network.start[given]
 
     def __call__(self, frame: Arrays) -> dict[str, np.ndarray]:
-        """One call."""
+        """Return the outputs of one call."""
         for name, array in frame.items():
             self._inputs[name][...] = array
         for given, updated, two in self._swaps:
@@ -105,5 +105,5 @@ class Swapped(Copied):
 
 
 def _name(port: Any, among: Any) -> str:
-    """Return the name of an input or output in the file, out of all its names."""
+    """Return the name that an input or output has in the file."""
     return next(name for name in port.get_names() if name in among)

@@ -16,12 +16,12 @@ _NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
 
 def open_network(network: Network, threads: int) -> Any:
-    """PyTorch reads no ONNX files."""
+    """Refuse the network, because PyTorch reads no ONNX files."""
     raise RefusedError("PyTorch reads no ONNX files")
 
 
 def has_cuda() -> bool:
-    """Whether PyTorch sees a GPU of NVIDIA's."""
+    """Return True if PyTorch sees an NVIDIA GPU."""
     return torch.cuda.is_available()
 
 
@@ -31,7 +31,7 @@ class Layer:
     Args:
         kind: ``LSTM``, ``GRU`` (whose reset gate is applied behind the product) or ``RNN`` (tanh).
         weights: ``W``, ``R`` and ``B`` of one direction, as the ONNX operator has them.
-        threads: how many PyTorch may use.
+        threads: the number of threads.
         device: ``cpu`` or ``cuda``.
     """
 
@@ -61,11 +61,9 @@ class Layer:
         return result.numpy() if isinstance(x, np.ndarray) else result
 
     def train(self, x: Any, wanted: Any) -> dict[str, Any]:
-        """Gradients of the mean squared error: of the input, and of the weights by PyTorch's names.
+        """Return gradients of the mean squared error: of the input, and of the weights by PyTorch's names.
 
-        Args:
-            x: what `place` gave, with ``requires_grad_``.
-            wanted: what the outputs should be.
+        ``x`` is a result of `place` with ``requires_grad_``; ``wanted`` are the target outputs.
         """
         self._layer.zero_grad(set_to_none=True)
         x.grad = None
@@ -82,6 +80,6 @@ class Layer:
         return {"X": found["X"], "W": w[None], "R": r[None], "B": np.concatenate(biases)[None]}
 
     def wait(self) -> None:
-        """Until a GPU is done."""
+        """Wait for the GPU."""
         if self._device != "cpu":
             torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""tract on the CPU: optimised and made runnable once, its own values carried from call to call; pulses of streams."""
+"""tract on the CPU: steps that pass its own values from call to call, and pulses of streams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_network(network: Network, threads: int) -> Stepper:
 
 
 class Stepping:
-    """A network in tract, and the values that its user carries."""
+    """A network in tract with the values that the caller carries."""
 
     def __init__(self, runnable: Any, inputs: Sequence[str], network: Network):
         self._runnable, self._inputs, self._network = runnable, inputs, network
@@ -36,15 +36,15 @@ class Stepping:
         self.reset()
 
     def reset(self) -> None:
-        """Go back to the first state."""
+        """Restore the first state."""
         held = {**self._network.fixed, **self._network.start}
         make = cast(Any, tract.Tensor).from_numpy
         self._carried = {name: make(np.asarray(array)) for name, array in held.items()}
 
     def __call__(self, frame: Arrays) -> dict[str, np.ndarray]:
-        """One call."""
+        """Return the outputs of one call."""
         values = [self._carried[name] if name in self._carried else frame[name] for name in self._inputs]
-        # Not on one state of tract's own: in that, a recurrence inside of a frame would go on from the last frame.
+        # Not on a state of tract: a recurrence inside a frame would continue from the last frame.
         results = self._runnable.run(values)
         for given, index in self._updated:
             self._carried[given] = results[index]
