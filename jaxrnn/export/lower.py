@@ -15,9 +15,10 @@ from jaxrnn.errors import UnsupportedError
 from jaxrnn.export.lowering import Lowering
 from jaxrnn.export.movement import source_of
 from jaxrnn.export.patterns import rewrite
+from jaxrnn.export.quantized import Quantized
 from jaxrnn.export.rewrites import REWRITES, WRITTEN_OUT, split_slices
 from jaxrnn.export.rules import RULES
-from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, maker_of
+from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, make_value, maker_of
 from jaxrnn.export.writer import shape_of as size_of
 from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.streaming.interpreter import EXPORTS
@@ -70,6 +71,7 @@ def lower(
         rewrite(graph, writer, rewrites)
     passes.CommonSubexpressionEliminationPass()(model)
     split_slices(graph, writer)
+    _write_quantized(graph, writer)
     for value in writer.initializers:
         graph.register_initializer(value)
     for subgraph in graph.subgraphs():
@@ -85,6 +87,29 @@ def _refuse_complex(closed: ClosedJaxpr, arguments: Sequence[Argument], results:
     for name, variable in zip([*names, *results], [*closed.jaxpr.invars, *closed.jaxpr.outvars], strict=True):
         if name and type_of(variable).kind == "c":
             raise UnsupportedError(f"{name!r} is complex, and ONNX engines have no complex type: use two real arrays")
+
+
+def _write_quantized(graph: ir.Graph, writer: Writer) -> None:
+    """Dequantise constants, such as an int32 bias, that are read between DequantizeLinear and QuantizeLinear."""
+    for value in writer.initializers:
+        array = constant_of(value)
+        if not isinstance(array, Quantized):
+            continue
+        for node, place in list(value.uses()):
+            here = writer.inside()
+            here.scope = node.meta.get("scope", "")
+            if _is_between(node, value) and (quantized := here.quantized(array)) is not None:
+                assert node.graph is not None
+                node.graph.insert_before(node, here.nodes)
+                node.replace_input_with(place, quantized)
+        value.const_value = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
+
+
+def _is_between(node: ir.Node, constant: ir.Value) -> bool:
+    """Return True if a node quantises its result, and only dequantised operands come with a constant."""
+    uses = [use.node.op_type for result in node.outputs for use in result.uses()]
+    others = [each for each in node.inputs if each is not None and each is not constant]
+    return uses == ["QuantizeLinear"] and bool(others) and all(maker_of(each, "DequantizeLinear") for each in others)
 
 
 def _trim_results(graph: ir.Graph) -> None:

@@ -15,6 +15,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export.movement import thin
+from jaxrnn.export.quantized import FEW
 from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, plain_name, shape_of
 from jaxrnn.jaxprs.equations import bind, evaluate, needed, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
@@ -120,7 +121,7 @@ def array_of(atom: Any, value: Any) -> Any:
     """Return the value of an atom as an operand. Complex values and random keys are returned unchanged."""
     if isinstance(value, ir.Value | Complex) or not isinstance(type_of(atom), np.dtype):
         return value
-    return np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else np.asarray(value)
+    return np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else np.asanyarray(value)
 
 
 #: The shape and the dtype of a value.
@@ -142,10 +143,6 @@ def subgraph(
     return ir.Graph(values, ends, nodes=writer.nodes, name=name)
 
 
-#: Below this size, 8-bit arrays may become wider.
-_FEW = 64
-
-
 def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
     """Compute the results of an equation if the operands are known or the results are empty."""
     if equation.effects:
@@ -156,7 +153,7 @@ def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | No
         return [np.zeros(shape_of_atom(variable), type_of(variable)) for variable in variables]
     if not all(map(is_known, operands)) or name == "platform_index":
         return None
-    if name == "onnx_operator" and any(map(_is_quantized, operands)):
+    if name == "onnx_operator" and (equation.params["name"] == "DequantizeLinear" or any(map(_is_quantized, operands))):
         return None
     arrays: Any = operands
     if not ordinary or not all(isinstance(operand, np.ndarray) for operand in operands):
@@ -198,7 +195,7 @@ def _converted(x: np.ndarray, dtype: np.dtype) -> list[Operand] | None:
 
 
 def _is_quantized(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize == 1 and x.size >= _FEW
+    return jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize == 1 and x.size >= FEW
 
 
 def _computed(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from jaxrnn._files.arguments import argument
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export import kernels
+from jaxrnn.export.quantized import Quantized
 
 #: Temporary nodes: functions that ONNX lacks, which are written out after the rewrites, and the ends of a graph.
 OWN = frozenset({"Erfc", "Expm1", "Log1p", "Result"})
@@ -81,16 +82,26 @@ class Writer:
         """Return an operand as a value. Equal arrays become one initializer."""
         if isinstance(operand, ir.Value):
             return operand
+        if isinstance(operand, Quantized) and operand.is_large and (quantized := self.quantized(operand)) is not None:
+            return quantized
         content = "" if id(operand) in self._parameters else _content(operand)
         array = self._equal_parameters.get(content, operand)
         name, _ = self._parameters.get(id(array), ("", None))
         key = name or content
         if key not in self._initializers:
-            array = np.ascontiguousarray(array).reshape(array.shape)
+            if not isinstance(array, Quantized):
+                array = np.ascontiguousarray(array).reshape(array.shape)
             value = make_value(name or self.unused(f"{self.scope or ''}/constant"), array.shape, array.dtype)
             value.const_value = ir.tensor(array, name=value.name)
             self._initializers[key] = value
         return self._initializers[key]
+
+    def quantized(self, array: Quantized) -> ir.Value | None:
+        """Write DequantizeLinear of the integers of an array, or return None if the opset lacks it."""
+        known = array.operands()
+        if known is None or self.opset < (13 if known[1] else 10):
+            return None
+        return self.node("DequantizeLinear", *known[0], shape=array.shape, dtype=array.dtype, **known[1])
 
     @property
     def initializers(self) -> list[ir.Value]:

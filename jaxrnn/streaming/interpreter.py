@@ -132,6 +132,7 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
                 f"its rule returns {len(results)} results, and the primitive has {len(equation.outvars)}",
                 "return one chunk or array for each result, in order",
             )
+        run.note_origin(equation, operands, results)
         return with_places(equation, operands, results)
     if streamed:
         run.refuse(

@@ -39,6 +39,7 @@ from jaxrnn.streaming.diagnostics import (
     scope_of,
 )
 from jaxrnn.streaming.dimensions import magnitude_of, value_of
+from jaxrnn.streaming.narrowing import Origin, origin_of, streamed_operand
 from jaxrnn.streaming.timeline import Clock, Laps, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Mask, Reach, along, is_length, is_static, split_outer
 
@@ -184,6 +185,8 @@ class Pass:
     _starts: dict[object, Any] = field(default_factory=dict)
     #: Lineages of moved values, keyed by the movement and the lineage before.
     _moved: dict[Any, object] = field(default_factory=dict)
+    #: Narrow origins, keyed by the lineage of the wider chunk.
+    _narrow: dict[object, Origin] = field(default_factory=dict)
     #: Masks of existing frames, keyed by timeline and delay.
     _exist: dict[tuple[Timeline, int], Any] = field(default_factory=dict)
 
@@ -401,9 +404,33 @@ class Pass:
         number = np.asarray(value).item() if is_static(value) and np.size(value) == 1 else object()
         key = chunk.lineage, chunk.timeline, chunk.delay, number
         if key not in self._fills or chunk.late is not None:
-            filled = dataclasses.replace(chunk.holding(self._filled(chunk, value)), late=chunk.late)
-            self._fills[key], self._starts[filled.lineage] = filled, jnp.asarray(value, chunk.array.dtype)
+            origin = self.origin_of(chunk)
+            narrow = None if origin is None else origin.before(value)
+            if origin is not None and narrow is not None:
+                origin = dataclasses.replace(origin, chunk=self.fill(origin.chunk, narrow))
+                filled = chunk.holding(origin.widened(origin.chunk.array, chunk.axis))
+                self._narrow[filled.lineage] = origin
+            else:
+                filled = chunk.holding(self._filled(chunk, value))
+            self._fills[key] = dataclasses.replace(filled, late=chunk.late)
+            self._starts[filled.lineage] = jnp.asarray(value, chunk.array.dtype)
         return dataclasses.replace(self._fills[key], reach=chunk.reach)
+
+    def origin_of(self, chunk: Chunk) -> Origin | None:
+        """Return the narrow origin of a chunk, with the same frames."""
+        origin = self._narrow.get(chunk.lineage)
+        if origin is None:
+            return None
+        narrow = dataclasses.replace(origin.chunk, timeline=chunk.timeline, delay=chunk.delay, reach=chunk.reach)
+        return dataclasses.replace(origin, chunk=narrow)
+
+    def note_origin(self, equation: JaxprEqn, operands: Sequence[Any], results: Sequence[Any]) -> None:
+        """Note the narrow origin of a result that has just been made."""
+        chunk = streamed_operand(operands)
+        if chunk is None or len(results) != 1 or not isinstance(results[0], Chunk):
+            return
+        if (origin := origin_of(equation, operands, results[0], self.origin_of(chunk))) is not None:
+            self._narrow[results[0].lineage] = origin
 
     def _filled(self, chunk: Chunk, value: Any) -> Any:
         assert chunk.delay is not None
@@ -513,11 +540,15 @@ class Pass:
         base, earlier = self._origins.get(chunk.lineage, (chunk.lineage, 0))
         key = (base, earlier + wait)
         if key not in self._delayed:
-            frames, place = self._with_history(chunk, wait, "delay")
-            first = lax.slice_in_dim(frames, 0, chunk.frames, axis=place)
-            first = jnp.moveaxis(first, place, chunk.axis + (chunk.outer > 1))
-            self._delayed[key] = first.reshape(chunk.array.shape), object()
-            self._origins[self._delayed[key][1]] = key
+            origin, lineage = self.origin_of(chunk), object()
+            if origin is not None:
+                origin = dataclasses.replace(origin, chunk=self.delayed(origin.chunk, delay))
+                self._narrow[lineage], first = origin, origin.widened(origin.chunk.array, chunk.axis)
+            else:
+                frames, place = self._with_history(chunk, wait, "delay")
+                first = lax.slice_in_dim(frames, 0, chunk.frames, axis=place)
+                first = jnp.moveaxis(first, place, chunk.axis + (chunk.outer > 1)).reshape(chunk.array.shape)
+            self._delayed[key], self._origins[lineage] = (first, lineage), key
         array, lineage = self._delayed[key]
         return dataclasses.replace(chunk, array=array, delay=delay, lineage=lineage)
 
@@ -594,6 +625,11 @@ class Pass:
         """Return the frames of `windowed` without late frames."""
         if jnp.issubdtype(chunk.array.dtype, jax.dtypes.prng_key):
             self.refuse("it delays random keys", "draw random numbers from the keys first")
+        origin = self.origin_of(chunk)
+        if origin is not None and past > 0 and initial is None:
+            frames, place = self._with_history(origin.chunk, past, kind)
+            wide = origin.widened(jnp.moveaxis(frames, place, chunk.axis), chunk.axis)
+            return jnp.moveaxis(wide, chunk.axis, place), place
         frames, axis = split_outer(chunk.array, chunk), chunk.axis + (chunk.outer > 1)
         place = axis if is_plain() else 0
         frames = jnp.moveaxis(frames, axis, place)

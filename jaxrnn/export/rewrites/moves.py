@@ -14,7 +14,7 @@ import onnx_ir as ir
 from jaxrnn.export.movement import concatenate, reshape, source_of, transpose
 from jaxrnn.export.patterns import Known, Match, Rewrite, Value, operator
 from jaxrnn.export.rewrites.layers import axes_of
-from jaxrnn.export.writer import Operand, constant_of, maker_of, shape_of
+from jaxrnn.export.writer import Operand, constant_of, dtype_of, maker_of, shape_of
 from jaxrnn.onnx.operators import elementwise_operators
 
 X, Y, KNOWN = Value("x"), Value("y"), Known("known")
@@ -200,7 +200,18 @@ def _of_reduction(match: Match) -> Operand | None:
 _TRANSPOSED, _OTHER_TRANSPOSED = Transpose(X).named("move"), Transpose(Y).named("other")
 
 
+def _quantized_again(match: Match) -> Operand | None:
+    """Remove QuantizeLinear of DequantizeLinear with the same scale and zero point."""
+    x, (before, after) = match["x"], (match["before"], match.root)
+    attributes = [{name: each.value for name, each in node.attributes.items()} for node in (before, after)]
+    alike = len(before.inputs) == len(after.inputs) and all(
+        a is b for a, b in zip(before.inputs[1:], after.inputs[1:], strict=True)
+    )
+    return x if alike and attributes[0] == attributes[1] and match.dtype == dtype_of(x) else None
+
+
 REWRITES = (
+    Rewrite(operator("QuantizeLinear")(operator("DequantizeLinear")(X).named("before")), _quantized_again, shares=True),
     Rewrite(Reshape(Reshape(X)), _reshaped, shares=True),
     *(Rewrite(operator(name)(_RESHAPED), _after_elements, shares=True, named=0) for name in OF_ELEMENTS),
     Rewrite(MatMul(_RESHAPED, KNOWN), _after_product, named=0),

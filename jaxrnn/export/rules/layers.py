@@ -20,6 +20,7 @@ from jaxrnn.cells.recurrence import written_out
 from jaxrnn.export import kernels
 from jaxrnn.export.lowering import Lowering, Rule
 from jaxrnn.export.movement import bare, broadcast, reshape
+from jaxrnn.export.quantized import dequantized
 from jaxrnn.export.rules.elementwise import cast, elements
 from jaxrnn.export.rules.reduction import reduced
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
@@ -194,15 +195,19 @@ def operator(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list
     }
     name, each = params["name"], iter(operands)
     inputs = [next(each) if there else None for there in params["present"]]
+    while inputs[-1] is None:
+        inputs.pop()
     types = [None if value is None else dtype_of(value) for value in inputs]
     if (
         not kernels.takes(name, opset, types)
         or not attributes.keys() <= onnx.defs.get_schema(name, opset).attributes.keys()
     ):
         return lowering.trace(functools.partial(computed, **params), *operands)
+    arrays = [each for each in inputs if isinstance(each, np.ndarray)]
+    is_known = name == "DequantizeLinear" and len(arrays) == len(inputs) and attributes.keys() <= {"axis"}
+    if is_known and (known := dequantized(*arrays, **attributes)) is not None:
+        return [known]
     results = [(shape_of_atom(variable), type_of(variable)) for variable in equation.outvars]
-    while inputs[-1] is None:
-        inputs.pop()
     return [*lowering.writer.nodes_of(name, inputs, results, **attributes)]
 
 

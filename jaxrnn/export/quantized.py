@@ -1,0 +1,90 @@
+"""Quantised constants: float arrays that remember their integers, so that a file stores the integers.
+
+Moves of elements keep the integers. Any other arithmetic returns an ordinary array. Large arrays of bytes become
+DequantizeLinear nodes where they are used. Other arrays, such as an int32 bias, are constants for all rewrites, and
+become nodes at the end if their reader computes between DequantizeLinear and QuantizeLinear: engines fuse such a group
+into one operator on integers only if every operand is dequantised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+#: Below this size, 8-bit arrays may become wider.
+FEW = 64
+
+
+class Quantized(np.ndarray):
+    """Float32 elements ``(steps - zero) * scale``; `steps` is None if the integers are not known."""
+
+    steps: np.ndarray | None = None
+    scale: np.ndarray
+    zero: np.ndarray
+
+    @property
+    def is_large(self) -> bool:
+        """True if the integers take much less memory than the elements."""
+        return self.steps is not None and self.steps.dtype.itemsize == 1 and self.size >= FEW
+
+    def _moved(self, function: Callable[[np.ndarray], np.ndarray]) -> Any:
+        result = function(self.view(np.ndarray))
+        if self.steps is None or not isinstance(result, np.ndarray):
+            return result
+        return _made(result, *map(function, (self.steps, self.scale, self.zero)))
+
+    def reshape(self, *shape: Any, **options: Any) -> Any:
+        """Reshape elements and integers."""
+        return self._moved(lambda x: x.reshape(*shape, **options))
+
+    def transpose(self, *axes: Any) -> Any:
+        """Reorder the axes of elements and integers."""
+        return self._moved(lambda x: x.transpose(*axes))
+
+    def squeeze(self, axis: Any = None) -> Any:
+        """Remove axes of size 1 from elements and integers."""
+        return self._moved(lambda x: x.squeeze(axis))
+
+    def __array_function__(self, function: Any, types: Any, operands: Any, options: Any) -> Any:
+        if function is np.broadcast_to:
+            return self._moved(lambda x: function(x, *operands[1:], **options))
+        return super().__array_function__(function, types, operands, options)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._moved(lambda x: x[index])
+
+    def operands(self) -> tuple[list[np.ndarray | None], dict[str, int]] | None:
+        """Return the operands and attributes of DequantizeLinear, or None if there is no single axis of scales."""
+        if self.steps is None:
+            return None
+        for axis in (None, *range(self.ndim)):
+            places = tuple(slice(None) if d == axis else slice(0, 1) for d in range(self.ndim))
+            scale, zero = self.scale[places], self.zero[places]
+            if np.all(scale == self.scale) and np.all(zero == self.zero):
+                shape = () if axis is None else (-1,)
+                is_wide = self.steps.dtype.itemsize > 1  # an int32 zero point is always 0
+                operands = [self.steps, scale.reshape(shape), None if is_wide else zero.reshape(shape)]
+                return operands, {} if axis is None else {"axis": axis}
+        return None
+
+
+def dequantized(steps: np.ndarray, scale: np.ndarray, zero: np.ndarray | None = None, axis: int = 1) -> Any:
+    """Return the result of DequantizeLinear, or None if the types are not those that engines fuse."""
+    is_known = steps.dtype.name in ("int8", "uint8", "int32") and scale.dtype == np.float32 and steps.size > 0
+    if not is_known or (zero is not None and steps.dtype == np.int32 and zero.any()):
+        return None
+    along = [-1 if d == axis % max(steps.ndim, 1) else 1 for d in range(steps.ndim)]
+    scale, zero = (
+        np.broadcast_to(each.reshape(along if each.size > 1 else [1] * steps.ndim), steps.shape)
+        for each in (scale, np.zeros((), steps.dtype) if zero is None else zero)
+    )
+    elements = (steps.astype(np.int32) - zero.astype(np.int32)).astype(np.float32) * scale
+    return _made(elements, steps, scale, zero)
+
+
+def _made(elements: np.ndarray, steps: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> Quantized:
+    result = elements.view(Quantized)
+    result.steps, result.scale, result.zero = steps, scale, zero
+    return result

@@ -1,0 +1,121 @@
+"""Narrow origins: values of a small type, from which the frames of a wider value can be computed again.
+
+Example: a quantised model dequantises uint8 frames before each convolution. The history of the convolution keeps the
+uint8 frames, and the step dequantises the whole window. The results are equal bit for bit, because every equation in
+between works on each element alone. The state takes a quarter of the memory, and an inference engine finds the
+DequantizeLinear directly in front of the convolution.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn
+
+from jaxrnn.jaxprs.equations import bind, type_of
+from jaxrnn.streaming.values import Chunk, FinalValue, is_length, is_static
+
+#: Equations that cost less than keeping a wider value.
+_CHEAP = frozenset(("add", "convert_element_type", "copy", "mul", "neg", "stop_gradient", "sub"))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """An equation of one streamed operand; the other operands are the same in every frame."""
+
+    equation: JaxprEqn
+    operands: tuple[Any, ...]  # None in the place of the streamed operand
+
+    def __call__(self, frames: Any, axis: int) -> Any:
+        shape = frames.shape
+
+        def spread(operand: Any) -> Any:
+            if not isinstance(operand, Chunk):
+                return operand
+            return jnp.broadcast_to(
+                operand.array, [shape[d] if d == axis else n for d, n in enumerate(operand.array.shape)]
+            )
+
+        arrays = [frames if each is None else jnp.asarray(spread(each)) for each in self.operands]
+        return bind(self.equation, arrays)[0]
+
+    def before(self, value: np.ndarray) -> np.ndarray | None:
+        """Return a static operand for which the result is `value`, or None."""
+        name, dtype = self.equation.primitive.name, type_of(self.equation.invars[self.operands.index(None)])
+        if name == "onnx_operator":  # DequantizeLinear
+            zero_point = self.operands[2] if len(self.operands) > 2 else np.zeros((), dtype)
+            is_zero = value == 0 and is_static(zero_point) and np.size(zero_point) == 1
+            return np.asarray(zero_point, dtype).reshape(()) if is_zero else None
+        if len(self.operands) == 1:
+            candidate = (-value if name == "neg" else value).astype(dtype)
+            again = (-candidate if name == "neg" else candidate).astype(value.dtype)
+            return candidate if again == value else None
+        place = self.operands.index(None)
+        other = self.operands[1 - place]
+        if name == "mul":
+            return value if value == 0 else None  # a scale is finite
+        if not is_static(other) or np.size(other) != 1:
+            return None
+        other = np.asarray(other, value.dtype).reshape(())
+        if name == "add":
+            candidate, again = value - other, (value - other) + other
+        elif place == 0:
+            candidate, again = value + other, (value + other) - other
+        else:
+            candidate, again = other - value, other - (other - value)
+        return candidate if again == value else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """A chunk of a narrow type, and the equations that compute a wider chunk of the same frames."""
+
+    chunk: Chunk
+    steps: tuple[_Step, ...]
+
+    def widened(self, frames: Any, axis: int) -> Any:
+        """Compute the wider frames from narrow frames."""
+        for step in self.steps:
+            frames = step(frames, axis)
+        return frames
+
+    def before(self, value: Any) -> np.ndarray | None:
+        """Return the static element that becomes exactly `value`, or None."""
+        found = np.asarray(value, type_of(self.steps[-1].equation.outvars[0])).reshape(()) if is_number(value) else None
+        for step in reversed(self.steps):
+            with np.errstate(all="ignore"):
+                found = None if found is None else step.before(found)
+        return found
+
+
+def is_number(value: Any) -> bool:
+    """Return True for a static number."""
+    return is_static(value) and not is_length(value) and np.size(value) == 1
+
+
+def origin_of(equation: JaxprEqn, operands: Sequence[Any], result: Chunk, before: Origin | None) -> Origin | None:
+    """Return the narrow origin of the result of an equation, or None. `before` is that of the streamed operand."""
+    chunk, name = streamed_operand(operands), equation.primitive.name
+    if chunk is None or result.delay != chunk.delay or result.axis != chunk.axis or result.outer != 1 or chunk.growth:
+        return None
+    if name not in _CHEAP and not (name == "onnx_operator" and equation.params["name"] == "DequantizeLinear"):
+        return None
+    if any(isinstance(each, FinalValue) or is_length(each) for each in operands):
+        return None
+    step = _Step(equation, tuple(None if each is chunk else each for each in operands))
+    first = Origin(chunk, (step,)) if before is None else Origin(before.chunk, (*before.steps, step))
+    narrow, wide = (each.array.dtype for each in (first.chunk, result))
+    if jnp.issubdtype(wide, jax.dtypes.extended) or not narrow.itemsize < wide.itemsize:
+        return None
+    return first
+
+
+def streamed_operand(operands: Sequence[Any]) -> Chunk | None:
+    """Return the operand with separate frames if there is only one."""
+    chunks = [each for each in operands if isinstance(each, Chunk) and (each.delay is not None or each.late)]
+    return chunks[0] if len(chunks) == 1 and chunks[0].late is None else None
