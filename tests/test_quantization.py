@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from unittest import mock
+
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from node_models import one_operator
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from streaming_verifier import POISON, check_values
 from tiers import of_tiers
 from verifier import assert_same, peer_outputs, verify
 
 import jaxrnn
+from jaxrnn.export import verify_export
+from jaxrnn.streaming import transform
 
 BYTES = (np.uint8, np.int8)
 
@@ -250,3 +258,138 @@ def test_what_does_not_fit_is_refused(inputs, attributes, message):
     model, arrays = one_operator("QuantizeLinear", x, constants=inputs, opset=28, **attributes)
     with pytest.raises(jaxrnn.errors.JaxrnnError, match=message):
         jaxrnn.load(model).apply(jaxrnn.load(model).params, arrays)
+
+
+#: A convolution with look-ahead, and its input added to its result, which waits for it.
+FORMS = {
+    "qdq": """
+        x_d = DequantizeLinear (x_q, s, z)
+        w_d = DequantizeLinear <axis = 0> (w, w_s, w_z)
+        b_d = DequantizeLinear <axis = 0> (b, b_s)
+        c = Conv <pads = [2, 1, 1, 1], strides = [1, 2]> (x_d, w_d, b_d)
+        c_q = QuantizeLinear (c, c_s, c_z)
+        x_few = Slice (x_d, zeros, ends, axes, steps)
+        c_d = DequantizeLinear (c_q, c_s, c_z)
+        a = Add (c_d, x_few)
+        y_q = QuantizeLinear (a, y_s, y_z)
+    """,
+    "qop": """
+        c_q = QLinearConv <pads = [2, 1, 1, 1], strides = [1, 2]> (x_q, s, z, w, w_s, w_z, c_s, c_z, b)
+        x_few = Slice (x_q, zeros, ends, axes, steps)
+        y_q = com.microsoft.QLinearAdd (c_q, c_s, c_z, x_few, s, z, y_s, y_z)
+    """,
+}
+
+
+def quantized_net(form, dtype):
+    text = f"""
+        <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        net (float[1, 3, T, 6] x) => (float[1, 3, U, 3] y) {{
+            x_q = QuantizeLinear (x, s, z)
+            {FORMS[form]}
+            y = DequantizeLinear (y_q, y_s, y_z)
+        }}
+    """
+    rng = np.random.default_rng(8)
+    w_s = np.float32([0.02, 0.03, 0.025])
+    constants = {
+        "s": np.float32(0.0311),
+        "z": np.asarray(13, dtype),
+        "w": integers(rng, np.int8, (3, 3, 4, 3)),
+        "w_s": w_s,
+        "w_z": np.zeros(3, np.int8),
+        "b": rng.integers(-900, 900, 3).astype(np.int32),
+        "b_s": np.float32(0.0311) * w_s,
+        "c_s": np.float32(0.0527),
+        "c_z": np.asarray(9, dtype),
+        "y_s": np.float32(0.0613),
+        "y_z": np.asarray(7, dtype),
+        "zeros": np.int64([0]),
+        "ends": np.int64([9]),
+        "axes": np.int64([3]),
+        "steps": np.int64([2]),
+    }
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items())
+    return model
+
+
+def fused(path, folder):
+    """The operators of quantised arithmetic that ONNX Runtime runs."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath, options.log_severity_level = str(folder / "optimized.onnx"), 3
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    optimized = onnx.load(options.optimized_model_filepath)
+    return Counter(node.op_type for node in optimized.graph.node if node.op_type.startswith("QLinear"))
+
+
+@pytest.mark.parametrize(("form", "dtype"), [("qdq", np.uint8), ("qdq", np.int8), ("qop", np.uint8)])
+def test_streams_keep_integers(form, dtype, tmp_path):
+    proto = quantized_net(form, dtype)
+    model = jaxrnn.load(proto)
+    with mock.patch.object(transform, "PLACEHOLDER", POISON):
+        streamed = model.stream("T")
+    kept = [each for each in streamed.state if each.kind != "counter"]
+    assert [each.dtype for each in kept] == [np.dtype(dtype)] * 2
+    assert sum(each.nbytes for each in kept) == 3 * 3 * 6 + 3 * 3  # a byte for each element of three and one frames
+    x = np.random.default_rng(9).normal(size=(1, 3, 11, 6)).astype(np.float32)
+    for frames in (1, 2, 3, 11):
+        found = streamed.run(model.params, {"x": x[:, :, :frames]})["y"]
+        np.testing.assert_array_equal(found, model.apply(model.params, {"x": x[:, :, :frames]})["y"])
+    path = tmp_path / "step.onnx"
+    jaxrnn.export_onnx(streamed, model.params, path, flush=tmp_path / "flush.onnx")
+    assert verify_export(streamed, model.params, path, offline=lambda x: model.apply(model.params, x)).ok
+    onnx.save(proto, tmp_path / "offline.onnx")
+    written, offline = fused(path, tmp_path), fused(tmp_path / "offline.onnx", tmp_path)
+    assert written["QLinearConv"] == offline["QLinearConv"] == 1
+    assert form == "qop" or written == offline
+
+
+def test_verification_allows_one_step_in_few_elements(tmp_path):
+    model = jaxrnn.load(quantized_net("qdq", np.uint8))
+    streamed = model.stream("T")
+    path = tmp_path / "step.onnx"
+    jaxrnn.export_onnx(streamed, model.params, path)
+
+    def offline(changed, by):
+        def function(inputs):
+            y = np.array(model.apply(model.params, inputs)["y"])
+            y.reshape(-1)[:changed] += by
+            return {"y": y}
+
+        return verify_export(streamed, model.params, path, offline=function).checks[-1]
+
+    one = offline(1, 0.0613)
+    assert one.ok
+    assert one.outputs[0].reason.startswith("within one step of quantisation (0.0613): 1 of ")
+    assert not offline(1, 0.1226).ok  # two steps
+    assert not offline(99, 0.0613).ok  # too many elements
+
+
+def dequantized(x, zero, scale):
+    return (x.astype(jnp.int32) - zero).astype(jnp.float32) * scale
+
+
+WIDER = {
+    "scaled": lambda x: dequantized(x, 3, 0.25),
+    "by channel": lambda x: dequantized(x, 3, jnp.float32([0.25, 0.5])),
+    "flags": lambda x: (x > 2).astype(jnp.float32),
+    "half": lambda x: x.astype(jnp.float16).astype(jnp.float32) + 1,
+}
+
+
+@pytest.mark.parametrize("pad", [0.0, 2.0])
+@pytest.mark.parametrize("form", WIDER)
+def test_histories_keep_the_narrowest_type(form, pad):
+    """Padded windows and delays; where no narrow value stands for the padding, the state is wide."""
+
+    def function(x):
+        wide = WIDER[form](x)
+        before = jnp.pad(wide, ((2, 0), (0, 0)), constant_values=pad)
+        return 2 * before[:-2] + before[1:-1] * wide, wide[:-3] - wide[3:]
+
+    streamed = check_values(function, (7, 2), lengths=(3, 4, 8), dtype=np.uint8, tolerance=0)
+    narrow = np.bool_ if form == "flags" else np.uint8
+    widths = [each.dtype for each in streamed.state if each.kind != "counter"]
+    assert narrow in widths
+    assert (np.dtype(np.float32) in widths) == (pad != 0 and form != "half")

@@ -87,7 +87,7 @@ def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:
 def difference(comparison: Mapping[str, Any]) -> str:
     """Return ``agrees``, or the reason why values differ and the place of the largest difference."""
     if comparison["ok"]:
-        return "agrees"
+        return f"agrees {comparison['reason']}" if comparison["reason"] else "agrees"
     first = comparison["first_frame"]
     since = "" if first is None else f", first in frame {first:,}"
     return comparison["reason"] + since + (f", most at {comparison['worst']}" if comparison["worst"] else "")

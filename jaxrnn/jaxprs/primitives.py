@@ -82,9 +82,10 @@ def _form(branch: Any, operands: Sequence[Atom]) -> Form:
     return form
 
 
-#: An operator. Its operands are those that are there, its parameters ``name``, of ONNX; ``function`` of all operands
-#: and attributes; ``present``, which operands there are; ``attributes``, pairs; and ``along``: ``"elements"`` where it
-#: does the same to all elements of its first operand, ``"rows"`` where to all rows, of the last axis, else ``""``.
+#: An ONNX operator. Its operands are the present operands. Its parameters are the ``name`` in ONNX; the ``function`` of
+#: all operands and attributes; ``present``, a flag for each operand; ``attributes``, pairs; and ``along``:
+#: ``"elements"`` or ``"rows"`` (along the last axis) if it works on each alone, ``"windows"`` for a convolution over
+#: the axes from the third on, otherwise ``""``.
 operator_p = Primitive("onnx_operator")
 operator_p.multiple_results = True
 

@@ -29,7 +29,7 @@ from jaxrnn.jaxprs.moves import move
 from jaxrnn.jaxprs.primitives import is_platform_index
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.dimensions import has_symbols, is_symbolic, out_shape, own_sizes, symbolic_axes
-from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.passes import Pass, listed
 from jaxrnn.streaming.places import COMPARISONS, growth_of, operation_of, with_places
 from jaxrnn.streaming.reach import Spans
 from jaxrnn.streaming.timeline import Clock
@@ -126,13 +126,13 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
             if name not in TAKES_LATE:
                 operands = list(map(run.on_time, operands))
         with run.growing_by(growth_of(equation, operands)):
-            results = _listed(RULES[name](run, equation, *operands))
+            results = listed(RULES[name](run, equation, *operands))
         if len(results) != len(equation.outvars):
             run.refuse(
                 f"its rule returns {len(results)} results, and the primitive has {len(equation.outvars)}",
                 "return one chunk or array for each result, in order",
             )
-        run.note_origin(equation, operands, results)
+        run.note_origin(RULES[name], equation, operands, results)
         return with_places(equation, operands, results)
     if streamed:
         run.refuse(
@@ -151,10 +151,6 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
         return results
     lineage = run.lineage(equation, operands[0])
     return [FinalValue(result, known_since(operands), reach_of(operands), lineage) for result in results]
-
-
-def _listed(results: Any) -> list[Any]:
-    return list(results) if isinstance(results, (list, tuple)) else [results]
 
 
 def _fronts(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
@@ -196,7 +192,7 @@ def _with_fronts(run: Pass, equation: JaxprEqn, operands: Sequence[Any], fronts:
     rule = RULES[equation.primitive.name]
     since = next(value.late.since for value in operands if isinstance(value, Chunk) and value.late is not None)
     whole = [dataclasses.replace(value, late=None) if isinstance(value, Chunk) else value for value in operands]
-    pairs = zip(_listed(rule(run, equation, *whole)), _listed(rule(run, equation, *fronts)), strict=True)
+    pairs = zip(listed(rule(run, equation, *whole)), listed(rule(run, equation, *fronts)), strict=True)
     return [
         # An empty result has no late frames.
         result if result.delay is None else dataclasses.replace(result, affine=None, late=Late(front.array, since))

@@ -9,7 +9,7 @@ DequantizeLinear directly in front of the convolution.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,8 @@ from jaxrnn.streaming.values import Chunk, FinalValue, is_length, is_static
 
 #: Equations that cost less than keeping a wider value.
 _CHEAP = frozenset(("add", "convert_element_type", "copy", "mul", "neg", "stop_gradient", "sub"))
+#: Moves of the elements of each frame, which may as well move narrow elements.
+_MOVES = frozenset(("broadcast_in_dim", "expand_dims", "reshape", "slice", "squeeze", "transpose"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,26 +88,52 @@ class Origin:
 
     def before(self, value: Any) -> np.ndarray | None:
         """Return the static element that becomes exactly `value`, or None."""
-        found = np.asarray(value, type_of(self.steps[-1].equation.outvars[0])).reshape(()) if is_number(value) else None
+        found = (
+            np.asarray(value, type_of(self.steps[-1].equation.outvars[0])).reshape(()) if _is_number(value) else None
+        )
         for step in reversed(self.steps):
             with np.errstate(all="ignore"):
                 found = None if found is None else step.before(found)
         return found
 
+    def moved(self, rule: Callable[[Any], Any]) -> Origin | None:
+        """Move the elements of each frame by a rule; return None if a constant does not move with the elements."""
+        steps = []
+        for step in self.steps:
+            if any(np.size(each) > 1 for each in step.operands if each is not None and not isinstance(each, Chunk)):
+                return None
+            operands = tuple(rule(each) if isinstance(each, Chunk) else each for each in step.operands)
+            steps.append(dataclasses.replace(step, operands=operands))
+        return Origin(rule(self.chunk), tuple(steps))
 
-def is_number(value: Any) -> bool:
+
+def _is_number(value: Any) -> bool:
     """Return True for a static number."""
     return is_static(value) and not is_length(value) and np.size(value) == 1
 
 
-def origin_of(equation: JaxprEqn, operands: Sequence[Any], result: Chunk, before: Origin | None) -> Origin | None:
-    """Return the narrow origin of the result of an equation, or None. `before` is that of the streamed operand."""
+def origin_of(
+    equation: JaxprEqn, operands: Sequence[Any], result: Chunk, before: Origin | None, rule: Callable[[Any], Any]
+) -> Origin | None:
+    """Return the narrow origin of the result of an equation, or None.
+
+    Args:
+        equation: the equation.
+        operands: its operands.
+        result: its result.
+        before: the origin of the streamed operand.
+        rule: applies the equation to another streamed operand.
+    """
     chunk, name = streamed_operand(operands), equation.primitive.name
-    if chunk is None or result.delay != chunk.delay or result.axis != chunk.axis or result.outer != 1 or chunk.growth:
+    if chunk is None or result.outer != 1 or chunk.outer != 1 or chunk.growth:
         return None
-    if name not in _CHEAP and not (name == "onnx_operator" and equation.params["name"] == "DequantizeLinear"):
+    if (result.delay, str(result.timeline.size)) != (chunk.delay, str(chunk.timeline.size)):
         return None
     if any(isinstance(each, FinalValue) or is_length(each) for each in operands):
+        return None
+    if name in _MOVES:
+        return None if before is None else before.moved(rule)
+    if name not in _CHEAP and not (name == "onnx_operator" and equation.params["name"] == "DequantizeLinear"):
         return None
     step = _Step(equation, tuple(None if each is chunk else each for each in operands))
     first = Origin(chunk, (step,)) if before is None else Origin(before.chunk, (*before.steps, step))

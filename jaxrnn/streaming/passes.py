@@ -44,6 +44,11 @@ from jaxrnn.streaming.timeline import Clock, Laps, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Mask, Reach, along, is_length, is_static, split_outer
 
 
+def listed(results: Any) -> list[Any]:
+    """Return the results of a rule as a list."""
+    return list(results) if isinstance(results, (list, tuple)) else [results]
+
+
 class KeepsStateError(Exception):
     """Raised in a stateless pass when part of a function keeps state or changes the delay of frames."""
 
@@ -424,12 +429,19 @@ class Pass:
         narrow = dataclasses.replace(origin.chunk, timeline=chunk.timeline, delay=chunk.delay, reach=chunk.reach)
         return dataclasses.replace(origin, chunk=narrow)
 
-    def note_origin(self, equation: JaxprEqn, operands: Sequence[Any], results: Sequence[Any]) -> None:
-        """Note the narrow origin of a result that has just been made."""
+    def note_origin(
+        self, rule: Callable[..., Any], equation: JaxprEqn, operands: Sequence[Any], results: Sequence[Any]
+    ) -> None:
+        """Note the narrow origin of a result that a rule has just made."""
         chunk = streamed_operand(operands)
         if chunk is None or len(results) != 1 or not isinstance(results[0], Chunk):
             return
-        if (origin := origin_of(equation, operands, results[0], self.origin_of(chunk))) is not None:
+
+        def moved(other: Chunk) -> Chunk:
+            (result,) = listed(rule(self, equation, *(other if each is chunk else each for each in operands)))
+            return result
+
+        if (origin := origin_of(equation, operands, results[0], self.origin_of(chunk), moved)) is not None:
             self._narrow[results[0].lineage] = origin
 
     def _filled(self, chunk: Chunk, value: Any) -> Any:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn.cells import is_plain
 from jaxrnn.jaxprs.primitives import whole
 from jaxrnn.onnx.operators.linear import conv
 from jaxrnn.onnx.operators.shaping import axes_of
@@ -73,8 +74,15 @@ def quotient(x: jax.Array, scale: jax.Array, dtype: np.dtype) -> jax.Array:
     return _rounded(x / jnp.where(jnp.isnan(x), x, scale))
 
 
-def quantized(value: jax.Array, zero_point: jax.Array, dtype: np.dtype, saturate: bool = True) -> Value:
-    """Divide a value by the scale, add the zero point, and round to a small type."""
+def quantized(value: jax.Array, zero_point: jax.Array, dtype: np.dtype) -> Value:
+    """Add the zero point to a value in steps, and round to a small type."""
+    if is_plain() and dtype.name in ("int8", "uint8") and value.dtype == jnp.float32 and zero_point.size == 1:
+        one, zero = jnp.ones((), jnp.float32), zero_point.reshape(()).astype(dtype)
+        return quantize_linear(value, one, zero)  # one node in a file
+    return _quantized(value, zero_point, dtype)
+
+
+def _quantized(value: jax.Array, zero_point: jax.Array, dtype: np.dtype, saturate: bool = True) -> Value:
     if not _is_integer(dtype):
         return convert(value.astype(jnp.float32) + zero_point.astype(jnp.float32), dtype, saturate)
     info = jnp.iinfo(dtype)
@@ -114,7 +122,7 @@ def quantize_linear(
     division = numpy_dtype(precision) if precision else _division_dtype(x, scale)
     steps = quotient(x, _spread(scale.astype(division), x.shape, axis, block_size), division)
     zero_point = _zero_point(y_zero_point, y_scale, x.shape, axis, block_size)
-    return quantized(steps, zero_point, dtype, bool(saturate))
+    return _quantized(steps, zero_point, dtype, bool(saturate))
 
 
 @whole("DequantizeLinear", "elements")
@@ -217,14 +225,14 @@ def _convolved(x: Value, w: Value, x_zero_point: Value, w_zero_point: Value, b: 
     return conv(wide_x, wide_w, b, **window)
 
 
-@whole("ConvInteger")
+@whole("ConvInteger", "windows")
 @inherits(conv)
 def conv_integer(x: Value, w: Value, x_zero_point: Value = None, w_zero_point: Value = None, **window: Any) -> Value:
     """ConvInteger: the convolution of the operands less their zero points; int32, which wraps around."""
     return _convolved(x, w, x_zero_point, w_zero_point, None, **window)
 
 
-@whole("QLinearConv")
+@whole("QLinearConv", "windows")
 @inherits(conv)
 def q_linear_conv(
     x: Value,

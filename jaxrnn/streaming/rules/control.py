@@ -29,6 +29,7 @@ from jaxrnn.streaming.reach import Content, union
 from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import scan_over_time
 from jaxrnn.streaming.rules.resizing import resized
+from jaxrnn.streaming.rules.windows import whole_convolution
 from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Pairs
 
 #: The largest number of iterations with different delays that are unrolled.
@@ -314,7 +315,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 
 def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """Stream an ONNX operator: as one equation if it works on elements or rows, otherwise as its inner function."""
+    """Stream an ONNX operator as one equation if it works on elements, rows or windows, else as its inner function."""
     x, *others = operands
     if isinstance(x, Chunk) and not any(isinstance(value, Chunk | FinalValue) for value in others):
         along, rank = equation.params["along"], x.array.ndim
@@ -322,6 +323,8 @@ def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         if along == "elements" or rows:
             (array,) = run.bind(equation, [x.array, *others])
             return [run.make(array, x.axis, x.timeline, x.delay, x.reach)]
+        if along == "windows" and (convolved := whole_convolution(run, equation, x, others)) is not None:
+            return [convolved]
     structs = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
     return interpret(run, jax.make_jaxpr(functools.partial(computed, **equation.params))(*structs), operands)
 

@@ -11,11 +11,13 @@ advances by an addition, which XLA's CPU backend does at memory speed.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
@@ -26,7 +28,7 @@ from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.time import check_pads
 from jaxrnn.streaming.totals import identity_of
-from jaxrnn.streaming.values import Chunk
+from jaxrnn.streaming.values import Chunk, is_static
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,37 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
     order = [layout.index(d) for d in range(x.array.ndim)]
     array = convolved(run, equation, part.frames, kernel, {place: part.pads}, order)
     return run.make(array, axis, run.clock.timeline(size), part.delay, part.reach)
+
+
+def whole_convolution(run: Pass, equation: JaxprEqn, x: Chunk, others: Sequence[Any]) -> Chunk | None:
+    """Stream a quantised convolution of ONNX as one equation, so that an exported step contains the operator.
+
+    Return None if the kernel or the padding is not known, or if time is the axis of batches or channels.
+    """
+    params, rank = equation.params, x.array.ndim
+    attributes, names = dict(params["attributes"]), list(inspect.signature(params["function"]).parameters)
+    given = iter((None, *others))
+    operands = {name: next(given) for name, there in zip(names, params["present"], strict=False) if there}
+    kernel, zero = operands["w"], operands.get("x_zero_point")
+    place, axes = x.axis - 2, rank - 2
+    known = not isinstance(kernel, Chunk) and (zero is None or (is_static(zero) and np.size(zero) == 1))
+    if place < 0 or not known or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return None
+    pads = list(attributes.get("pads") or [0] * 2 * axes)
+    window = Window(
+        length=kernel.shape[x.axis],
+        stride=(attributes.get("strides") or [1] * axes)[place],
+        dilation=(attributes.get("dilations") or [1] * axes)[place],
+        spacing=1,
+        low=pads[place],
+    )
+    value = 0 if zero is None else np.asarray(zero).reshape(())
+    size = out_shape(equation)[x.axis]
+    part = framed(run, run.on_time(x), window, pads[place + axes], value, size)
+    pads[place], pads[place + axes] = part.pads
+    changed = tuple(sorted({**attributes, "pads": tuple(pads)}.items()))
+    (array,) = run.bind(equation, [jnp.moveaxis(part.frames, part.axis, x.axis), *others], attributes=changed)
+    return run.make(array, x.axis, run.clock.timeline(size), part.delay, part.reach)
 
 
 #: Overlap-add pays for at least this many elements of past frames; concatenating fewer elements is almost free.
