@@ -54,7 +54,8 @@ class _Step:
             is_zero = value == 0 and is_static(zero_point) and np.size(zero_point) == 1
             return np.asarray(zero_point, dtype).reshape(()) if is_zero else None
         if len(self.operands) == 1:
-            candidate = (-value if name == "neg" else value).astype(dtype)
+            known = np.real(value) if np.iscomplexobj(value) and dtype.kind != "c" else value
+            candidate = (-known if name == "neg" else known).astype(dtype)
             again = (-candidate if name == "neg" else candidate).astype(value.dtype)
             return candidate if again == value else None
         place = self.operands.index(None)
