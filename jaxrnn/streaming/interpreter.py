@@ -110,7 +110,7 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     if name in AWAITING_RULES and (streamed or awaits) and any(map(is_awaited, operands)):
         rule = AWAITING_RULES[name]
         if (result := rule(run, equation, *map(run.on_time, operands))) is not None:
-            return _listed(result)
+            return listed(result)
     if awaits and unusable is not None and name not in CONTAINERS:
         return [Deferred(unusable.error)] * len(equation.outvars)
     inside = not streamed and has_symbols(equation)
