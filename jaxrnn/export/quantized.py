@@ -8,7 +8,7 @@ into one operator on integers only if every operand is dequantised.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,8 +70,11 @@ class Quantized(np.ndarray):
         return None
 
 
-def dequantized(steps: np.ndarray, scale: np.ndarray, zero: np.ndarray | None = None, axis: int = 1) -> Any:
+def dequantized(operands: Sequence[np.ndarray], axis: int) -> Quantized | None:
     """Return the result of DequantizeLinear, or None if the types are not those that engines fuse."""
+    steps, scale, zero = (*operands, None)[:3]
+    assert steps is not None
+    assert scale is not None
     is_known = steps.dtype.name in ("int8", "uint8", "int32") and scale.dtype == np.float32 and steps.size > 0
     if not is_known or (zero is not None and steps.dtype == np.int32 and zero.any()):
         return None

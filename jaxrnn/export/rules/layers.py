@@ -205,7 +205,7 @@ def operator(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list
         return lowering.trace(functools.partial(computed, **params), *operands)
     arrays = [each for each in inputs if isinstance(each, np.ndarray)]
     is_known = name == "DequantizeLinear" and len(arrays) == len(inputs) and attributes.keys() <= {"axis"}
-    if is_known and (known := dequantized(*arrays, **attributes)) is not None:
+    if is_known and (known := dequantized(arrays, attributes.get("axis", 1))) is not None:
         return [known]
     results = [(shape_of_atom(variable), type_of(variable)) for variable in equation.outvars]
     return [*lowering.writer.nodes_of(name, inputs, results, **attributes)]

@@ -155,7 +155,9 @@ def whole_convolution(run: Pass, equation: JaxprEqn, x: Chunk, others: Sequence[
     params, rank = equation.params, x.array.ndim
     attributes, names = dict(params["attributes"]), list(inspect.signature(params["function"]).parameters)
     given = iter((None, *others))
-    operands = {name: next(given) for name, there in zip(names, params["present"], strict=False) if there}
+    operands: dict[str, Any] = {
+        name: next(given) for name, there in zip(names, params["present"], strict=False) if there
+    }
     kernel, zero = operands["w"], operands.get("x_zero_point")
     place, axes = x.axis - 2, rank - 2
     known = not isinstance(kernel, Chunk) and (zero is None or (is_static(zero) and np.size(zero) == 1))
