@@ -150,7 +150,7 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
 def whole_convolution(run: Pass, equation: JaxprEqn, x: Chunk, others: Sequence[Any]) -> Chunk | None:
     """Stream a quantised convolution of ONNX as one equation, so that an exported step contains the operator.
 
-    Return None if the kernel or the padding is not known, or if time is the axis of batches or channels.
+    Return None if the padding is not known, or if time is the axis of batches or channels.
     """
     params, rank = equation.params, x.array.ndim
     attributes, names = dict(params["attributes"]), list(inspect.signature(params["function"]).parameters)
@@ -158,14 +158,14 @@ def whole_convolution(run: Pass, equation: JaxprEqn, x: Chunk, others: Sequence[
     operands: dict[str, Any] = {
         name: next(given) for name, there in zip(names, params["present"], strict=False) if there
     }
-    kernel, zero = operands["w"], operands.get("x_zero_point")
+    shape, zero = np.shape(operands["w"]), operands.get("x_zero_point")
     place, axes = x.axis - 2, rank - 2
-    known = not isinstance(kernel, Chunk) and (zero is None or (is_static(zero) and np.size(zero) == 1))
+    known = zero is None or (is_static(zero) and np.size(zero) == 1)
     if place < 0 or not known or attributes.get("auto_pad", "NOTSET") != "NOTSET":
         return None
     pads = list(attributes.get("pads") or [0] * 2 * axes)
     window = Window(
-        length=kernel.shape[x.axis],
+        length=shape[x.axis],
         stride=(attributes.get("strides") or [1] * axes)[place],
         dilation=(attributes.get("dilations") or [1] * axes)[place],
         spacing=1,
