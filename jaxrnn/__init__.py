@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from jaxrnn import training as training
     from jaxrnn import verification as verification
     from jaxrnn.export import export_onnx
+    from jaxrnn.frameworks import from_keras, from_torch, to_keras, to_torch
     from jaxrnn.model import Model
     from jaxrnn.model.loading import load
     from jaxrnn.onnx.limits import Limits
@@ -71,10 +72,14 @@ __all__ = [
     "convolve",
     "correlate",
     "export_onnx",
+    "from_keras",
+    "from_torch",
     "load",
     "load_compiled",
     "save_compiled",
     "stream",
+    "to_keras",
+    "to_torch",
 ]
 
 _LAZY = {
@@ -92,6 +97,10 @@ _LAZY = {
     "convolve": "jaxrnn.streaming",
     "correlate": "jaxrnn.streaming",
     "stream": "jaxrnn.streaming",
+    "from_keras": "jaxrnn.frameworks",
+    "from_torch": "jaxrnn.frameworks",
+    "to_keras": "jaxrnn.frameworks",
+    "to_torch": "jaxrnn.frameworks",
 }
 
 #: Packages that ``import jaxrnn`` is enough for.

@@ -15,17 +15,22 @@ are not parameters:
   zero for a counter, a missing state and a mask.
 
 A tensor of the file is a single parameter, even if a local function with the tensor is called several times.
+
+A file may also state its parameters: the metadata entry ``jaxrnn.weights`` lists the names of initializers, in JSON.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from jaxrnn.errors import ModelError
 from jaxrnn.onnx.graph import Address, graphs_of, origin_of, subgraphs_of, tensor_origin
 from jaxrnn.onnx.recurrences import starts_recurrence
 from jaxrnn.onnx.registry import Operator
@@ -39,12 +44,41 @@ _LARGEST = 1e30
 _NUMBER = re.compile(r"(val|const|scalar_tensor_default)(_\d+)*(_cast)?(_\d+)*|(.*/)?[xy]:0|(.*/)?constant(_\d+)?")
 
 
+#: The entry of a file's metadata that lists its parameters.
+WEIGHTS = "jaxrnn.weights"
+
+
+def stated_parameters(model: ir.Model) -> frozenset[str] | None:
+    """Return the initializers that the metadata of a file list as its parameters, or None without such a list.
+
+    Raises:
+        ModelError: the entry is not a list of initializers of the graph.
+    """
+    text = model.metadata_props.get(WEIGHTS)
+    if text is None:
+        return None
+    try:
+        names: Any = json.loads(text)
+    except ValueError:
+        names = None
+    listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not listed or not model.graph.initializers.keys() >= set(names):
+        raise ModelError(
+            f"the metadata entry {WEIGHTS!r} must be a JSON list of names of initializers, not {text[:80]!r}; delete "
+            "the entry, so that the parameters are found by their use"
+        )
+    return frozenset(names)
+
+
 def name_parameters(
     graph: ir.Graph,
     operator_of: Callable[[ir.Node], Operator],
     constant_of: Callable[[ir.Value], np.ndarray | None],
+    stated: Collection[str] | None = None,
 ) -> dict[ir.Value, str]:
     """Return the names of the parameters by their values in the graph, in the order of the file."""
+    if stated is not None:
+        return {value: name for name, value in graph.initializers.items() if name in stated}
     fixed = _needed_while_tracing(graph, operator_of) | _never_trained(graph, operator_of, constant_of)
     origins = [origin_of(value) for value in fixed if _is_constant(value)]
     for node in graph.all_nodes():

@@ -1,0 +1,187 @@
+"""Comparison of an imported model with the module that it was exported from, at other lengths and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrnn.errors import InputError, JaxrnnError, ModelError
+from jaxrnn.model import Model
+from jaxrnn.verification.comparison import Comparison, compare
+from jaxrnn.verification.sampling import random_inputs
+
+Arrays = Mapping[str, np.ndarray]
+#: Axis and name of the open dimensions of each input.
+Axes = Mapping[str, Mapping[int, str]]
+#: Runs the module on inputs by name, and returns its outputs in order.
+Run = Callable[[Arrays], Sequence[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The comparison of a model with its module at one choice of sizes."""
+
+    sizes: Mapping[str, int]
+    outputs: tuple[Comparison, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if all outputs agree."""
+        return all(output.ok for output in self.outputs)
+
+
+def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framework: str) -> tuple[Agreement, ...]:
+    """Compare a model with its module at the sizes of the example and at other sizes.
+
+    Args:
+        model: the imported model.
+        run: the module as a function of arrays.
+        example: inputs of the module.
+        axes: the open dimensions of each input, by axis.
+        framework: name of the framework in messages.
+
+    Raises:
+        ModelError: an output differs, or the model fails at sizes at which the module runs. The message lists the
+            differences.
+    """
+    found = []
+    for sizes in _choices(example, axes):
+        inputs = resized(example, axes, sizes)
+        try:
+            there = run(inputs)
+        except Exception:  # a module may refuse a size, in its own way
+            if not found:
+                raise
+            continue
+        try:
+            with jax.default_matmul_precision("highest"):
+                here = model(inputs)
+        except JaxrnnError as error:
+            others = "; at the sizes of the example, the file runs" if found else ""
+            raise ModelError(f"with {_listed(sizes)}, {framework} runs and the file fails: {error}{others}") from error
+        pairs = zip(model.outputs, there, strict=True)
+        outputs = tuple(compare(info.name, here[info.name], value, scaled=True) for info, value in pairs)
+        found.append(Agreement(sizes, outputs))
+    wrong = [case for case in found if not case.ok]
+    if wrong:
+        raise ModelError(f"the file differs from {framework}: {_described(wrong, len(found))}")
+    if len(found) == 1 and any(axes.values()):
+        raise ModelError(
+            f"{framework} runs the module only at the sizes of the example, {_listed(found[0].sizes)}, so an "
+            "open dimension cannot be checked; give an example at which the module also runs twice as long, or "
+            "leave out time"
+        )
+    return tuple(found)
+
+
+def resized(example: Arrays, axes: Axes, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Repeat or cut an example along its open axes, so that its values stay in their range."""
+    result = {}
+    for name, array in example.items():
+        for axis, symbol in axes.get(name, {}).items():
+            factor, base = _factor(symbol)
+            array = array.take(np.arange(sizes[base] * factor) % array.shape[axis], axis)
+        result[name] = array
+    return result
+
+
+def sizes_of(example: Arrays, axes: Axes) -> dict[str, int]:
+    """Return the sizes of the open dimensions in an example.
+
+    Raises:
+        ModelError: two inputs have different sizes in one dimension.
+    """
+    sizes: dict[str, int] = {}
+    for name, array in example.items():
+        for axis, symbol in axes.get(name, {}).items():
+            factor, base = _factor(symbol)
+            size, rest = divmod(array.shape[axis], factor)
+            if rest or sizes.setdefault(base, size) != size:
+                raise ModelError(
+                    f"axis {axis} of {name!r} has size {array.shape[axis]}, but {symbol!r} is "
+                    f"{sizes.get(base, size) * factor} elsewhere in the example; give the axis another name: "
+                    f"time={{{name!r}: ({axis}, 'name')}}"
+                )
+    return sizes
+
+
+def _factor(symbol: str) -> tuple[int, str]:
+    """Split ``"4*T"`` into 4 and ``"T"``."""
+    factor, star, base = symbol.partition("*")
+    return (int(factor), base) if star else (1, symbol)
+
+
+def _choices(example: Arrays, axes: Axes) -> list[dict[str, int]]:
+    """Return the sizes of the example, all sizes doubled, all larger by one, and all one."""
+    start = sizes_of(example, axes)
+    changes = (lambda size: size, lambda size: 2 * size, lambda size: size + 1, lambda size: 1)
+    unique = {tuple((name, change(size)) for name, size in start.items()) for change in changes}
+    return [start, *(dict(sizes) for sizes in sorted(unique - {tuple(start.items())}))]
+
+
+def _described(wrong: Sequence[Agreement], total: int) -> str:
+    lines = [f"{len(wrong)} of {total} sizes"]
+    for case in wrong[:4]:
+        for output in case.outputs:
+            if not output.ok:
+                size = "" if output.max_abs is None else f", by up to {output.max_abs:.2g}"
+                lines.append(f"  with {_listed(case.sizes)}: output {output.name!r}: {output.reason}{size}")
+    return "\n".join(lines)
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items()) or "the sizes of the example"
+
+
+def check_weights(
+    params: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], owner: str, model: Model | None
+) -> dict[str, np.ndarray]:
+    """Return the arrays of a module's weights among parameters.
+
+    Raises:
+        InputError: a name is unknown or missing, or a shape differs.
+    """
+    arrays = {name: np.asarray(params[name]) for name in shapes if name in params}
+    for name, array in arrays.items():
+        if array.shape != shapes[name]:
+            raise InputError(f"params[{name!r}] has shape {array.shape}, but {owner} has {shapes[name]}")
+    others = [name for name in params if name not in shapes]
+    changed = [name for name in others if model is None or not np.array_equal(params[name], model.params[name])]
+    if changed:
+        raise InputError(
+            f"{owner} has no weight {changed[0]!r}, so its value cannot be put back. Make the model with "
+            "from_torch or from_keras, which keep the names, and freeze parameters that are not weights of the module"
+        )
+    missing = [name for name in shapes if name not in params]
+    if missing and model is None:
+        raise InputError(
+            f"params have no {missing[0]!r} of {owner}: the exporter folded it into another weight, or the module does "
+            "not use it. Pass the model too, model=model, so that the result is checked by a run"
+        )
+    return arrays
+
+
+def check_after(model: Model, params: Mapping[str, Any], run: Run, framework: str) -> None:
+    """Compare a module with new weights with the model, on random inputs.
+
+    Raises:
+        ModelError: an output differs.
+    """
+    inputs = random_inputs(model).inputs
+    with jax.default_matmul_precision("highest"):
+        here = model.apply(params, inputs)
+    pairs = zip(model.outputs, run(inputs), strict=True)
+    wrong = [
+        each
+        for each in (compare(info.name, here[info.name], value, scaled=True) for info, value in pairs)
+        if not each.ok
+    ]
+    if wrong:
+        raise ModelError(
+            f"{framework} with these weights differs from the model: output {wrong[0].name!r}: {wrong[0].reason}; the "
+            "weights were not kept"
+        )

@@ -1,0 +1,437 @@
+"""PyTorch modules as models, and tuned weights back in the module."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from jaxrnn.errors import InputError, JaxrnnError, ModelError, optional_package
+from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights, resized, sizes_of
+from jaxrnn.frameworks.projections import projected_lstm
+from jaxrnn.frameworks.weights import export_with_names
+from jaxrnn.model import Model
+from jaxrnn.model.loading import load
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensors = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
+#: An axis, or an axis with the name of its dimension; for one input or by input.
+Axis = int | tuple[int, str]
+
+#: What to write instead, for constructs that an exporter fixes at the size of the example.
+_ADVICE = """Common causes:
+  - a length or batch that Python reads (`int(x.shape[1])`, `range(x.shape[1])`): use tensors, or torch.jit.script
+  - a state of zeros made with the batch of the example: x.new_zeros(layers, x.shape[0], hidden)
+  - with the newer exporter, the second nn.LSTM or nn.GRU of a process: export in a new process"""
+
+
+def from_torch(
+    module: torch.nn.Module,
+    example: Tensors,
+    *,
+    time: Axis | Mapping[str, Axis] | None = None,
+    batch: int | Mapping[str, int] | None = None,
+    outputs: Sequence[str] | None = None,
+    exporter: str = "auto",
+    **options: Any,
+) -> Model:
+    """Export a PyTorch module in memory, load the file, and compare the model with the module.
+
+    The module is exported in evaluation mode, with open dimensions for time and batch. `Model.params` holds the float
+    entries of ``module.state_dict()`` under the same names and in the same layout. The model must agree with the module
+    at the sizes of the example, at twice these sizes, at one more, and at one, as far as the module itself runs there.
+
+    Example::
+
+        model = jaxrnn.from_torch(denoiser, torch.randn(2, 8, 20), time=2)
+        streamed = model.stream("time", pulse=4)
+
+    Args:
+        module: the module; weights, mode and gradients are unchanged afterwards.
+        example: a tensor, the positional arguments of ``forward``, or keyword arguments by name. Use a batch of 2 or
+            more.
+        time: the time axis of the first input, or the time axes by input: ``{"x": 1}``. The dimension is called
+            ``time``; ``{"x": (1, "T"), "y": (1, "4*T")}`` gives other names and relates inputs at several rates. The
+            default is no open time axis.
+        batch: the batch axis of all inputs, or the batch axes by input; ``{}`` keeps the batch of the example. By
+            default, axis 0 of the first input (axis 1 if time is axis 0), and in every other input the axis of that
+            size.
+        outputs: names of the outputs. By default, the keys if ``forward`` returns a dict, or ``output``,
+            ``output_1``, ...
+        exporter: ``"script"`` for TorchScript, ``"dynamo"`` for ``torch.export``, or ``"auto"``: TorchScript, and the
+            other exporter if that fails or differs.
+        options: other arguments of `jaxrnn.load`, such as ``state``.
+
+    Raises:
+        InputError: the example, an axis or a name does not fit the module.
+        ModelError: no exporter writes a file that agrees with the module; the message says where each file differs.
+        MissingPackageError: PyTorch, or onnxscript for the newer exporter, is not installed.
+    """
+    with optional_package("torch", "from_torch", "torch"):
+        import torch
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"expected a torch.nn.Module, not {type(module).__name__}")
+    if exporter not in ("auto", "script", "dynamo"):
+        raise InputError(f"exporter must be 'auto', 'script' or 'dynamo', not {exporter!r}")
+    with _evaluating(module):
+        call = _Call(module, example)
+        axes = _axes(call.arrays, time, batch)
+        sizes_of(call.arrays, axes)
+        names = call.output_names(outputs)
+        shapes, failures = call.output_shapes(axes), []
+        for kind in ("script", "dynamo") if exporter == "auto" else (exporter,):
+            try:
+                export = _exporter(kind, call, axes, names)
+                proto = export_with_names(
+                    _weights(module), lambda weights, export=export: _with(module, weights, export)
+                )
+                _declare(proto.proto, shapes)
+                model = load(proto.proto, **options)
+                _check_open(model, axes)
+                check_agreement(model, call.run, call.arrays, axes, "PyTorch")
+            except (InputError, ModelError) as error:
+                failures.append(f"{kind}: {error}")
+            except JaxrnnError:
+                raise
+            except Exception as error:  # the exporters raise errors of many types
+                failures.append(f"{kind}: {type(error).__name__}: {str(error).strip()[:600]}")
+            else:
+                model.label = type(module).__name__
+                return model
+    raise ModelError(
+        f"{type(module).__name__} has no file that agrees with the module.\n" + "\n".join(failures) + f"\n{_ADVICE}"
+    )
+
+
+def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model | None = None) -> None:
+    """Put parameters of a model of `from_torch` into the module, by name.
+
+    Example::
+
+        fitted = fit(model, draw, loss, steps=1000)
+        jaxrnn.to_torch(fitted.params, denoiser, model=model)
+
+    Args:
+        params: arrays by name, as in `Model.params`; NumPy or JAX.
+        module: the module; devices and element types stay.
+        model: the model of these parameters. If given, the module runs on random inputs with the new weights and must
+            agree with the model.
+
+    Raises:
+        InputError: a name or a shape does not fit the module. The module is unchanged.
+        ModelError: the module with the new weights differs from the model. The module has its old weights again.
+    """
+    with optional_package("torch", "to_torch", "torch"):
+        import torch
+    entries = _entries(module)
+    with torch.no_grad():
+        expected = {name: tuple(tensor.shape) for name, tensor in entries.items()}
+        arrays = check_weights(params, expected, type(module).__name__, model)
+        old = {name: tensor.clone() for name, tensor in entries.items()}
+        for name, array in arrays.items():
+            entries[name].copy_(torch.from_numpy(np.array(array, np.float64)))
+        try:
+            if model is not None:
+                with _evaluating(module):
+                    check_after(model, params, lambda inputs: _Call(module, _tensors(inputs)).run(inputs), "PyTorch")
+        except BaseException:
+            for name, tensor in old.items():
+                entries[name].copy_(tensor)
+            raise
+
+
+class _Call:
+    """A module with example arguments, as a function of arrays by name."""
+
+    def __init__(self, module: torch.nn.Module, example: Tensors):
+        import torch
+
+        by_name = isinstance(example, Mapping)
+        values = list(example.values() if isinstance(example, Mapping) else _sequence(example))
+        if not values or not all(isinstance(value, torch.Tensor) for value in values):
+            raise InputError("example must be a tensor, a tuple of tensors, or tensors by name of the argument")
+        names = [str(name) for name in example] if isinstance(example, Mapping) else _names(module, len(values))
+        self.arguments = dict(zip(names, values, strict=True))
+        self.arrays = {name: value.detach().cpu().numpy() for name, value in self.arguments.items()}
+        self.module, self.by_name = module, by_name
+        result = self._result(values)
+        self.keys = [str(key) for key in result] if isinstance(result, Mapping) else None
+        #: The module, or a module around it if `forward` takes keywords or returns a dict.
+        self.target = _flat(module, names if by_name else None) if by_name or self.keys else module
+
+    def run(self, arrays: Mapping[str, Any]) -> list[np.ndarray]:
+        """Run the module on arrays, and return its outputs in the order of the file."""
+        import torch
+
+        tensors = [torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in self.arguments]
+        moved = [value.to(old.device) for value, old in zip(tensors, self.arguments.values(), strict=True)]
+        return [value.cpu().numpy() for value in _leaves(self._result(moved))]
+
+    def output_names(self, names: Sequence[str] | None) -> list[str]:
+        """Return the names of the outputs: the given names, the keys of a dict, or numbers."""
+        count = len(self.run(self.arrays))
+        if names is None:
+            names = self.keys or ["output", *(f"output_{index}" for index in range(1, count))]
+        if len(names) != count or len({*names, *self.arguments}) != count + len(self.arguments):
+            raise InputError(f"outputs must be {count} names that differ from each other and from the inputs")
+        return list(names)
+
+    def output_shapes(self, axes: Mapping[str, Mapping[int, str]]) -> list[list[int | str | None]]:
+        """Return the shapes of the outputs: names for sizes that are those of open dimensions, None for others."""
+        start = sizes_of(self.arrays, axes)
+        before = [array.shape for array in self.run(self.arrays)]
+        shapes: list[list[int | str | None]] = [list(shape) for shape in before]
+        for symbol, size in start.items():
+            try:
+                after = self.run(resized(self.arrays, axes, {**start, symbol: 2 * size}))
+            except Exception:  # the module may refuse the size, in its own way
+                shapes = [[None] * len(shape) for shape in before]
+                break
+            for shape, old, array in zip(shapes, before, after, strict=True):
+                for axis, changed in enumerate(array.shape):
+                    if changed != old[axis]:
+                        shape[axis] = symbol if (old[axis], changed) == (size, 2 * size) else None
+        return shapes
+
+    def _result(self, values: Sequence[torch.Tensor]) -> Any:
+        import torch
+
+        with torch.no_grad():
+            if self.by_name:
+                return self.module(**dict(zip(self.arguments, values, strict=True)))
+            return self.module(*values)
+
+
+def _flat(module: torch.nn.Module, names: Sequence[str] | None) -> torch.nn.Module:
+    """Return a module that takes tensors in order and returns a tuple of tensors."""
+    import torch
+
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            result = self.module(*values) if names is None else self.module(**dict(zip(names, values, strict=True)))
+            return tuple(_leaves(result))
+
+    return Flat().eval()
+
+
+def _leaves(result: Any) -> list[torch.Tensor]:
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        return [result]
+    parts = result.values() if isinstance(result, Mapping) else result if isinstance(result, (tuple, list)) else ()
+    return [leaf for part in parts for leaf in _leaves(part)]
+
+
+def _sequence(example: Any) -> Sequence[Any]:
+    return example if isinstance(example, (tuple, list)) else [example]
+
+
+def _names(module: torch.nn.Module, count: int) -> list[str]:
+    """Return the names of the first positional parameters of ``forward``."""
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY
+    parameters = inspect.signature(module.forward).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind in kinds][:count]
+    return names + [f"input_{index}" for index in range(len(names), count)]
+
+
+def _axes(
+    arrays: Mapping[str, np.ndarray],
+    time: Axis | Mapping[str, Axis] | None,
+    batch: int | Mapping[str, int] | None,
+) -> dict[str, dict[int, str]]:
+    """Return the open dimensions of each input, by axis."""
+    first = next(iter(arrays))
+    times = {} if time is None else time if isinstance(time, Mapping) else {first: time}
+    named = {name: axis if isinstance(axis, tuple) else (axis, "time") for name, axis in times.items()}
+    axes: dict[str, dict[int, str]] = {name: {} for name in arrays}
+
+    def open_axis(name: str, axis: int, symbol: str) -> None:
+        if name not in arrays:
+            raise InputError(f"there is no input {name!r}; the inputs are: {', '.join(arrays)}")
+        if not -arrays[name].ndim <= axis < arrays[name].ndim:
+            raise InputError(f"input {name!r} of shape {arrays[name].shape} has no axis {axis}")
+        if axes[name].setdefault(axis % arrays[name].ndim, symbol) != symbol:
+            raise InputError(
+                f"axis {axis} of input {name!r} cannot be both {symbol} and {axes[name][axis]}; give `batch`"
+            )
+
+    for name, (axis, symbol) in named.items():
+        open_axis(name, axis, symbol)
+    if isinstance(batch, Mapping) or batch is not None:
+        batches = batch if isinstance(batch, Mapping) else dict.fromkeys(arrays, batch)
+    else:
+        batches = _batch_axes(arrays, {name: {*each} for name, each in axes.items()})
+    for name, axis in batches.items():
+        open_axis(name, axis, "batch")
+    return axes
+
+
+def _batch_axes(arrays: Mapping[str, np.ndarray], times: Mapping[str, set[int]]) -> dict[str, int]:
+    """Take the first axis of the first input that is not time as the batch, and find axes of that size elsewhere."""
+    (first, array), *others = arrays.items()
+    free = [axis for axis in range(array.ndim) if axis not in times[first]]
+    if not free or array.ndim < 2:
+        return {}
+    found = {first: free[0]}
+    size = array.shape[free[0]]
+    for name, other in others:
+        equal = [axis for axis, length in enumerate(other.shape) if length == size and axis not in times[name]]
+        if len(equal) > 1:
+            raise InputError(
+                f"input {name!r} of shape {other.shape} has {len(equal)} axes of size {size}, the batch of {first!r}; "
+                f"say which axis is the batch: batch={{{first!r}: {free[0]}, {name!r}: {equal[0]}}}, or use an example "
+                "with a batch of another size"
+            )
+        if equal:
+            found[name] = equal[0]
+    return found
+
+
+def _exporter(
+    kind: str, call: _Call, axes: Mapping[str, Mapping[int, str]], names: Sequence[str]
+) -> Callable[[], onnx.ModelProto]:
+    """Return a function that exports the module with its present weights."""
+    import torch
+
+    arguments = tuple(call.arguments.values())
+    common = {"input_names": list(call.arguments), "output_names": list(names), "verbose": False}
+    if kind == "script":
+        dynamic = {name: dict(each) for name, each in axes.items() if each}
+
+        def scripted() -> onnx.ModelProto:
+            buffer: Any = io.BytesIO()
+            kept = {"dynamo": False, "do_constant_folding": False, "dynamic_axes": dynamic}
+            with _exportable(call.module), contextlib.redirect_stdout(io.StringIO()):
+                torch.onnx.export(call.target, arguments, buffer, **kept, **common)
+            return onnx.load_from_string(buffer.getvalue())
+
+        return scripted
+    with optional_package("onnxscript", "PyTorch's newer exporter", "torch"):
+        import onnxscript as onnxscript
+
+    def dimension(symbol: str) -> Any:
+        factor, star, base = symbol.partition("*")
+        return int(factor) * torch.export.Dim(base) if star else torch.export.Dim(symbol)
+
+    shapes: Any = tuple({axis: dimension(symbol) for axis, symbol in axes[name].items()} for name in call.arguments)
+    shapes = (shapes,) if call.target is not call.module else shapes
+
+    def exported() -> onnx.ModelProto:
+        program = torch.onnx.export(
+            call.target, arguments, dynamo=True, optimize=False, dynamic_shapes=shapes, **common
+        )
+        if program is None:
+            raise ModelError("the exporter returned no program")
+        return program.model_proto
+
+    return exported
+
+
+@contextlib.contextmanager
+def _exportable(module: torch.nn.Module) -> Iterator[None]:
+    """Let layers that the TorchScript exporter refuses compute the same in operations that it knows."""
+    import torch
+
+    # A fused encoder layer has no ONNX operator.
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    projected = [part for part in module.modules() if isinstance(part, torch.nn.LSTM) and part.proj_size]
+    try:
+        for part in projected:
+            part.forward = projected_lstm(part)
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+        for part in projected:
+            del part.forward
+
+
+@contextlib.contextmanager
+def _evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Put a module and its parts into evaluation mode, without warnings of the exporters."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+        for part, mode in modes:
+            part.training = mode
+
+
+def _entries(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the float entries of the state, each shared tensor once."""
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    entries = {}
+    for name, tensor in module.state_dict().items():
+        key = tensor.data_ptr(), tuple(tensor.shape)
+        if tensor.is_floating_point() and (key not in seen or not tensor.numel()):
+            seen.add(key)
+            entries[name] = tensor
+    return entries
+
+
+def _weights(module: torch.nn.Module) -> dict[str, np.ndarray]:
+    import torch
+
+    marked = torch.float32, torch.float64
+    return {name: tensor.cpu().numpy().copy() for name, tensor in _entries(module).items() if tensor.dtype in marked}
+
+
+def _with(module: torch.nn.Module, weights: Mapping[str, np.ndarray], export: Callable[[], onnx.ModelProto]) -> Any:
+    """Export a module with other weights, and give the module its own weights back."""
+    import torch
+
+    entries = _entries(module)
+    old = {name: entries[name].clone() for name in weights}
+    with torch.no_grad():
+        try:
+            for name, array in weights.items():
+                entries[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
+            return export()
+        finally:
+            for name, tensor in old.items():
+                entries[name].copy_(tensor)
+
+
+def _declare(proto: onnx.ModelProto, shapes: Sequence[Sequence[int | str | None]]) -> None:
+    """Declare the shapes of the outputs, which exporters state wrongly or not at all."""
+    for output, shape in zip(proto.graph.output, shapes, strict=True):
+        kind = output.type.tensor_type.elem_type
+        output.CopyFrom(onnx.helper.make_tensor_value_info(output.name, kind, shape))
+
+
+def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:
+    shapes = {info.name: info.shape or () for info in model.inputs}
+    for name, each in axes.items():
+        if each and name not in shapes:
+            raise ModelError(f"the file has no input {name!r}, because the module does not use it")
+        for axis, symbol in each.items():
+            if isinstance(shapes[name][axis], int):
+                raise ModelError(f"the exporter fixed axis {axis} ({symbol}) of input {name!r} at {shapes[name][axis]}")
+
+
+def _tensors(inputs: Mapping[str, Any]) -> list[Any]:
+    import torch
+
+    return [torch.from_numpy(np.array(array)) for array in inputs.values()]

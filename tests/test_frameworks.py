@@ -1,0 +1,297 @@
+"""Modules of PyTorch and Keras: imported, trained and put back."""
+
+import os
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrnn
+from jaxrnn.verification.sampling import random_inputs
+
+pytestmark = pytest.mark.thorough
+
+
+def trained(model, seed=0):
+    """Return parameters after a step along the gradient of all outputs, and the inputs of that step."""
+    inputs = random_inputs(model, seed=seed).inputs
+
+    def loss(params):
+        outputs = model.apply(params, inputs)
+        return sum(jnp.sum(jnp.sin(value)) for value in outputs.values() if jnp.issubdtype(value.dtype, jnp.floating))
+
+    slopes = jax.grad(loss)(model.params)
+    largest = max(float(jnp.abs(slope).max()) for slope in slopes.values())
+    assert largest > 0
+    new = {name: model.params[name] + 0.02 * slope / largest for name, slope in slopes.items()}
+    # Variances stay positive.
+    return {name: array if "var" in name else new[name] for name, array in model.params.items()}, inputs
+
+
+def check_equal(model, params, outputs, inputs):
+    ours = model.apply(params, inputs)
+    for info, theirs in zip(model.outputs, outputs, strict=True):
+        scale = max(1.0, float(np.abs(theirs).max()))
+        assert np.abs(np.asarray(ours[info.name]) - theirs).max() < 1e-6 * scale
+
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'torch' onnxscript")
+
+
+def torch_modules(torch):
+    nn = torch.nn
+
+    class Net(nn.Module):
+        def __init__(self, run, **parts):
+            super().__init__()
+            self.run = run
+            for name, part in parts.items():
+                self.add_module(name, part)
+
+        def forward(self, x):
+            return self.run(self, x)
+
+    def banded(net, x):
+        frames = torch.arange(x.shape[1])
+        mask = (frames[None] > frames[:, None]) | (frames[None] < frames[:, None] - 6)
+        return net.block(net.attention(x, x, x, attn_mask=mask, need_weights=False)[0], src_mask=mask)
+
+    norms = torch.nn.utils.parametrizations
+    return {
+        "gru": (
+            Net(lambda net, x: net.head(net.rnn(x)[0]), rnn=nn.GRU(8, 6, 2, batch_first=True), head=nn.Linear(6, 3)),
+            1,
+        ),
+        "bidirectional": (
+            Net(lambda net, x: net.rnn(x), rnn=nn.LSTM(8, 6, 2, bidirectional=True, batch_first=True)),
+            1,
+        ),
+        "projections": (Net(lambda net, x: net.rnn(x), rnn=nn.LSTM(8, 6, 2, bidirectional=True, proj_size=4)), 0),
+        "relu": (Net(lambda net, x: net.rnn(x)[0], rnn=nn.RNN(8, 6, nonlinearity="relu", bias=False)), 0),
+        "convolutions": (
+            Net(
+                lambda net, x: net.up(net.act(net.group(net.conv(nn.functional.pad(x, (4, 0)))))),
+                conv=norms.weight_norm(nn.Conv1d(8, 6, 5, groups=2)),
+                group=nn.GroupNorm(2, 6),
+                act=nn.PReLU(6),
+                up=norms.weight_norm(nn.ConvTranspose1d(6, 4, 4, stride=2)),
+            ),
+            2,
+        ),
+        "normalisations": (
+            Net(
+                lambda net, x: net.layer(net.batch(net.conv(x)).transpose(1, 2)),
+                conv=nn.Conv1d(8, 6, 3, padding=1),
+                batch=nn.BatchNorm1d(6),
+                layer=nn.LayerNorm(6),
+            ),
+            2,
+        ),
+        "attention": (
+            Net(
+                banded,
+                attention=nn.MultiheadAttention(8, 2, batch_first=True),
+                block=nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+            ),
+            1,
+        ),
+    }
+
+
+NAMES = ("gru", "bidirectional", "projections", "relu", "convolutions", "normalisations", "attention")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_round_trip(torch, name):
+    """All weights are parameters under their names; trained parameters in the module give the same outputs."""
+    torch.manual_seed(0)
+    module, time = torch_modules(torch)[name]
+    shape = {0: (20, 2, 8), 1: (2, 20, 8), 2: (2, 8, 20)}[time]
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    model = jaxrnn.from_torch(module, torch.randn(shape), time=time)
+    floats = {key for key, value in before.items() if value.is_floating_point()}
+    assert set(model.params) == floats
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
+    assert module.training
+    params, inputs = trained(model)
+    jaxrnn.to_torch(params, module, model=model)
+    result = module.eval()(torch.from_numpy(np.array(inputs["x"])))
+    leaves = jax.tree.leaves(jax.tree.map(lambda value: value.detach().numpy(), result))
+    check_equal(model, params, leaves, inputs)
+
+
+def test_torch_states_and_names(torch):
+    """States of `forward` are states of the model, a dict names the outputs, and shared weights are one parameter."""
+
+    class Tagger(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(11, 8)
+            self.lstm = torch.nn.LSTM(8, 8, 2, batch_first=True)
+            self.head = torch.nn.Linear(8, 11)
+            self.head.weight = self.table.weight
+
+        def forward(self, ids, h, c):
+            y, (h_next, c_next) = self.lstm(self.table(ids), (h, c))
+            return {"logits": self.head(y), "h_next": h_next, "c_next": c_next}
+
+    tagger = Tagger()
+    example = torch.randint(0, 11, (3, 9)), torch.zeros(2, 3, 8), torch.zeros(2, 3, 8)
+    model = jaxrnn.from_torch(tagger, example, time=1)
+    assert str(model.inputs[0]) == "ids: int64[batch, time]"
+    assert [(each.input, each.output) for each in model.state] == [("h", "h_next"), ("c", "c_next")]
+    assert "table.weight" in model.params
+    assert "head.weight" not in model.params
+    params, _ = trained(model)
+    jaxrnn.to_torch(params, tagger, model=model)
+    assert np.array_equal(tagger.head.weight.detach().numpy(), params["table.weight"])
+
+
+def test_torch_inputs_at_two_rates(torch):
+    """Inputs at related rates stream together."""
+
+    class Up(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.mix = torch.nn.ConvTranspose1d(4, 4, 4, stride=4), torch.nn.Conv1d(4, 2, 1)
+
+        def forward(self, slow, fast):
+            return self.mix(self.up(slow) + fast)
+
+    example = {"slow": torch.randn(2, 4, 5), "fast": torch.randn(2, 4, 20)}
+    model = jaxrnn.from_torch(Up(), example, time={"slow": (2, "T"), "fast": (2, "4*T")})
+    inputs = random_inputs(model, dims={"T": 7, "batch": 1}).inputs
+    whole = model(inputs)["output"]
+    assert np.abs(model.stream("T").run(model.params, inputs)["output"] - whole).max() < 1e-6
+
+
+def test_torch_problems(torch):
+    """A loop over the frames of the example, bad axes and bad arguments are named; the module stays as it was."""
+
+    class Frames(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = torch.nn.GRUCell(4, 5)
+
+        def forward(self, x):
+            h, outputs = x.new_zeros(x.shape[0], 5), []
+            for index in range(x.shape[1]):
+                h = self.cell(x[:, index], h)
+                outputs.append(h)
+            return torch.stack(outputs, 1)
+
+    module, x = Frames(), torch.randn(2, 6, 4)
+    with pytest.raises(
+        jaxrnn.ModelError, match=r"script: with .*PyTorch runs and the file fails(.|\n)*dynamo: "
+    ) as error:
+        jaxrnn.from_torch(module, x, time=1)
+    assert "torch.jit.script" in str(error.value)
+    assert module.training
+    cases = [
+        ({"time": 3}, "has no axis 3"),
+        ({"time": {"y": 1}}, "there is no input 'y'; the inputs are: x"),
+        ({"time": 1, "batch": 1}, "cannot be both"),
+        ({"outputs": ["a", "b"]}, "outputs must be 1 names"),
+        ({"exporter": "both"}, "exporter must be"),
+    ]
+    for options, message in cases:
+        with pytest.raises(jaxrnn.InputError, match=message):
+            jaxrnn.from_torch(module, x, **options)
+    with pytest.raises(jaxrnn.InputError, match=r"expected a torch\.nn\.Module, not function"):
+        jaxrnn.from_torch(lambda x: x, x)
+    with pytest.raises(jaxrnn.InputError, match="example must be"):
+        jaxrnn.from_torch(module, 3)
+    square = torch.zeros(2, 2, 4), torch.zeros(2, 2, 4)
+    with pytest.raises(jaxrnn.InputError, match="2 axes of size 2"):
+        jaxrnn.from_torch(torch.nn.Bilinear(4, 4, 2), square)
+
+
+def test_torch_weights_that_differ(torch):
+    """Weights of another model are refused, and the module keeps its own."""
+    model = jaxrnn.from_torch(torch.nn.Conv1d(4, 4, 3), torch.randn(2, 4, 9), time=2)
+    other = torch.nn.Conv1d(4, 4, 3, padding=1, padding_mode="replicate")
+    before = other.weight.detach().clone()
+    with pytest.raises(jaxrnn.ModelError, match="PyTorch with these weights differs from the model: output 'output'"):
+        jaxrnn.to_torch(model.params, other, model=model)
+    assert torch.equal(other.weight, before)
+    with pytest.raises(jaxrnn.InputError, match="has shape"):
+        jaxrnn.to_torch(model.params, torch.nn.Conv1d(4, 4, 5))
+
+
+@pytest.fixture(scope="module")
+def keras():
+    for package in ("keras", "tensorflow", "tf2onnx"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install keras tensorflow tf2onnx")
+    import keras
+
+    if keras.config.backend() != "tensorflow":
+        pytest.skip("Keras has another backend than TensorFlow")
+    return keras
+
+
+KERAS = {
+    "gru": lambda L, x: L.Dense(3)(L.GRU(6, return_sequences=True)(x)),
+    "gru_before": lambda L, x: L.GRU(6, return_sequences=True, reset_after=False)(x),
+    "lstm": lambda L, x: L.Dense(3)(L.LSTM(6, return_sequences=True)(x)),
+    "bidirectional": lambda L, x: L.Bidirectional(L.LSTM(6, return_sequences=True))(x),
+    "simple": lambda L, x: L.SimpleRNN(6)(x),
+    "convolutions": lambda L, x: L.SeparableConv1D(5, 3, padding="same")(L.Conv1D(6, 3, padding="causal")(x)),
+    "normalisations": lambda L, x: L.LayerNormalization()(L.Dense(4, activation="gelu")(L.BatchNormalization()(x))),
+    "attention": lambda L, x: L.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True),
+}
+
+
+def keras_model(keras, build, **options):
+    keras.utils.set_random_seed(0)
+    x = keras.Input((None, 8), name="x", **options)
+    return keras.Model(x, build(keras.layers, x))
+
+
+@pytest.mark.parametrize("name", KERAS)
+def test_keras_round_trip(keras, name):
+    """Weights are parameters by path, zero biases too; trained parameters in Keras give the same outputs."""
+    network = keras_model(keras, KERAS[name])
+    before = [weight.numpy() for weight in network.weights]
+    model = jaxrnn.from_keras(network)
+    assert all(np.array_equal(old, weight.numpy()) for old, weight in zip(before, network.weights, strict=True))
+    missing = {weight.path for weight in network.weights if weight.path not in model.params}
+    assert not {path for path in missing if "batch_normalization" not in path}
+    assert set(model.params) <= {weight.path for weight in network.weights}
+    assert str(model.inputs[0]) == "x: float32[batch, time, 8]"
+    params, inputs = trained(model)
+    jaxrnn.to_keras(params, network, model=model)
+    check_equal(model, params, [network(np.array(inputs["x"]), training=False).numpy()], inputs)
+
+
+def test_keras_states_and_streams(keras):
+    """A state among the inputs is a state of the model; a model of a whole recording streams."""
+    x, h = keras.Input((None, 8), name="x"), keras.Input((6,), name="h")
+    y, last = keras.layers.GRU(6, return_sequences=True, return_state=True)(x, initial_state=h)
+    steps = jaxrnn.from_keras(keras.Model([x, h], [keras.layers.Dense(2, name="out")(y), last]))
+    assert [each.input for each in steps.state] == ["h"]
+    model = jaxrnn.from_keras(keras_model(keras, KERAS["gru"]))
+    inputs = random_inputs(model).inputs
+    whole = model(inputs)
+    streamed = model.stream("time", pulse=4).run(model.params, inputs)
+    assert all(np.abs(streamed[name] - value).max() < 1e-6 for name, value in whole.items())
+
+
+def test_keras_problems(keras):
+    """Layers that tf2onnx writes wrongly or not at all are refused with what to write instead."""
+    layers = keras.layers
+    wrong = keras_model(keras, lambda L, x: L.GRU(4, return_sequences=True)(L.TimeDistributed(L.Dense(4))(x)))
+    with pytest.raises(jaxrnn.ModelError, match=r"differs from Keras(.|\n)*TimeDistributed\(Dense"):
+        jaxrnn.from_keras(wrong)
+    grouped = keras_model(keras, lambda L, x: L.Conv1D(8, 3, groups=2, padding="causal")(x))
+    with pytest.raises(jaxrnn.ModelError, match="left operators of TensorFlow in the file: StatefulPartitionedCall"):
+        jaxrnn.from_keras(grouped)
+    with pytest.raises(jaxrnn.InputError, match=r"expected a keras\.Model, not Dense"):
+        jaxrnn.from_keras(layers.Dense(3))
+    with pytest.raises(jaxrnn.InputError, match="has no declared inputs"):
+        jaxrnn.from_keras(keras.Sequential([layers.Dense(3)]))
