@@ -280,7 +280,7 @@ def parts() -> Figure:
         [("runtime", "Runner, StreamPool, compiled files", "state")],
         [("verification", "comparison with other engines, and of pulses with the whole", "output")],
         [("export", "a step as an ONNX file: rules, rewrites, metadata, flush", "output")],
-        [("nnx, training, evaluation, profiling, inspection, demo", "independent of each other", "output")],
+        [("nnx, frameworks, training, evaluation, profiling, inspection, demo", "independent of each other", "output")],
         [("cli", "the commands", "output")],
     ]
     figure, ax = canvas(20, 2.1 * len(rows))

@@ -83,7 +83,7 @@ def resized(example: Arrays, axes: Axes, sizes: Mapping[str, int]) -> dict[str, 
     result = {}
     for name, array in example.items():
         for axis, symbol in axes.get(name, {}).items():
-            factor, base = _factor(symbol)
+            factor, base = parsed(symbol)
             array = array.take(np.arange(sizes[base] * factor) % array.shape[axis], axis)
         result[name] = array
     return result
@@ -93,26 +93,30 @@ def sizes_of(example: Arrays, axes: Axes) -> dict[str, int]:
     """Return the sizes of the open dimensions in an example.
 
     Raises:
-        ModelError: two inputs have different sizes in one dimension.
+        InputError: two inputs have different sizes in one dimension, or a name is not a dimension.
     """
     sizes: dict[str, int] = {}
     for name, array in example.items():
         for axis, symbol in axes.get(name, {}).items():
-            factor, base = _factor(symbol)
-            size, rest = divmod(array.shape[axis], factor)
-            if rest or sizes.setdefault(base, size) != size:
-                raise ModelError(
-                    f"axis {axis} of {name!r} has size {array.shape[axis]}, but {symbol!r} is "
-                    f"{sizes.get(base, size) * factor} elsewhere in the example; give the axis another name: "
-                    f"time={{{name!r}: ({axis}, 'name')}}"
+            factor, base = parsed(symbol)
+            size = int(array.shape[axis])
+            expected = sizes.setdefault(base, size // factor) * factor
+            if size != expected:
+                raise InputError(
+                    f"axis {axis} of {name!r} has size {size}, but {symbol!r} is {expected} elsewhere in the example; "
+                    f"give the axis another name: time={{{name!r}: ({axis}, 'name')}}"
                 )
     return sizes
 
 
-def _factor(symbol: str) -> tuple[int, str]:
+def parsed(symbol: str) -> tuple[int, str]:
     """Split ``"4*T"`` into 4 and ``"T"``."""
     factor, star, base = symbol.partition("*")
-    return (int(factor), base) if star else (1, symbol)
+    if not star:
+        return 1, symbol
+    if not factor.strip().isdigit() or not base.strip().isidentifier():
+        raise InputError(f"a dimension is a name, or a multiple of a name such as '4*T', not {symbol!r}")
+    return int(factor), base.strip()
 
 
 def _choices(example: Arrays, axes: Axes) -> list[dict[str, int]]:

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, optional_package
-from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights, resized, sizes_of
+from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights, parsed, resized, sizes_of
 from jaxrnn.frameworks.projections import projected_lstm
 from jaxrnn.frameworks.weights import export_with_names
 from jaxrnn.model import Model
@@ -326,8 +326,8 @@ def _exporter(
         import onnxscript as onnxscript
 
     def dimension(symbol: str) -> Any:
-        factor, star, base = symbol.partition("*")
-        return int(factor) * torch.export.Dim(base) if star else torch.export.Dim(symbol)
+        factor, base = parsed(symbol)
+        return factor * torch.export.Dim(base) if factor > 1 else torch.export.Dim(base)
 
     shapes: Any = tuple({axis: dimension(symbol) for axis, symbol in axes[name].items()} for name in call.arguments)
     shapes = (shapes,) if call.target is not call.module else shapes
