@@ -42,10 +42,14 @@ PUBLIC = {
     "convolve",
     "correlate",
     "export_onnx",
+    "from_keras",
+    "from_torch",
     "load",
     "load_compiled",
     "save_compiled",
     "stream",
+    "to_keras",
+    "to_torch",
 }
 EVALUATION = {
     "METRICS",
