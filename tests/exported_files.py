@@ -106,7 +106,9 @@ def _joined(pieces, each):
     return np.concatenate(pieces, axis)[(slice(None),) * axis + (slice(each["delay"], None),)]
 
 
-def check_exported(function, shape, folder, *, lengths=(1, 2, 3, 8, 13), pulses=(1, 3), tolerance=1e-5, **options):
+def check_exported(
+    function, shape, folder, *, lengths=(1, 2, 3, 8, 13), pulses=(1, 3), tolerance=1e-5, opset=None, **options
+):
     """A function of one array with time in front, streamed and written with its flush, equals itself in ONNX Runtime.
 
     Args:
@@ -116,13 +118,15 @@ def check_exported(function, shape, folder, *, lengths=(1, 2, 3, 8, 13), pulses=
         lengths: recordings to try, in multiples of ``multiple``.
         pulses: in multiples of the smallest.
         tolerance: relative to the largest value, or to 1.
+        opset: of the files.
         options: of ``jaxrnn.stream``.
     """
     example = {"x": jax.ShapeDtypeStruct(tuple(shape), np.float32)}
     streamed = jaxrnn.stream(lambda arrays: {"y": function(arrays["x"])}, example, axes=0, pulse=None, **options)
     for pulse in pulses:
         step, flush = folder / f"step_{pulse}.onnx", folder / f"flush_{pulse}.onnx"
-        jaxrnn.export_onnx(streamed.with_pulse(pulse * streamed.smallest_pulse), None, step, flush=flush)
+        bound = streamed.with_pulse(pulse * streamed.smallest_pulse)
+        jaxrnn.export_onnx(bound, None, step, flush=flush, opset=opset)
         exported = ExportedStream(step, flush)
         for length in lengths:
             x = recording((length * streamed.multiple, *shape[1:]), seed=length)

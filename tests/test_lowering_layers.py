@@ -120,22 +120,42 @@ def test_refusals():
     def function(x):
         jax.debug.print("{}", x)
         y = lax.scan(lambda c, x: (c + lax.lgamma(x), None), x[0], x)[0]
-        return y, jnp.linalg.cholesky(x[:, None] * x), lax.erf_inv(x), jnp.bitwise_or(x.astype(jnp.int32), 5)
+        return y, jnp.linalg.cholesky(x[:, None] * x), lax.digamma(x), jnp.bitwise_or(x.astype(jnp.int32), 5)
 
     with pytest.raises(UnsupportedError) as error:
         lowered(function, np.float32([1, 2]))
     lines = str(error.value).splitlines()
     assert lines[0] == "5 operations cannot be written as ONNX:"
-    for line, words in zip(lines[1:], ("calls Python", "lgamma", "cholesky", "erf_inv", "opset=18"), strict=True):
+    for line, words in zip(lines[1:], ("calls Python", "lgamma", "cholesky", "digamma", "opset=18"), strict=True):
         assert words in line
         assert "test_lowering_layers.py:" in line
 
 
+def drawn(seed):
+    """Numbers of several keys and types, in which each bit counts."""
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), seed + 1), (2, 3))
+    uniform = jax.random.uniform(keys[0, 1], (100,), jnp.float32)
+    bits = [jax.random.bits(keys[1, 0], (100,), dtype) for dtype in (jnp.uint8, jnp.uint16, jnp.uint32)]
+    chosen = jax.lax.cond(seed > 1, lambda: keys[0, 2], lambda: keys[1, 2])
+    places = jax.random.randint(chosen, (100,), -3, 200, jnp.int32)
+
+    def step(key, _):
+        key, own = jax.random.split(key)
+        return key, jax.random.bernoulli(own, 0.3, (5,))
+
+    return uniform, bits, places, jax.lax.scan(step, keys.T[2, 1], length=60)[1]
+
+
 def test_random_numbers():
-    """Those of a known key are constants; others are refused."""
+    """Those of a known key are constants; others are drawn in the graph, bit by bit."""
     verify_lowering(lambda x: x + jax.random.normal(jax.random.key(1), (3,), jnp.float32), np.float32([1, 2, 3]))
-    with pytest.raises(UnsupportedError, match="draw the numbers outside"):
-        lowered(lambda seed: jax.random.normal(jax.random.key(seed), (3,), jnp.float32), np.int32(3))
+    verify_lowering(drawn, np.int32(3), opset=18, roundings=0)
+    normal = lambda seed: jax.random.normal(jax.random.key(seed), (1000,), jnp.float32)  # noqa: E731
+    verify_lowering(normal, np.int32(3), opset=18, roundings=8)
+    with pytest.raises(UnsupportedError, match="opset=18"):
+        lowered(normal, np.int32(3))
+    with pytest.raises(UnsupportedError, match=r"key<rbg>.*draw the numbers outside"):
+        lowered(lambda seed: jax.random.uniform(jax.random.key(seed, impl="rbg"), (3,), jnp.float32), np.int32(3))
 
 
 #: Files of converters that write layers as loops, and the nodes that these become.

@@ -91,10 +91,22 @@ def noisy(x):
     return x + jax.vmap(lambda key: jax.random.uniform(key, (WIDTH,), x.dtype))(keys)
 
 
+def seeded(x):
+    """Bits of keys that are made from the number of the frame."""
+    return jax.vmap(lambda i: jax.random.bits(jax.random.key(i), (WIDTH,)))(jnp.arange(x.shape[0]))
+
+
 @pytest.mark.parametrize("function", [dropped, noisy])
-def test_random_numbers(function):
+def test_random_numbers(function, tmp_path):
+    """The same numbers in all pulses, and in ONNX Runtime."""
     check_values(function, X.shape)
     check_gradients(function, X.shape)
+    check_exported(function, X.shape, tmp_path, opset=18, tolerance=1e-6)
+
+
+def test_random_bits(tmp_path):
+    check_values(seeded, X.shape, tolerance=0)
+    check_exported(seeded, X.shape, tmp_path, opset=18, tolerance=0)
 
 
 # -- refusals

@@ -17,7 +17,7 @@ from jaxrnn.errors import UnsupportedError
 from jaxrnn.export.movement import thin
 from jaxrnn.export.quantized import FEW
 from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, plain_name, shape_of
-from jaxrnn.jaxprs.equations import bind, evaluate, needed, type_of
+from jaxrnn.jaxprs.equations import bind, evaluate, is_key, needed, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.moves import ON_ELEMENTS, counted, move
 from jaxrnn.streaming.diagnostics import Path, describe_equation, scope_of
@@ -29,7 +29,7 @@ Rule = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Complex:
-    """The real and the imaginary part of a complex array."""
+    """The real and the imaginary part of a complex array, or both integers of random keys."""
 
     real: Operand
     imag: Operand
@@ -118,7 +118,9 @@ class Lowering:
 
 
 def array_of(atom: Any, value: Any) -> Any:
-    """Return the value of an atom as an operand. Complex values and random keys are returned unchanged."""
+    """Return the value of an atom as an operand."""
+    if isinstance(value, jax.Array) and is_key(value.dtype):
+        return Complex(*map(np.asarray, np.moveaxis(np.asarray(jax.random.key_data(value)), -1, 0)))
     if isinstance(value, ir.Value | Complex) or not isinstance(type_of(atom), np.dtype):
         return value
     return np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else np.asanyarray(value)
@@ -151,12 +153,12 @@ def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | No
     ordinary = all(isinstance(type_of(each), np.dtype) for each in variables)
     if ordinary and all(0 in shape_of_atom(variable) for variable in variables):
         return [np.zeros(shape_of_atom(variable), type_of(variable)) for variable in variables]
-    if not all(map(is_known, operands)) or name == "platform_index":
+    arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
+    if len(arrays) < len(operands) or name == "platform_index":
         return None
     if name == "onnx_operator" and (equation.params["name"] == "DequantizeLinear" or any(map(_is_quantized, operands))):
         return None
-    arrays: Any = operands
-    if not ordinary or not all(isinstance(operand, np.ndarray) for operand in operands):
+    if not ordinary:
         return _computed(equation, arrays)
     if name == "convert_element_type":
         return _converted(arrays[0], np.dtype(equation.params["new_dtype"]))
@@ -168,11 +170,6 @@ def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | No
     if name in ON_ELEMENTS and plain:
         return [_spread(ON_ELEMENTS[name], equation, arrays)]
     return _computed(equation, arrays)
-
-
-def is_known(operand: Any) -> bool:
-    """Return True for arrays and random keys."""
-    return isinstance(operand, np.ndarray | jax.Array)
 
 
 def _spread(function: Callable[..., Any], equation: JaxprEqn, operands: Sequence[np.ndarray]) -> np.ndarray:
@@ -200,5 +197,5 @@ def _is_quantized(x: Any) -> bool:
 
 def _computed(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     with jax.ensure_compile_time_eval():
-        results = bind(equation, [jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in operands])
+        results = bind(equation, list(map(jnp.asarray, operands)))
     return [np.asarray(x) if isinstance(x.dtype, np.dtype) else x for x in results]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
 from jax.extend.core.primitives import jit_p
 
@@ -174,6 +175,11 @@ def shape_of(atom: Atom) -> tuple[Any, ...]:
 def type_of(atom: Atom) -> Any:
     """Return the element type of a variable or literal, or None if it is not an array."""
     return getattr(atom.aval, "dtype", None)
+
+
+def is_key(dtype: Any) -> bool:
+    """Return True for the type of random keys."""
+    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def variables(atoms: Iterable[Atom]) -> list[Var]:

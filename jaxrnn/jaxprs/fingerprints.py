@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+
+from jaxrnn.jaxprs.equations import is_key
 
 #: Where an object lies, which is another place in every process.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -46,7 +47,7 @@ def _feed(update: Callable[[bytes], Any], value: Any) -> None:
     elif isinstance(value, Tracer):
         _feed(update, ("traced", id(value)))
     elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
-        if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if isinstance(value, jax.Array) and is_key(value.dtype):
             value = jax.random.key_data(value)
         array = np.asarray(jax.device_get(value))
         _feed(update, ("array", array.dtype.name, str(array.shape)))

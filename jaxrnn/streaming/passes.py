@@ -25,7 +25,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn._files.messages import short_repr
 from jaxrnn.cells import is_plain
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.equations import bind
+from jaxrnn.jaxprs.equations import bind, is_key
 from jaxrnn.jaxprs.moves import moved_operands
 from jaxrnn.streaming.diagnostics import (
     Path,
@@ -502,7 +502,7 @@ class Pass:
             )
         self.facts.warm_up = max(self.facts.warm_up, -(delay // timeline.per_unit))
         self.facts.wait_for(timeline, delay)
-        if new and self.is_empty(timeline, delay) and not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        if new and self.is_empty(timeline, delay) and not is_key(array.dtype):
             # No result reads the frames, so a constant saves the work of computing them.
             array = lax.full(array.shape, self.placeholder.of(array.dtype), array.dtype)
         chunk = Chunk(array, axis, timeline, delay, reach, affine, growth=self._growth, lineage=lineage)
@@ -635,7 +635,7 @@ class Pass:
 
     def _with_history(self, chunk: Chunk, past: int, kind: str, initial: Any = None) -> tuple[Any, int]:
         """Return the frames of `windowed` without late frames."""
-        if jnp.issubdtype(chunk.array.dtype, jax.dtypes.prng_key):
+        if is_key(chunk.array.dtype):
             self.refuse("it delays random keys", "draw random numbers from the keys first")
         origin = self.origin_of(chunk)
         if origin is not None and past > 0 and initial is None:

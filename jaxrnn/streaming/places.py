@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import type_of
+from jaxrnn.jaxprs.equations import is_key, type_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape
 from jaxrnn.streaming.values import Chunk, is_length, is_static
 
@@ -237,7 +238,7 @@ def with_places(equation: JaxprEqn, operands: Sequence[Any], results: list[Any])
     """Attach formulas to results that follow from the numbers of the frames."""
     if not any(map(_has_places, operands)) or len(results) != 1 or not isinstance(results[0], Chunk):
         return results
-    if not all(size == 1 or is_symbolic(size) for size in out_shape(equation)):
+    if not all(size == 1 or is_symbolic(size) for size in out_shape(equation)) or is_key(results[0].array.dtype):
         return results
     name = operation_of(equation)
     moves = name in ("broadcast_in_dim", "reshape", "squeeze", "transpose")
@@ -255,7 +256,7 @@ def growth_of(equation: JaxprEqn, operands: Sequence[Any]) -> Fraction | int:
     """Return the growth in one unit of a result that follows the positions of frames, or 0; see `Chunk`."""
     growths = [value.growth if isinstance(value, Chunk) else 0 for value in operands]
     dtype = type_of(equation.outvars[0])
-    if not any(growths) or not (np.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4):
+    if not any(growths) or not (jnp.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4):
         return 0
     name = equation.primitive.name
     growth, number = growths[0], _static_number(operands[1]) if len(operands) == 2 else None

@@ -22,7 +22,7 @@ from jaxrnn._files.arguments import argument
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells import is_plain
 from jaxrnn.errors import StreamError, is_count
-from jaxrnn.jaxprs.equations import evaluate, trace_nested, walk
+from jaxrnn.jaxprs.equations import evaluate, is_key, trace_nested, walk
 from jaxrnn.jaxprs.fingerprints import fingerprint
 from jaxrnn.jaxprs.moves import split
 from jaxrnn.steps.specs import ArraySpec
@@ -189,7 +189,7 @@ class Plan:
                 )
             if is_length(value):
                 value = FinalValue(run.unstreamed(value))
-            if jnp.issubdtype(shape_of(getattr(value, "array", value)).dtype, jax.dtypes.prng_key):
+            if is_key(shape_of(getattr(value, "array", value)).dtype):
                 run.refuse("an output contains random keys", "return jax.random.key_data(key)")
             if isinstance(value, Chunk):
                 if value.outer != 1:
@@ -400,7 +400,7 @@ def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
 def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int, name: str, scope: Any) -> Leaf:
     """Return a leaf with a symbolic number of frames; refuse random keys."""
     sizes: list[Any] = list(shape)
-    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+    if is_key(dtype):
         raise StreamError(
             f"{name} contains random keys: pass jax.random.key_data(key), and restore the key in the "
             "function with jax.random.wrap_key_data"

@@ -16,6 +16,7 @@ from jaxrnn.export.rules import (
     layers,
     movement,
     products,
+    random,
     reduction,
     windows,
 )
@@ -23,10 +24,8 @@ from jaxrnn.export.rules.complexes import with_complex
 
 #: Primitives that cannot be written, by the reason and the fix.
 _REASONS: Mapping[str, str] = {
-    "ONNX has no random numbers that are equal in every engine, and no type for keys; draw the numbers outside, and "
-    "pass them as an input": """
-        random_bits random_clone random_fold_in random_gamma random_seed random_split random_unwrap random_wrap
-        rng_bit_generator rng_uniform threefry2x32
+    "ONNX engines cannot draw the same random numbers; draw the numbers outside, and pass them as an input": """
+        random_gamma rng_bit_generator rng_uniform
     """,
     "it calls Python, which a file cannot contain; move the call out of the exported function": """
         debug_callback debug_print io_callback pure_callback
@@ -38,7 +37,7 @@ _REASONS: Mapping[str, str] = {
         cholesky eig eigh householder_product lu qr schur svd triangular_solve tridiagonal tridiagonal_solve
     """,
     "ONNX has no such function; compute it outside, or write it with other functions": """
-        bessel_i0e bessel_i1e digamma erf_inv igamma igammac lgamma nextafter polygamma regularized_incomplete_beta zeta
+        bessel_i0e bessel_i1e digamma igamma igammac lgamma nextafter polygamma regularized_incomplete_beta zeta
     """,
 }
 
@@ -59,6 +58,7 @@ RULES: dict[str, Rule] = with_complex(
         **layers.RULES,
         **movement.RULES,
         **products.RULES,
+        **random.RULES,
         **reduction.RULES,
         **windows.RULES,
         **{name: _refusal(reason) for reason, names in _REASONS.items() for name in names.split()},

@@ -7,12 +7,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.export.lowering import Lowering, Rule
 from jaxrnn.export.movement import reshape
-from jaxrnn.export.rules.elementwise import cast, elements
+from jaxrnn.export.rules.elementwise import cast, elements, range_of
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
 
 
@@ -108,6 +109,11 @@ def bitwise(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand, y
         for value, mask in ((x, y), (y, x)):
             if isinstance(mask, np.ndarray) and _are_low_bits(mask):
                 return elements(lowering, "Mod", value, np.asarray(mask + 1, dtype))
+    for value, mask in ((x, y), (y, x)) if operator == "Or" else ():
+        # Without a common bit, the sum is the union.
+        low, high = range_of(value)
+        if isinstance(mask, np.ndarray) and np.all(mask > 0) and low >= 0 and high < np.min(mask & (~mask + 1)):
+            return elements(lowering, "Add", value, mask)
     return elements(lowering, f"Bitwise{operator}", x, y)
 
 
@@ -178,6 +184,29 @@ def arctan2(lowering: Lowering, equation: JaxprEqn, y: Operand, x: Operand) -> O
     return f.result(f("Where", f.holds("Less", x, 0), turned, angle))
 
 
+def inverse_error_function(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Write XLA's polynomials for float32 (Giles, "Approximating the erfinv function", 2012)."""
+    if dtype_of(x) != np.float32:
+        lowering.refuse(f"ONNX has no inverse error function; compute it in float32 instead of {dtype_of(x)}")
+
+    def function(x: Any) -> Any:
+        w = -jnp.log1p(-x * x)
+        near = w < 5
+        w = jnp.where(near, w - 2.5, jnp.sqrt(jnp.where(near, 9.0, w)) - 3)
+        p = functools.reduce(lambda p, each: p * w + jnp.where(near, *each), _NEAR_AND_FAR, jnp.zeros_like(w))
+        return jnp.where(jnp.abs(x) == 1, x * jnp.inf, p * x)
+
+    return lowering.trace(function, x)[0]
+
+
+#: Coefficients of two polynomials, highest power first.
+_NEAR_AND_FAR = [
+    (2.81022636e-08, -0.000200214257), (3.43273939e-07, 0.000100950558), (-3.5233877e-06, 0.00134934322),
+    (-4.39150654e-06, -0.00367342844), (0.00021858087, 0.00573950773), (-0.00125372503, -0.0076224613),
+    (-0.00417768164, 0.00943887047), (0.246640727, 1.00167406), (1.50140941, 2.83297682),
+]  # fmt: skip
+
+
 def rounded(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``Round``, half to even; or round half away from 0."""
     if int(equation.params["rounding_method"]) == 1:
@@ -227,6 +256,7 @@ RULES: dict[str, Rule] = {
     "xor": functools.partial(bitwise, "Xor"),
     "atan2": arctan2,
     "cbrt": cube_root,
+    "erf_inv": inverse_error_function,
     "exp2": lambda lowering, equation, x: elements(lowering, "Pow", np.array(2, dtype_of(x)), x, dtype=dtype_of(x)),
     "integer_pow": integer_power,
     "is_finite": lambda lowering, equation, x: elements(  # False for NaN, too

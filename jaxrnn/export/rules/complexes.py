@@ -15,13 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from jaxrnn.export.lowering import Complex, Lowering, Rule
 from jaxrnn.export.movement import concatenate, cut, cut_along, reshape, transpose
+from jaxrnn.export.rules import random
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
-from jaxrnn.jaxprs.equations import bind, evaluate, type_of
+from jaxrnn.jaxprs.equations import bind, evaluate, is_key, type_of
 
 #: Primitives that apply to the real and imaginary part separately.
 _BY_PARTS = frozenset(
@@ -31,8 +33,10 @@ _BY_PARTS = frozenset(
     stop_gradient sub tile transpose
     """.split()  # noqa: SIM905
 )
-#: Primitives whose rules pass their operands to other equations.
-_HANDED_ON = frozenset(("closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"))
+#: Primitives whose rules take complex operands: calls, and functions of random keys.
+_HANDED_ON = frozenset(
+    ("closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2", "random_gamma", *random.RULES)
+)
 #: Primitives with bodies that become subgraphs, and the parameters that count the operands of the bodies.
 _WITH_BODIES = frozenset(("cond", "scan", "while"))
 _COUNTS = ("num_consts", "num_carry", "cond_nconsts", "body_nconsts")
@@ -120,7 +124,10 @@ def _part(value: Any, name: str) -> Any:
 
 
 def _real_var(atom: Any) -> Any:
-    return Var(atom.aval.update(dtype=np.dtype(jnp.finfo(type_of(atom)).dtype))) if _is_complex(atom) else atom
+    if not _is_complex(atom):
+        return atom
+    dtype = np.uint32 if is_key(type_of(atom)) else jnp.finfo(type_of(atom)).dtype
+    return Var(ShapedArray(atom.aval.shape, np.dtype(dtype)))
 
 
 def _by_parts(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
@@ -136,17 +143,29 @@ def _by_parts(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any
 
 
 def _is_complex(atom: Any) -> bool:
-    dtype = type_of(atom)
-    return isinstance(dtype, np.dtype) and dtype.kind == "c"
+    return is_key(type_of(atom)) or np.dtype(type_of(atom)).kind == "c"
 
 
 def _as_parts(atoms: Sequence[Any]) -> list[Any]:
     return [_real_var(atom) for atom in atoms for _ in range(2 if _is_complex(atom) else 1)]
 
 
-def _joined(atoms: Sequence[Any], parts: Sequence[Any], join: Callable[[Any, Any], Any]) -> list[Any]:
+def _joined(atoms: Sequence[Any], parts: Sequence[Any], join: Callable[[Any, Any, Any], Any]) -> list[Any]:
     rest = iter(parts)
-    return [join(next(rest), next(rest)) if _is_complex(atom) else next(rest) for atom in atoms]
+    return [join(atom, next(rest), next(rest)) if _is_complex(atom) else next(rest) for atom in atoms]
+
+
+def _whole(atom: Any, first: Any, second: Any) -> Any:
+    """Return an array from its parts."""
+    if is_key(type_of(atom)):
+        return jax.random.wrap_key_data(jnp.stack([first, second], -1), impl="threefry2x32")
+    return lax.complex(first, second)
+
+
+def _split(atom: Any, x: Any) -> list[Any]:
+    if not _is_complex(atom):
+        return [x]
+    return list(jnp.moveaxis(jax.random.key_data(x), -1, 0)) if is_key(type_of(atom)) else [x.real, x.imag]
 
 
 def _of_parts(body: ClosedJaxpr) -> ClosedJaxpr:
@@ -154,9 +173,8 @@ def _of_parts(body: ClosedJaxpr) -> ClosedJaxpr:
     atoms, results = body.jaxpr.invars, body.jaxpr.outvars
 
     def function(*parts: Any) -> list[Any]:
-        values = evaluate(body, _joined(atoms, parts, lax.complex))
-        pairs = zip(results, values, strict=True)
-        return [part for atom, each in pairs for part in ([each.real, each.imag] if _is_complex(atom) else [each])]
+        values = evaluate(body, _joined(atoms, parts, _whole))
+        return [part for atom, each in zip(results, values, strict=True) for part in _split(atom, each)]
 
     return jax.make_jaxpr(function)(
         *(jax.ShapeDtypeStruct(each.aval.shape, type_of(each)) for each in _as_parts(atoms))
@@ -179,7 +197,7 @@ def _around_bodies(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands
     pairs = zip(equation.invars, operands, strict=True)
     parts = [_part(each, part) for atom, each in pairs for part in (("real", "imag") if _is_complex(atom) else ("",))]
     results = rule(lowering, equation.replace(invars=invars, outvars=outvars, params=params), *parts)
-    return _joined(equation.outvars, results, Complex)
+    return _joined(equation.outvars, results, lambda _, *parts: Complex(*parts))
 
 
 def _with_complex(name: str, rule: Rule | None, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:

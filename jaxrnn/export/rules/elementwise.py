@@ -153,6 +153,14 @@ def reinterpret(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
         lowering.refuse(f"ONNX cannot reinterpret the bits of {own.name} as {dtype.name}")
     if dtype.kind in "iu" and own.kind in "iu":
         return cast(lowering, x, dtype)
+    if own.kind == "u" and jnp.issubdtype(dtype, jnp.floating):
+        # From 1 to 2, numbers are equally spaced. Random floats are made from bits in this way.
+        one, bits = np.ones((), dtype).view(own), jnp.finfo(dtype).nmant
+        low, high = range_of(x)
+        if one <= low and high < int(one) + (1 << bits):
+            fraction = cast(lowering, elements(lowering, "Sub", x, one), dtype)
+            fraction = elements(lowering, "Mul", fraction, np.array(2.0**-bits, dtype))
+            return elements(lowering, "Add", fraction, np.ones((), dtype))
     return elements(lowering, "BitCast", x, dtype=dtype, to=int(ir.DataType.from_numpy(dtype)))
 
 
@@ -216,6 +224,9 @@ def _remainder(node: ir.Node, ranges: Sequence[Range]) -> Range | None:
 #: By operator, the bounds of its result from the bounds of its operands.
 _ARITHMETIC: dict[str, Callable[[ir.Node, Sequence[Range]], Range | None]] = {
     "Add": lambda node, of: (of[0][0] + of[1][0], of[0][1] + of[1][1]),
+    "BitShift": lambda node, of: (
+        (of[0][0] >> of[1][1], of[0][1] >> of[1][0]) if node.attributes["direction"].as_string() == "RIGHT" else None
+    ),
     "Clip": lambda node, of: (
         min(max(of[0][0], of[1][0]), of[2][0]),
         min(max(of[0][1], of[1][1]), of[2][1]),

@@ -108,6 +108,15 @@ RULES: dict[str, Callable[..., Any]] = {
     "custom_linear_solve": linear_solve,
     "bitcast_convert_type": bitcast,
     **dict.fromkeys(
-        ("random_bits", "random_clone", "random_fold_in", "random_split", "random_unwrap", "random_wrap"), random
+        (
+            "random_bits",
+            "random_clone",
+            "random_fold_in",
+            "random_seed",
+            "random_split",
+            "random_unwrap",
+            "random_wrap",
+        ),
+        random,
     ),
 }

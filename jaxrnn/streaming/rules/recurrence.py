@@ -18,7 +18,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn._jax import varying
 from jaxrnn.cells import is_plain
 from jaxrnn.cells.forms import by_platform
-from jaxrnn.jaxprs.equations import evaluate, shape_of, type_of
+from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of
 from jaxrnn.jaxprs.scanning import scan_recognised
 from jaxrnn.streaming.associative import parts_of_carry, scan_parts, without_mark
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic
@@ -123,20 +123,16 @@ def over_time(
     return [*(FinalValue(value, reach=reach and reach.of_all) for value in after), *chunks]
 
 
-def _is_key(array: Any) -> bool:
-    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
-
-
 def _numbers(carry: Any, dtype: Any = None) -> Any:
     """Return a carry as the state stores the carry: random keys as integers."""
     carry = jnp.asarray(carry)
-    return jax.random.key_data(carry) if _is_key(carry) else jnp.array(carry, dtype)
+    return jax.random.key_data(carry) if is_key(carry.dtype) else jnp.array(carry, dtype)
 
 
 def _like(carry: Any, numbers: Any) -> Any:
     """Restore a carry from the state."""
     carry = jnp.asarray(carry)
-    return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(carry)) if _is_key(carry) else numbers
+    return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(carry)) if is_key(carry.dtype) else numbers
 
 
 def _begun(run: Pass, carry: Any, start: Any, timeline: Timeline, delay: int) -> Any:
