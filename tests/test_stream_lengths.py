@@ -190,7 +190,7 @@ def two_inputs():
     ("symbol", "options", "words"),
     [
         (("B", "T"), {}, r"no input has a dimension \('B', 'T'\); dimensions left open: B, T, U"),
-        (None, {}, "no input has a dimension None"),
+        (None, {}, "name the time dimension with symbol=NAME; possible dimensions: T, U$"),
         ("T", {"dims": {"B": "T"}}, "x: .* has T on 2 axes"),
         ("T", {"dims": {"B": "U"}}, r"must give 'B' a size from 1 on, or a multiple of T such as '4\*T', not 'U'"),
         ("T", {"dims": {"B": 0}}, "must give 'B' a size from 1 on"),
@@ -202,6 +202,18 @@ def two_inputs():
 def test_dimensions_of_a_model(symbol, options, words):
     with pytest.raises(jaxrnn.InputError, match=words):
         two_inputs().stream(symbol, **options)
+
+
+def test_the_only_dimension_that_can_be_time():
+    """Other than a batch and dimensions with a size; `S` is the default name among several."""
+
+    def moving(model, **options):
+        return [each.name for each in model.stream(**options).spec.inputs if each.time_axis is not None]
+
+    assert moving(two_inputs(), dims={"U": 1}) == ["x"]
+    assert moving(two_inputs(), dims={"T": "4*U"}) == ["side", "x"]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "S", 3])]
+    assert moving(jaxrnn.load(model(node("Relu", ["x"]), inputs=inputs))) == ["x"]
 
 
 def test_dimensions_that_are_related():

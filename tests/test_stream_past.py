@@ -409,6 +409,9 @@ def test_the_command(models, tmp_path):
     found = call_json("export", file, *options, "-o", step, "--flush", tmp_path / "flush.onnx", "--verify")
     assert (found["past"], found["verified"]) == (16, True)
     assert call_json("inspect", step)["past"] == 16
+    profiled = ("profile", file, *options, "--no-peak")
+    assert call_json(*profiled)["past"] == 16
+    assert "changed by a past of 16" in call(*profiled).stdout
     assert "changed by a past of 16" in call("inspect", step).stdout
     (about,) = call_json("inspect", file, "--symbol", "T", "--past", 16)["streams"]
     assert (about["past"], about["problem"], about["receptive_field"]) == (16, None, 17)

@@ -21,8 +21,8 @@ from jaxrnn.errors import InputError, ModelError
 from jaxrnn.export import Exported, ExportedGraph, export_onnx
 from jaxrnn.export.verification import ExportReport, verify_export
 from jaxrnn.model import Model
-from jaxrnn.model.inspection import time_symbols
 from jaxrnn.model.loading import load, stored_params, write_graph
+from jaxrnn.model.streaming import time_symbols
 from jaxrnn.runtime.compiled import is_compiled
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.verification import Report

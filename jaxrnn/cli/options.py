@@ -322,7 +322,7 @@ def check_pulse_options(symbol: str | None, options: Mapping[str, Any]) -> None:
 def check_steps(model: Model) -> None:
     """Refuse a model that forgets its state, and name the options that make a stream of the model."""
     from jaxrnn.errors import StateError
-    from jaxrnn.model.inspection import time_symbols
+    from jaxrnn.model.streaming import time_symbols
 
     forgets = any(variable.kind == "internal" for variable in model.state)
     try:

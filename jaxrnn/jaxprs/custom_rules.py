@@ -48,6 +48,29 @@ class Domain(Protocol):
         ...
 
 
+class OfArrays:
+    """The `Domain` of plain arrays; ``run(jaxpr, arrays)`` evaluates a jaxpr."""
+
+    def __init__(self, run: Callable[[Any, list[Any]], list[Any]]):
+        self.run, self.types = run, Types.here()
+        self.arrays: list[Any] = []
+
+    def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
+        """Accept all functions, as in `Domain`."""
+
+    def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+        """Evaluate a jaxpr, as in `Domain`."""
+        return self.run(jaxpr, list(operands))
+
+    def arrays_of(self, values: Sequence[Any]) -> list[Any]:
+        """Return the values, as in `Domain`."""
+        return list(values)
+
+    def kinds_of(self, values: Sequence[Any]) -> list[Any]:
+        """Return None for each value, as in `Domain`."""
+        return [None] * len(values)
+
+
 def with_rule(
     equation: JaxprEqn,
     as_traced: Callable[..., list[Any]],

@@ -19,8 +19,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_i
 from jax.extend.core.primitives import jit_p
 
 from jaxrnn._jax.varying import Axes, axes_of, struct_of, vary
-from jaxrnn.cells.forms import Types
-from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
+from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, OfArrays, with_rule
 
 Atom = Var | Literal
 Environment = dict[Var, Any]
@@ -93,8 +92,8 @@ def _bind_varying(equation: JaxprEqn, operands: Sequence[Any], axes: Axes, chang
         return vary(evaluate(equation.params[CALLS[name]], operands), axes)
     if name in CUSTOM_RULES:
         as_traced = functools.partial(_bind, equation, changed={})
-        kinds = [None] * len(operands)
-        return with_rule(equation, lambda *arrays: as_traced(arrays), _Varying(axes), kinds)(*operands)
+        domain = OfArrays(lambda jaxpr, arrays: vary(evaluate(jaxpr, vary(arrays, axes)), axes))
+        return with_rule(equation, lambda *arrays: as_traced(arrays), domain, [None] * len(operands))(*operands)
     if name in BODIES:
         changed = {**{key: _traced_again(value, axes) for key, value in equation.params.items()}, **changed}
     return _bind(equation, operands, changed)
@@ -111,26 +110,6 @@ def _traced_again(value: Any, axes: Axes) -> Any:
         parts = [_traced_again(part, axes) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value
-
-
-class _Varying:
-    """The `Domain` of arrays that all vary over the same axes."""
-
-    def __init__(self, axes: Axes):
-        self.axes, self.types = axes, Types.here()
-        self.arrays: list[Any] = []
-
-    def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
-        pass
-
-    def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-        return vary(evaluate(jaxpr, vary(list(operands), self.axes)), self.axes)
-
-    def arrays_of(self, values: Sequence[Any]) -> list[Any]:
-        return list(values)
-
-    def kinds_of(self, values: Sequence[Any]) -> list[Any]:
-        return [None] * len(values)
 
 
 def inlined(equation: JaxprEqn, operands: list[Any]) -> list[Any]:

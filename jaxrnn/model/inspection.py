@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,10 +16,10 @@ from jaxrnn.errors import InputError, JaxrnnError, LimitError, StateError, Unsup
 from jaxrnn.model import Model
 from jaxrnn.model.graph_facts import GraphInfo, GraphStream, StreamInfo, graph_facts, stream_facts
 from jaxrnn.model.loading import model_of, read_model
-from jaxrnn.model.streaming import check_symbol
+from jaxrnn.model.streaming import check_symbol, time_symbols
 from jaxrnn.onnx.graph import node_label, normal_domain
 from jaxrnn.onnx.inference import infer_shapes
-from jaxrnn.onnx.interface import is_batch_name, spec_of
+from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, operator_of, own_operators
 from jaxrnn.onnx.parameters import name_parameters
@@ -30,9 +29,6 @@ from jaxrnn.onnx.recurrences import RecurrentInfo, recurrent_nodes, walk
 from jaxrnn.onnx.registry import InputSlot, Operator
 from jaxrnn.onnx.state import StateVar
 from jaxrnn.steps.specs import ArraySpec
-
-#: A size that is computed from a dimension, such as ``4*S``, is none itself.
-_FORMULA = re.compile(r".*[*+/()].*")
 
 
 @dataclass(frozen=True)
@@ -253,9 +249,3 @@ def _streams(
     tried = [stream_facts(model, symbol, past, graph) for symbol in symbols]
     able = [found for info, found in tried if info.problem is None]
     return tuple(info for info, _ in tried), next(iter([*able, *(found for _, found in tried)]), None)
-
-
-def time_symbols(model: Model) -> tuple[str, ...]:
-    """Return the open dimensions of a model's inputs that could be time: names unlike a batch."""
-    sizes = (size for info in model.inputs for size in info.shape or () if isinstance(size, str))
-    return tuple(dict.fromkeys(size for size in sizes if not is_batch_name(size) and not _FORMULA.match(size)))

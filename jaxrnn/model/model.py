@@ -344,7 +344,7 @@ class Model:
 
     def stream(
         self,
-        symbol: str = "S",
+        symbol: str | None = None,
         pulse: int | None = None,
         *,
         dims: Mapping[str, int | str] | None = None,
@@ -359,7 +359,8 @@ class Model:
         frame. The batch of the file is 1; `Streamed.init` makes states for several streams.
 
         Args:
-            symbol: the name of the dimension that is time. Inputs without this dimension are constant in time.
+            symbol: the name of the dimension that is time; by default the only open dimension that is not a batch and
+                is not in `dims`, or ``S``. Inputs without this dimension are constant in time.
             pulse: frames in each step; by default the smallest possible number.
             dims: sizes of other open dimensions, 1 by default. A multiple of the symbol, such as ``{"samples":
                 "160*frames"}``, is time at another rate.
@@ -370,7 +371,8 @@ class Model:
             dtype: as in `apply`, for every function of the result.
 
         Raises:
-            InputError: no input has this dimension, or the compute dtype does not exist.
+            InputError: no input has this dimension, several dimensions could be time, or the compute dtype does not
+                exist.
             StreamError: part of the model needs the whole future, or has no rule; the message names the node and a
                 remedy. Or the pulse does not fit the strides; the message names the smallest pulses.
         """

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn._files.arguments import SIZE, argument, called, either
+from jaxrnn._files.arguments import NAME, SIZE, argument, called, either
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, LimitError, NodeError, StateError, StreamError, is_count
 from jaxrnn.onnx.evaluate import Block
+from jaxrnn.onnx.interface import is_batch_name
 from jaxrnn.onnx.reading import labelled
 from jaxrnn.steps.specs import Dimension
 from jaxrnn.streaming import Streamed, stream
@@ -22,6 +23,10 @@ from jaxrnn.streaming.dimensions import SYMBOL
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
+
+
+#: A size that is computed from a dimension, such as ``4*S``, is not a dimension.
+_FORMULA = re.compile(r".*[*+/()].*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +49,34 @@ class Graph:
         return self.model.apply(params, inputs)
 
 
+def open_dimensions(model: Model) -> list[str]:
+    """Return the names of the open dimensions of the inputs."""
+    sizes = (size for info in model.inputs for size in info.shape or ())
+    return list(dict.fromkeys(size for size in sizes if isinstance(size, str)))
+
+
+def time_symbols(model: Model) -> tuple[str, ...]:
+    """Return the open dimensions of a model's inputs that could be time: names unlike a batch."""
+    return tuple(size for size in open_dimensions(model) if not is_batch_name(size) and not _FORMULA.match(size))
+
+
+def only_symbol(model: Model, dims: Mapping[str, Any]) -> str:
+    """Return the only open dimension that could be time and has no size in `dims`, or the dimension ``S``."""
+    symbols = [name for name in time_symbols(model) if name not in dims]
+    tied: Mapping[str, Dimension] = {}
+    with contextlib.suppress(StateError, LimitError):
+        tied = model.dimensions
+    if SYMBOL in symbols or len({tied.get(name, name) for name in symbols}) == 1:
+        return SYMBOL if SYMBOL in symbols else symbols[0]
+    raise InputError(
+        f"{model.label}: name the time dimension with {either(f'symbol={NAME}', '--symbol NAME')}; "
+        f"possible dimensions: {', '.join(symbols) or 'none'}"
+    )
+
+
 def check_symbol(model: Model, symbol: str) -> list[str]:
     """Return the names of all open dimensions; raise InputError if the symbol is not among them."""
-    sizes = (size for info in model.inputs for size in info.shape or ())
-    names = list(dict.fromkeys(size for size in sizes if isinstance(size, str)))
+    names = open_dimensions(model)
     if not isinstance(symbol, str) or not any(_times(name, symbol) for name in names):
         listed = ", ".join(names) or "none"
         raise InputError(f"no input has a dimension {symbol!r}; dimensions left open: {listed}")
@@ -56,7 +85,7 @@ def check_symbol(model: Model, symbol: str) -> list[str]:
 
 def stream_model(
     model: Model,
-    symbol: str,
+    symbol: str | None,
     pulse: int | None,
     *,
     dims: Mapping[str, int | str],
@@ -65,6 +94,7 @@ def stream_model(
     past: int | None,
 ) -> Streamed:
     """Implement `Model.stream`."""
+    symbol = only_symbol(model, dims) if symbol is None else symbol
     with labelled(model.label):
         names = check_symbol(model, symbol)
     for name, size in dims.items():

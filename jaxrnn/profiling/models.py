@@ -12,14 +12,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn._files.arguments import NAME, SIZE, argument, called, either
+from jaxrnn._files.arguments import NAME, SIZE, argument, called
 from jaxrnn._files.messages import pairs_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn._jax.precision import compute_type
 from jaxrnn.errors import InputError, check_count
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.model import Model
-from jaxrnn.model.inspection import time_symbols
+from jaxrnn.model.streaming import time_symbols
 from jaxrnn.onnx.evaluate import Block
 from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.results import LowPrecision, OutputDifference, Profile
@@ -100,13 +100,7 @@ def profile_model(
     else:
         streamed = None
         if what == "stream":
-            symbols = time_symbols(model)
-            if stream is None and len(symbols) != 1:
-                raise InputError(
-                    f"{model.label}: name the time dimension with {either('model.stream', '--symbol NAME')}; possible "
-                    f"dimensions: {', '.join(symbols) or 'none'}"
-                )
-            streamed = stream or model.stream(symbols[0], dims=dims)
+            streamed = stream or model.stream(dims=dims)
         target = of_stepper(
             streamed or model,
             model.params,
@@ -155,9 +149,8 @@ def _profiled(chosen: Target, nodes: Mapping[str, str], peaks: Peaks | bool, see
     # Without exact types, JAX narrows 64-bit arguments before the call.
     with exact_types(), chosen.sample.naming_assumptions():
         profiled = profile(chosen.function, *chosen.arguments, label=chosen.label, nodes=nodes, peaks=peaks)
-        if chosen.full is None:
-            return profiled
-        return dataclasses.replace(profiled, low_precision=_low_precision(chosen, chosen.full, seed))
+        low = None if chosen.full is None else _low_precision(chosen, chosen.full, seed)
+        return dataclasses.replace(profiled, low_precision=low, past=chosen.past)
 
 
 def _low_precision(chosen: Target, full: FullPrecision, seed: int) -> LowPrecision:
@@ -243,6 +236,8 @@ class Target:
     sample: Sample
     #: The reference of a function with a compute dtype.
     full: FullPrecision | None = None
+    #: The `past` of a stream.
+    past: int | None = None
 
 
 def of_graph(
@@ -317,7 +312,7 @@ def of_stepper(
     label = _label(spec.label if model is None else model.label, what, *details)
     function, state = of(bound)
     if dtype is None:
-        return Target(label, function, (state, sample.inputs), sample)
+        return Target(label, function, (state, sample.inputs), sample, past=spec.past)
     known = {name: size for name, size in sample.dims.items() if name != symbol}
     options = {"dims": known} if known else {}
     packed = stepper.pack(params, **options)
@@ -325,7 +320,7 @@ def of_stepper(
     full_function, full_state = of(bound.with_params(packed))
     full = FullPrecision(dtype.name, full_function, packed, full_state, lowered, lambda seed: draw(seed).inputs)
     function, state = of(Bound(stepper if low is None else low, lowered, batch=streams, dims=dims))
-    return Target(label, function, (state, sample.inputs), sample, full)
+    return Target(label, function, (state, sample.inputs), sample, full, spec.past)
 
 
 def _label(name: str, what: str, *details: str) -> str:

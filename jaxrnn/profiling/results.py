@@ -12,6 +12,7 @@ from jaxrnn._files.messages import bytes_of, short_repr
 from jaxrnn.errors import InputError, check_count
 from jaxrnn.profiling.hlo import Cost
 from jaxrnn.profiling.timing import Peaks
+from jaxrnn.steps.stepspec import said_past
 
 By = Literal["node", "region"]
 #: A region below this share of both peaks is bound by neither.
@@ -219,6 +220,7 @@ class Profile:
         operators: operators of the nodes by name.
         notes: notes on the figures.
         low_precision: effect of the compute dtype; None in full precision.
+        past: the `past` that changed the model, as in `jaxrnn.stream`; otherwise None.
     """
 
     label: str
@@ -235,6 +237,7 @@ class Profile:
     operators: dict[str, str]
     notes: tuple[str, ...]
     low_precision: LowPrecision | None = None
+    past: int | None = None
 
     @property
     def cost(self) -> Cost:
@@ -288,6 +291,8 @@ class Profile:
             f"a call takes {microseconds(self.seconds)} µs (median of {self.calls}; 80 % of them within "
             f"{microseconds(self.fastest)} to {microseconds(self.slowest)} µs)",
         ]
+        if self.past is not None:
+            lines.append(f"the model is {said_past(self.past)}")
         if self.xla:
             words = {"flops": "FLOP", "transcendentals": " transcendental functions", "bytes": "B"}
             counted = ", ".join(f"{scaled(self.xla[key])}{word}" for key, word in words.items() if key in self.xla)

@@ -18,8 +18,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.extend.core.primitives import closed_call_p
 
-from jaxrnn.cells.forms import Types
-from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
+from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, OfArrays, with_rule
 from jaxrnn.jaxprs.equations import CALLS, bind, evaluate, shape_of, type_of
 from jaxrnn.streaming.dimensions import symbolic_axes, symbolic_sizes, value_of
 from jaxrnn.streaming.values import Mask
@@ -108,7 +107,8 @@ def _apply(length: int, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any
         return at_length(equation.params[_INLINED[name]], operands, length)
     if name in CUSTOM_RULES:
         as_traced = lambda *arrays: bind(equation, arrays)  # noqa: E731
-        return with_rule(equation, as_traced, _AtLength(length), [None] * len(operands))(*operands)
+        domain = OfArrays(functools.partial(at_length, length=length))
+        return with_rule(equation, as_traced, domain, [None] * len(operands))(*operands)
     return bind(equation, operands, **{key: _sized(value, length) for key, value in equation.params.items()})
 
 
@@ -126,23 +126,3 @@ def _sized(value: Any, length: int) -> Any:
         ]
         return jax.make_jaxpr(lambda *arrays: at_length(value, arrays, length))(*structs)
     return value
-
-
-class _AtLength:
-    """The `Domain` of arrays of whole recordings of one length."""
-
-    def __init__(self, length: int):
-        self.length, self.types = length, Types.here()
-        self.arrays: list[Any] = []
-
-    def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
-        pass
-
-    def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-        return at_length(jaxpr, list(operands), self.length)
-
-    def arrays_of(self, values: Sequence[Any]) -> list[Any]:
-        return list(values)
-
-    def kinds_of(self, values: Sequence[Any]) -> list[Any]:
-        return [None] * len(values)

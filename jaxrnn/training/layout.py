@@ -15,7 +15,7 @@ from jaxrnn._files.arguments import NAME
 from jaxrnn._files.messages import describe, first_line, near_or_all, pairs_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.model.inspection import time_symbols
+from jaxrnn.model.streaming import time_symbols
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.options import OPEN, Sequences, TimeAxis, sequences_argument

@@ -20,7 +20,8 @@ import onnx
 
 import jaxrnn
 from fuzzing import cases
-from jaxrnn.model.inspection import inspect_model, time_symbols
+from jaxrnn.model.inspection import inspect_model
+from jaxrnn.model.streaming import time_symbols
 from jaxrnn.onnx.limits import Limits
 
 #: Small enough that what they let through takes seconds: the limits themselves are under test.
