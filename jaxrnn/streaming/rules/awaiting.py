@@ -180,8 +180,9 @@ def _elementwise(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Awai
     if name == "log" and x.exponent is not None and x.final is x.stream is None and not x.shifted:
         return dataclasses.replace(x, exponent=None, shifted=(x.exponent,))
     if name in ("add", "sub") and x.sum is not None and others[0].sum is not None:
-        other = others[0].sum if name == "add" else _times(run, others[0].sum, -1)
-        return dataclasses.replace(x, final=None, stream=None, shifted=(_sum(run, x.sum, other),))
+        both = _sum(run, x.sum, others[0].sum if name == "add" else _times(run, others[0].sum, -1))
+        empty = both.stream is both.final is None
+        return None if empty else dataclasses.replace(x, final=None, stream=None, shifted=(both,))
     if name == "mul":
         for constant, other in ((constants[0], known[1]), (constants[1], x)):
             if constant is not None:
