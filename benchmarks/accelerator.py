@@ -113,12 +113,10 @@ def _training(plan: Plan, kind: str, hidden: int, frames: int, batch: int) -> It
     model = jaxrnn.load(onnx_layer(kind, hidden))
     x, wanted = (array[:1] for array in train.example(hidden, frames, batch))
     both = jax.value_and_grad(train.loss_of(model), (0, 1))
-    row.facts |= limits.rates(limits.cost(both, model.params, x, jnp.asarray(wanted)).times(frames), _median(row))
+    row.facts |= limits.rates(
+        limits.cost(both, model.params, x, jnp.asarray(wanted)).times(frames), row.timings["jaxrnn"].median
+    )
     yield row
-
-
-def _median(row: Row) -> float:
-    return row.timings["jaxrnn"].median
 
 
 def _torch_device() -> str:

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import jaxrnn
-from benchmarks.memory import peak_bytes
 from benchmarks.networks import RATE, path_of
+from benchmarks.processes import peak_bytes
 from jaxrnn.evaluation import Chain, Evaluation, Offline, Stage, System, from_folder
 
 

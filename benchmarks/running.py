@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import sys
 import time
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -33,7 +32,7 @@ BENCHMARKS = (
     "accelerator",
 )
 
-#: The benchmark that runs on the first device of JAX. All other benchmarks run on the CPU, like the peers.
+#: The benchmark that runs on the first device of JAX.
 ON_FIRST_DEVICE = "accelerator"
 
 
@@ -56,7 +55,9 @@ def run(name: str, plan: Plan, cores: str, prepared: dict[str, Any]) -> Result:
         absent=absent(),
     )
     began = time.monotonic()
-    with _device(name), counting(name, len(cases := list(plan.chosen(module.cases(plan)).items()))) as indices:
+    # All other benchmarks run on the CPU, like the peers.
+    device = contextlib.nullcontext() if name == ON_FIRST_DEVICE else jax.default_device(jax.devices("cpu")[0])
+    with device, counting(name, len(cases := list(plan.chosen(module.cases(plan)).items()))) as indices:
         for index in indices:
             case, rows = cases[index]
             try:
@@ -67,15 +68,6 @@ def run(name: str, plan: Plan, cores: str, prepared: dict[str, Any]) -> Result:
             jax.clear_caches()
     result.seconds = time.monotonic() - began
     return result
-
-
-@contextlib.contextmanager
-def _device(name: str) -> Iterator[None]:
-    if name == ON_FIRST_DEVICE:
-        yield
-    else:
-        with jax.default_device(jax.devices("cpu")[0]):
-            yield
 
 
 def command() -> str:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
+import time
 from collections.abc import Iterator
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+import jaxrnn
+from benchmarks.layers import onnx_layer
 from benchmarks.plan import Cases, Plan
-from benchmarks.processes import run_child
+from benchmarks.processes import forget_peak, peak_bytes, run_child
 from benchmarks.results import Row, row_of
 
 TITLE = "a layer as it grows"
@@ -48,7 +55,7 @@ def _rows(plan: Plan, kind: str, direction: str, size: str) -> Iterator[Row]:
     for value in points:
         sizes = {**BASE, size: value}
         job = {"kind": kind, "direction": direction, "sizes": sizes, "rounds": 3 if plan.quick else 9}
-        found = run_child("benchmarks.scale_child", json.dumps(job), platform=plan.platform)
+        found = run_child("benchmarks.scale", json.dumps(job), platform=plan.platform)
         name = f"{kind} {direction} " + " ".join(f"{key}{number}" for key, number in sizes.items())
         row = row_of(name, group, {"jaxrnn": found["us"]})
         row.facts |= {
@@ -78,3 +85,39 @@ def exponent(sizes: tuple[int, ...], values: list[float]) -> float | None:
         return None
     s, v = np.log(np.array(kept)).T
     return float(np.polyfit(s, v, 1)[0])
+
+
+def measure(job: dict[str, Any]) -> None:
+    """Time one size of a layer, and print the growth of its memory beyond parameters and the compiled function."""
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    sizes = job["sizes"]
+    model = jaxrnn.load(onnx_layer(job["kind"], sizes["H"], layers=sizes["layers"]))
+    shape = (sizes["T"], sizes["B"], sizes["H"])
+    x = jax.device_put(np.random.default_rng(1).standard_normal(shape, np.float32))
+
+    def forward(params: Any, x: jax.Array) -> jax.Array:
+        return model.apply(params, {"X": x})["Y"]
+
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.mean(forward(params, x) ** 2)
+
+    function = forward if job["direction"] == "forward" else jax.grad(loss, (0, 1))
+    params = jax.device_put(dict(model.params))
+    compiled = jax.jit(function).lower(params, x).compile()
+    planned = compiled.memory_analysis()
+    before = forget_peak()
+    samples = []
+    for _ in range(job["rounds"] + 1):
+        start = time.perf_counter_ns()
+        jax.block_until_ready(compiled(params, x))
+        samples.append((time.perf_counter_ns() - start) / 1000)
+    report = {
+        "us": samples[1:],
+        "peak_bytes": max(peak_bytes() - before, 0),
+        "planned_bytes": planned.temp_size_in_bytes + planned.output_size_in_bytes if planned else 0,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    measure(json.loads(sys.argv[1]))

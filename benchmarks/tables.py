@@ -57,22 +57,18 @@ def _cells(result: Result, rows: list[Row]) -> tuple[list[str], list[list[str]]]
     peers = any(BEST in row.ratios for row in rows)
     differences = any(row.difference is not None for row in rows)
     header = [result.benchmark, *contenders, *["best peer"] * peers, *["difference"] * differences, *facts]
-    unit = result.unit
-    return header, [_row_cells(row, row.unit or unit, contenders, peers, differences, facts) for row in rows]
-
-
-def _row_cells(
-    row: Row, unit: str, contenders: list[str], peers: bool, differences: bool, facts: list[str]
-) -> list[str]:
-    shown = [row.name]
-    for contender in contenders:
-        timing = row.timings.get(contender)
-        shown.append("-" if timing is None else _time(timing, unit, row.ratios.get(contender)))
-    if peers:
-        shown.append(f"{row.ratios[BEST]:.2f} ({row.best})" if BEST in row.ratios else "-")
-    if differences:
-        shown.append("-" if row.difference is None else f"{row.difference:.0e}")
-    return [*shown, *(fact_text(row.facts.get(key)) for key in facts)]
+    cells = []
+    for row in rows:
+        shown = [row.name]
+        for contender in contenders:
+            timing, unit = row.timings.get(contender), row.unit or result.unit
+            shown.append("-" if timing is None else _time(timing, unit, row.ratios.get(contender)))
+        if peers:
+            shown.append(f"{row.ratios[BEST]:.2f} ({row.best})" if BEST in row.ratios else "-")
+        if differences:
+            shown.append("-" if row.difference is None else f"{row.difference:.0e}")
+        cells.append([*shown, *(fact_text(row.facts.get(key)) for key in facts)])
+    return header, cells
 
 
 def _time(timing: Timing, unit: str, ratio: float | None) -> str:
