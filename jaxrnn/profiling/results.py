@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -79,66 +79,6 @@ class Row:
 
 #: Regions, each with the share that belongs to a row.
 Shares = Sequence[tuple[Region, float]]
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call, which makes rows: the time of the call, and the peaks of the machine if they were measured."""
-
-    seconds: float
-    peaks: Peaks | None
-
-    def by_region(self, regions: Sequence[Region]) -> Iterator[Row]:
-        """Return a row for each region."""
-        for region in regions:
-            several = len(region.nodes) > 1
-            related = tuple(f"{name} {share:.0%}" if several else name for name, share in region.nodes.items())
-            yield self._row(region.name, region.opcode, related, [(region, 1.0)])
-
-    def by_node(self, regions: Sequence[Region], operators: Mapping[str, str]) -> Iterator[Row]:
-        """Return a row for each node, and a row ``(none)`` for regions without a node."""
-        shares: dict[str, list[tuple[Region, float]]] = defaultdict(list)
-        for region in regions:
-            for name, share in (region.nodes or {"": 1.0}).items():
-                shares[name].append((region, share))
-        for name, of_node in shares.items():
-            kind = operators.get(name, "") if name else "no node"
-            yield self._row(name or "(none)", kind, tuple(region.name for region, _ in of_node), of_node)
-
-    def sum(self, name: str, seconds: float, cost: Cost | None = None) -> Row:
-        """Return a row without a peak of memory: a sum of rows, or time outside of regions."""
-        known = cost is not None
-        share = cost.flops / self.peaks.flops / seconds if known and self.peaks is not None and seconds > 0 else None
-        return Row(
-            name=name,
-            seconds=seconds,
-            time_share=seconds / self.seconds,
-            flops=cost.flops if known else None,
-            nbytes=cost.nbytes if known else None,
-            flops_share=share,
-        )
-
-    def _row(self, name: str, kind: str, related: tuple[str, ...], shares: Shares) -> Row:
-        seconds = sum(share * region.seconds for region, share in shares)
-        divided = sum(share * region.seconds for region, share in shares if share < 1)
-        bytes_share = bound = None
-        row = self.sum(name, seconds, sum((region.cost * share for region, share in shares), Cost()))
-        if self.peaks is not None and row.flops_share is not None:
-            # The least time for the bytes: the peak of each region depends on its working set.
-            rates = self.peaks.bandwidth
-            least = sum(share * region.cost.nbytes / rates(region.working_set) for region, share in shares)
-            bytes_share = least / seconds
-            nearer = "compute" if row.flops_share >= bytes_share else "memory"
-            bound = nearer if max(row.flops_share, bytes_share) >= _NEAR else "neither"
-        return replace(
-            row,
-            kind=kind,
-            related=related,
-            shared=divided / seconds if seconds else 0.0,
-            executions=max(region.executions for region, _ in shares),
-            bytes_share=bytes_share,
-            bound=bound,
-        )
 
 
 @short_repr
@@ -254,9 +194,56 @@ class Profile:
         """
         if by not in ("node", "region"):
             raise InputError(f"by must be 'node' or 'region', not {by!r}")
-        call = Call(self.seconds, self.peaks)
-        rows = call.by_region(self.regions) if by == "region" else call.by_node(self.regions, self.operators)
+        rows = []
+        if by == "region":
+            for region in self.regions:
+                several = len(region.nodes) > 1
+                related = tuple(f"{name} {share:.0%}" if several else name for name, share in region.nodes.items())
+                rows.append(self._row(region.name, region.opcode, related, [(region, 1.0)]))
+        else:
+            shares: dict[str, list[tuple[Region, float]]] = defaultdict(list)
+            for region in self.regions:
+                for name, share in (region.nodes or {"": 1.0}).items():
+                    shares[name].append((region, share))
+            for name, of_node in shares.items():
+                kind = self.operators.get(name, "") if name else "no node"
+                rows.append(self._row(name or "(none)", kind, tuple(region.name for region, _ in of_node), of_node))
         return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+    def _row(self, name: str, kind: str, related: tuple[str, ...], shares: Shares) -> Row:
+        seconds = sum(share * region.seconds for region, share in shares)
+        divided = sum(share * region.seconds for region, share in shares if share < 1)
+        bytes_share = bound = None
+        row = self._sum(name, seconds, sum((region.cost * share for region, share in shares), Cost()))
+        if self.peaks is not None and row.flops_share is not None:
+            # The least time for the bytes: the peak of each region depends on its working set.
+            rates = self.peaks.bandwidth
+            least = sum(share * region.cost.nbytes / rates(region.working_set) for region, share in shares)
+            bytes_share = least / seconds
+            nearer = "compute" if row.flops_share >= bytes_share else "memory"
+            bound = nearer if max(row.flops_share, bytes_share) >= _NEAR else "neither"
+        return replace(
+            row,
+            kind=kind,
+            related=related,
+            shared=divided / seconds if seconds else 0.0,
+            executions=max(region.executions for region, _ in shares),
+            bytes_share=bytes_share,
+            bound=bound,
+        )
+
+    def _sum(self, name: str, seconds: float, cost: Cost | None = None) -> Row:
+        """Return a row without a peak of memory: a sum of rows, or time outside of regions."""
+        known = cost is not None
+        share = cost.flops / self.peaks.flops / seconds if known and self.peaks is not None and seconds > 0 else None
+        return Row(
+            name=name,
+            seconds=seconds,
+            time_share=seconds / self.seconds,
+            flops=cost.flops if known else None,
+            nbytes=cost.nbytes if known else None,
+            flops_share=share,
+        )
 
     def lines(self, by: By = "region", top: int | None = None) -> list[Row]:
         """Return the rows of the table and sums: the omitted rows, the rest of the call, and the call.
@@ -267,14 +254,14 @@ class Profile:
         """
         if top is not None:
             check_count("top", top)
-        call, rows = Call(self.seconds, self.peaks), self.rows(by)
+        rows = self.rows(by)
         lines, others = list(rows[:top]), rows[len(rows[:top]) :]
         if others:
             cost = Cost(sum(row.flops or 0.0 for row in others), 0.0, sum(row.nbytes or 0.0 for row in others))
-            lines.append(call.sum(f"{len(others)} more", sum(row.seconds for row in others), cost))
+            lines.append(self._sum(f"{len(others)} more", sum(row.seconds for row in others), cost))
         if self.rest > 0:
-            lines.append(call.sum(REST, self.rest))
-        return [*lines, call.sum("call", self.seconds, self.cost if rows else None)]
+            lines.append(self._sum(REST, self.rest))
+        return [*lines, self._sum("call", self.seconds, self.cost if rows else None)]
 
     def data(self, by: By = "region") -> dict[str, Any]:
         """Return the profile in plain types, with the rows of the table as ``rows``."""
