@@ -67,17 +67,12 @@ class NumberRange(click.FloatRange):
         return number
 
 
-def _json(ctx: click.Context, parameter: click.Parameter, chosen: bool) -> None:
-    if chosen:
-        ask_for_json(ctx)
-
-
 json_option = click.option(
     "--json",
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_json,
+    callback=lambda ctx, parameter, chosen: ask_for_json(ctx) if chosen else None,
     help="Print one JSON object on standard output, and nothing else.",
 )
 

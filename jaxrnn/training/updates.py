@@ -84,7 +84,12 @@ class Updates:
         def objective(trained: Arrays) -> Any:
             # The state of the previous chunk is a separate argument: no gradient crosses chunks.
             params = {name: value.astype(self._types[name]) for name, value in trained.items()}
-            return self.forward.mean({**frozen, **params}, state.carry, arrays, mask, weights, ragged)
+            loss, (metrics, states) = self.forward.sums(
+                {**frozen, **params}, state.carry, arrays, mask, weights, ragged
+            )
+            count = jnp.maximum(jnp.sum(weights, dtype=jnp.int32), 1)
+            means = {name: value / count.astype(value.dtype) for name, value in metrics.items()}
+            return loss / count.astype(loss.dtype), (means, states)
 
         (loss, (metrics, carry)), gradients = jax.value_and_grad(objective, has_aux=True)(state.trained)
         new, optimizer = self.optimizer.update(gradients, state.optimizer, state.trained, loss)
@@ -184,15 +189,6 @@ class Forward:
             return jnp.sum(jnp.where(weights, values, jnp.zeros((), values.dtype)))
 
         return total(losses), ({name: total(values) for name, values in metrics.items()}, states)
-
-    def mean(
-        self, params: Arrays, state: Arrays, arrays: Arrays, mask: jax.Array, weights: jax.Array, ragged: bool
-    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
-        """Return means of loss and metrics over the rows that count: the objective of an update."""
-        loss, (metrics, states) = self.sums(params, state, arrays, mask, weights, ragged)
-        count = jnp.maximum(jnp.sum(weights, dtype=jnp.int32), 1)
-        means = {name: value / count.astype(value.dtype) for name, value in metrics.items()}
-        return loss / count.astype(loss.dtype), (means, states)
 
 
 def _scalar(what: str, value: Any, *, differentiable: bool = False) -> jax.Array:
