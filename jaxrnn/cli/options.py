@@ -184,10 +184,14 @@ def _dims(ctx: click.Context, pairs: Sequence[str]) -> dict[str, tuple[int, ...]
 
 
 def _single_dims(ctx: click.Context, pairs: Sequence[str]) -> dict[str, int]:
-    sizes = _dims(ctx, pairs)
+    return single_sizes(_dims(ctx, pairs), "only verify and export take several")
+
+
+def single_sizes(sizes: Mapping[str, tuple[int, ...]], reason: str) -> dict[str, int]:
+    """Return the only size of each dimension, or raise a usage error with a reason."""
     for name, several in sizes.items():
         if len(several) != 1:
-            raise click.BadParameter(f"{name} needs one size; only verify and export take several")
+            raise click.BadParameter(f"{name} needs one size: {reason}")
     return {name: size for name, (size,) in sizes.items()}
 
 
@@ -393,14 +397,11 @@ def save_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write a ``.npz`` file completely or not at all."""
     with in_place_of(path) as written, zipfile.ZipFile(written, "w") as archive:
         for name, array in arrays.items():
+            if array.dtype.isbuiltin != 1 and array.dtype.kind not in "US":
+                # NumPy files cannot hold dtypes such as bfloat16.
+                array = array.view(np.dtype((np.void, array.dtype.itemsize)))
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, _storable(array), allow_pickle=False)
-
-
-def _storable(array: np.ndarray) -> np.ndarray:
-    """Return a dtype that NumPy files cannot hold, such as bfloat16, as raw bytes."""
-    known = array.dtype.isbuiltin == 1 or array.dtype.kind in "US"
-    return array if known else array.view(np.dtype((np.void, array.dtype.itemsize)))
+                np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
 def settings_options(model: str, example: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -480,15 +481,13 @@ class ParamsOptions:
             from jaxrnn.training import load_checkpoint
 
             return load_checkpoint(self.checkpoint, model=model, step=self.step, best=self.best)
-        return model.params if self.archive is None else _from_archive(model, self.archive)
+        if self.archive is None:
+            return model.params
+        from jaxrnn.steps.specs import ArraySpec
+        from jaxrnn.verification.sampling import restore_types
 
-
-def _from_archive(model: Model, path: Path) -> dict[str, Any]:
-    from jaxrnn.steps.specs import ArraySpec
-    from jaxrnn.verification.sampling import restore_types
-
-    infos = [ArraySpec(name, array.dtype, array.shape) for name, array in model.program.parameters.items()]
-    return restore_types(infos, load_archive(path))
+        infos = [ArraySpec(name, array.dtype, array.shape) for name, array in model.program.parameters.items()]
+        return restore_types(infos, load_archive(self.archive))
 
 
 def _params(checkpoint: Path | None, step: int | None, last: bool, best: bool, archive: Path | None) -> ParamsOptions:

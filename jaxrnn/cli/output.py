@@ -83,33 +83,27 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_block(out: Console, block: Block) -> None:
     """Print a part of a report."""
-    if isinstance(block, Table):
-        out.print()
-        out.print(block.title, style="bold")
-        if block.rows:
-            out.print(_grid(block))
-    else:
-        line = block if isinstance(block, TextLine) else TextLine(block)
-        out.print(line.text, style=line.style)
-
-
-def _grid(table: Table) -> Any:
     from rich import box
     from rich.table import Table as Grid
     from rich.text import Text
 
+    if not isinstance(block, Table):
+        line = block if isinstance(block, TextLine) else TextLine(block)
+        out.print(line.text, style=line.style)
+        return
+    out.print()
+    out.print(block.title, style="bold")
+    if not block.rows:
+        return
     grid = Grid(box=box.SIMPLE, pad_edge=False, show_edge=False, header_style="bold")
-    cells = table.cells()
-    for place, heading in enumerate(table.columns):
-        right = heading in table.right or all(map(_is_number, [row[place] for row in cells]))
+    cells = block.cells()
+    for place, heading in enumerate(block.columns):
+        numbers = (row[place] is None or type(row[place]) in (int, float) for row in cells)
+        right = heading in block.right or all(numbers)
         grid.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
     for row in cells:
         grid.add_row(*(Text(text_of(value)) for value in row))
-    return grid
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+    out.print(grid)
 
 
 def text_of(value: Any) -> str:

@@ -154,7 +154,13 @@ class Journal:
         try:
             with writing_to(self.folder / UNITS):
                 if self._segment is None:
-                    self._segment = self._opened()
+                    assert self._written is not None, "units are finished inside of writing"
+                    folder = self.folder / UNITS
+                    folder.mkdir(exist_ok=True)
+                    names = (f"{number:06d}.jsonl" for number in itertools.count(len(_segments(folder))))
+                    name = next(name for name in names if not (folder / name).exists())
+                    self._uploaded = time.monotonic()
+                    self._segment = (self._written / name).open("xb")
                 self._segment.write(line)
                 self._segment.flush()
                 if time.monotonic() - self._uploaded >= PAUSE:
@@ -165,15 +171,6 @@ class Journal:
         self.finished().add(unit)
         if self._segment.tell() >= SEGMENT:
             self._close()
-
-    def _opened(self) -> IO[bytes]:
-        assert self._written is not None, "units are finished inside of writing"
-        folder = self.folder / UNITS
-        folder.mkdir(exist_ok=True)
-        names = (f"{number:06d}.jsonl" for number in itertools.count(len(_segments(folder))))
-        name = next(name for name in names if not (folder / name).exists())
-        self._uploaded = time.monotonic()
-        return (self._written / name).open("xb")
 
     def _upload(self) -> None:
         if self._segment is not None and not isinstance(self.folder, Path):

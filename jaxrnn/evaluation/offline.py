@@ -247,31 +247,24 @@ def advance(
     steps = frames // np.int32(spec.pulse)
     outputs, after = scan_steps(spec, bound.step, state, inputs, steps)
     last = jnp.minimum(steps, np.int32(room // spec.pulse - 1))
-    tail = {each.name: _pulse_at(each, inputs[each.name], last) for each in spec.inputs}
+    tail = dict(inputs)  # the last pulse
+    for each in spec.inputs:
+        if (axis := each.time_axis) is not None:
+            size = each.sizes[axis]
+            tail[each.name] = lax.dynamic_slice_in_dim(inputs[each.name], last * np.int32(size), size, axis)
     rest = bound.flush(after, tail, frames - steps * np.int32(spec.pulse))
     arrays, counts = {}, {}
     for each in timed:
-        body, certain = outputs[each.name], steps * np.int32(each.sizes[each.time_axis or 0])
+        body, axis = outputs[each.name], each.time_axis or 0
+        certain = steps * np.int32(each.sizes[axis])
         if each.name in rest.outputs:
-            arrays[each.name] = _followed(body, rest.outputs[each.name], certain, each.time_axis or 0)
+            tail_frames = rest.outputs[each.name]
+            room = jnp.concatenate([body, jnp.zeros_like(tail_frames)], axis)
+            written = tail_frames.astype(room.dtype)
+            arrays[each.name] = lax.dynamic_update_slice_in_dim(room, written, certain, axis)
             counts[each.name] = certain + jnp.where(frames < room, rest.counts[each.name], np.int32(0))
         elif spec.pulse > spec.multiple or each.delay:
             raise InputError(f"{spec.label}: its flush gives nothing of {each.name!r}, of which frames may be left")
         else:
             arrays[each.name], counts[each.name] = body, certain
     return arrays, counts, after
-
-
-def _pulse_at(each: ArraySpec, array: Any, index: Any) -> Any:
-    """Return the frames of the pulse with this index."""
-    axis = each.time_axis
-    if axis is None:
-        return array
-    whole = each.sizes[axis]
-    return lax.dynamic_slice_in_dim(array, index * np.int32(whole), whole, axis)
-
-
-def _followed(body: Any, rest: Any, place: Any, axis: int) -> Any:
-    """Return an array with ``rest`` written at ``place``, and padded to hold both arrays."""
-    room = jnp.concatenate([body, jnp.zeros_like(rest)], axis)
-    return lax.dynamic_update_slice_in_dim(room, rest.astype(room.dtype), place, axis)

@@ -158,20 +158,16 @@ def stepper_identity(stepper: Stepper, params: Any) -> dict[str, Any]:
     A stepper without a ``fingerprint`` is identified by its spec.
     """
     program = getattr(stepper, "fingerprint", None)
-    return {
-        "model": PurePath(stepper.spec.label).name,
-        "program": stepper.spec.to_json() if program is None else program,
-        "params": _digest(params),
-    }
-
-
-def _digest(arrays: Any) -> str:
     digest = hashlib.sha256()
-    for place, array in jax.tree_util.tree_leaves_with_path(arrays):
+    for place, array in jax.tree_util.tree_leaves_with_path(params):
         values = np.asarray(array)
         digest.update(f"{jax.tree_util.keystr(place)} {values.dtype} {values.shape}\n".encode())
         digest.update(np.ascontiguousarray(values).tobytes())
-    return digest.hexdigest()
+    return {
+        "model": PurePath(stepper.spec.label).name,
+        "program": stepper.spec.to_json() if program is None else program,
+        "params": digest.hexdigest(),
+    }
 
 
 def environment() -> dict[str, Any]:

@@ -90,7 +90,13 @@ class Optimizer:
         if callable(made := getattr(core, "gradient_transformation", None)):
             core = made()  # optax.MultiSteps is not a GradientTransformation
         if not isinstance(core, optax.GradientTransformation):
-            core = _named(core, self._rate, self.options)
+            # The learning rate is in the state, where the history finds it.
+            make, rate = find_optimizer(core), self._rate
+            others = inspect.signature(make).parameters.keys() - {"learning_rate"}
+            with refusals_of(make):
+                make(learning_rate=rate(0) if callable(rate) else rate, **self.options)  # raises errors now
+                injected = optax.inject_hyperparams(make, static_args=tuple(others))
+                core = injected(learning_rate=rate, **self.options)
         elif self.learning_rate is not None or self.options:
             option = "options" if self.learning_rate is None else "learning_rate"
             raise InputError(
@@ -108,7 +114,12 @@ class Optimizer:
         with jax.numpy_dtype_promotion("standard"):
             changes, new = self._transformation.update(gradients, state, params, value=loss)
             params = _optax().apply_updates(params, changes)
-            return params, jax.tree.map(_in_type_of, new, state)
+
+            def cast(after: Any, before: jax.Array) -> jax.Array:
+                # A new dtype would be compiled again.
+                return after if getattr(after, "dtype", None) == before.dtype else jnp.asarray(after, before.dtype)
+
+            return params, jax.tree.map(cast, new, state)
 
 
 def learning_rate(state: Any) -> jax.Array | None:
@@ -161,20 +172,6 @@ def refusals_of(function: Callable[..., Any]) -> Iterator[None]:
             yield
     except (TypeError, ValueError, AssertionError, AttributeError, KeyError) as error:
         raise InputError(f"optax.{function.__name__} does not take these arguments: {error}") from error
-
-
-def _named(name: Any, rate: Any, options: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Return an optimizer with its learning rate in its state, where the history finds it."""
-    make = find_optimizer(name)
-    others = inspect.signature(make).parameters.keys() - {"learning_rate"}
-    with refusals_of(make):
-        make(learning_rate=rate(0) if callable(rate) else rate, **options)  # raises errors now
-        return _optax().inject_hyperparams(make, static_args=tuple(others))(learning_rate=rate, **options)
-
-
-def _in_type_of(after: Any, before: jax.Array) -> jax.Array:
-    """Cast a value to its earlier dtype, since a new dtype would be compiled again."""
-    return after if getattr(after, "dtype", None) == before.dtype else jnp.asarray(after, before.dtype)
 
 
 def _positive(what: str, value: Any) -> float:

@@ -195,19 +195,15 @@ def select(results: Results, main: Column | None, examples: int) -> tuple[list[R
     failed = np.flatnonzero(~is_good)[:ROWS]
     order = np.flatnonzero(is_good)
     if main is not None:
-        order = order[ranking(results.column(main.name).to_numpy()[order], main)]
+        values = results.column(main.name).to_numpy()[order]
+        # Worst first, without NaN; lowest first if neither direction is better.
+        ranks = np.argsort(-values if main.higher_is_better is False else values, kind="stable")
+        order = order[ranks[: len(ranks) - int(np.isnan(values).sum())]]
     drawn = np.random.default_rng(SEED).choice(count, DRAWN, replace=False)
     places = np.unique(np.concatenate([failed, order[:ROWS], order[len(order) - min(len(order), examples) :], drawn]))
     rows = rows_at(results.scan.with_row_index(PLACE), PLACE, places.tolist())
     chosen = set(drawn.tolist())
     return rows, [row.pop(PLACE) in chosen for row in rows]
-
-
-def ranking(values: np.ndarray, main: Column) -> np.ndarray:
-    """Return the order of values, worst first, without NaN; lowest first if neither direction is better."""
-    worse = -values if main.higher_is_better is False else values
-    order = np.argsort(worse, kind="stable")
-    return order[: len(order) - int(np.isnan(values).sum())]
 
 
 def rows_at(table: polars.LazyFrame, key: str, values: Collection[Any]) -> list[Row]:

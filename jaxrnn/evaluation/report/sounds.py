@@ -64,7 +64,13 @@ class Player:
             sound.waveform = waveform(samples, count, peak)
             sound.spectrogram = spectrogram(array, len(samples) / count, top)
             sound.share = len(samples) / count
-            self._embed(sound, samples)
+            encoded, kind = encode(samples, self._rate)
+            if self.used + len(encoded) > self.MEGABYTES * 1e6:
+                self.left_out += 1
+                sound.notes.append(f"Not embedded: the page's {self.MEGABYTES:g} MB of sound are used up.")
+            else:
+                self.used += len(encoded)
+                sound.uri = data_uri(encoded, kind)
         return sounds
 
     def _read(self, label: str, path: Location | str) -> Sound:
@@ -94,15 +100,6 @@ class Player:
             sound.notes.append(f"It goes {20 * np.log10(peak):.1f} dB over full scale and is clipped here.")
         sound.samples = np.clip(samples, -1, 1)
         return sound
-
-    def _embed(self, sound: Sound, samples: np.ndarray) -> None:
-        encoded, kind = encode(samples, self._rate)
-        if self.used + len(encoded) > self.MEGABYTES * 1e6:
-            self.left_out += 1
-            sound.notes.append(f"Not embedded: the page's {self.MEGABYTES:g} MB of sound are used up.")
-        else:
-            self.used += len(encoded)
-            sound.uri = data_uri(encoded, kind)
 
 
 def encode(samples: np.ndarray, rate: int) -> tuple[bytes, str]:
