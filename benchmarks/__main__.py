@@ -9,22 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmarks import BENCHMARKS
+
 if TYPE_CHECKING:
     from benchmarks.results import Result
-
-_SUMMARIES = {
-    "step": "Single steps of streaming networks, NumPy in and out, and with device arrays.",
-    "recording": "Ten seconds of audio: one scan beside a call a frame; all of DTLN; many streams at once.",
-    "corpus": "A thousand files through DTLN, from files to a table; on all cores; files of three hours.",
-    "sequence": "LSTM, GRU and RNN over sequences, as operators and as bodies of Scan; one iteration.",
-    "train": "Forward and backward pass of LSTM and GRU layers, beside PyTorch.",
-    "pulses": "One pulse of streamed offline networks, beside tract's pulse.",
-    "export": "A step of exported files in ONNX Runtime, beside the offline graph; and how many nodes they have.",
-    "streams": "One frame of 64 live streams: in one pool, beside a step each.",
-    "start": "From the start of a process to its first output.",
-    "scale": "Time and peak memory as frames, hidden units, batch and layers grow.",
-    "accelerator": "The same on the first device that JAX has, and how much of its limits is used.",
-}
 
 
 @click.group()
@@ -115,19 +103,19 @@ def _command(name: str, summary: str) -> None:
         _run([name], **options)
 
 
-for _name, _summary in _SUMMARIES.items():
+for _name, _summary in BENCHMARKS.items():
     _command(_name, _summary)
 
 
 @main.command("all")
-@click.option("--without", multiple=True, type=click.Choice(list(_SUMMARIES)), help="Not this one; may be repeated.")
+@click.option("--without", multiple=True, type=click.Choice(list(BENCHMARKS)), help="Not this one; may be repeated.")
 @_options
 def every(without: tuple[str, ...], **options: Any) -> None:
     """All of them, one after another: hours, or some minutes with --quick.
 
     Nearly all that targets are judged by takes half an hour with --rounds 5 --without corpus --without scale.
     """
-    _run([name for name in _SUMMARIES if name not in without], **options)
+    _run([name for name in BENCHMARKS if name not in without], **options)
 
 
 @main.command()

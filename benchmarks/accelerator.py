@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -19,15 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrnn
-from benchmarks import limits, own, scale, start, train
+from benchmarks import own, scale, start, train
 from benchmarks.batches import stacked_frames
 from benchmarks.layers import onnx_layer, weights
 from benchmarks.networks import RATE, SPEECH, Entry, load, random_frames
 from benchmarks.peers import engine_module, is_installed
 from benchmarks.plan import Cases, Plan, timed
-from benchmarks.results import Row
+from benchmarks.results import Row, row_of
 from benchmarks.sequence import sequence
 from benchmarks.timing import Call
+from jaxrnn.profiling import Cost, Peaks, measure_peaks
 
 TITLE = "on the first device that JAX has, device arrays in and out"
 UNIT = "us"
@@ -44,7 +45,7 @@ def cases(plan: Plan) -> Cases:
         counts, sizes = (16,), ((64,), (50,), (1,))
     elif on_cpu:
         counts, sizes = (64,), ((128, 512), (500,), (1, 32))
-    found: Cases = {"limits of the device": functools.partial(limits.rows, plan)}
+    found: Cases = {"limits of the device": _limits}
     found |= {f"{entry.file}, a step": functools.partial(_step, plan, entry) for entry in SPEECH}
     for entry, count in itertools.product(SPEECH, counts):
         found[f"{entry.file}, {count} recordings"] = functools.partial(_recordings, plan, entry, count)
@@ -58,6 +59,41 @@ def cases(plan: Plan) -> Cases:
     return found
 
 
+@functools.cache
+def peaks() -> Peaks:
+    """Measure the limits of the first device: large matrix products, and arrays that exceed all caches."""
+    return measure_peaks("float32", sizes=(1 << 28,))
+
+
+def cost_of(function: Callable[..., Any], *arguments: Any) -> Cost:
+    """Return XLA's counts for a function; bodies of loops count once."""
+    found: Any = jax.jit(function).lower(*arguments).compile().cost_analysis() or {}
+    return Cost(float(found.get("flops", 0.0)), nbytes=float(found.get("bytes accessed", 0.0)))
+
+
+def rates(spent: Cost, microseconds: float) -> dict[str, float]:
+    """Return operations and bytes per second, and their shares of the `peaks` of the device."""
+    flops, traffic = spent.flops / microseconds * 1e6, spent.nbytes / microseconds * 1e6
+    return {
+        "GFLOP/s": flops / 1e9,
+        "of the peak": flops / peaks().flops,
+        "GB/s": traffic / 1e9,
+        "of the bandwidth": traffic / max(peaks().bandwidths.values()),
+    }
+
+
+def _limits() -> Iterator[Row]:
+    """Yield the limits of the device as a row; a fact tells an accelerator from a CPU."""
+    device = jax.devices()[0]
+    facts = {
+        "device": device.device_kind,
+        "an accelerator": "no: this is a CPU" if device.platform == "cpu" else "yes",
+        "GFLOP/s": peaks().flops / 1e9,
+        "GB/s": max(peaks().bandwidths.values()) / 1e9,
+    }
+    yield row_of("limits of the device", "limits", {}, facts=facts)
+
+
 def _step(plan: Plan, entry: Entry) -> Iterator[Row]:
     model = load(entry)
     frame = random_frames(model, entry.dims)
@@ -69,8 +105,8 @@ def _step(plan: Plan, entry: Entry) -> Iterator[Row]:
         "jaxrnn, runner, NumPy in and out": functools.partial(runner, frame),
     }
     row = timed(f"{entry.file}, a step", "step", calls, plan.effort(21), agreement=ROUGH)
-    cost = limits.cost(model.step, packed, model.init(), frame)
-    row.facts |= limits.rates(cost, row.timings["jaxrnn"].median)
+    cost = cost_of(model.step, packed, model.init(), frame)
+    row.facts |= rates(cost, row.timings["jaxrnn"].median)
     yield row
 
 
@@ -83,9 +119,9 @@ def _recordings(plan: Plan, entry: Entry, count: int) -> Iterator[Row]:
     name = f"{entry.file}, {count} recordings"
     row = timed(name, "recordings", {"jaxrnn": lambda: jax.block_until_ready(scan(frames))}, plan.effort(9))
     one = {key: value[0] for key, value in frames.items()}
-    cost = limits.cost(model.step, packed, start, one).times(steps)
+    cost = cost_of(model.step, packed, start, one) * steps
     took = row.timings["jaxrnn"].median
-    row.facts |= {"times real time": count * seconds / (took / 1e6), **limits.rates(cost, took)}
+    row.facts |= {"times real time": count * seconds / (took / 1e6), **rates(cost, took)}
     yield row
 
 
@@ -102,8 +138,8 @@ def _layer(plan: Plan, kind: str, hidden: int, frames: int, batch: int) -> Itera
         outputs[_torch_name()] = {"Y": layer.forward(given).cpu().numpy()}
     name = f"{kind} H{hidden} T{frames} B{batch}"
     row = timed(name, kind, calls, plan.effort(11), outputs=outputs, agreement=ROUGH)
-    cost = limits.cost(lambda p, x: model.apply(p, {"X": x})["Y"], model.params, x[:1]).times(frames)
-    row.facts |= limits.rates(cost, row.timings["jaxrnn"].median)
+    cost = cost_of(lambda p, x: model.apply(p, {"X": x})["Y"], model.params, x[:1]) * frames
+    row.facts |= rates(cost, row.timings["jaxrnn"].median)
     yield row
 
 
@@ -113,9 +149,7 @@ def _training(plan: Plan, kind: str, hidden: int, frames: int, batch: int) -> It
     model = jaxrnn.load(onnx_layer(kind, hidden))
     x, wanted = (array[:1] for array in train.example(hidden, frames, batch))
     both = jax.value_and_grad(train.loss_of(model), (0, 1))
-    row.facts |= limits.rates(
-        limits.cost(both, model.params, x, jnp.asarray(wanted)).times(frames), row.timings["jaxrnn"].median
-    )
+    row.facts |= rates(cost_of(both, model.params, x, jnp.asarray(wanted)) * frames, row.timings["jaxrnn"].median)
     yield row
 
 

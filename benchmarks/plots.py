@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.results import Result, Row
 from benchmarks.tables import UNITS
+from jaxrnn._files.stores import in_place_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,12 +35,8 @@ def save(result: Result, folder: Path) -> Path:
     around = result.environment
     figure.suptitle(f"{result.benchmark}: {result.title}" + (", a quick run" if result.quick else ""))
     figure.supxlabel(f"{around.get('processor')}, {result.cores} core(s), JAX {around.get('jax')}", fontsize=8)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        figure.savefig(beside, format="png", dpi=110)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with in_place_of(path) as written:
+        figure.savefig(written, format="png", dpi=110)
     return path
 
 

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import export, own, start
+from benchmarks import BENCHMARKS, export, own, start
 from benchmarks.corpus import MORE_THAN_SHORT
 from benchmarks.layers import GATES
 from benchmarks.overview import figures
-from benchmarks.results import BEST, SUBJECT, Result, Row, geometric_mean, is_peer, read, replace_text
-from benchmarks.running import BENCHMARKS
+from benchmarks.results import BEST, SUBJECT, Result, Row, geometric_mean, is_peer, read
 from benchmarks.sequence import SIZES, name_of
 from benchmarks.stages import STAGES
 from benchmarks.tables import UNITS, digits
 from benchmarks.targets import target_cells
 from benchmarks.train import GRID, KINDS
+from jaxrnn._files.stores import in_place_of
 
 TEMPLATE = Path(__file__).parent / "performance_template.md"
 
@@ -46,7 +46,9 @@ def write(folder: Path, page: Path) -> None:
     page.parent.mkdir(parents=True, exist_ok=True)
     # Links are as seen from the page.
     seen = {Path(os.path.relpath(path.resolve(), page.parent.resolve())): result for path, result in results.items()}
-    replace_text(page, fill(TEMPLATE.read_text(encoding="utf-8"), seen, page.parent))
+    text = fill(TEMPLATE.read_text(encoding="utf-8"), seen, page.parent)
+    with in_place_of(page) as written:
+        written.write_text(text, encoding="utf-8")
 
 
 def read_all(folder: Path) -> Found:
@@ -64,7 +66,7 @@ def read_all(folder: Path) -> Found:
         other = places.setdefault((result.machine, result.stem), path)
         if other != path:
             raise ValueError(f"{other} and {path} are both of {result.benchmark} on {result.machine}; remove one")
-    order = sorted(found.items(), key=lambda item: (BENCHMARKS.index(item[1].benchmark), item[1].cores != "one"))
+    order = sorted(found.items(), key=lambda item: (list(BENCHMARKS).index(item[1].benchmark), item[1].cores != "one"))
     return dict(order)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import Timing
+from jaxrnn._files.messages import as_json
+from jaxrnn._files.stores import in_place_of
 
 #: The contender that all others are compared with. Names that begin with it are forms of jaxrnn, not peers.
 SUBJECT = "jaxrnn"
@@ -136,7 +137,7 @@ class Result:
 
     def plain(self) -> dict[str, Any]:
         """Return the result as JSON values, with the means."""
-        return _finite({**dataclasses.asdict(self), "means": self.means()})
+        return as_json({**dataclasses.asdict(self), "means": self.means()})
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -149,18 +150,9 @@ def save(result: Result, folder: Path) -> Path:
     """Write the result as JSON, whole or not at all, and return the path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.stem}.json"
-    replace_text(path, json.dumps(result.plain(), indent=1) + "\n")
+    with in_place_of(path) as written:
+        written.write_text(json.dumps(result.plain(), indent=1) + "\n", encoding="utf-8")
     return path
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def read(path: Path) -> Result:
@@ -181,14 +173,3 @@ def _row(entry: dict[str, Any]) -> Row:
 
 def _timings(entry: dict[str, Any]) -> dict[str, Timing]:
     return {name: Timing(**timing) for name, timing in entry.items()}
-
-
-def _finite(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON lacks, by None."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

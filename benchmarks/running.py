@@ -17,21 +17,6 @@ from benchmarks.plan import Plan
 from benchmarks.results import Result
 from jaxrnn.cli.output import counting
 
-#: In the order in which ``all`` runs them.
-BENCHMARKS = (
-    "step",
-    "recording",
-    "corpus",
-    "sequence",
-    "train",
-    "pulses",
-    "export",
-    "streams",
-    "start",
-    "scale",
-    "accelerator",
-)
-
 #: The benchmark that runs on the first device of JAX.
 ON_FIRST_DEVICE = "accelerator"
 

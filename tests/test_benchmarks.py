@@ -18,14 +18,13 @@ from conftest import MODELS
 from quick_compiling import QUICK_ENVIRONMENT
 
 import jaxrnn
-from benchmarks import machine, peers, report, start, tables, targets
+from benchmarks import BENCHMARKS, machine, peers, report, start, tables, targets
 from benchmarks.__main__ import main
 from benchmarks.layers import GATES, onnx_layer, scan_layer
 from benchmarks.networks import SPEECH, describe, load, random_frames
 from benchmarks.plan import Plan, timed
 from benchmarks.processes import ChildError
 from benchmarks.results import Result, Row, read, row_of, save
-from benchmarks.running import BENCHMARKS
 from benchmarks.scale import exponent
 from benchmarks.stages import covered
 from benchmarks.start import COLD
