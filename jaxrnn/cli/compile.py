@@ -159,7 +159,7 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
         difference = text_of(result["largest_difference"])
         yield f"loaded again: a step or the flush differs from the model's by at most {difference}"
     else:
-        yield TextLine("not verified: JAX has none of these platforms here", "yellow")
+        yield TextLine("not verified: JAX does not have these platforms here", "yellow")
 
 
 #: Number of steps to compare: after the first step, the state differs from the initial state.

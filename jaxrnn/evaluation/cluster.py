@@ -34,7 +34,7 @@ PATIENCE = 30.0
 
 
 class Worker:
-    """An evaluator in a process of its own, called by Ray in two threads."""
+    """An evaluator in a separate process, called by Ray in two threads."""
 
     def __init__(self, cpus: float, gpus: float):
         # JAX reads both variables when it first looks for devices. Workers share a machine, and may share a GPU.

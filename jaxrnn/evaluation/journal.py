@@ -76,7 +76,7 @@ def row_of(item: Item, seconds: float | None, error: str | None) -> Row:
 class Journal:
     """The finished units of an evaluation, written by one process at a time.
 
-    Units are lines of JSON in the files of the folder ``units``. Each run appends to files of its own, so that a kill
+    Units are lines of JSON in the files of the folder ``units``. Each run appends to separate files, so that a kill
     can tear only the last line of a file. For results in a store, the files are written on this machine, and uploaded
     every minute and when the run ends.
 

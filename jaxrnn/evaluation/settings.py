@@ -105,7 +105,7 @@ class SystemSettings(Settings):
     """The system: frames and stages, a stream, or a function that returns a `jaxrnn.evaluation.System`."""
 
     frames: FramesSettings | None = None
-    """How sound is cut into frames for `stages`."""
+    """Frames of sound for `stages`."""
     stages: list[StageSettings] = []
     """Networks that take one frame a step, in order."""
     stream: StreamSettings | None = None
@@ -159,13 +159,13 @@ class EvaluationSettings(Settings):
     examples: int = Field(5, ge=0)
     """The number of recordings that the report plays, of the best and of the worst each."""
     keep: bool = False
-    """Whether to write the outputs as files, to `outputs` in the folder of results."""
+    """True to write the outputs as files to `outputs` in the folder of results."""
     batch: PositiveInt = 16
     """Recordings in a batch."""
     chunk: PositiveFloat = 4.0
-    """Seconds of each recording in a chunk: what is on the device at once."""
+    """Seconds of each recording in a chunk, the part that is on the device at once."""
     resources: ResourcesSettings = Field(default_factory=ResourcesSettings)
-    """With `--workers` or `--ray`: what each worker has."""
+    """The resources of each worker, with `--workers` or `--ray`."""
     title: str | None = None
     """The title of the report."""
     out: AnyPath

@@ -220,7 +220,7 @@ def table(model: type[Settings]) -> str:
 def keys_at(model: type[Settings], keys: Iterable[str | int]) -> list[str]:
     """Return the keys of the inner model below these keys."""
     for key in keys:
-        field = model.model_fields.get(str(key))  # none of a list's number or a mapping's name
+        field = model.model_fields.get(str(key))  # None for the number of a list item or the name in a mapping
         model = next(iter(_models(field.annotation)), model) if field else model
     return list(model.model_fields)
 

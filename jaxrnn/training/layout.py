@@ -64,8 +64,8 @@ class ExampleLayout:
             length = example[name].shape[self.axes[name]]
             if length % size:
                 raise InputError(
-                    f"{name!r} has {length} elements along axis {self.axes[name]}, which is no whole number of frames "
-                    f"of {size}; cut or pad it to {length // size * size} or {-(-length // size) * size}"
+                    f"{name!r} has {length} elements along axis {self.axes[name]}, which is not a multiple of the "
+                    f"frame size {size}; cut or pad it to {length // size * size} or {-(-length // size) * size}"
                 )
             counts[name] = length // size
         if len(set(counts.values())) > 1:
@@ -97,7 +97,7 @@ class ExampleLayout:
                     raise InputError(
                         f"{name!r} has {array.shape[axis]} elements along axis {axis} for {frames} frames, where the "
                         f"{self.label} has {expected} for each frame, so it cannot be cut into chunks; if this axis "
-                        f"is no time, leave {name!r} out of time_axis={{name: axis}}"
+                        f"is not time, leave {name!r} out of time_axis={{name: axis}}"
                     )
         unknown = [name for name in example if name not in self.example]
         if unknown:
@@ -356,7 +356,7 @@ def _check_step(model: Model, shapes: Shapes) -> None:
     if refusal is not None:
         listed = ", ".join(f"{name!r} {list(shape)}" for name, shape in shapes.items())
         raise InputError(
-            f"the example is no step of {model.label}, with {listed}: {first_line(refusal).rstrip('.')}. A recording "
+            f"the example is not a step of {model.label}, with {listed}: {first_line(refusal).rstrip('.')}. A recording "
             "has the frames that a step takes along an axis of their own in front, [frames, ...]: "
             f"{_as_scan()}"
         ) from refusal

@@ -33,7 +33,7 @@ class Placement:
             raise InputError(f"devices must be JAX devices, as jax.devices() gives them, not {devices!r}")
         chosen = sorted(dict.fromkeys(chosen), key=lambda device: (device.process_index, device.id))
         if not any(device.process_index == jax.process_index() for device in chosen):
-            raise InputError(f"devices: none of them belongs to process {jax.process_index()}")
+            raise InputError(f"devices: no device belongs to process {jax.process_index()}")
         mesh = Mesh(np.array(chosen), (AXIS,), axis_types=(AxisType.Auto,))
         self.everywhere = NamedSharding(mesh, PartitionSpec())
         self.split = NamedSharding(mesh, PartitionSpec(AXIS))

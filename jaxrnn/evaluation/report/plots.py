@@ -23,7 +23,7 @@ COLOURS = ("var(--first)", "var(--second)")
 #: The data of all plots of the page, a row for each file.
 FILES = alt.NamedData("files")
 
-#: What all plots have in common.
+#: The configuration of all plots.
 CONFIG = {
     "font": "system-ui, sans-serif",
     "aria": False,  # the element around the drawing describes it

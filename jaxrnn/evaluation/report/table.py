@@ -89,7 +89,7 @@ def places_of(*numbers: float | None) -> int:
     return max(2, decimals(numbers))
 
 
-#: What stands for no value.
+#: The text for a missing value.
 NONE = "\N{EN DASH}"
 
 #: Characters of a foreign text that are shown; an ellipsis stands for the rest.
