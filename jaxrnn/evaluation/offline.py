@@ -259,9 +259,9 @@ def advance(
         certain = steps * np.int32(each.sizes[axis])
         if each.name in rest.outputs:
             tail_frames = rest.outputs[each.name]
-            room = jnp.concatenate([body, jnp.zeros_like(tail_frames)], axis)
-            written = tail_frames.astype(room.dtype)
-            arrays[each.name] = lax.dynamic_update_slice_in_dim(room, written, certain, axis)
+            longer = jnp.concatenate([body, jnp.zeros_like(tail_frames)], axis)
+            written = tail_frames.astype(longer.dtype)
+            arrays[each.name] = lax.dynamic_update_slice_in_dim(longer, written, certain, axis)
             counts[each.name] = certain + jnp.where(frames < room, rest.counts[each.name], np.int32(0))
         elif spec.pulse > spec.multiple or each.delay:
             raise InputError(f"{spec.label}: its flush gives nothing of {each.name!r}, of which frames may be left")

@@ -356,8 +356,8 @@ def _check_step(model: Model, shapes: Shapes) -> None:
     if refusal is not None:
         listed = ", ".join(f"{name!r} {list(shape)}" for name, shape in shapes.items())
         raise InputError(
-            f"the example is not a step of {model.label}, with {listed}: {first_line(refusal).rstrip('.')}. A recording "
-            "has the frames that a step takes along an axis of their own in front, [frames, ...]: "
+            f"the example is not a step of {model.label}, with {listed}: {first_line(refusal).rstrip('.')}. A "
+            "recording has the frames that a step takes along a separate first axis, [frames, ...]: "
             f"{_as_scan()}"
         ) from refusal
 
@@ -371,7 +371,7 @@ def check_one_stream(model: Model, info: ArraySpec, shape: Sequence[int]) -> Non
         if declared == batch and size != 1:
             raise InputError(
                 f"{info.name!r} has the size {size} where its batch {batch!r} is, and an example is one stream: give "
-                "each stream as an example. Frames have an axis of their own in front, [frames, ...]: "
+                "each stream as an example. Frames have a separate first axis, [frames, ...]: "
                 f"{_as_scan()}"
             )
 
