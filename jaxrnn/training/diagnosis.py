@@ -21,7 +21,10 @@ Arrays = Mapping[str, Any]
 def explain(updates: Updates, before: UpdateState, after: UpdateState, chunk: BatchChunk, labels: list[str]) -> str:
     """Describe the first value that is not finite in an update."""
     trained = [name for name in updates.forward.model.program.parameters if name in before.trained]
-    carry = {name: _own_rows(array) for name, array in before.carry.items()}
+    carry = {}
+    for name, array in before.carry.items():
+        shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        carry[name] = np.concatenate([np.asarray(shard.data) for shard in shards])
     with matrix_products_in(updates.forward.dtype):
         reason = _on_examples(updates.forward, updates.params(before.trained), carry, chunk, trained, labels)
     if reason:
@@ -35,11 +38,6 @@ def explain(updates: Updates, before: UpdateState, after: UpdateState, chunk: Ba
         f"the gradients are finite, but the update makes parameters infinite or NaN, the first of them {bad!r}; the "
         "learning rate may be too high"
     )
-
-
-def _own_rows(array: jax.Array) -> np.ndarray:
-    shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    return np.concatenate([np.asarray(shard.data) for shard in shards])
 
 
 def _on_examples(
@@ -84,26 +82,21 @@ def _first_node(forward: Forward, params: Arrays, state: Arrays, example: Arrays
         return _walk(forward, params, {**inputs, **forward.state_inputs(state)}, "")
     step = jax.jit(model.step)
     for frame in range(int(np.asarray(mask).sum())):
-        here = _frame(forward, inputs, frame, mask.shape[0])
+        here = {}
+        for info in layout.inputs:
+            value, axis = inputs[info.name], layout.axes.get(info.name)
+            if axis is None:
+                here[info.name] = value
+            elif value.ndim == len(info.shape or ()):
+                size = value.shape[axis] // mask.shape[0]
+                here[info.name] = jax.lax.slice_in_dim(value, frame * size, (frame + 1) * size, axis=axis)
+            else:
+                here[info.name] = jax.lax.index_in_dim(value, frame, axis, keepdims=False)
         outputs, new = step(params, state, here)
         if not all(map(finite, [*outputs.values(), *new.values()])):
             return _walk(forward, params, {**here, **forward.state_inputs(state)}, f", in frame {frame}")
         state = new
     return ""
-
-
-def _frame(forward: Forward, inputs: Arrays, frame: int, count: int) -> dict[str, Any]:
-    cut = {}
-    for info in forward.layout.inputs:
-        value, axis = inputs[info.name], forward.layout.axes.get(info.name)
-        if axis is None:
-            cut[info.name] = value
-        elif value.ndim == len(info.shape or ()):
-            size = value.shape[axis] // count
-            cut[info.name] = jax.lax.slice_in_dim(value, frame * size, (frame + 1) * size, axis=axis)
-        else:
-            cut[info.name] = jax.lax.index_in_dim(value, frame, axis, keepdims=False)
-    return cut
 
 
 def _walk(forward: Forward, params: Arrays, inputs: Arrays, where: str) -> str:
