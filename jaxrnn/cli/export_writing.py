@@ -57,9 +57,10 @@ def write_step(
                     f"{model.label} has no state, and leaves {opened[0]} open: give --symbol {opened[0]} for a stream, "
                     f"or --dim {opened[0]}=SIZE for a graph of one size"
                 )
-        stepper: Stepper = model if pulses.symbol is None else pulses.stream(model, dims)
-    if pulses.symbol is None:
-        options |= {"step": True, "dims": dims or None}
+            stepper: Stepper = model
+            options |= {"step": True, "dims": dims or None}
+        else:
+            stepper = pulses.stream(model, dims)
 
     def write(path: Path, flush: Path | None) -> Exported:
         exported = export_onnx(stepper, arrays, path, flush=flush, label=name, **options)

@@ -87,9 +87,12 @@ class Results:
         if self.outputs is None:
             return "Outputs were not kept."
         paths = [self.outputs / f"{name}.wav", self.outputs / f"{name}.{AUDIO}.wav"]
-        # Unlike Path.is_file, os.path takes names that are too long for any file.
-        found = (path for path in paths if (os.path.isfile(path) if isinstance(path, Path) else path.is_file()))
-        return next(found, paths[0])
+        return next((path for path in paths if _is_file(path)), paths[0])
+
+
+def _is_file(path: Location) -> bool:
+    # Unlike Path.is_file, os.path takes names that are too long for any file.
+    return os.path.isfile(path) if isinstance(path, Path) else path.is_file()
 
 
 def columns_of(*metrics: Mapping[str, Any]) -> Iterator[Column]:

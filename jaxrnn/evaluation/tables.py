@@ -82,11 +82,7 @@ class Columns:
         pl = load_polars()
         rows = sorted(rows, key=lambda row: plain_text(row["id"]))
         types = {name: pl.Float64 if name == "seconds" else pl.String for name in COLUMNS}
-        for name in self.others:
-            # Boolean, Int64, Float64, or else text.
-            kinds = self._kinds[name] - {type(None)}
-            exact = {bool: pl.Boolean, int: pl.Int64}.get(next(iter(kinds))) if len(kinds) == 1 else None
-            types[name] = exact or (pl.Float64 if kinds and kinds <= {int, float} else pl.String)
+        types |= {name: self._type(name) for name in self.others}
         types |= {column.name: pl.Float64 for column in self.measured}
         return pl.DataFrame(
             [
@@ -94,6 +90,15 @@ class Columns:
                 for name, dtype in types.items()
             ]
         )
+
+    def _type(self, name: str) -> Any:
+        """Return the type of a manifest's column: Boolean, Int64, Float64, or else text."""
+        pl, kinds = load_polars(), self._kinds[name] - {type(None)}
+        if kinds == {bool}:
+            return pl.Boolean
+        if kinds == {int}:
+            return pl.Int64
+        return pl.Float64 if kinds and kinds <= {int, float} else pl.String
 
 
 def _value(pl: Any, value: Any, dtype: Any) -> Any:

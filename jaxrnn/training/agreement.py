@@ -189,11 +189,7 @@ def _differences(before: Any, now: Any, path: str, there: str, here: str) -> Ite
         yield f"the {path} have other values"
     elif _are_names(before) and _are_names(now):
         only = {there: [x for x in before if x not in now], here: [x for x in now if x not in before]}
-        parts = [
-            f"{', '.join(map(repr, names[:3]))}{f' and {len(names) - 3} more' if len(names) > 3 else ''} only {where}"
-            for where, names in only.items()
-            if names
-        ]
+        parts = [f"{_some(names)} only {where}" for where, names in only.items() if names]
         yield f"{path}: {', '.join(parts) or 'another order'}"
     elif path == "learning_rate" and isinstance(before, list) and isinstance(now, list):
         update, then, today = next(each for each in zip(PROBED, before, now, strict=True) if each[1] != each[2])
@@ -204,6 +200,11 @@ def _differences(before: Any, now: Any, path: str, there: str, here: str) -> Ite
 
 def _are_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more
 
 
 def _written(value: Any, path: str) -> str:
