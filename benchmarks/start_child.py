@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.base import one_line
+from benchmarks.peers import one_line
 from benchmarks.stages import Stages
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from ai_edge_litert import interpreter as litert
 
-from benchmarks.peers.base import Arrays, Network, RefusedError, Stepper
+from benchmarks.peers import Arrays, Network, RefusedError, Stepper
 
 
 def open_network(network: Network, threads: int) -> Stepper:

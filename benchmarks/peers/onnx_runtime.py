@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from benchmarks.peers.base import Arrays, Network, Stepper
+from benchmarks.peers import Arrays, Network, Stepper
 from benchmarks.timing import fastest
 
 

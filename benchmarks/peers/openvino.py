@@ -12,7 +12,7 @@ import numpy as np
 sys.modules.setdefault("openvino_telemetry", cast(Any, None))
 import openvino as ov  # noqa: E402
 
-from benchmarks.peers.base import Arrays, Network, Stepper  # noqa: E402
+from benchmarks.peers import Arrays, Network, Stepper  # noqa: E402
 from benchmarks.timing import fastest  # noqa: E402
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.peers.base import Arrays, Network, RefusedError
+from benchmarks.peers import Arrays, Network, RefusedError
 
 #: ONNX's gates in PyTorch's order: i, f, g, o of i, o, f, c; r, z, n of z, r, h.
 ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}

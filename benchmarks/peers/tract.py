@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import tract
 
-from benchmarks.peers.base import Arrays, Network, RefusedError, Stepper
+from benchmarks.peers import Arrays, Network, RefusedError, Stepper
 
 
 def open_network(network: Network, threads: int) -> Stepper:
