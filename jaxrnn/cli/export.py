@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,7 +21,6 @@ from jaxrnn.cli.options import (
     parsed,
     pulse_options,
     seed_option,
-    single_sizes,
     writable,
 )
 
@@ -121,12 +122,7 @@ def export(
     if params and pulses.symbol is None and not as_step:
         from jaxrnn.cli.export_writing import write_graph_again
 
-        given = {"--flush": flush, "--opset": opset, "--batch": batch, "--rate": rate}
-        if refused := [option for option, value in given.items() if value is not None]:
-            raise click.UsageError(
-                f"{refused[0]} is for a stream or a step, but --params and --checkpoint alone write the graph of FILE: "
-                "give --symbol NAME for a stream, or --as-step for a step"
-            )
+        _refuse_of_steps({"--flush": flush, "--opset": opset, "--batch": batch, "--rate": rate})
         write_graph_again(file, output, params, verify, dims, seed)
         return
     from jaxrnn.cli.export_writing import write_step
@@ -135,10 +131,31 @@ def export(
         raise click.UsageError(
             "--as-step is the step of the model; with --symbol NAME, a step is a pulse of the stream"
         )
+    options = {"opset": opset, "batch": batch, "frame_rate": _frame_rate(pulses.symbol, rate, hop)}
+    write_step(file, output, pulses, flush, params, _single(dims), seed if verify else None, **options)
+
+
+def _frame_rate(symbol: str | None, rate: float | None, hop: float | None) -> float | None:
+    """Return input frames per second."""
     if hop is not None and rate is None:
         raise click.UsageError("--hop goes with --rate: a frame lasts hop / rate seconds")
-    if rate is not None and pulses.symbol is None:
+    if rate is not None and symbol is None:
         raise click.UsageError("--rate needs --symbol NAME, the dimension that is time")
-    options = {"opset": opset, "batch": batch, "frame_rate": None if rate is None else rate / (hop or 1)}
-    sizes = single_sizes(dims, "a stream or a step has no open dimensions")
-    write_step(file, output, pulses, flush, params, sizes, seed if verify else None, **options)
+    return None if rate is None else rate / (hop or 1)
+
+
+def _refuse_of_steps(options: Mapping[str, Any]) -> None:
+    """Refuse options of a new graph if the graph of FILE is written."""
+    option = next((option for option, value in options.items() if value is not None), None)
+    if option is not None:
+        raise click.UsageError(
+            f"{option} is for a stream or a step, but --params and --checkpoint alone write the graph of FILE: "
+            "give --symbol NAME for a stream, or --as-step for a step"
+        )
+
+
+def _single(dims: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    for name, sizes in dims.items():
+        if len(sizes) != 1:
+            raise click.BadParameter(f"{name} needs one size: a stream or a step has no open dimensions")
+    return {name: size for name, (size,) in dims.items()}

@@ -18,7 +18,7 @@ from jaxrnn.cli.options import ModelFile, ParamsOptions, PulseOptions, check_ste
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, past_line, show, text_of, verdict
 from jaxrnn.cli.verify import difference
 from jaxrnn.errors import InputError, ModelError
-from jaxrnn.export import Exported, export_onnx
+from jaxrnn.export import Exported, ExportedGraph, export_onnx
 from jaxrnn.export.verification import ExportReport, verify_export
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load, stored_params, write_graph
@@ -103,12 +103,6 @@ def facts_of(
     lost = [each.name for each in spec.outputs if each.at_end or (each.time_axis is not None and (each.delay or tail))]
     outputs = [each for each in spec.outputs if each.name in step.outputs]
     graphs = [each for each in (exported.step, exported.flush) if each is not None]
-    described = []
-    for graph in graphs:
-        model_file = ir.load(graph.path)
-        operators = dict(Counter(node.op_type for node in model_file.graph.all_nodes()).most_common())
-        opset = model_file.opset_imports[""]
-        described.append({"kind": graph.facts.kind, "opset": opset, "nodes": graph.nodes, "operators": operators})
     return {
         "model": str(model),
         "files": [{"file": str(path), "bytes": path.stat().st_size} for path in reversed(files)],
@@ -133,11 +127,22 @@ def facts_of(
         "state_bytes": sum(each.nbytes for each in spec.state),
         # Without a flush, these outputs end before the recording.
         "lost": lost if exported.flush is None else [],
-        "graphs": described,
+        "graphs": [_graph(each) for each in graphs],
         "verified": None if checked is None else checked.ok,
         "engine": None if checked is None else checked.engine,
         "notes": [] if checked is None else checked.notes,
         "checks": [] if checked is None else [{"ok": check.ok, **as_json(check)} for check in checked.checks],
+    }
+
+
+def _graph(graph: ExportedGraph) -> dict[str, Any]:
+    model = ir.load(graph.path)
+    operators = Counter(node.op_type for node in model.graph.all_nodes())
+    return {
+        "kind": graph.facts.kind,
+        "opset": model.opset_imports[""],
+        "nodes": graph.nodes,
+        "operators": dict(operators.most_common()),
     }
 
 

@@ -184,14 +184,10 @@ def _dims(ctx: click.Context, pairs: Sequence[str]) -> dict[str, tuple[int, ...]
 
 
 def _single_dims(ctx: click.Context, pairs: Sequence[str]) -> dict[str, int]:
-    return single_sizes(_dims(ctx, pairs), "only verify and export take several")
-
-
-def single_sizes(sizes: Mapping[str, tuple[int, ...]], reason: str) -> dict[str, int]:
-    """Return the only size of each dimension, or raise a usage error with a reason."""
+    sizes = _dims(ctx, pairs)
     for name, several in sizes.items():
         if len(several) != 1:
-            raise click.BadParameter(f"{name} needs one size: {reason}")
+            raise click.BadParameter(f"{name} needs one size; only verify and export take several")
     return {name: size for name, (size,) in sizes.items()}
 
 
