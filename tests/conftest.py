@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import pytest
 from hypothesis import settings
-from quick_compiling import compile_quickly, keep_compiled
+from quick_compiling import compile_once, compile_quickly, keep_compiled
 
 ROOT = Path(__file__).parent.parent
 MODELS = Path(os.environ.get("JAXRNN_MODELS", ROOT.parent / "shared" / "models"))
@@ -26,6 +26,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 compile_quickly()
+compile_once()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,18 +48,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What is compiled is kept."""
+    """Keep what child processes compile."""
     keep_compiled(config)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session):
-    """What is imported and collected stays: no collection of garbage looks through it."""
+    """What is imported and collected stays: no collection of garbage looks through it.
+
+    Tracing makes objects by the million, of which hardly any are garbage: `settled_heap` collects after each module.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(100_000, 20, 100)
         gc.enable()
 
 

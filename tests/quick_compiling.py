@@ -6,13 +6,16 @@ matter (`QUICK_ENVIRONMENT`).
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import pytest
+from jax._src import compiler
 from jax._src.interpreters import mlir
 from jaxlib.mlir import ir
 
@@ -28,6 +31,8 @@ OPTIMISED = {
 QUICK_ENVIRONMENT = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": QUICK_COMPILER}
 #: Lowerings that share a context, which keeps their constants in memory.
 _SHARED_BY = 100
+#: Executables that `compile_once` keeps.
+_KEPT = 500
 
 
 def compile_quickly() -> None:
@@ -68,18 +73,34 @@ def _shared(make_context: Callable[[], Any]) -> Callable[[], Any]:
     return context
 
 
-def keep_compiled(config: pytest.Config) -> None:
-    """What one test has compiled, no other compiles again: not in another worker, in a child process or in a next run.
+def compile_once() -> None:
+    """For this process: equal programs share an executable, of the last ones that were compiled.
 
-    The folder is pytest's own; ``pytest --cache-clear`` empties it, and ``-p no:cacheprovider`` does without.
+    JAX's cache in files does the same at ten times the price, which is more than it saves where all is new.
     """
-    if not hasattr(config, "cache"):
-        return
-    kept = {
-        "jax_compilation_cache_dir": str(config.cache.mkdir("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    for name, value in kept.items():
-        jax.config.update(name, value)
-        os.environ[name.upper()] = str(value)
+    compile_new = compiler.compile_or_get_cached
+    kept: OrderedDict[bytes, Any] = OrderedDict()
+
+    def compiled(backend: Any, module: ir.Module, devices: Any, options: Any, callbacks: Any, *rest: Any) -> Any:
+        if callbacks or jax.config.jax_compilation_cache_dir:
+            return compile_new(backend, module, devices, options, callbacks, *rest)
+        places = repr([device.id for device in devices.flat]).encode()
+        content = mlir.module_to_bytecode(module) + options.SerializeAsString() + places
+        key = hashlib.sha256(content).digest()
+        if key in kept:
+            kept.move_to_end(key)
+        else:
+            kept[key] = compile_new(backend, module, devices, options, callbacks, *rest)
+            if len(kept) > _KEPT:
+                kept.popitem(last=False)
+        return kept[key]
+
+    compiler.compile_or_get_cached = compiled
+
+
+def keep_compiled(config: pytest.Config) -> None:
+    """Let the processes that tests start share their programs, in pytest's own folder."""
+    if hasattr(config, "cache"):
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(config.cache.mkdir("compiled"))
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
