@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,18 +46,25 @@ class Offline:
         plan = streamed._plan
         self.streamed, self._compile = streamed, compile
         self.leaves, self.axes = plan.leaves, [leaf.axis for leaf in plan.leaves]
-        self._function = lambda leaves: function(jax.tree.unflatten(streamed._structure, leaves))
-        self._compiled = jax.jit(self._function)
+        self._function = lambda leaves: jax.tree.leaves(function(jax.tree.unflatten(streamed._structure, leaves)))
 
-    def __call__(self, leaves: Recording) -> list[np.ndarray]:
-        run = self._compiled if self._compile else self._function
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(run(leaves))]
-
-    def on_each(self, copies: Recording) -> list[np.ndarray]:
-        """Return the outputs of many recordings of one length."""
-        if self._compile:
-            return [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(jax.vmap(self._function))(copies))]
-        return [np.stack(each) for each in zip(*map(self, zip(*copies, strict=True)), strict=True)]
+    def on_each(self, recordings: list[Recording]) -> list[list[np.ndarray]]:
+        """Return the outputs of each recording. One program computes all; recordings of one length are a batch."""
+        if not self._compile:
+            return [[np.asarray(leaf) for leaf in self._function(each)] for each in recordings]
+        lengths: dict[Any, list[int]] = {}
+        for place, leaves in enumerate(recordings):
+            lengths.setdefault(tuple(leaf.shape for leaf in leaves), []).append(place)
+        batches = [
+            [np.stack(leaf) for leaf in zip(*(recordings[place] for place in places), strict=True)]
+            for places in lengths.values()
+        ]
+        computed = jax.jit(lambda batches: [jax.vmap(self._function)(batch) for batch in batches])(batches)
+        found: list[list[np.ndarray]] = [[]] * len(recordings)
+        for places, outputs in zip(lengths.values(), computed, strict=True):
+            for row, place in enumerate(places):
+                found[place] = [np.asarray(leaf)[row] for leaf in outputs]
+        return found
 
     def recording(self, total: int, seed: int) -> Recording:
         """Return random leaves for so many input frames."""
@@ -83,37 +91,47 @@ class Offline:
         ]
 
 
-def changes(offline: Offline, leaves: Recording, total: int, nan: bool = True) -> list[np.ndarray]:
-    """Return ``bool[input frames, ...]`` for each output: which elements change when one input frame does.
+def changed_frames(offline: Offline, leaves: Recording, total: int, nan: bool) -> list[Recording]:
+    """Return the recording as it is, and copies in which one frame is another one, and copies in which it is NaN.
 
-    A frame becomes another one, and NaN: NaN shows what is too small to see, and another one what NaN is hidden from.
-    A weight of 0 does not hide NaN, so attention is measured without it.
+    NaN shows what is too small to see, and another frame what NaN is hidden from. A weight of 0 does not hide NaN, so
+    attention is measured without NaN. The recording as it is goes along: a batch may be computed in another order than
+    one recording.
     """
     rng = np.random.default_rng(5)
-    changed: list[Any] | None = None
+    recordings = [leaves]
     for scale in (1.0, np.nan) if nan else (1.0,):
-        # The recording as it is goes along: a batch may be computed in another order than one recording.
-        copies = [np.stack([leaf] * (total + 1)) for leaf in leaves]
         for frame in range(total):
+            copies = [leaf.copy() for leaf in leaves]
             for index, (copy, axis) in enumerate(zip(copies, offline.axes, strict=True)):
                 if axis is None:
                     continue
                 for each in offline.places(index, range(frame, frame + 1)):
-                    place = (frame, *(slice(None),) * axis, each)
+                    place = (*(slice(None),) * axis, each)
                     other = rng.normal(size=copy[place].shape) * scale
                     copy[place] = other if np.issubdtype(copy.dtype, np.floating) else (copy[place] + 1) % 5
-        found = offline.on_each(copies)
-        here = [~((leaf[:-1] == leaf[-1:]) | ((leaf[:-1] != leaf[:-1]) & (leaf[-1:] != leaf[-1:]))) for leaf in found]
-        changed = here if changed is None else [a | b for a, b in zip(changed, here, strict=True)]
-    assert changed is not None
+            recordings.append(copies)
+    return recordings
+
+
+def changes(found: list[list[np.ndarray]], total: int) -> list[np.ndarray]:
+    """Return ``bool[input frames, ...]`` for each output: which elements change when one input frame does."""
+    changed = []
+    for whole, *others in zip(*found, strict=True):
+        copies = np.stack(others)
+        differs = ~((copies == whole) | ((copies != copies) & (whole != whole)))
+        changed.append(differs.reshape(-1, total, *whole.shape).any(0))
     return changed
 
 
 def measure(offline: Offline, total: int, nan: bool = True) -> list[Any]:
     """Return the facts of every output; None for one that depends on no input."""
     streamed, x = offline.streamed, offline.recording(total, total)
-    delays, results = least_delays(offline, x, total, nan), []
-    outputs = zip(streamed._plan.outputs, changes(offline, x, total, nan), delays, strict=True)
+    frames, continued = changed_frames(offline, x, total, nan), continuations(offline, x, total, nan)
+    found = offline.on_each([*frames, *(each for recordings in continued.values() for each in recordings)])
+    delays = least_delays(streamed, found[0], continued, iter(found[len(frames) :]))
+    outputs = zip(streamed._plan.outputs, changes(found[: len(frames)], total), delays, strict=True)
+    results = []
     for kind, changed, delay in outputs:
         streams = isinstance(kind, Chunk)
         depends = np.moveaxis(changed, kind.axis + 1, 1) if streams else changed[:, None]
@@ -131,27 +149,44 @@ def measure(offline: Offline, total: int, nan: bool = True) -> list[Any]:
     return results
 
 
-def least_delays(offline: Offline, x: Recording, total: int, nan: bool = True) -> list[int | None]:
-    """Return for each output the smallest delay with which no frame leaves that what is to come may still change.
-
-    Recordings that begin alike and go on differently, or end, show which frames those are.
-    """
-    streamed = offline.streamed
-    unit, plan = streamed.smallest_pulse, streamed._plan
-    allowed = streamed.multiple * np.flatnonzero(plan.lengths.allow(np.arange(total // streamed.multiple + 1)))
-    least = [0 if isinstance(kind, Chunk) else None for kind in plan.outputs]
+def continuations(offline: Offline, x: Recording, total: int, nan: bool) -> dict[int, list[Recording]]:
+    """Return recordings that begin with as many pulses of ``x`` as their key, and go on differently, or end."""
+    unit, plan = offline.streamed.smallest_pulse, offline.streamed._plan
+    multiple = offline.streamed.multiple
+    allowed = multiple * np.flatnonzero(plan.lengths.allow(np.arange(total // multiple + 1)))
     other = offline.recording(total, 77)
+    continued = {}
     for pulses in (*range(1, 7), total // unit // 2):
         given, ends = pulses * unit, [int(length) for length in allowed if length >= pulses * unit]
         end = offline.part(other, range(given, total))
         changed = offline.joined(offline.part(x, range(given)), end)
         ends = ends[: unit + 1] if unit <= 8 else ends[: unit + 1 : unit // 4]
-        recordings = [x, changed, *(offline.part(changed, range(end)) for end in ends)]
+        continued[pulses] = [changed, *(offline.part(changed, range(end)) for end in ends)]
         if nan and all(np.issubdtype(leaf.dtype, np.floating) for leaf in x):
             nothing = [np.full_like(leaf, np.nan) for leaf in end]
-            recordings.append(offline.joined(offline.part(x, range(given)), nothing))
-        found = [offline(each) for each in recordings]
-        for index, (kind, *outputs) in enumerate(zip(plan.outputs, *found, strict=True)):
+            continued[pulses].append(offline.joined(offline.part(x, range(given)), nothing))
+    return continued
+
+
+def least_delays(
+    streamed: Streamed,
+    whole: list[np.ndarray],
+    continued: dict[int, list[Recording]],
+    found: Iterator[list[np.ndarray]],
+) -> list[int | None]:
+    """Return for each output the smallest delay with which no frame leaves that what is to come may still change.
+
+    Args:
+        streamed: a stream.
+        whole: the outputs of the recording.
+        continued: recordings that begin like the recording, by the number of pulses.
+        found: the outputs of these, one after the other.
+    """
+    kinds = streamed._plan.outputs
+    least = [0 if isinstance(kind, Chunk) else None for kind in kinds]
+    for pulses, recordings in continued.items():
+        computed = [whole, *itertools.islice(found, len(recordings))]
+        for index, (kind, *outputs) in enumerate(zip(kinds, *computed, strict=True)):
             if isinstance(kind, Chunk):
                 frames = [np.moveaxis(each, kind.axis, 0).astype(np.float64) for each in outputs]
                 settled = min(_settled(frames[0], each) for each in frames[1:])
@@ -172,8 +207,8 @@ def check_facts(
     function: Callable[..., Any],
     streamed: Streamed,
     *,
-    total: int,
     larger: bool,
+    total: int | None = None,
     nan: bool = True,
     compile: bool = True,
 ) -> None:
@@ -182,11 +217,14 @@ def check_facts(
     Args:
         function: on whole recordings.
         streamed: the same as a stream.
-        total: the input frames of a recording.
         larger: whether the facts may be larger.
+        total: the input frames of a recording; None for some 36, or ten of the smallest pulses.
         nan: whether frames become NaN, too.
         compile: False for a function that is not JAX's.
     """
+    if total is None:
+        smallest, allow = streamed.smallest_pulse, streamed._plan.lengths.allow
+        total = max(n for n in range(0, max(36, 10 * smallest) + 1, smallest) if allow(n // streamed.multiple))
     found = measure(Offline(function, streamed, compile=compile), total, nan)
     ahead = max(each.look_ahead for each in found)
     field = max(each.receptive_field for each in found)

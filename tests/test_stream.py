@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from facts_verifier import check_facts
 from stream_functions import CASES, DIFFERENTIATED, VARIANTS
 from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
 
+#: Facts that are larger than what is measured, and why.
+LARGER = {
+    "bits of all frames": "one changed frame changes no bit of all",
+    "branch": "it looks ahead in the branch that is not taken",
+}
 _FOR_GRADIENTS = ("multiple", "constraints")
 #: Where there is a rule for gradients, or a mask without which they are wrong.
 QUICK_GRADIENTS = (
@@ -25,9 +31,11 @@ QUICK_GRADIENTS = (
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, [name for name in CASES if name not in VARIANTS]))
-def test_values(name):
+def test_values_and_facts(name):
     case = CASES[name]
-    check_values(case.function, (20, 3), tailless=name in VARIANTS or name in QUICK_GRADIENTS, **case.options)
+    tailless = name in VARIANTS or name in QUICK_GRADIENTS
+    streamed = check_values(case.function, (20, 3), tailless=tailless, **case.options)
+    check_facts(case.function, streamed, larger=name in LARGER)
 
 
 @pytest.mark.parametrize("name", of_tiers(DIFFERENTIATED, QUICK_GRADIENTS))
