@@ -52,12 +52,12 @@ def assert_near(found, expected, where):
 
 
 def named(kind):
-    """The networks of which the file of expectations says so, every fifth of them in the quick tier."""
+    """The networks of which the file of expectations says so, every ninth of them in the quick tier."""
     names = [name for name, entry in EXPECTED.items() if kind(entry)]
-    return of_tiers(names, names[::5])
+    return of_tiers(names, names[::9])
 
 
-@pytest.mark.parametrize("name", of_tiers(EXPECTED, list(EXPECTED)[::7]))
+@pytest.mark.parametrize("name", of_tiers(EXPECTED, list(EXPECTED)[::14]))
 def test_values_state_and_gradients(name):
     """The framework's outputs under jit; the state as listed; a derivative of every parameter in reverse mode."""
     export = Export(name)

@@ -19,7 +19,7 @@ import jaxrnn
 COUNTS = {"bytes": 60, "structure": 20, "nodes": 30, "real": 3, "odd": 25}
 
 
-@pytest.mark.parametrize("kind", of_tiers(COUNTS, ("bytes", "structure")))
+@pytest.mark.parametrize("kind", of_tiers(COUNTS, ("structure",)))
 def test_a_result_or_our_own_error(kind):
     found = campaign.run(kind, 0, 0, COUNTS[kind])
     assert found.cases == COUNTS[kind]
@@ -35,7 +35,7 @@ def test_a_case_is_the_same_every_time():
         assert (first, how) == (again, too)
 
 
-@pytest.mark.parametrize("seed", of_tiers(range(8), (0, 1)))
+@pytest.mark.parametrize("seed", of_tiers(range(8), (0,)))
 def test_random_networks(seed):
     """Networks of recurrent layers, loops and branches against ONNX Runtime."""
     proto, inputs = random_network(seed)

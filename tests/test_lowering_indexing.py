@@ -276,10 +276,11 @@ def test_every_reduction_over_windows(examples):
     check()
 
 
-@pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("running", [lax.cumsum, lax.cumprod, lax.cummax, lax.cummin, lax.cumlogsumexp])
-def test_running_reductions(running, reverse):
+def test_running_reductions(running):
     rng = np.random.default_rng(0)
     for dtype in FLOATS if running is lax.cumlogsumexp else (*FLOATS, np.int32, np.int8):
         x = (rng.normal(size=(2, 7, 3)) * 3).astype(dtype)
-        verify_lowering(lambda x: [running(x, axis, reverse) for axis in range(3)], x, roundings=8)
+        verify_lowering(
+            lambda x: [running(x, axis, axis != 1) for axis in range(3)] + [running(x, 1, True)], x, roundings=8
+        )

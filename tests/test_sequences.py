@@ -70,7 +70,7 @@ def drawn(cell, *, bias=True, peephole=False):
         ),
         (GRU(linear_before_reset=True), {}, True, None, "sqrt"),
         (GRU(parse_activations(["Softplus", "ScaledTanh"]), clip=0.7), {}, False, [7, 0, 3], 2),
-        (RNN(parse_activations(["Relu"])), {"bias": False}, True, None, 7),
+        pytest.param(RNN(parse_activations(["Relu"])), {"bias": False}, True, None, 7, marks=pytest.mark.thorough),
     ],
 )
 def test_the_rule_gives_what_jax_derives(cell, parts, reverse, lengths, remat):

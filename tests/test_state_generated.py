@@ -17,7 +17,7 @@ from verifier import assert_same
 
 import jaxrnn
 
-COUNT, QUICK, CARRIED = 2000, 150, 300
+COUNT, QUICK, CARRIED = 2000, 80, 300
 STEPS = 30
 VERDICTS = ("found", "asked", "wrong")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from plain_graphs import model, node
 from streaming_verifier import check_values
 from test_cli import call_json
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.streaming.lengths import Lengths
@@ -38,8 +41,13 @@ def look_ahead(x):
     return x + jnp.pad(x[1:], ((0, 1), (0, 0)))
 
 
-@pytest.mark.parametrize("constraints", CONSTRAINTS)
-@pytest.mark.parametrize("multiple", [1, 2])
+@pytest.mark.parametrize(
+    ("constraints", "multiple"),
+    of_tiers(
+        itertools.product(CONSTRAINTS, (1, 2)),
+        [*((each, 1) for each in CONSTRAINTS if each != ("S <= 5",)), (("mod(S, 3) == 1", "S >= 4"), 2)],
+    ),
+)
 def test_constraints_are_checked(constraints, multiple):
     """`run` and `flush` refuse every length that does not meet them, however it is cut, and no other."""
     allowed = CONSTRAINTS[constraints]

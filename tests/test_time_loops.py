@@ -233,7 +233,7 @@ CASES = [
     ("read", "condition", "collect", "counter"),
     of_tiers(
         [(*case, counter) for counter in ("trip", "own") for case in CASES],
-        [*((*case, "trip") for case in CASES[::3]), *((*case, "own") for case in CASES[::7])],
+        [*((*case, "trip") for case in CASES[::4]), *((*case, "own") for case in CASES[::9])],
     ),
 )
 def test_a_loop_over_time_is_a_scan(read, condition, collect, counter):
