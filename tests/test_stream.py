@@ -31,7 +31,8 @@ QUICK_GRADIENTS = (
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, [name for name in CASES if name not in VARIANTS]))
-def test_values_and_facts(name):
+def test_values(name):
+    """Delay, look-ahead and receptive field are those of the same trace."""
     case = CASES[name]
     tailless = name in VARIANTS or name in QUICK_GRADIENTS
     streamed = check_values(case.function, (20, 3), tailless=tailless, **case.options)

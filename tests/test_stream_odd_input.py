@@ -91,7 +91,7 @@ def test_loops_that_need_all_of_time(function):
 
 
 @given(st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_loops_at_random(data):
     """Rounds, what is carried and the condition differ from frame to frame."""
     bound = data.draw(st.integers(1, 6))

@@ -134,7 +134,7 @@ def test_facts_of_tables():
 
 
 @given(st.integers(0, 5), st.integers(1, 4), st.integers(0, 3), st.integers(1, 3))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_rows_at_random(start, stride, later, hop):
     """Any first row and step, beside a stream of any step and look-ahead."""
 

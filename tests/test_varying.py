@@ -138,7 +138,10 @@ REVERSE = set(FUNCTIONS) - {"a loop by data"}
 @pytest.mark.parametrize(
     ("name", "traced"),
     # JAX itself refuses to trace these loops where their frames vary.
-    [(name, traced) for name in FUNCTIONS for traced in ("outside", "inside") if (name, traced) != ("loops", "inside")],
+    of_tiers(
+        [(name, each) for name in FUNCTIONS for each in ("outside", "inside") if (name, each) != ("loops", "inside")],
+        [*((name, "outside") for name in FUNCTIONS), ("rules", "inside"), ("weights that are looped over", "inside")],
+    ),
 )
 def test_a_traced_function_on_values_that_vary(name, traced):
     """A jaxpr's equations run where other values vary than in the trace: values, derivatives and types are right."""

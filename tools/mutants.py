@@ -91,7 +91,7 @@ LIVES = _mutants(
     ("buffered positions", PASSES, "if self._growth and later.dtype == np.int32:", "if False:"),
 )
 FACTS = _mutants(
-    "test_stream.py test_stream_facts.py",
+    "test_stream_facts.py test_stream.py",
     ("late from the start", TIME, "if units is not None))", "if units))"),
     ("repeated frames wait", WINDOWS, "if x.late is not None:\n        # Window 0", "if False:\n        # Window 0"),
     (
