@@ -32,7 +32,7 @@ WIDE = {"xla_cpu_prefer_vector_width": 512}
 
 #: Below, at and beyond the sizes of vectors, quick ones and, by dtype, more.
 QUICK_SHAPES = [(1,), (64,), (1, 17, 33)]
-SHAPES = {"float32": [(15,), (17,), (65,), (300,), (512,)], "float64": [(1,), (17,), (64,), (300,)]}
+SHAPES = {"float32": [(15,), (64,), (65,), (512,), (1, 17, 33)], "float64": [(1,), (17,), (64,), (300,)]}
 
 #: Two implementations of a function may each be some units in the last place off; those of these are longer series.
 ULPS, SERIES = 32, 2048

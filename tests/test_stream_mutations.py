@@ -1,6 +1,7 @@
 """Each part of what makes `stream` exact, taken out one at a time: some function must then come out wrong.
 
-These tests test the tests: a mask that could go without anyone noticing is either needless or not covered.
+These tests test the tests: a mask that could go without anyone noticing is either needless or not covered. Without a
+mutation, the functions pass: `test_stream.py::test_values`.
 """
 
 from __future__ import annotations
@@ -180,12 +181,6 @@ def test_a_mutation_is_noticed(mutation, monkeypatch):
     owner, attribute, mutate, functions = VALUES[mutation]
     monkeypatch.setattr(owner, attribute, mutate(getattr(owner, attribute)))
     assert any(map(fails, functions)), f"{mutation}: nothing noticed"
-
-
-def test_the_functions_pass_unmutated():
-    """What notices the mutations does not fail by itself."""
-    for name in sorted({name for *_, functions in VALUES.values() for name in functions}):
-        assert not fails(name), name
 
 
 def test_gradients_notice_harmful_frames(monkeypatch):
