@@ -107,6 +107,7 @@ def test_what_is_said_about_mistakes(layers, tmp_path):
         ((file, "--params", archive, "--dim", "T=3", *out), "it needs --verify"),
         ((file, "--params", archive, "--dim", "Q=3", "--verify", *out), "no dimension 'Q'"),
         ((file, "--params", archive, "-o", tmp_path), "is a folder"),
+        ((file, "--params", archive, "-o", tmp_path / "out.bin"), "'out.bin' must end in .onnx"),
         ((file, "--params", archive, "-o", tmp_path / "no" / "out.onnx"), "no folder"),
         ((file, "--params", tmp_path / "no.npz", *out), "no.npz cannot be read"),
         ((file, "--params", few, *out), "params: 'scale' is missing (and 3 more)"),
@@ -339,3 +340,21 @@ def test_machine_code_is_kept_and_run_where_it_is_asked_for(tmp_path):
     assert not call_json(*arguments)["native"]
     with pytest.warns(UserWarning, match="holds no machine code"):
         call_json(*stream, "--native")
+
+
+def test_smaller_types_and_what_is_said_of_a_stream(layers, tmp_path):
+    file, _ = layers
+    out, stream = tmp_path / "out.onnx", ("--symbol", "T", "--dim", "batch=1", "--rate", "16000", "--hop", "160")
+    plain = call_json("export", file, *stream, "-o", out)
+    assert plain["latency_ms"] == 10  # of the pulse alone
+    assert plain["first_not_zero"] == []
+    assert not any("/" in each["input"] for each in plain["state"])
+    said = call("export", file, *stream, "--dtype", "float16", "--verify", "-o", out).stdout
+    assert "latency: 10 ms" in said
+    assert "first state: zero (out.first_state.npz); to reset a stream, pass the first state again" in said
+    half = call_json("export", file, *stream, "--dtype", "float16", "-o", out)
+    floats = sum(4 * np.prod(each["shape"]) for each in plain["state"] if each["dtype"] == "float32")
+    assert plain["state_bytes"] - half["state_bytes"] == floats / 2
+    for options in ((*stream,), ("--dim", "T=9")):  # the stream, and the whole graph
+        said = call("export", file, *options, "--quantize", "dynamic", "--verify", "-o", out).stdout
+        assert "agrees with an error of quantisation of " in said

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from jaxrnn._jax.precision import COMPUTE_TYPES
 from jaxrnn.cli.options import (
     ModelFile,
     NumberRange,
@@ -16,12 +17,12 @@ from jaxrnn.cli.options import (
     dim_option,
     json_option,
     model_file,
+    onnx_file,
     output_option,
     params_options,
     parsed,
     pulse_options,
     seed_option,
-    writable,
 )
 
 
@@ -37,7 +38,7 @@ from jaxrnn.cli.options import (
     "--flush",
     metavar="FLUSH.onnx",
     type=click.Path(path_type=Path),
-    callback=parsed(writable),
+    callback=parsed(onnx_file),
     help="Write a second graph beside OUT.onnx, which returns the last frames after the end of a recording.",
 )
 @click.option(
@@ -57,6 +58,17 @@ from jaxrnn.cli.options import (
     metavar="N",
     type=click.IntRange(min=1),
     help="Streams per call, along a new first axis or the batch of the model. [default: one, without such an axis]",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(COMPUTE_TYPES),
+    help="Type of weights, state and arithmetic; bfloat16 needs --opset 22. Inputs and outputs stay float32.",
+)
+@click.option("--io-dtype", type=click.Choice(COMPUTE_TYPES), help="With --dtype: type of inputs and outputs, too.")
+@click.option(
+    "--quantize",
+    type=click.Choice(["dynamic"]),
+    help="Store weights as 8-bit integers, by ONNX Runtime's quantizer. Each call quantises the inputs of products.",
 )
 @params_options
 @click.option(
@@ -81,6 +93,9 @@ def export(
     as_step: bool,
     opset: int | None,
     batch: int | None,
+    dtype: str | None,
+    io_dtype: str | None,
+    quantize: str | None,
     params: ParamsOptions,
     verify: bool,
     dims: dict[str, tuple[int, ...]],
@@ -97,6 +112,10 @@ def export(
     --params and --checkpoint give the parameters of a training. Alone, they write the graph of FILE with these
     parameters; all else stays identical, byte for byte. With --symbol or --as-step, the stream or the step has these
     parameters.
+
+    --dtype and --quantize write the same in smaller types: a stream, a step or, for a model without steps, the whole
+    graph. --verify then compares with the model in its own types: within the tolerance of the type, or for --quantize
+    within 25 % of the output, and the error is printed.
 
     --verify runs the new file in ONNX Runtime before the file appears. A stream runs over recordings of several
     lengths, from the initial state, pulse by pulse, and is flushed; its outputs are compared with the same steps in
@@ -119,11 +138,12 @@ def export(
       jaxrnn export model.onnx --checkpoint runs/first -o tuned.onnx --verify
       jaxrnn export vad.onnx --params tuned.npz -o tuned.onnx --verify --static sr=16000 --dim sequence=576
     """  # noqa: D301
-    if params and pulses.symbol is None and not as_step:
+    types = {"dtype": dtype, "io_dtype": io_dtype, "quantize": quantize}
+    if pulses.symbol is None and not as_step and (params or (any(types.values()) and not _has_steps(file))):
         from jaxrnn.cli.export_writing import write_graph_again
 
         _refuse_of_steps({"--flush": flush, "--opset": opset, "--batch": batch, "--rate": rate})
-        write_graph_again(file, output, params, verify, dims, seed)
+        write_graph_again(file, output, params, verify, dims, seed, types)
         return
     from jaxrnn.cli.export_writing import write_step
 
@@ -131,8 +151,14 @@ def export(
         raise click.UsageError(
             "--as-step is the step of the model; with --symbol NAME, a step is a pulse of the stream"
         )
-    options = {"opset": opset, "batch": batch, "frame_rate": _frame_rate(pulses.symbol, rate, hop)}
+    options: dict[str, Any] = {"opset": opset, "batch": batch, "frame_rate": _frame_rate(pulses.symbol, rate, hop)}
+    options |= types
     write_step(file, output, pulses, flush, params, _single(dims), seed if verify else None, **options)
+
+
+def _has_steps(file: ModelFile) -> bool:
+    """Return True if callers carry the state of the model, so that a step can be exported."""
+    return {variable.kind for variable in file.load().state} == {"external"}
 
 
 def _frame_rate(symbol: str | None, rate: float | None, hop: float | None) -> float | None:

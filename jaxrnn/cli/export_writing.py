@@ -19,12 +19,14 @@ from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, pa
 from jaxrnn.cli.verify import difference
 from jaxrnn.errors import InputError, ModelError
 from jaxrnn.export import Exported, ExportedGraph, export_onnx
-from jaxrnn.export.verification import ExportReport, verify_export
+from jaxrnn.export.verification import ExportReport, compare_converted, verify_export
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load, stored_params, write_graph
 from jaxrnn.model.streaming import time_symbols
+from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.runtime.compiled import is_compiled
 from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import milliseconds
 from jaxrnn.verification import Report
 from jaxrnn.verification import verify as verify_model
 from jaxrnn.verification.sampling import index_limits
@@ -110,6 +112,7 @@ def facts_of(
         "pulse": spec.pulse,
         "look_ahead": spec.look_ahead,
         "look_ahead_ms": step.look_ahead_ms,
+        "latency_ms": _latency(step),
         "past": spec.past,
         "batch": step.batch,
         "inputs": [{**each.to_json(), "name": step.inputs[each.name]} for each in spec.inputs],
@@ -125,6 +128,8 @@ def facts_of(
             for each in spec.state
         ],
         "state_bytes": sum(each.nbytes for each in spec.state),
+        "first_not_zero": [step.state[name].input for name, array in step.first.items() if np.any(array)],
+        "first_state": step.files.get("first_state"),
         # Without a flush, these outputs end before the recording.
         "lost": lost if exported.flush is None else [],
         "graphs": [_graph(each) for each in graphs],
@@ -133,6 +138,14 @@ def facts_of(
         "notes": [] if checked is None else checked.notes,
         "checks": [] if checked is None else [{"ok": check.ok, **as_json(check)} for check in checked.checks],
     }
+
+
+def _latency(step: StepFile) -> float | None:
+    """Return the milliseconds from the first sound of a frame to its output, or None without a frame rate."""
+    if step.frame_rate is None:
+        return None
+    delays = [step.delay_ms(each) or 0.0 for each in step.spec.outputs if each.time_axis is not None]
+    return max(delays, default=0.0) + milliseconds(step.spec.pulse, step.frame_rate)
 
 
 def _graph(graph: ExportedGraph) -> dict[str, Any]:
@@ -158,6 +171,8 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
         known = result["look_ahead_ms"] is not None
         lasts = f" ({text_of(result['look_ahead_ms'])} ms)" if known else ""
         yield f"pulse: {result['pulse']:,} input frame(s); look-ahead: {result['look_ahead']:,}{lasts}"
+        if result["latency_ms"] is not None:
+            yield f"latency: {text_of(result['latency_ms'])} ms, of the pulse and the longest delay"
         yield from past_line(result["past"])
         if result["lost"]:
             yield TextLine(
@@ -172,6 +187,10 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
     yield Table("Outputs", {**fields("name", "dtype", "shape"), **timed}, result["outputs"], right=tuple(timed))
     title = f"State: {len(result['state'])} entries, {bytes_of(result['state_bytes'])}"
     yield Table(title, {"in": "input", "out": "output", **fields("kind", "dtype", "shape")}, result["state"])
+    if result["state"]:
+        kept = result["first_not_zero"]
+        some = f"not zero in {len(kept)} entries, such as {kept[0]}" if kept else "zero"
+        yield f"first state: {some} ({result['first_state']}); to reset a stream, pass the first state again"
     if result["verified"] is None:
         return
     yield from (TextLine(f"note: {note}", "yellow") for note in result["notes"])
@@ -213,20 +232,38 @@ def _of_largest(comparison: Mapping[str, Any]) -> float | None:
 
 
 def write_graph_again(
-    file: ModelFile, output: Path, params: ParamsOptions, verify: bool, dims: dict[str, tuple[int, ...]], seed: int
+    file: ModelFile,
+    output: Path,
+    params: ParamsOptions,
+    verify: bool,
+    dims: dict[str, tuple[int, ...]],
+    seed: int,
+    types: Mapping[str, Any],
 ) -> None:
-    """Write a file with other parameters, and print the changes; with ``verify``, compare engines first."""
+    """Write a file with other parameters or types, and print the changes; with ``verify``, compare engines first.
+
+    Types are compared with the file in the types of the model.
+    """
     if dims and not verify:
         raise click.UsageError("--dim sets the sizes of the inputs to verify with: it needs --verify")
     model = file.load()
     arrays = stored_params(model, params.of(model))
-    report = None
+    verified = None
     if verify:
         with busy(f"verifying {output.name}"), tempfile.TemporaryDirectory(dir=output.parent) as folder:
             trial = Path(folder, output.name)
             write_graph(model, arrays, trial)
             report = _verified(trial, model, arrays, static=file.static, dims=dims, seed=seed)
-    write_graph(model, arrays, output)
+            verified = {"engine": report.engine, "cases": as_json(report.cases)}
+            if any(types.values()):
+                converted = Path(folder, "converted.onnx")
+                export_onnx(model, arrays, converted, **types)
+                sizes = {name: size for name, (size, *_) in dims.items()}
+                engine, outputs = compare_converted(model, trial, converted, dims=sizes, static=file.static, seed=seed)
+                if different := [each for each in outputs if not each.ok]:
+                    raise MismatchError(f"nothing was written: {different[0].name!r} differs: {different[0].reason}")
+                verified = {"engine": engine, "cases": [{"dims": sizes, "outputs": as_json(outputs)}]}
+    export_onnx(model, arrays, output, **types)
     changes = _changes(model, arrays)
     result = {
         "model": str(file.path),
@@ -234,7 +271,7 @@ def write_graph_again(
         "bytes": output.stat().st_size,
         "changed": sum(change["changed"] for change in changes),
         "parameters": changes,
-        "verified": None if report is None else {"engine": report.engine, "cases": as_json(report.cases)},
+        "verified": verified,
     }
     show(result, _report)
 
@@ -272,5 +309,5 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
     yield Table(title, fields("name", "shape", "dtype", "largest change"), changed)
     if (verified := result["verified"]) is not None:
         rows = [{**each, "dims": case["dims"]} for case in verified["cases"] for each in case["outputs"]]
-        columns = {"output": "name", "inputs": "dims", **COMPARED}
+        columns = {"output": "name", "inputs": "dims", **COMPARED, "result": difference}
         yield Table(f"Verified against {verified['engine']}", columns, rows)

@@ -85,7 +85,7 @@ def output_option(metavar: str, text: str, *, required: bool = False) -> Decorat
         metavar=metavar,
         required=required,
         type=click.Path(path_type=Path),
-        callback=parsed(writable),
+        callback=parsed(onnx_file if metavar.endswith(".onnx") else writable),
         help=text,
     )
 
@@ -93,6 +93,13 @@ def output_option(metavar: str, text: str, *, required: bool = False) -> Decorat
 def writable(path: Path) -> Path:
     """Return a path that can be written, or raise a usage error."""
     check_writable(path)
+    return path
+
+
+def onnx_file(path: Path) -> Path:
+    """Return a path of an ONNX file that can be written, or raise a usage error."""
+    if writable(path).suffix.lower() != ".onnx":
+        raise click.BadParameter(f"{path.name!r} must end in .onnx, by which engines recognise the format")
     return path
 
 

@@ -22,6 +22,7 @@ from jaxrnn._files.arguments import argument
 from jaxrnn._files.files import check_writable
 from jaxrnn._files.messages import first_line, short_repr
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
+from jaxrnn.export.conversions import Conversion
 from jaxrnn.export.graphs import Graph, file_names, flush_graph, function_graph, step_graph
 from jaxrnn.export.sources import Source
 from jaxrnn.model import Model
@@ -51,6 +52,9 @@ def export_onnx(
     opset: int | None = None,
     label: str | None = None,
     frame_rate: float | None = None,
+    dtype: str | np.dtype | None = None,
+    io_dtype: str | np.dtype | None = None,
+    quantize: str | None = None,
 ) -> Exported | None:
     """Write a model, a stream, a step or a function as an ONNX file.
 
@@ -90,6 +94,12 @@ def export_onnx(
         label: the name of a step or function in the file; by default the name in Python.
         frame_rate: input frames a second of a stream (samples, if a frame is one sample). The metadata then contain
             delay and look-ahead in milliseconds.
+        dtype: ``"float16"``, or ``"bfloat16"`` from opset 22 on: the type of float32 weights, state and arithmetic.
+            Totals over time, positions and loops stay float32.
+        io_dtype: with `dtype`, the type of float32 inputs and outputs other than the state; by default they stay
+            float32.
+        quantize: ``"dynamic"``: ONNX Runtime's quantizer stores weights as 8-bit integers; every call quantises the
+            inputs of products, convolutions and LSTMs.
 
     Returns:
         The written files, or None after writing a model's whole graph.
@@ -104,13 +114,18 @@ def export_onnx(
     options |= {"frame_rate": frame_rate}
     if frame_rate is not None and not is_rate(frame_rate):
         raise InputError(f"frame_rate must be a number of frames a second, not {frame_rate!r}")
+    conversion = Conversion.of(dtype, io_dtype, quantize)
     if isinstance(stepper, Model) and not step:
         if given := [name for name, value in options.items() if value is not None]:
             raise InputError(
                 f"{given[0]} applies to a step, and a model is written as a whole graph: give "
                 f"{argument('step', True)} for its step"
             )
-        write_graph(stepper, stepper.params if params is None else params, path)
+        arrays = stepper.params if params is None else params
+        if conversion is None:
+            write_graph(stepper, arrays, path)
+        else:
+            _write_converted(stepper, arrays, Path(path), conversion)
         return None
     paths = [Path(path), *([] if flush is None else [Path(flush)])]
     check_targets(paths)
@@ -119,7 +134,18 @@ def export_onnx(
     if frame_rate is not None:
         known = float(frame_rate)
         graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, frame_rate=known)) for each in graphs]
-    return _write(graphs, paths, version)
+    return _write(graphs, paths, version, conversion)
+
+
+def _write_converted(model: Model, params: Any, path: Path, conversion: Conversion) -> None:
+    """Write the whole graph of a model in other types."""
+    check_writable(path)
+    with tempfile.TemporaryDirectory(prefix=".jaxrnn.", dir=path.parent) as folder:
+        written = Path(folder, path.name)
+        write_graph(model, params, written)
+        proto = onnx.shape_inference.infer_shapes(onnx.load(written), data_prop=True)
+        converted, _ = conversion.apply(ir.from_proto(proto), None)
+        write_files({path: converted}, {})
 
 
 def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph]:
@@ -143,14 +169,16 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph
     return [function_graph(stepper, params, example, options["label"])]
 
 
-def _write(graphs: list[Graph], paths: list[Path], opset: int) -> Exported:
-    beside = {start_path(paths[0]): first} if (first := graphs[0].facts.first_inputs) else {}
+def _write(graphs: list[Graph], paths: list[Path], opset: int, conversion: Conversion | None) -> Exported:
+    lowered = [(graph.lowered(opset), graph.facts) for graph in graphs]
+    if conversion is not None:
+        lowered = [conversion.apply(*each) for each in lowered]
+    beside = {start_path(paths[0]): first} if (first := lowered[0][1].first_inputs) else {}
     names = [("step", paths[0]), *(("flush", path) for path in paths[1:]), *(("first_state", path) for path in beside)]
     models, facts = {}, []
-    for graph, path in zip(graphs, paths, strict=True):
-        model = graph.lowered(opset)
+    for (model, known), path in zip(lowered, paths, strict=True):
         files = {kind: Path(os.path.relpath(other, path.parent)).as_posix() for kind, other in names}
-        facts.append(dataclasses.replace(graph.facts, files=files))
+        facts.append(dataclasses.replace(known, files=files))
         describe_file(model, facts[-1])
         models[path] = model
     written = write_files(dict(reversed(models.items())), beside)

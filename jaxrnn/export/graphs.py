@@ -44,7 +44,7 @@ class Names:
 
     Inputs are named first, then outputs, state and the rest. A name that is taken gets a suffix. Equal steppers
     therefore get equal names. ``own`` maps the state to names in the file that a model was loaded from. By
-    default the input has the name of the entry, and the output the suffix ``_next``.
+    default the input has the name of the entry, with dots for slashes, and the output the suffix ``_next``.
     """
 
     def __init__(self, spec: StepSpec, own: Mapping[str, StateNames] | None = None):
@@ -54,7 +54,7 @@ class Names:
             self._names[INPUT, each.name] = self._unused(each.name, "in")
         for each in spec.outputs:
             self._names[OUTPUT, each.name] = self._unused(each.name, "out")
-        own = own or {each.name: StateNames(each.name, None) for each in spec.state}
+        own = own or {each.name: StateNames(each.name.strip("/").replace("/", "."), None) for each in spec.state}
         for name, names in own.items():
             self._names[BEFORE, name] = self._unused(names.input, "state")
         for name, names in own.items():

@@ -44,8 +44,10 @@ class Source:
         if whole.constants:
             raise UnsupportedError(
                 f"{whole.label}: the state before the first frame depends on the input(s) "
-                f"{', '.join(whole.constants)}, and a file contains one first state: stream a function that closes "
-                f"over their values, or fix an input of a model, {static_argument(whole.constants[0])}"
+                f"{', '.join(whole.constants)}, and a file contains one first state. If the model returns the next "
+                f"value of this input, export its step (without --symbol, in Python with step=True). Otherwise stream "
+                f"a function that closes over their values, or fix an input of a model, "
+                f"{static_argument(whole.constants[0])}"
             )
         for each in (*whole.inputs, *whole.state):
             if each.dtype is None or each.is_text or each.shape is None:

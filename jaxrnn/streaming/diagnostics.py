@@ -154,17 +154,33 @@ def is_of_file() -> bool:
 
 def describe_equation(path: Path) -> str:
     """Describe the last equation of a path for an error message: the primitive or the node, and the location."""
-    node, operators = node_scope_of(path), _OPERATORS.get() or {}
-    while operators and node and node not in operators:
-        node = node.rpartition("/")[0]
-    if node in operators:
-        return f"node {node!r} ({operators[node]})"
+    node, operator = _node_of(path)
+    if operator is not None:
+        return f"node {node!r} ({operator})"
     name, place = path[-1].primitive.name, place_of_equation(path)
     if place.calls is not None and place.calls.endswith(f".{name.replace('-', '_')}"):
         place = Place(place.line, None)
     scope = re.sub(r"(^|/)\w+\(\)", "", scope_of(path))  # transformations such as vmap() are not nodes
     where = " of ".join(part for part in (f"node {scope!r}" if scope else "", str(place)) if part)
     return f"{name!r}" + (f" ({where})" if where else "")
+
+
+def _node_of(path: Path) -> tuple[str, str | None]:
+    """Return the node of a file that contains an equation, and the operator, or None outside of a file."""
+    node, operators = node_scope_of(path), _OPERATORS.get() or {}
+    while operators and node and node not in operators:
+        node = node.rpartition("/")[0]
+    return node, operators.get(node)
+
+
+def hint_for_node(path: Path) -> str | None:
+    """Return a hint for a node of a file that cannot be streamed, or None to use the hint of the rule."""
+    if "DynamicQuantize" not in (_node_of(path)[1] or ""):
+        return None
+    return (
+        "the scale of dynamic quantisation is that of the whole recording: stream the float model first, and quantise "
+        "the step, with 'jaxrnn export --quantize dynamic' or onnxruntime.quantization.quantize_dynamic"
+    )
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ from jaxrnn.streaming.diagnostics import (
     Path,
     describe_equation,
     hint_for_equation,
+    hint_for_node,
     in_words_of_file,
     is_of_file,
     label_of,
@@ -398,7 +399,7 @@ class Pass:
         if self.path:
             where = f"{describe_equation(self.path)} "
             known = hint_for_equation(self.path[-1].primitive.name, place_of_equation(self.path))
-            hint = in_words_of_file(hint) if is_of_file() else known or hint
+            hint = hint_for_node(self.path) or in_words_of_file(hint) if is_of_file() else known or hint
         error = kind(f"{where}cannot be streamed: {why}; {f'{first}, or ' if first else ''}{hint}")
         error.located = True
         return error

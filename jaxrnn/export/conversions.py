@@ -1,0 +1,311 @@
+"""Conversions of a finished graph: dynamic quantisation by ONNX Runtime's quantizer, and half precision."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+
+from jaxrnn._files.arguments import argument
+from jaxrnn._jax.precision import compute_type
+from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
+from jaxrnn.export import kernels
+from jaxrnn.export.writer import constant_of
+
+#: Just below protobuf's limit.
+_LARGEST = 2**31 - 2**24
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The types of an export: see `jaxrnn.export_onnx`."""
+
+    dtype: np.dtype | None
+    io_dtype: np.dtype | None
+    quantize: bool
+
+    @classmethod
+    def of(cls, dtype: Any, io_dtype: Any, quantize: Any) -> Conversion | None:
+        """Check the arguments of an export; return None if there is nothing to convert."""
+        if quantize not in (None, "dynamic"):
+            raise InputError(f"quantize must be 'dynamic', not {quantize!r}")
+        if dtype is not None and quantize is not None:
+            raise InputError(
+                f"give dtype or quantize, not both: quantised products are not {compute_type(dtype)}, and come back as "
+                "float32"
+            )
+        known, of_io = compute_type(dtype), compute_type(io_dtype)
+        if of_io is not None and of_io != known:
+            raise InputError(f"io_dtype must be equal to dtype, or None for float32, not {of_io}")
+        return None if known is None and quantize is None else cls(known, of_io, quantize is not None)
+
+    def apply(self, model: ir.Model, facts: Any) -> tuple[ir.Model, Any]:
+        """Convert a model and its facts, a `StepFile`, or None for the whole graph of a model's file."""
+        if self.quantize:
+            return quantized(model), facts
+        assert self.dtype is not None
+        dtype = self.dtype
+        if facts is None:
+            ends = () if self.io_dtype else (*model.graph.inputs, *model.graph.outputs)
+            in_float(model, dtype, [str(value.name) for value in ends], ())
+            return model, None
+        spec = facts.spec
+        names = [facts.state[each.name] for each in spec.state if each.kind in WIDE_KINDS]
+        wide = [name for each in names for name in (each.input, each.output) if name is not None]
+        ends = [] if self.io_dtype else [*facts.inputs.values(), *facts.outputs.values()]
+        in_float(model, dtype, [*ends, *wide], wide)
+
+        def changed(each: Any) -> Any:
+            return dataclasses.replace(each, dtype=dtype) if each.dtype == np.float32 else each
+
+        state = tuple(each if each.kind in WIDE_KINDS else changed(each) for each in spec.state)
+        spec = dataclasses.replace(spec, state=state)
+        if self.io_dtype:
+            inputs, outputs = (tuple(map(changed, each)) for each in (spec.inputs, spec.outputs))
+            spec = dataclasses.replace(spec, inputs=inputs, outputs=outputs)
+        types = {each.name: each.dtype for each in state}
+        first = {
+            name: _converted(array, types[name]) if types[name] == dtype else array
+            for name, array in facts.first.items()
+        }
+        return model, dataclasses.replace(facts, spec=spec, first=first)
+
+
+def quantized(model: ir.Model) -> ir.Model:
+    """Quantise the weights of products, convolutions and LSTMs to 8 bits; each call quantises their inputs.
+
+    Raises:
+        InputError: the graph has nothing to quantise, or is too large for the quantizer.
+        MissingPackageError: ONNX Runtime is not installed.
+    """
+    try:
+        from onnxruntime.quantization import quantize_dynamic
+    except ImportError as error:
+        raise MissingPackageError(
+            "ONNX Runtime, which quantises the file, is not installed: pip install 'jaxrnn[verify]'"
+        ) from error
+    proto = ir.to_proto(model)
+    if proto.ByteSize() > _LARGEST:
+        raise InputError("the file is larger than 2 GB: quantise parts of the model separately")
+    # The quantizer logs advice about its own preparation of a file unless this entry is there.
+    proto.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
+    with tempfile.TemporaryDirectory(prefix=".jaxrnn.") as folder:
+        path = Path(folder, "quantized.onnx")
+        quantize_dynamic(proto, path)
+        result = ir.load(path)
+    before, after = (Counter(node.op_type for node in each.graph.all_nodes()) for each in (model, result))
+    if not any("Dynamic" in name for name in after - before):
+        raise InputError(
+            "there is nothing to quantise: the file has no MatMul, Gemm, Conv or LSTM with constant weights; leave out "
+            "quantize"
+        )
+    result.metadata_props.clear()
+    result.metadata_props.update(model.metadata_props)
+    return result
+
+
+#: The opset whose convolutions and recurrent layers take bfloat16.
+_BFLOAT16 = 22
+#: State entries that stay float32: float totals exceed the range or the digits of smaller types.
+WIDE_KINDS = frozenset(("total", "remainder", "counter", "base"))
+
+
+def in_float(model: ir.Model, dtype: np.dtype, fixed: Collection[str], wide: Collection[str]) -> None:
+    """Compute in a smaller float type: weights, state and arithmetic change in place.
+
+    Positions in time, totals and loops stay float32, and so do operators that engines or ONNX lack in the type.
+
+    Args:
+        model: the model, with the type of every value.
+        dtype: the float type.
+        fixed: inputs and outputs that stay float32.
+        wide: inputs, such as totals over time, that stay float32 together with the values that they become.
+    """
+    if dtype.name == "bfloat16" and model.opset_imports[""] < _BFLOAT16:
+        raise UnsupportedError(
+            f"bfloat16 needs opset {_BFLOAT16}, and the file gets opset {model.opset_imports['']}: give "
+            f"{argument('opset', _BFLOAT16)}"
+        )
+    if any(node.op_type.startswith(("QLinear", "Quantize", "Dequantize")) for node in model.graph.all_nodes()):
+        raise InputError("the model is quantised and computes in integers: leave out dtype")
+    _Conversion(model, dtype, fixed, wide).run()
+
+
+class _Conversion:
+    """A graph whose float32 values become a smaller type, apart from wide values."""
+
+    def __init__(self, model: ir.Model, dtype: np.dtype, fixed: Collection[str], wide: Collection[str]):
+        self.graph, self.opset = model.graph, int(model.opset_imports[""] or 0)
+        self.dtype, self.kind = dtype, ir.DataType.from_numpy(dtype)
+        self.fixed = set(fixed)
+        self.wide = self._wide_values(wide)
+        self._casts: dict[tuple[ir.Value, np.dtype], ir.Value] = {}
+
+    def _wide_values(self, names: Collection[str]) -> set[ir.Value]:
+        """Return the values that stay float32: positions, totals, and values that depend on these alone."""
+        wide = {value for value in self.graph.inputs if value.name in names}
+        reached, ends = set(wide), {value for value in self.graph.outputs if value.name in self.fixed & set(names)}
+        for node in self.graph:  # from totals
+            if any(each in reached for each in node.inputs):
+                reached.update(node.outputs)
+        for node in reversed(list(self.graph)):  # to totals
+            if any(each in ends for each in node.outputs):
+                ends.update(each for each in node.inputs if each is not None)
+        wide |= reached & ends
+        for node in self.graph:
+            moving = [each for each in node.inputs if each is not None and each.const_value is None]
+            floats = [each for each in moving if self._is_float(each)]
+            counted = node.op_type == "Cast" and moving and moving[0].dtype in (ir.DataType.INT32, ir.DataType.INT64)
+            if counted or (floats and all(each in wide for each in floats)):
+                wide.update(filter(self._is_float, node.outputs))
+        return wide
+
+    def run(self) -> None:
+        """Change the types of values, and cast where types meet."""
+        for value in self.graph.inputs:
+            if self._is_changed(value) and value.name not in self.fixed:
+                value.dtype = self.kind
+        for node in list(self.graph):
+            self._convert(node)
+        for value in list(self.graph.outputs):
+            if value.name in self.fixed and value.dtype == self.kind:
+                self._give(value, self._cast(value, np.dtype(np.float32), after=value.producer()))
+        for (value, _), made in self._casts.items():
+            if value.is_initializer() and not value.uses() and made.is_initializer():
+                name = str(value.name)
+                del self.graph.initializers[name], self.graph.initializers[str(made.name)]
+                made.name = name
+                self.graph.register_initializer(made)
+
+    def _is_changed(self, value: ir.Value) -> bool:
+        return value.dtype == ir.DataType.FLOAT and value not in self.wide
+
+    def _convert(self, node: ir.Node) -> None:
+        """Convert the operands of a node, and its results."""
+        bodies = list(_graphs_of(node))
+        changed = [self._is_changed(value) for value in node.outputs]
+        is_wide = bool(bodies) or any(value in self.wide for value in node.outputs)
+        for body in bodies:
+            for inner in body.all_nodes():
+                self._with_types(inner, [np.dtype(np.float32)] * len(inner.inputs), node)
+        target = np.dtype(np.float32) if is_wide else self.dtype
+        types = [target if self._is_float(each) else _type_of(each) for each in node.inputs]
+        results = [target if value.dtype == ir.DataType.FLOAT else _type_of(value) for value in node.outputs]
+        if not is_wide and node.domain in ("", "ai.onnx"):
+            types, results = self._with_kernels(node, types, results)
+        if node.op_type != "Cast":  # casts from every type
+            self._with_types(node, types, node)
+        if not is_wide:
+            _retype(node, self.kind)
+        for value, dtype, is_changed in zip(list(node.outputs), results, changed, strict=True):
+            if not is_changed:
+                continue
+            if dtype == self.dtype or (node.op_type == "Cast" and not is_wide):
+                value.dtype = self.kind
+                continue
+            narrow = self._cast(value, self.dtype, after=node)
+            for use in list(value.uses()):
+                if use.node is not narrow.producer():
+                    use.node.replace_input_with(use.idx, narrow)
+            if value.is_graph_output() and value.name not in self.fixed:
+                self._give(value, narrow)
+
+    def _with_types(self, node: ir.Node, types: Sequence[np.dtype | None], before: ir.Node) -> None:
+        """Let a node read float operands in these types; casts stand before another node."""
+        for place, (value, dtype) in enumerate(zip(list(node.inputs), types, strict=True)):
+            if value is None or dtype is None or not self._is_float(value) or value.dtype == _kind_of(dtype):
+                continue
+            if (value, dtype) not in self._casts:
+                known = constant_of(value)
+                cast = self._cast(value, dtype, before=before) if known is None else self._constant(value, known, dtype)
+                self._casts[value, dtype] = cast
+            node.replace_input_with(place, self._casts[value, dtype])
+
+    def _is_float(self, value: ir.Value | None) -> bool:
+        return value is not None and value.dtype in (ir.DataType.FLOAT, self.kind)
+
+    def _constant(self, value: ir.Value, known: np.ndarray, dtype: np.dtype) -> ir.Value:
+        """Return a constant in another type, under the name of the constant if nothing else reads it."""
+        made = ir.Value(name=f"{value.name}_{dtype.name}", shape=value.shape, type=ir.TensorType(_kind_of(dtype)))
+        made.const_value = ir.tensor(_converted(known, dtype), name=made.name)
+        self.graph.register_initializer(made)
+        return made
+
+    def _cast(
+        self, value: ir.Value, dtype: np.dtype, *, before: ir.Node | None = None, after: ir.Node | None = None
+    ) -> ir.Value:
+        """Write a cast of a value before or after a node."""
+        name = f"{value.name}_{dtype.name}"
+        made = ir.Value(name=name, shape=value.shape, type=ir.TensorType(_kind_of(dtype)))
+        attributes = [ir.AttrInt64("to", int(_kind_of(dtype)))]
+        node = ir.Node("", "Cast", [value], attributes, outputs=[made], name=f"{name}/Cast")
+        if before is not None:
+            self.graph.insert_before(before, node)
+        elif after is not None:
+            self.graph.insert_after(after, node)
+        else:
+            self.graph.insert_before(self.graph[0], node)
+        return made
+
+    def _give(self, value: ir.Value, other: ir.Value) -> None:
+        """Return another value from the graph, under the same name."""
+        self.graph.outputs[list(self.graph.outputs).index(value)] = other
+        other.name, value.name = value.name, f"{value.name}_inside"
+
+    def _with_kernels(self, node: ir.Node, types: list[Any], results: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the types in which a node computes: float32 if ONNX or engines lack the type."""
+        if self.dtype.name == "bfloat16":  # no engine on CPUs has kernels: keep to the specification
+            if kernels.takes(node.op_type, self.opset, types):
+                return types, results
+            return [np.dtype(np.float32) if each == self.dtype else each for each in types], [np.float32] * len(results)
+        known = [np.dtype(np.float32) if each is None else each for each in results]
+        changed = kernels.substitutes(node.op_type, self.opset, types, known)
+        if not changed:
+            return types, results
+        of_inputs, of_results = kernels.changed_types(node.op_type, self.opset, changed, len(types), len(results))
+        return (
+            [old if new is None else new for old, new in zip(types, of_inputs, strict=True)],
+            [old if new is None else new for old, new in zip(results, of_results, strict=True)],
+        )
+
+
+def _type_of(value: ir.Value | None) -> np.dtype | None:
+    return None if value is None or value.dtype is None else value.dtype.numpy()
+
+
+def _kind_of(dtype: np.dtype) -> ir.DataType:
+    return ir.DataType.from_numpy(dtype)
+
+
+def _graphs_of(node: ir.Node) -> Iterator[ir.Graph]:
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+
+
+def _retype(node: ir.Node, kind: ir.DataType) -> None:
+    """Change the attributes that state the type of the result."""
+    for name, attribute in list(node.attributes.items()):
+        if name in ("to", "dtype") and attribute.value == int(ir.DataType.FLOAT):
+            node.attributes[name] = ir.AttrInt64(name, int(kind))
+        elif attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype == ir.DataType.FLOAT:
+            node.attributes[name] = ir.AttrTensor(name, ir.tensor(_converted(attribute.value.numpy(), kind.numpy())))
+
+
+def _converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return an array in a smaller type; finite numbers stay finite, and a single small number does not become 0."""
+    info = jnp.finfo(dtype)
+    finite = np.isfinite(array)
+    result = np.where(finite, np.clip(array, float(info.min), float(info.max)), array)
+    if array.size == 1:
+        small = (result != 0) & (np.abs(result) < float(info.smallest_subnormal))
+        result = np.where(small, np.copysign(float(info.smallest_subnormal), result), result)
+    return result.astype(dtype).reshape(array.shape)

@@ -1,0 +1,149 @@
+"""Exports in smaller types: half precision, and dynamic quantisation by ONNX Runtime's quantizer."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, numpy_helper
+from small_models import graph_of, layers_model, make_model
+
+import jaxrnn
+from jaxrnn.errors import InputError, UnsupportedError
+from jaxrnn.export import verify_export
+
+RNG = np.random.default_rng(0)
+PARAMS = {"kernel": RNG.normal(size=(12, 6)).astype(np.float32), "gain": np.full(6, 0.3, np.float32)}
+
+
+def mixed(params, inputs):
+    """Past frames, a loop, a running mean, a position, a number beyond float16, and a very small number."""
+    x = inputs["x"]
+    before = jnp.pad(x, ((1, 0), (0, 0)))[:-1]
+    h = jnp.tanh(jnp.concatenate([x, before], 1) @ params["kernel"])
+    _, kept = jax.lax.scan(lambda carry, row: (0.5 * carry + row * params["gain"],) * 2, jnp.zeros(6), h)
+    count = jnp.arange(1, x.shape[0] + 1, dtype=jnp.float32)[:, None]
+    mean = jnp.cumsum(300 * x, 0) / count
+    masked = jnp.max(jnp.where(h > 0, h, -1e9), 1, keepdims=True)
+    return {"y": kept + mean / 300 / (jnp.abs(mean) + 1e-12) + jnp.cos(count / 7), "top": jnp.maximum(masked, -1)}
+
+
+def exported(folder, **options):
+    streamed = jaxrnn.stream(mixed, {"x": jnp.zeros((8, 6))}, axes=0, params=PARAMS, pulse=2)
+    path = folder / "step.onnx"
+    written = jaxrnn.export_onnx(streamed, PARAMS, path, flush=folder / "flush.onnx", **options)
+    return streamed, path, written
+
+
+@pytest.mark.parametrize(("dtype", "opset"), [("float16", 17), ("bfloat16", 22)])
+def test_weights_state_and_arithmetic_are_smaller(dtype, opset, tmp_path):
+    streamed, path, written = exported(tmp_path, dtype=dtype, opset=opset)
+    report = verify_export(streamed, PARAMS, path, offline=lambda inputs: streamed.run(PARAMS, inputs))
+    assert report.ok, report
+    assert report.engine.startswith("ONNX Runtime" if dtype == "float16" else "ONNX reference")
+    model = onnx.load(path)
+    kinds = {each.name: each.data_type for each in model.graph.initializer}
+    small = getattr(TensorProto, dtype.upper())
+    assert kinds["kernel"] == kinds["gain"] == small
+    types = {each.name: each.type.tensor_type.elem_type for each in (*model.graph.input, *model.graph.output)}
+    assert types["x"] == types["y"] == types["top"] == TensorProto.FLOAT
+    state = {each.name: each for each in written.step.facts.spec.state}
+    wide = {name for name, each in state.items() if each.kind in ("total", "remainder")}
+    assert wide
+    assert {name for name, each in state.items() if each.dtype == np.float32} == wide
+    assert all(types[name] == small for name, each in state.items() if each.dtype.name == dtype)
+    with np.load(tmp_path / "step.first_state.npz") as first:
+        assert {each.nbytes for each in first.values()} >= {each.nbytes for each in state.values()}
+
+
+def test_inputs_and_outputs_on_request(tmp_path):
+    streamed, path, written = exported(tmp_path, dtype="float16", io_dtype="float16")
+    assert verify_export(streamed, PARAMS, path).ok
+    spec = written.step.facts.spec
+    assert {each.dtype for each in (*spec.inputs, *spec.outputs)} == {np.dtype(np.float16)}
+    again = jaxrnn.load(path)
+    outputs, _ = again.step(again.params, again.init(), {"x": jnp.ones((2, 6), jnp.float16)})
+    assert outputs["y"].dtype == np.float16
+
+
+REFUSED = [
+    ({"dtype": "bfloat16"}, UnsupportedError, "bfloat16 needs opset 22"),
+    ({"dtype": "int8"}, InputError, "dtype must be 'bfloat16' or 'float16'"),
+    ({"dtype": "float16", "io_dtype": "bfloat16"}, InputError, "io_dtype must be equal to dtype"),
+    ({"dtype": "float16", "quantize": "dynamic"}, InputError, "give dtype or quantize, not both"),
+    ({"quantize": "static"}, InputError, "quantize must be 'dynamic'"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), REFUSED, ids=lambda value: str(value))
+def test_refused_types(options, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        exported(tmp_path, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_whole_graphs(tmp_path):
+    model = jaxrnn.load(layers_model())
+    x = {each.name: RNG.normal(size=[5 if isinstance(n, str) else n for n in each.shape]) for each in model.inputs}
+    x = {name: array.astype(np.float32) for name, array in x.items()}
+    known = model.apply(model.params, x)
+    for options, tolerance in (({"dtype": "float16"}, 4e-3), ({"quantize": "dynamic"}, 0.05)):
+        path = tmp_path / "whole.onnx"
+        assert jaxrnn.export_onnx(model, None, path, **options) is None
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        found = dict(zip([each.name for each in session.get_outputs()], session.run(None, x), strict=True))
+        for name, value in known.items():
+            assert found[name].dtype == np.float32
+            scale = max(1.0, float(np.abs(value).max()))
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=tolerance * scale)
+            assert not np.array_equal(found[name], value)
+
+
+def test_steps_quantised_by_onnx_runtime(tmp_path):
+    weight = jnp.asarray(RNG.normal(size=(6, 64)), jnp.float32)
+
+    def function(params, inputs):
+        return {"y": jnp.tanh(inputs["x"] @ params) @ params.T + jnp.pad(inputs["x"], ((1, 0), (0, 0)))[:-1]}
+
+    streamed = jaxrnn.stream(function, {"x": jnp.zeros((8, 6))}, axes=0, params=weight)
+    path, plain = tmp_path / "step.onnx", tmp_path / "plain.onnx"
+    jaxrnn.export_onnx(streamed, weight, path, quantize="dynamic")
+    jaxrnn.export_onnx(streamed, weight, plain)
+    operators = [node.op_type for node in onnx.load(path).graph.node]
+    assert operators.count("MatMulInteger") == 2
+    report = verify_export(streamed, weight, path)
+    assert report.ok
+    assert report.checks[-1].outputs[0].reason.startswith("with an error of quantisation of ")
+    assert not verify_export(streamed, 2 * weight, path).ok  # not a small error
+    again = jaxrnn.load(path)
+    assert [each.input for each in again.state] == [each.input for each in jaxrnn.load(plain).state]
+    with pytest.raises(InputError, match="nothing to quantise"):
+        jaxrnn.export_onnx(lambda x: jnp.tanh(x), None, plain, example=jnp.zeros(3), quantize="dynamic")
+
+
+def test_dynamic_quantisation_before_streaming_is_refused():
+    node = onnx.helper.make_node
+    nodes = [
+        node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], name="quantize"),
+        node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    model = jaxrnn.load(make_model(graph_of(nodes, {"x": ["T", 3]}, {"y": ["T", 3]})))
+    with pytest.raises(jaxrnn.errors.StreamError, match=r"'quantize'.*stream the float model first.*quantize_dynamic"):
+        model.stream("T")
+
+
+def test_quantised_models_stay_in_integers(tmp_path):
+    node = onnx.helper.make_node
+    scale = numpy_helper.from_array(np.float32(0.1), "s")
+    graph = graph_of(
+        [node("QuantizeLinear", ["x", "s"], ["q"]), node("DequantizeLinear", ["q", "s"], ["y"])],
+        {"x": ["T", 3]},
+        {"y": ["T", 3]},
+    )
+    graph.initializer.append(scale)
+    model = jaxrnn.load(make_model(graph))
+    with pytest.raises(InputError, match="quantised and computes in integers"):
+        jaxrnn.export_onnx(model.stream("T"), model.params, tmp_path / "step.onnx", dtype="float16")
