@@ -23,14 +23,14 @@ from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import Packed, Purpose, computing_type, unpack
 from jaxrnn.model.steps import Steps, scan
 from jaxrnn.model.streaming import operators_by_scope, stream_model
-from jaxrnn.onnx.evaluate import BoundNode, Scope, all_hold, collecting, evaluate
+from jaxrnn.onnx.evaluate import BoundNode, Scope, collecting, evaluate
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.interface import bind_inputs, bind_static, spec_of
 from jaxrnn.onnx.program import Program, fingerprint_of
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import Findings, StateVar, check_pairs, find_state, stated_state
 from jaxrnn.onnx.stepfile import StepFile
-from jaxrnn.onnx.values import holds_text, is_text, traced, unstacked
+from jaxrnn.onnx.values import Stacked, holds_text, is_text, traced
 from jaxrnn.steps.specs import ArraySpec, Dimension
 from jaxrnn.steps.stepper import ExportForm, Flushed, nothing_left
 from jaxrnn.steps.stepspec import StepSpec
@@ -492,7 +492,7 @@ class Model:
     def _compiled(self, params: Arrays, arguments: Arrays) -> tuple[dict[str, Any], jax.Array | None]:
         """Return the outputs, and whether all values were valid; None if values cannot be invalid."""
         with exact_types(), collecting() as conditions:
-            return self._evaluate(params, arguments), all_hold(conditions)
+            return self._evaluate(params, arguments), jnp.stack(conditions).all() if conditions else None
 
     def _bind(self, inputs: Arrays) -> dict[str, Any]:
         """Check all inputs that are not static against their declarations."""
@@ -511,8 +511,13 @@ class Model:
                 f"output {with_text[0].name!r} has strings, which JAX does not support; call apply outside of jit, "
                 "grad and vmap"
             )
-        named = zip((info.name for info in self.outputs), outputs, strict=True)
-        return {name: jax.tree.map(_as_array, unstacked(value)) for name, value in named}
+        results = {}
+        for info, value in zip(self.outputs, outputs, strict=True):
+            parts = value.elements() if isinstance(value, Stacked) else value
+            results[info.name] = jax.tree.map(
+                lambda leaf: leaf.astype(object) if is_text(leaf) else traced(leaf), parts
+            )
+        return results
 
     def _export_form(self) -> ExportForm:
         return ExportForm(
@@ -526,7 +531,3 @@ class Model:
     def _check_params(self, params: Any) -> None:
         """Check parameters, plain or packed, against the model's and the compute dtype; otherwise raise InputError."""
         check_params(unpack(params, self), self.program.parameters, product_type())
-
-
-def _as_array(value: Any) -> Any:
-    return value.astype(object) if is_text(value) else traced(value)

@@ -284,8 +284,3 @@ def demand(condition: Callable[[], Any]) -> None:
     collector = _collector.get()
     if collector is not None and collector[1] == get_opaque_trace_state():
         collector[0].append(jnp.all(condition()))
-
-
-def all_hold(conditions: list[Any]) -> jax.Array | None:
-    """Return whether all conditions are true, or None without conditions."""
-    return jnp.stack(conditions).all() if conditions else None

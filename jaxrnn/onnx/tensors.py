@@ -219,17 +219,9 @@ class _Writer:
         if sparse.values.data_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
             raise UnsupportedError(f"{label}: only numbers can be sparse; save the tensor as a dense tensor")
         values = _read(sparse.values, f"{label}, values", self._folder)
-        self._reserve(math.prod(shape) * values.dtype.itemsize, sparse.ByteSize(), shape, label)
-        places = _places(_read(sparse.indices, f"{label}, indices", self._folder), shape, values, label)
-        dense = np.zeros(math.prod(shape), values.dtype)
-        dense[places] = values
-        tensor = numpy_helper.from_array(dense.reshape(shape), sparse.values.name)
-        tensor.doc_string = WRITTEN_OUT
-        return tensor
-
-    def _reserve(self, size: int, source_bytes: int, shape: tuple[int, ...], label: str) -> None:
+        size = math.prod(shape) * values.dtype.itemsize
         self._bytes += size
-        self._source_bytes += source_bytes
+        self._source_bytes += sparse.ByteSize()
         allowed = self._limits.for_file(self._source_bytes).constant_bytes
         if self._bytes * _COPIES > allowed:
             raise LimitError(
@@ -237,6 +229,12 @@ class _Writer:
                 f"{bytes_of(self._bytes)}, and {_COPIES} copies exceed the limit of {bytes_of(allowed)}; "
                 f"{raised('constant_bytes')}"
             )
+        places = _places(_read(sparse.indices, f"{label}, indices", self._folder), shape, values, label)
+        dense = np.zeros(math.prod(shape), values.dtype)
+        dense[places] = values
+        tensor = numpy_helper.from_array(dense.reshape(shape), sparse.values.name)
+        tensor.doc_string = WRITTEN_OUT
+        return tensor
 
 
 def _read(tensor: onnx.TensorProto, label: str, folder: Path | None) -> np.ndarray:

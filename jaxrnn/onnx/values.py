@@ -48,11 +48,6 @@ class Stacked:
         return tuple(self.array[index] for index in range(length))
 
 
-def unstacked(value: Value) -> Value:
-    """Convert a stacked sequence to a tuple; return other values unchanged."""
-    return value.elements() if isinstance(value, Stacked) else value
-
-
 def is_sequence(value: Value) -> bool:
     """Return True for a value of ONNX's sequence type."""
     return isinstance(value, (tuple, Stacked))
@@ -121,16 +116,12 @@ def all_traced(values: Sequence[Value]) -> tuple[Value, ...]:
 
 def operands(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]:
     """Return the array module for some values (NumPy if all are static, else JAX) and the values as its arrays."""
-    if is_static(*values) and _are_closed(values, whole):
-        return np, values
+    if is_static(*values):
+        # NumPy combines symbolic integers; symbolic floats need an operation on whole numbers.
+        integers = all(dtype_of(value).kind in "iu" for value in values if is_symbolic(value))
+        if integers or (whole and all(map(symbols.are_whole, values))):
+            return np, values
     return jnp, tuple(traced(value) for value in values)
-
-
-def _are_closed(values: tuple[Value, ...], whole: bool) -> bool:
-    """Return True if NumPy can combine static values; symbolic floats need an operation on integers."""
-    if all(dtype_of(value).kind in "iu" for value in values if is_symbolic(value)):
-        return True
-    return whole and all(map(symbols.are_whole, values))
 
 
 def static(value: Value, what: str = "value") -> np.ndarray:

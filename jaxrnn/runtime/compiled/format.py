@@ -148,7 +148,13 @@ def _content(body: bytes, native: bool) -> Archive:
             ]
             for group in ("params", "start")
         )
-        code = _native(opened, members, manifest.get("native"), spec) if native else None
+        code, facts = None, manifest.get("native") if native else None
+        if facts is not None:
+            check_native(facts)
+            for name in facts["results"]:
+                arguments_of(spec, name)  # refuses unknown functions
+            bodies = {name: opened.read(members[f"native/{name}"]) for name in facts["results"]}
+            code = Native(facts["made"], facts["results"], bodies)
     if "init" in functions:
         return Archive(spec, manifest["jax"], tuple(params), None, functions, code)
     for each, array in zip(spec.carried, start, strict=True):
@@ -156,18 +162,6 @@ def _content(body: bytes, native: bool) -> Archive:
             raise ValueError(f"state {each} begins with {array.dtype}")
         np.broadcast_to(array, [1 if isinstance(size, str) else size for size in each.shape or ()])
     return Archive(spec, manifest["jax"], tuple(params), tuple(start), functions, code)
-
-
-def _native(
-    opened: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], facts: Any, spec: StepSpec
-) -> Native | None:
-    if facts is None:
-        return None
-    check_native(facts)
-    for name in facts["results"]:
-        arguments_of(spec, name)  # refuses unknown functions
-    code = {name: opened.read(members[f"native/{name}"]) for name in facts["results"]}
-    return Native(facts["made"], facts["results"], code)
 
 
 def _array(opened: zipfile.ZipFile, member: zipfile.ZipInfo, dtype: np.dtype) -> np.ndarray:
