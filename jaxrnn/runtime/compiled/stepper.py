@@ -184,8 +184,8 @@ class CompiledStepper:
             StateError: the state does not fit.
         """
         with exact_types():
-            lead = self.spec.lead(state)
-            arrays = self._of_batch(state).bind(inputs, lead, taken)
+            lead, spec = self._of_batch(state)
+            arrays = spec.bind(inputs, lead, taken)
             outputs, after = self._call(f"step{BATCHED}" if lead else "step", params, dict(state), arrays)
         at_end = {output.name: None for output in self.spec.outputs if output.at_end}
         return {**outputs, **at_end}, after
@@ -203,8 +203,8 @@ class CompiledStepper:
             StateError: the state does not fit.
         """
         with exact_types():
-            lead = self.spec.lead(state)
-            arrays = bind(recording_specs(self._of_batch(state), "frames", lead), inputs, note=batch_note(lead))
+            lead, spec = self._of_batch(state)
+            arrays = bind(recording_specs(spec, "frames", lead), inputs, note=batch_note(lead))
             if "scan" not in self._serialised:
                 scan = functools.partial(scan_steps, self.spec, functools.partial(self.step, params))
                 return (jax.vmap(scan) if lead and self.spec.streams else scan)(dict(state), arrays)
@@ -228,10 +228,10 @@ class CompiledStepper:
             StateError: the state does not fit.
         """
         with exact_types():
-            lead = self.spec.lead(state)
+            lead, spec = self._of_batch(state)
             if "flush" not in self._serialised:
                 return nothing_left(self.spec, tail, valid)
-            arrays = whole_pulse(self._of_batch(state), tail, valid, lead, taken)
+            arrays = whole_pulse(spec, tail, valid, lead, taken)
             if isinstance(valid, jax.Array):
                 existing = jnp.broadcast_to(valid.astype(jnp.int32), lead)
             else:
@@ -240,10 +240,11 @@ class CompiledStepper:
             outputs, counts = self._call(name, params, dict(state), arrays or {}, existing)
         return Flushed(outputs, {name: counts.get(name) for name in outputs})
 
-    def _of_batch(self, state: State) -> StepSpec:
-        """Return the spec with the batch of a state in the batch dimension."""
-        symbol, lead, batch = self.spec.batch_symbol, self.spec.lead(state), self.spec.batch(state)
-        return self.spec if symbol is None or batch is None else self.spec.sized({symbol: 1 if lead else batch})
+    def _of_batch(self, state: State) -> tuple[tuple[Any, ...], StepSpec]:
+        """Return the leading batch axis of a state, and the spec with the batch of the state in the batch dimension."""
+        symbol, lead = self.spec.batch_symbol, self.spec.lead(state)
+        batch = None if symbol is None else self.spec.batch(state)
+        return lead, self.spec if symbol is None or batch is None else self.spec.sized({symbol: 1 if lead else batch})
 
     def _export_form(self) -> ExportForm:
         raise UnsupportedError(

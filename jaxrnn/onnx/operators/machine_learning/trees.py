@@ -73,88 +73,79 @@ def _numbers(floats: tuple[float, ...], tensor: np.ndarray | None) -> np.ndarray
     return tensor.ravel() if tensor is not None and tensor.size else np.asarray(floats, np.float32)
 
 
-class _Nodes:
-    """The nodes and leaves of an older ensemble by tree and number."""
+def _forest(
+    *,
+    nodes_falsenodeids: tuple[int, ...] = (),
+    nodes_featureids: tuple[int, ...] = (),
+    nodes_hitrates: tuple[float, ...] = (),
+    nodes_hitrates_as_tensor: np.ndarray | None = None,
+    nodes_missing_value_tracks_true: tuple[int, ...] = (),
+    nodes_modes: tuple[str, ...] = (),
+    nodes_nodeids: tuple[int, ...] = (),
+    nodes_treeids: tuple[int, ...] = (),
+    nodes_truenodeids: tuple[int, ...] = (),
+    nodes_values: tuple[float, ...] = (),
+    nodes_values_as_tensor: np.ndarray | None = None,
+) -> tuple[Forest, dict[tuple[int, int], int], int]:
+    """Return the trees of an older ensemble, the places of nodes by tree and number, and the number of leaves."""
+    del nodes_hitrates, nodes_hitrates_as_tensor  # for an engine that sorts its nodes
+    trees, numbers, modes = nodes_treeids, nodes_nodeids, np.asarray(nodes_modes, object)
+    unknown = set(modes.tolist()) - {*MODES[:-1], "LEAF"}
+    if unknown or not len(trees) == len(numbers) == modes.size:
+        raise ValueError(f"nodes need a tree, a number and a mode each; unknown modes: {sorted(unknown)}")
+    keys = list(zip(trees, numbers, strict=True))
+    is_leaf = modes == "LEAF"
+    count = int(np.sum(~is_leaf))
+    # Inner nodes are numbered first, then leaves.
+    place = np.where(is_leaf, count + np.cumsum(is_leaf) - 1, np.cumsum(~is_leaf) - 1)
+    of = dict(zip(keys, place.tolist(), strict=True))
+    inner = np.flatnonzero(~is_leaf)
 
-    def __init__(
-        self,
-        *,
-        nodes_falsenodeids: tuple[int, ...] = (),
-        nodes_featureids: tuple[int, ...] = (),
-        nodes_hitrates: tuple[float, ...] = (),
-        nodes_hitrates_as_tensor: np.ndarray | None = None,
-        nodes_missing_value_tracks_true: tuple[int, ...] = (),
-        nodes_modes: tuple[str, ...] = (),
-        nodes_nodeids: tuple[int, ...] = (),
-        nodes_treeids: tuple[int, ...] = (),
-        nodes_truenodeids: tuple[int, ...] = (),
-        nodes_values: tuple[float, ...] = (),
-        nodes_values_as_tensor: np.ndarray | None = None,
-    ):
-        del nodes_hitrates, nodes_hitrates_as_tensor  # for an engine that sorts its nodes
-        trees, numbers, modes = nodes_treeids, nodes_nodeids, np.asarray(nodes_modes, object)
-        unknown = set(modes.tolist()) - {*MODES[:-1], "LEAF"}
-        if unknown or not len(trees) == len(numbers) == modes.size:
-            raise ValueError(f"nodes need a tree, a number and a mode each; unknown modes: {sorted(unknown)}")
-        keys = list(zip(trees, numbers, strict=True))
-        is_leaf = modes == "LEAF"
-        count = int(np.sum(~is_leaf))
-        # Inner nodes are numbered first, then leaves.
-        place = np.where(is_leaf, count + np.cumsum(is_leaf) - 1, np.cumsum(~is_leaf) - 1)
-        of = dict(zip(keys, place.tolist(), strict=True))
-        inner = np.flatnonzero(~is_leaf)
+    def inside(name: str, values: Any, dtype: Any) -> np.ndarray:
+        array = np.asarray(values)
+        if array.size != modes.size:
+            raise ValueError(f"{name} has {array.size} entries for {modes.size} nodes")
+        return array[inner].astype(dtype)
 
-        def inside(name: str, values: Any, dtype: Any) -> np.ndarray:
-            array = np.asarray(values)
-            if array.size != modes.size:
-                raise ValueError(f"{name} has {array.size} entries for {modes.size} nodes")
-            return array[inner].astype(dtype)
+    def children(name: str, numbers: tuple[int, ...]) -> np.ndarray:
+        targets = inside(name, numbers, np.int64)
+        places = [of.get((trees[node], int(child)), -1) for node, child in zip(inner, targets, strict=True)]
+        if -1 in places:
+            raise ValueError(f"{name} leads to a node that does not exist")
+        return np.asarray(places, np.int32)
 
-        def children(name: str, numbers: tuple[int, ...]) -> np.ndarray:
-            targets = inside(name, numbers, np.int64)
-            places = [of.get((trees[node], int(child)), -1) for node, child in zip(inner, targets, strict=True)]
-            if -1 in places:
-                raise ValueError(f"{name} leads to a node that does not exist")
-            return np.asarray(places, np.int32)
-
-        thresholds = _numbers(nodes_values, nodes_values_as_tensor)
-        missing = nodes_missing_value_tracks_true or (0,) * modes.size
-        roots = {tree: of[tree, number] for tree, number in reversed(keys)}
-        self.leaf_count = modes.size - count
-        self.first_leaf = count
-        self.place = of
-        self.forest = Forest(
-            features=inside("nodes_featureids", nodes_featureids, np.int32),
-            modes=np.asarray([MODES.index(mode) for mode in modes[inner]], np.int32),
-            thresholds=inside("nodes_values", thresholds, thresholds.dtype),
-            members=np.zeros((count, 0), np.float32),
-            if_true=children("nodes_truenodeids", nodes_truenodeids),
-            if_false=children("nodes_falsenodeids", nodes_falsenodeids),
-            missing_is_true=inside("nodes_missing_value_tracks_true", missing, bool),
-            roots=np.asarray(list(roots.values()), np.int32),
-        )
-
-    def votes(self, trees: Any, numbers: Any, targets: Any, weights: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return votes by leaf from votes by tree and node number."""
-        if not len(trees) == len(numbers) == len(targets) == weights.size:
-            raise ValueError("votes need a tree, a node, a target and a weight each")
-        places = [self.place.get(key, -1) - self.first_leaf for key in zip(trees, numbers, strict=True)]
-        if min(places, default=0) < 0:
-            raise ValueError("a vote belongs to a node that is not a leaf")
-        return np.asarray(places, np.int64), np.asarray(targets, np.int64), weights
+    thresholds = _numbers(nodes_values, nodes_values_as_tensor)
+    missing = nodes_missing_value_tracks_true or (0,) * modes.size
+    roots = {tree: of[tree, number] for tree, number in reversed(keys)}
+    forest = Forest(
+        features=inside("nodes_featureids", nodes_featureids, np.int32),
+        modes=np.asarray([MODES.index(mode) for mode in modes[inner]], np.int32),
+        thresholds=inside("nodes_values", thresholds, thresholds.dtype),
+        members=np.zeros((count, 0), np.float32),
+        if_true=children("nodes_truenodeids", nodes_truenodeids),
+        if_false=children("nodes_falsenodeids", nodes_falsenodeids),
+        missing_is_true=inside("nodes_missing_value_tracks_true", missing, bool),
+        roots=np.asarray(list(roots.values()), np.int32),
+    )
+    return forest, of, modes.size - count
 
 
 def _total(
     x: Value, nodes: dict[str, Any], votes: tuple[Any, Any, Any], weights: np.ndarray, targets: int, how: str
 ) -> jax.Array:
     """Return the aggregated votes of all trees, ``[batch, targets]``."""
-    ensemble = _Nodes(**nodes)
-    place, target, weight = ensemble.votes(*votes, weights)
-    leaves = ensemble.forest.leaves(jnp.atleast_2d(traced(x)))
-    return aggregated(leaves, (place, target, weight), (ensemble.leaf_count, targets), how)
+    forest, place, leaf_count = _forest(**nodes)
+    trees, numbers, voted = votes
+    if not len(trees) == len(numbers) == len(voted) == weights.size:
+        raise ValueError("votes need a tree, a node, a target and a weight each")
+    places = [place.get(key, -1) - forest.features.size for key in zip(trees, numbers, strict=True)]
+    if min(places, default=0) < 0:
+        raise ValueError("a vote belongs to a node that is not a leaf")
+    table = np.asarray(places, np.int64), np.asarray(voted, np.int64), weights
+    return aggregated(forest.leaves(jnp.atleast_2d(traced(x))), table, (leaf_count, targets), how)
 
 
-@inherits(_Nodes)
+@inherits(_forest)
 def tree_ensemble_regressor(
     x: Value,
     *,
@@ -181,7 +172,7 @@ def tree_ensemble_regressor(
     return transformed(y.astype(jnp.float32), post_transform)
 
 
-@inherits(_Nodes)
+@inherits(_forest)
 def tree_ensemble_classifier(
     x: Value,
     *,
