@@ -57,9 +57,12 @@ def convolve(
     distances: Any = tuple(strides), tuple(padding), tuple(input_dilation), tuple(kernel_dilation)
     sizes = [x.shape[axis] for axis in numbers.lhs_spec]
     taps = [kernel.shape[axis] for axis in numbers.rhs_spec]
-    if not is_plain() and dtype in (None, x.dtype) and is_depthwise(sizes, taps, groups):
+    # A convolution with a symbolic size stays a convolution, which `stream` has a rule for.
+    known = all(isinstance(size, int) for size in (*sizes, *taps))
+    is_depthwise = known and 1 < groups == sizes[1] and taps[1] == 1 and math.prod(taps[2:]) <= TAPS
+    if is_depthwise and not is_plain() and dtype in (None, x.dtype):
         in_order = jnp.transpose(x, numbers.lhs_spec), jnp.transpose(kernel, numbers.rhs_spec)
-        return jnp.transpose(depthwise(*in_order, *distances), _inverse(numbers.out_spec))
+        return jnp.transpose(_depthwise(*in_order, distances), _inverse(numbers.out_spec))
 
     def convolution(x: jax.Array, kernel: jax.Array, rhs_spec: Sequence[int]) -> jax.Array:
         return lax.conv_general_dilated(
@@ -72,8 +75,8 @@ def convolve(
             preferred_element_type=dtype,
         )
 
-    symbolic = any(not isinstance(size, int) for size in (*sizes, *taps, *itertools.chain(*distances[1])))
-    if is_plain() or symbolic or not jnp.issubdtype(x.dtype, jnp.floating):
+    known = known and all(isinstance(size, int) for size in itertools.chain(*distances[1]))
+    if is_plain() or not known or not jnp.issubdtype(x.dtype, jnp.floating):
         return convolution(x, kernel, numbers.rhs_spec)
     product = _product(sizes, taps, windows_of(sizes[2:], taps[2:], *distances), groups)
     if product is None:
@@ -116,29 +119,8 @@ def _product(sizes: list[int], taps: list[int], windows: list[Windows], groups: 
 TAPS = 64
 
 
-def is_depthwise(operand: Sequence[Any], kernel: Sequence[Any], groups: int) -> bool:
-    """Return True if `depthwise` can compute a convolution of operand and kernel shapes as in `convolve`.
-
-    A convolution with a symbolic size stays a convolution, which `stream` has a rule for.
-    """
-    if groups == 1 or groups != operand[1] or kernel[1] != 1:
-        return False
-    return all(isinstance(size, int) for size in (*operand, *kernel)) and math.prod(kernel[2:]) <= TAPS
-
-
-def depthwise(
-    x: jax.Array,
-    kernel: jax.Array,
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    input_dilation: Sequence[int],
-    kernel_dilation: Sequence[int],
-) -> jax.Array:
-    """Convolve with one group for each channel; the kernel is ``[channels * multiplier, 1, *spatial]``.
-
-    Operand, result and distances are those of `convolve`.
-    """
-    distances = tuple(strides), tuple(padding), tuple(input_dilation), tuple(kernel_dilation)
+def _depthwise(x: jax.Array, kernel: jax.Array, distances: tuple[Any, ...]) -> jax.Array:
+    """Convolve with one group for each channel; the kernel is ``[channels * multiplier, 1, *spatial]``."""
     windows = windows_of(x.shape[2:], kernel.shape[2:], *distances)
     out = (x.shape[0], kernel.shape[0], *(each.count for each in windows))
     if 0 in (*x.shape, *kernel.shape, *out):

@@ -111,7 +111,7 @@ class Cell(Imported, nnx.RNNCellBase):
             for axis, size in zip(layout.input.features, array.shape[len(batch) :], strict=True):
                 frame[axis] = size
             array = layout.input.into_step(array.reshape(math.prod(batch), *frame), layout.batched)
-            rows = form.rows(carry, batch)
+            rows, _ = form.rows(carry, batch)
             state = {slot.name: slot.into_step(rows[slot.name], layout.batched) for slot in form.states}
             results, state = self.model.step(self.params, state, {layout.input.name: array}, dtype=self.dtype)
             rows = {slot.name: slot.out_of_step(state[slot.name], layout.batched) for slot in form.states}
@@ -313,10 +313,11 @@ class CarryForm:
         """Return the carry with these arrays: ``(c, h)``, ``h``, or a dict."""
         return jax.tree.map(lambda name: arrays[name], self.names)
 
-    def unpack(self, carry: Any, batch: Shape | None = None) -> dict[str, jax.Array]:
-        """Return the arrays of a carry by name; a StateError reports another structure or shape.
+    def rows(self, carry: Any, batch: Shape | None = None) -> tuple[dict[str, jax.Array], Shape]:
+        """Return the states of a carry, each ``[prod(batch), *shape]``, and the batch.
 
-        ``batch`` are the leading axes of each array, by default those of the first array.
+        ``batch`` are the leading axes of each array, by default those of the first array. A StateError reports another
+        structure or shape.
         """
         carry = tuple(carry) if isinstance(carry, list) else carry
         if jax.tree.structure(carry) != jax.tree.structure(self.names):
@@ -331,12 +332,9 @@ class CarryForm:
                 expected = ", ".join(map(str, (*batch, *shapes[name])))
                 raise StateError(f"{name!r} in the carry must have the shape [{expected}], not {describe(array)}")
             arrays[name] = array
-        return arrays
-
-    def rows(self, carry: Any, batch: Shape) -> dict[str, jax.Array]:
-        """Return the states of a carry, each ``[prod(batch), *shape]``."""
-        arrays = self.unpack(carry, batch)
-        return {slot.name: jnp.reshape(arrays[slot.name], (math.prod(batch), *slot.shape)) for slot in self.states}
+        lead = batch or ()
+        rows = {slot.name: jnp.reshape(arrays[slot.name], (math.prod(lead), *slot.shape)) for slot in self.states}
+        return rows, lead
 
     def of_rows(self, rows: Mapping[str, jax.Array], batch: Shape) -> Any:
         """Invert `rows`."""
@@ -344,9 +342,7 @@ class CarryForm:
 
     def state_of(self, carry: Any) -> dict[str, jax.Array]:
         """Return the state of a model's step for a carry; several batch axes become one."""
-        name, array = next(iter(self.unpack(carry).items()))
-        batch = tuple(array.shape[: len(array.shape) - len(self.shapes[name])])
-        rows = self.rows(carry, batch)
+        rows, batch = self.rows(carry)
         batched = not self.has_batch_axes
         state = {slot.name: slot.into_step(rows[slot.name], batched) for slot in self.states}
         return {name: value[0] for name, value in state.items()} if batched and not batch else state
