@@ -175,14 +175,14 @@ def _run(node: BoundNode, scope: Scope) -> tuple[Value, ...]:
         raise _located(error, node, inputs) from error
 
 
-def call(node: BoundNode, inputs: Sequence[Value], scope: Scope, output_count: int | None = None) -> tuple[Value, ...]:
+def call(node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
     """Call the operator of a node."""
     operator, budget = node.operator, current()
     attributes: dict[str, Any] = {
         name: Subgraph(value, scope) if isinstance(value, Block) else value for name, value in node.attributes.items()
     }
     if operator.wants_output_count:
-        attributes["output_count"] = len(node.outputs) if output_count is None else output_count
+        attributes["output_count"] = len(node.outputs)
     if operator.wants_output_name:
         attributes["output_name"] = str(node.outputs[0].name)
     arguments = list(inputs)
