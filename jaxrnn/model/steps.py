@@ -22,8 +22,7 @@ from jaxrnn.jaxprs.schedule import Step
 from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.state import Findings, StateVar, open_sizes
 from jaxrnn.steps.specs import ArraySpec, check_names, converted
-from jaxrnn.steps.stepper import check_batch, in_batch
-from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, zeros
+from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, check_batch, in_batch, zeros
 
 Arrays = Mapping[str, Any]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jaxrnn.steps.specs import ArraySpec, Dimension
-from jaxrnn.steps.stepper import Flushed, State, Stepper, in_batch, nothing_left, whole_pulse
-from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec
+from jaxrnn.steps.stepper import Flushed, State, Stepper, nothing_left, whole_pulse
+from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, in_batch
 
 __all__ = [
     "ArraySpec",

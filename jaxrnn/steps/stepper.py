@@ -8,7 +8,7 @@ functions are pure. A model that is one step has pulse 1, delay 0 and an empty f
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn.errors import InputError, is_count
+from jaxrnn.errors import InputError
 from jaxrnn.steps.specs import ArraySpec, bind, check_names, converted
 from jaxrnn.steps.stepspec import StepSpec, batch_note
 
@@ -138,43 +138,6 @@ class ExportForm:
 def missing_parts(value: Any) -> list[str]:
     """Return the names of the parts that an object lacks to be a `Stepper`."""
     return [name for name in ("spec", "init", "step", "flush") if not hasattr(value, name)]
-
-
-def check_batch(batch: Any) -> None:
-    """Check that ``batch`` is a number of streams or None; otherwise raise InputError."""
-    if batch is not None and not is_count(batch):
-        raise InputError(f"batch must be a number of streams, or None without a batch axis, not {batch!r}")
-
-
-def in_batch(spec: StepSpec, state: Arrays, batch: int | None) -> State:
-    """Return the state of a batch from the state of one stream.
-
-    Every array gets a leading axis, or fills the batch dimension of the spec.
-
-    Args:
-        spec: the spec of the step.
-        state: the state of one stream.
-        batch: the number of streams; None for one stream without a batch axis.
-
-    Raises:
-        InputError: the batch is not a number of streams.
-    """
-    check_batch(batch)
-    if batch is None:
-        return dict(state)
-    if spec.batch_symbol is None:
-        return {name: _broadcast(array, (batch, *array.shape)) for name, array in state.items()}
-    filled = {}
-    for entry in spec.state:
-        array = state[entry.name]
-        sizes = zip(entry.shape or (), array.shape, strict=True)
-        filled[entry.name] = _broadcast(array, [batch if n == spec.batch_symbol else size for n, size in sizes])
-    return filled
-
-
-def _broadcast(array: Any, shape: Sequence[int]) -> Any:
-    # With NumPy if possible, because JAX would compile a program.
-    return (np if isinstance(array, np.ndarray) else jnp).broadcast_to(array, shape)
 
 
 def check_valid(valid: Any, room: int, multiple: int) -> None:

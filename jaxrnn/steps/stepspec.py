@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._files.messages import bytes_of, describe, near, short_repr, shortened, without_folders
-from jaxrnn.errors import InputError, StateError
+from jaxrnn.errors import InputError, StateError, is_count
 from jaxrnn.steps.specs import ArraySpec, bind, converted
 
 State = dict[str, Any]
@@ -338,6 +338,43 @@ class StepSpec:
         kinds = {"inputs": ArraySpec, "outputs": OutputSpec, "state": StateSpec}
         arrays = {key: tuple(kind.from_json(each) for each in fields[key]) for key, kind in kinds.items()}
         return cls(**{**fields, **arrays, "constants": tuple(fields["constants"])})
+
+
+def check_batch(batch: Any) -> None:
+    """Check that ``batch`` is a number of streams or None; otherwise raise InputError."""
+    if batch is not None and not is_count(batch):
+        raise InputError(f"batch must be a number of streams, or None without a batch axis, not {batch!r}")
+
+
+def in_batch(spec: StepSpec, state: Arrays, batch: int | None) -> State:
+    """Return the state of a batch from the state of one stream.
+
+    Every array gets a leading axis, or fills the batch dimension of the spec.
+
+    Args:
+        spec: the spec of the step.
+        state: the state of one stream.
+        batch: the number of streams; None for one stream without a batch axis.
+
+    Raises:
+        InputError: the batch is not a number of streams.
+    """
+    check_batch(batch)
+    if batch is None:
+        return dict(state)
+    if spec.batch_symbol is None:
+        return {name: _broadcast(array, (batch, *array.shape)) for name, array in state.items()}
+    filled = {}
+    for entry in spec.state:
+        array = state[entry.name]
+        sizes = zip(entry.shape or (), array.shape, strict=True)
+        filled[entry.name] = _broadcast(array, [batch if n == spec.batch_symbol else size for n, size in sizes])
+    return filled
+
+
+def _broadcast(array: Any, shape: Sequence[int]) -> Any:
+    # With NumPy if possible, because JAX would compile a program.
+    return (np if isinstance(array, np.ndarray) else jnp).broadcast_to(array, shape)
 
 
 def said_past(past: int) -> str:

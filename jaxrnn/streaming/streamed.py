@@ -23,8 +23,8 @@ from jaxrnn.jaxprs.packing import Packed, Purpose, fits, fold, folding_of, run_f
 from jaxrnn.jaxprs.schedule import Step
 from jaxrnn.steps.recordings import part, recording_specs, scan_steps, whole
 from jaxrnn.steps.specs import ArraySpec, bind
-from jaxrnn.steps.stepper import ExportForm, Flushed, State, batch_note, check_valid, in_batch
-from jaxrnn.steps.stepspec import StateSpec, StepSpec, said_past
+from jaxrnn.steps.stepper import ExportForm, Flushed, State, check_valid
+from jaxrnn.steps.stepspec import StateSpec, StepSpec, batch_note, in_batch, said_past
 from jaxrnn.streaming.plan import Plan, check_pulse, shape_of
 from jaxrnn.streaming.values import Chunk, FinalValue
 

@@ -21,8 +21,8 @@ from jaxrnn.runtime.compiled.format import Archive, read
 from jaxrnn.runtime.compiled.native import BATCHED, CodeError, arguments_of, differences, function_of, structs_of
 from jaxrnn.steps.recordings import recording_specs, scan_steps
 from jaxrnn.steps.specs import bind, taken
-from jaxrnn.steps.stepper import ExportForm, Flushed, State, in_batch, nothing_left, whole_pulse
-from jaxrnn.steps.stepspec import StepSpec, batch_note
+from jaxrnn.steps.stepper import ExportForm, Flushed, State, nothing_left, whole_pulse
+from jaxrnn.steps.stepspec import StepSpec, batch_note, in_batch
 
 Arrays = Mapping[str, Any]
 
