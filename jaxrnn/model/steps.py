@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from jaxrnn.jaxprs.scanning import scan as hoisted_scan
 from jaxrnn.jaxprs.schedule import Step
 from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.state import Findings, StateVar, open_sizes
+from jaxrnn.steps.recordings import cut_frames, join_frames
 from jaxrnn.steps.specs import ArraySpec, check_names, converted
 from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, check_batch, in_batch, zeros
 
@@ -249,8 +249,7 @@ def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[
     axis %= rank
     size = None if batched and axis == 0 else info.shape[axis - batched]
     if isinstance(size, int) and size and not value.shape[axis] % size:
-        cut = value.reshape((*value.shape[:axis], value.shape[axis] // size, size, *value.shape[axis + 1 :]))
-        return jnp.moveaxis(cut, axis, 0), False
+        return cut_frames(value, axis, size), False
     why = {
         int: f"axis {axis} cannot be cut into frames of {size}",
         str: f"the file leaves axis {axis} open, so that one step takes all of these frames",
@@ -297,8 +296,5 @@ def _unstack(value: jax.Array, axis: int, stacked: bool) -> jax.Array:
     if stacked:
         return jnp.moveaxis(value, 0, axis)
     rank = value.ndim - 1
-    if not -rank <= axis < rank:
-        return value  # the output has no such axis: its frames stay in front
-    axis %= rank
-    moved = jnp.moveaxis(value, 0, axis)
-    return moved.reshape((*moved.shape[:axis], math.prod(moved.shape[axis : axis + 2]), *moved.shape[axis + 2 :]))
+    # The frames of an output without such an axis stay in front.
+    return join_frames(value, axis % rank) if -rank <= axis < rank else value

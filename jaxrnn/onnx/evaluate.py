@@ -82,21 +82,15 @@ Caller = Callable[[BoundNode, Sequence[Value], "Scope"], tuple[Value, ...]]
 _TRACER_ERRORS = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
 
 
+@dataclass(eq=False)
 class Scope:
     """The values of a graph during evaluation. The scope of a subgraph can read outer scopes."""
 
-    def __init__(
-        self,
-        params: Mapping[str, Value],
-        outer: Scope | None = None,
-        watch: Watch | None = None,
-        caller: Caller | None = None,
-    ):
-        self.params = params
-        self.outer = outer
-        self.watch = watch
-        self.caller = caller or call
-        self._values: dict[ir.Value, Value] = {}
+    params: Mapping[str, Value]
+    outer: Scope | None = None
+    watch: Watch | None = None
+    caller: Caller | None = None
+    _values: dict[ir.Value, Value] = field(default_factory=dict)
 
     def __setitem__(self, key: ir.Value, value: Value) -> None:
         self._values[key] = value
@@ -110,12 +104,12 @@ class Scope:
         raise KeyError(key)
 
 
+@dataclass(eq=False)
 class Subgraph:
     """A graph attribute as operators receive it: a function that can also read values of outer graphs."""
 
-    def __init__(self, block: Block, outer: Scope):
-        self.block = block
-        self.outer = outer
+    block: Block
+    outer: Scope
 
     @property
     def output_count(self) -> int:
@@ -170,7 +164,7 @@ def _run(node: BoundNode, scope: Scope) -> tuple[Value, ...]:
     try:
         with jax.named_scope(node.name):
             current().evaluate()
-            return scope.caller(node, inputs, scope)
+            return (scope.caller or call)(node, inputs, scope)
     except Exception as error:
         raise _located(error, node, inputs) from error
 

@@ -198,17 +198,8 @@ def less(first: Any, second: Any, *, or_equal: bool) -> Any:
         return Claim((a - b - 1 if or_equal else a - b,))
 
 
-def larger(first: Any, second: Any) -> Any:
-    """Return the larger item."""
-    return _extreme(max_dim, first, second)
-
-
-def smaller(first: Any, second: Any) -> Any:
-    """Return the smaller item."""
-    return _extreme(min_dim, first, second)
-
-
-def _extreme(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
-    result = function(size_of(first), size_of(second))
+def extreme(name: str, first: Any, second: Any) -> Any:
+    """Return the larger item (``"maximum"``) or the smaller item (``"minimum"``)."""
+    result = (max_dim if name == "maximum" else min_dim)(size_of(first), size_of(second))
     kinds = [item.element_type for item in (first, second) if isinstance(item, Whole)]
     return Whole(result, kinds[0]) if kinds else result

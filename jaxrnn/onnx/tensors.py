@@ -20,13 +20,14 @@ from jaxrnn.onnx.limits import Limits, raised
 
 #: By type, the repeated field for elements without ``raw_data``, and the elements in an entry.
 _TYPED_FIELDS = {
-    **dict.fromkeys(("FLOAT",), ("float_data", 1)),
-    **dict.fromkeys(("COMPLEX64",), ("float_data", 0.5)),
-    **dict.fromkeys(("DOUBLE",), ("double_data", 1)),
-    **dict.fromkeys(("COMPLEX128",), ("double_data", 0.5)),
-    **dict.fromkeys(("INT64",), ("int64_data", 1)),
-    **dict.fromkeys(("UINT32", "UINT64"), ("uint64_data", 1)),
-    **dict.fromkeys(("STRING",), ("string_data", 1)),
+    "FLOAT": ("float_data", 1),
+    "COMPLEX64": ("float_data", 0.5),
+    "DOUBLE": ("double_data", 1),
+    "COMPLEX128": ("double_data", 0.5),
+    "INT64": ("int64_data", 1),
+    "UINT32": ("uint64_data", 1),
+    "UINT64": ("uint64_data", 1),
+    "STRING": ("string_data", 1),
 }
 #: Every repeated field that may hold a tensor's elements.
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")

@@ -105,23 +105,26 @@ def scan_steps(
 def _stacked(spec: StepSpec, each: ArraySpec, array: Any) -> Any:
     """Return an array of a recording with its steps along a new first axis."""
     axis = each.time_axis
-    if not spec.streams or axis is None:
-        return array
-    whole = each.sizes[axis]
-    cut = array.reshape(*array.shape[:axis], array.shape[axis] // whole, whole, *array.shape[axis + 1 :])
+    return array if not spec.streams or axis is None else cut_frames(array, axis, each.sizes[axis])
+
+
+def cut_frames(array: Any, axis: int, size: int) -> Any:
+    """Cut the frames along an axis into parts of this size, along a new first axis."""
+    cut = array.reshape(*array.shape[:axis], array.shape[axis] // size, size, *array.shape[axis + 1 :])
     return cut.transpose(axis, *(place for place in range(cut.ndim) if place != axis))
+
+
+def join_frames(parts: Any, axis: int) -> Any:
+    """Invert `cut_frames`."""
+    moved = parts.transpose(*range(1, axis + 1), 0, *range(axis + 1, parts.ndim))
+    return moved.reshape(*moved.shape[:axis], moved.shape[axis] * moved.shape[axis + 1], *moved.shape[axis + 2 :])
 
 
 def concatenated(spec: StepSpec, output: OutputSpec, pieces: Any) -> Any:
     """Join the values of one output, stacked by step, as in a recording; without a time axis, return the last."""
     if pieces is None or not spec.streams:
         return pieces
-    axis = output.time_axis
-    if axis is None:
-        return pieces[-1]
-    moved = pieces.transpose(*range(1, axis + 1), 0, *range(axis + 1, pieces.ndim))
-    frames = moved.shape[axis] * moved.shape[axis + 1]
-    return moved.reshape(*moved.shape[:axis], frames, *moved.shape[axis + 2 :])
+    return pieces[-1] if output.time_axis is None else join_frames(pieces, output.time_axis)
 
 
 def whole(output: OutputSpec, body: Any, rest: Any, frames: int | None = None) -> Any:

@@ -150,16 +150,16 @@ def variadic(function: Callable[[Any, Any, Any], Any]) -> Callable[..., Value]:
     return apply
 
 
-def _extreme(name: str, symbolic: Callable[[Any, Any], Any]) -> Callable[..., Value]:
+def _extreme(name: str) -> Callable[..., Value]:
     def combine(np_or_jnp: Any, a: Any, b: Any) -> Any:
         if is_symbolic(a) or is_symbolic(b):
-            return symbols.each(symbolic, a, b)
+            return symbols.each(functools.partial(symbols.extreme, name), a, b)
         return getattr(np_or_jnp, name)(a, b)
 
     return variadic(combine)
 
 
-maximum, minimum = _extreme("maximum", symbols.larger), _extreme("minimum", symbols.smaller)
+maximum, minimum = _extreme("maximum"), _extreme("minimum")
 total = variadic(lambda _, a, b: a + b)
 
 
