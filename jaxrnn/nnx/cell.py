@@ -77,17 +77,17 @@ class Cell(Imported, nnx.RNNCellBase):
                 "jaxrnn.nnx.Module"
             )
         symbol = model.spec.batch_symbol
-        slot = _slot(inputs[0].name, _frame(inputs[0], symbol, (dims or {})), symbol)
         states = tuple(_slot(variable.name, variable.shape, symbol) for variable in model.state)
-        output = _slot(outputs[0].name, outputs[0].shape or (), symbol) if outputs else None
-        every = [slot, *states, *([output] if output else [])]
-        carry = CarryForm(states, names or {slot.name: slot.name for slot in states})
-        self._layout = StepLayout(slot, output, carry, batched=any(each.axis is None for each in every))
+        self._input = _slot(inputs[0].name, _frame(inputs[0], symbol, dims or {}), symbol)
+        self._output = _slot(outputs[0].name, outputs[0].shape or (), symbol) if outputs else None
+        self._form = CarryForm(states, names or {slot.name: slot.name for slot in states})
+        #: Whether the file fixes the batch of an array, so that steps are mapped over a leading axis.
+        self._batched = any(slot.axis is None for slot in (self._input, self._output, *states) if slot is not None)
 
     @property
     def num_feature_axes(self) -> int:
         """Return the number of feature axes of an input, after the batch axes."""
-        return len(self._layout.input.features)
+        return len(self._input.features)
 
     def __call__(self, carry: Carry, inputs: jax.Array) -> tuple[Carry, jax.Array]:
         """Run one step.
@@ -103,22 +103,22 @@ class Cell(Imported, nnx.RNNCellBase):
             InputError: The input does not fit.
             StateError: The carry does not fit.
         """
-        layout, form = self._layout, self._layout.carry
+        form, batched = self._form, self._batched
         with exact_types():
             array = jnp.asarray(inputs)
             batch = self._batch(array.shape)
-            frame = list(layout.input.shape)
-            for axis, size in zip(layout.input.features, array.shape[len(batch) :], strict=True):
+            frame = list(self._input.shape)
+            for axis, size in zip(self._input.features, array.shape[len(batch) :], strict=True):
                 frame[axis] = size
-            array = layout.input.into_step(array.reshape(math.prod(batch), *frame), layout.batched)
+            array = self._input.into_step(array.reshape(math.prod(batch), *frame), batched)
             rows, _ = form.rows(carry, batch)
-            state = {slot.name: slot.into_step(rows[slot.name], layout.batched) for slot in form.states}
-            results, state = self.model.step(self.params, state, {layout.input.name: array}, dtype=self.dtype)
-            rows = {slot.name: slot.out_of_step(state[slot.name], layout.batched) for slot in form.states}
+            state = {slot.name: slot.into_step(rows[slot.name], batched) for slot in form.states}
+            results, state = self.model.step(self.params, state, {self._input.name: array}, dtype=self.dtype)
+            rows = {slot.name: slot.out_of_step(state[slot.name], batched) for slot in form.states}
             carry = form.of_rows(rows, batch)
-            if layout.output is None:
+            if self._output is None:
                 return carry, carry[-1] if isinstance(carry, tuple) else carry
-            result = layout.output.out_of_step(results[layout.output.name], layout.batched)
+            result = self._output.out_of_step(results[self._output.name], batched)
             features = [result.shape[1:][axis] for axis in feature_axes(result.shape[1:])]
             return carry, result.reshape(*batch, *features)
 
@@ -139,7 +139,7 @@ class Cell(Imported, nnx.RNNCellBase):
         Raises:
             InputError: The shape has too few axes, or ``carry_init`` comes without ``rngs``.
         """
-        batch, form = self._batch(tuple(input_shape)), self._layout.carry
+        batch, form = self._batch(tuple(input_shape)), self._form
         stream = rngs.carry if isinstance(rngs, nnx.Rngs) else rngs
         with exact_types():
             start = self.model.init()
@@ -159,7 +159,7 @@ class Cell(Imported, nnx.RNNCellBase):
             StateError: The carry does not fit.
         """
         with exact_types():
-            return self._layout.carry.state_of(carry)
+            return self._form.state_of(carry)
 
     def carry_of(self, state: Mapping[str, jax.Array]) -> Carry:
         """Return the carry, ``[batch, ...]`` each, of a state of `jaxrnn.Model.step`.
@@ -170,11 +170,11 @@ class Cell(Imported, nnx.RNNCellBase):
             StateError: An entry of the state is missing, or has another shape or batch.
         """
         with exact_types():
-            return self._layout.carry.carry_of(state)
+            return self._form.carry_of(state)
 
     def _batch(self, shape: Shape) -> Shape:
         if len(shape) < self.num_feature_axes:
-            slot = self._layout.input
+            slot = self._input
             seen = ", ".join(str(slot.shape[axis]) for axis in slot.features)
             raise InputError(f"input {slot.name!r} of a cell must be [*batch, {seen}], not of rank {len(shape)}")
         return tuple(shape[: len(shape) - self.num_feature_axes])
@@ -182,16 +182,6 @@ class Cell(Imported, nnx.RNNCellBase):
 
 #: The names of the carries of a cell in the order of Flax: ``(c, h)`` in ``LSTMCell``, ``h`` in the other cells.
 _FLAX_ORDER = ("c", "h")
-
-
-@dataclasses.dataclass(frozen=True)
-class StepLayout:
-    """The layout of a step with one input, one output and a state."""
-
-    input: Slot
-    output: Slot | None
-    carry: CarryForm
-    batched: bool
 
 
 def _frame(info: ArraySpec, symbol: str | None, dims: Mapping[str, int]) -> tuple[Dimension, ...]:
