@@ -18,7 +18,7 @@ import struct
 import sys
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
-from typing import Any, BinaryIO
+from typing import Any
 
 #: Kinds of answers: the model with inferred shapes; a message about operands that do not fit; another error message.
 RESULT, MISFIT, FAILURE = b"=", b"!", b"?"
@@ -70,15 +70,6 @@ def _inferred_by_fork(onnx: Any, model: bytes, options: tuple[bool, ...]) -> byt
     return b"" if status else answer
 
 
-def _serve(onnx: Any, requests: BinaryIO, answers: BinaryIO) -> None:
-    infer = _inferred_by_fork if hasattr(os, "fork") else _inferred
-    while len(header := requests.read(HEADER.size)) == HEADER.size:
-        length, *options = HEADER.unpack(header)
-        answer = infer(onnx, requests.read(length), tuple(options))
-        answers.write(LENGTH.pack(len(answer)) + answer)
-        answers.flush()
-
-
 def _main(library: str) -> None:
     loader = ExtensionFileLoader("onnx_cpp2py_export", library)
     spec = spec_from_loader(loader.name, loader)
@@ -86,7 +77,13 @@ def _main(library: str) -> None:
     onnx = module_from_spec(spec)
     loader.exec_module(onnx)
     onnx.defs.has_schema("Identity", "")  # create the table of operators here, and not in each fork
-    _serve(onnx, sys.stdin.buffer, sys.stdout.buffer)
+    infer = _inferred_by_fork if hasattr(os, "fork") else _inferred
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    while len(header := requests.read(HEADER.size)) == HEADER.size:
+        length, *options = HEADER.unpack(header)
+        answer = infer(onnx, requests.read(length), tuple(options))
+        answers.write(LENGTH.pack(len(answer)) + answer)
+        answers.flush()
 
 
 if __name__ == "__main__":

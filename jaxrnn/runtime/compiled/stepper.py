@@ -75,8 +75,6 @@ class CompiledStepper:
     def __init__(self, archive: Archive):
         self.spec = archive.spec
         self._archive = archive
-        self._start = archive.start
-        self._serialised = archive.functions
         self._loaded: dict[str, Any] = {}
         self._bound: dict[str, Any] = {}
         self._ready: dict[str, Any] = {}
@@ -144,7 +142,7 @@ class CompiledStepper:
             InputError: constants are needed and missing, or do not fit.
         """
         with exact_types():
-            if self._start is None:
+            if self._archive.start is None:
                 state = self._call("init", params, self._constants(constants))
                 if batch is None or any(isinstance(array, Tracer) for array in state.values()):
                     return in_batch(self.spec, state, batch)
@@ -152,7 +150,7 @@ class CompiledStepper:
                 sizes = {} if self.spec.batch_symbol is None else {self.spec.batch_symbol: 1}
                 state = {
                     each.name: np.broadcast_to(array, each.sized(sizes).sizes)
-                    for each, array in zip(self.spec.carried, self._start, strict=True)
+                    for each, array in zip(self.spec.carried, self._archive.start, strict=True)
                 }
             # With NumPy, because JAX would compile a program, which takes longer than the step.
             state = {name: np.asarray(array) for name, array in state.items()}
@@ -205,7 +203,7 @@ class CompiledStepper:
         with exact_types():
             lead, spec = self._of_batch(state)
             arrays = bind(recording_specs(spec, "frames", lead), inputs, note=batch_note(lead))
-            if "scan" not in self._serialised:
+            if "scan" not in self._archive.functions:
                 scan = functools.partial(scan_steps, self.spec, functools.partial(self.step, params))
                 return (jax.vmap(scan) if lead and self.spec.streams else scan)(dict(state), arrays)
             if not lead:
@@ -229,7 +227,7 @@ class CompiledStepper:
         """
         with exact_types():
             lead, spec = self._of_batch(state)
-            if "flush" not in self._serialised:
+            if "flush" not in self._archive.functions:
                 return nothing_left(self.spec, tail, valid)
             arrays = whole_pulse(spec, tail, valid, lead, taken)
             if isinstance(valid, jax.Array):
@@ -312,7 +310,7 @@ class CompiledStepper:
         """
         if name not in self._loaded:
             try:
-                exported = jax.export.deserialize(bytearray(self._serialised[name]))
+                exported = jax.export.deserialize(bytearray(self._archive.functions[name]))
             except Exception as error:  # any error, because JAX checks only versions
                 raise self._unusable(name, error) from error
             here = jax.export.default_export_platform()
@@ -322,7 +320,7 @@ class CompiledStepper:
                     f"{self.spec.label} was compiled for {made}, but JAX runs on {here} here; compile it for {here}"
                 )
             call = exported.call
-            if not name.endswith(BATCHED) and name + BATCHED in self._serialised:
+            if not name.endswith(BATCHED) and name + BATCHED in self._archive.functions:
                 call = _mappable(call, lambda *arguments: self.portable(name + BATCHED)(*arguments))
             self._loaded[name] = jax.jit(call)
         return self._loaded[name]
