@@ -119,7 +119,7 @@ class StepFile:
         state = []
         for each in fields["state"]:
             name, names = each["name"], self.state[each["name"]]
-            first = {"first": to_json(self.first[name])} if name in self.first else {}
+            first = {"first": _array_to_json(self.first[name])} if name in self.first else {}
             settled = {key: value for key, value in each.items() if key != "time_axis"}
             state.append({"input": names.input, "output": names.output, **settled, **first})
         return {
@@ -159,7 +159,7 @@ class StepFile:
             if each.shape is None or each.dtype is None or each.symbols:
                 raise ValueError(f"{each} has an open dimension, or no type")
         first = {
-            each.name: from_json(given["first"], each)
+            each.name: _array_from_json(given["first"], each)
             for each, given in zip(spec.state, fields["state"], strict=True)
             if "first" in given
         }
@@ -192,7 +192,7 @@ READABLE = 4096
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def to_json(array: np.ndarray) -> Any:
+def _array_to_json(array: np.ndarray) -> Any:
     """Return a number if all elements are bit-identical, else nested lists, or base64 for other elements."""
     if not array.size:
         return 0
@@ -205,8 +205,8 @@ def to_json(array: np.ndarray) -> Any:
     return {"base64": base64.b64encode(bits.astype(bits.dtype.newbyteorder("<")).tobytes()).decode()}
 
 
-def from_json(value: Any, spec: ArraySpec) -> np.ndarray:
-    """Return the elements that `to_json` described."""
+def _array_from_json(value: Any, spec: ArraySpec) -> np.ndarray:
+    """Invert `_array_to_json`."""
     dtype = spec.dtype
     assert dtype is not None
     if isinstance(value, dict):
