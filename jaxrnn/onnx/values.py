@@ -11,7 +11,7 @@ Evaluation runs inside `exact_types`, so that int64 and float64 keep their width
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,6 +151,13 @@ def describe(value: Value) -> str:
         return f"sequence of {value.array.shape[0]} {describe(value.array[0])}"
     shape = ", ".join(map(str, value.shape))
     return f"{'string' if is_text(value) else dtype_of(value).name}[{shape}]"
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    """Raise ValueError if the value of an attribute is not one of the choices."""
+    *first, last = choices
+    if value not in (*first, last):
+        raise ValueError(f"{name} must be {', '.join(map(str, first))} or {last}, not {value!r}")
 
 
 def text_array(strings: Sequence[str], shape: tuple[int, ...] | None = None) -> np.ndarray:

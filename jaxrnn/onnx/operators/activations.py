@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxrnn.onnx.operators.arithmetic import of_one_type, unary
 from jaxrnn.onnx.operators.reduction import first_extreme
 from jaxrnn.onnx.registry import bounded, elementwise, since
-from jaxrnn.onnx.values import Value, traced
+from jaxrnn.onnx.values import Value, check_choice, traced
 
 
 def relu(x: Value) -> Value:
@@ -77,8 +77,7 @@ def shrink(x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
 
 def gelu(x: Value, *, approximate: str = "none") -> Value:
     """Gelu, by erf or by its tanh approximation."""
-    if approximate not in ("none", "tanh"):
-        raise ValueError(f"approximate must be 'none' or 'tanh', not {approximate!r}")
+    check_choice("approximate", approximate, ("none", "tanh"))
     x = traced(x)
     if approximate == "tanh":
         return jax.nn.gelu(x, approximate=True)

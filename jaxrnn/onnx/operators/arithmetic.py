@@ -14,7 +14,7 @@ from jax import lax
 
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.registry import Foldable, Pair, Versions, elementwise, since
-from jaxrnn.onnx.values import Value, dtype_of, is_static, is_symbolic, operands, traced
+from jaxrnn.onnx.values import Value, check_choice, dtype_of, is_static, is_symbolic, operands, traced
 
 
 def is_integer(value: Value) -> bool:
@@ -189,8 +189,7 @@ def shift(x: Value, y: Value, *, direction: str) -> Value:
     x, y = traced(x), traced(y)
     signed = jnp.issubdtype(x.dtype, jnp.signedinteger)
     functions = {"LEFT": lax.shift_left, "RIGHT": lax.shift_right_arithmetic if signed else lax.shift_right_logical}
-    if direction not in functions:
-        raise ValueError(f"direction must be LEFT or RIGHT, not {direction!r}")
+    check_choice("direction", direction, functions)
     return functions[direction](*jnp.broadcast_arrays(x, y))
 
 

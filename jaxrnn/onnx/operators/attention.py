@@ -19,7 +19,7 @@ from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.indexing import read, wrap_indices
 from jaxrnn.onnx.operators.types import numpy_dtype, rounded, wide_type, widest
 from jaxrnn.onnx.registry import Versions, earlier, since
-from jaxrnn.onnx.values import Value, describe, traced
+from jaxrnn.onnx.values import Value, check_choice, describe, traced
 
 #: The values of ``qk_matmul_output_mode``, the content of the fourth output.
 RAW, CAPPED, BIASED, PROBABILITIES = range(4)
@@ -54,8 +54,7 @@ def _attention(
         raise ValueError(
             "q_num_heads and kv_num_heads apply to inputs of rank 3; inputs of rank 4 have an axis of heads"
         )
-    if qk_matmul_output_mode not in (RAW, CAPPED, BIASED, PROBABILITIES):
-        raise ValueError(f"qk_matmul_output_mode must be 0, 1, 2 or 3, not {qk_matmul_output_mode}")
+    check_choice("qk_matmul_output_mode", qk_matmul_output_mode, (RAW, CAPPED, BIASED, PROBABILITIES))
     _check_scale(scale)
     window = left_window_size, right_window_size
     if min(window) < -1:

@@ -22,7 +22,17 @@ from jaxrnn.onnx.evaluate import demand
 from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.shaping import axes_of, moves_text
 from jaxrnn.onnx.registry import Movement, Static, Versions, as_attributes, bounded, earlier, elementwise, since
-from jaxrnn.onnx.values import Value, dimensions, dtype_of, is_known, is_static, is_symbolic, operands, traced
+from jaxrnn.onnx.values import (
+    Value,
+    check_choice,
+    dimensions,
+    dtype_of,
+    is_known,
+    is_static,
+    is_symbolic,
+    operands,
+    traced,
+)
 
 
 def wrap_indices(indices: Value, size: Any) -> Value:
@@ -163,8 +173,7 @@ _REDUCE = {"add": jnp.add, "multiply": jnp.multiply, "max": jnp.maximum, "min": 
 
 
 def _scatter(reduction: str) -> str:
-    if reduction not in _SCATTER:
-        raise ValueError(f"reduction must be one of {', '.join(_SCATTER)}, not {reduction!r}")
+    check_choice("reduction", reduction, _SCATTER)
     return _SCATTER[reduction]
 
 
@@ -251,8 +260,7 @@ def tensor_scatter(
     past: Value, update: Value, write_indices: Value = None, *, axis: int = -2, mode: str = "linear"
 ) -> Value:
     """TensorScatter: write a chunk of each row into a cache at the row's own position, which may be circular."""
-    if mode not in ("linear", "circular"):
-        raise ValueError(f"mode must be linear or circular, not {mode!r}")
+    check_choice("mode", mode, ("linear", "circular"))
     (axis,) = axes_of([axis], len(past.shape))
     cache, chunk = jnp.moveaxis(traced(past), axis, 1), jnp.moveaxis(traced(update), axis, 1)
     start = jnp.zeros(cache.shape[0], jnp.int64) if write_indices is None else traced(write_indices)

@@ -16,7 +16,7 @@ from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, of_one_type, shape
 from jaxrnn.onnx.operators.pooling import Pads, Windows, kernel_of
 from jaxrnn.onnx.operators.types import rounded, wide_type
 from jaxrnn.onnx.registry import Carries, Pair, Versions, bounded, inherits, since
-from jaxrnn.onnx.values import Value, traced
+from jaxrnn.onnx.values import Value, check_choice, traced
 
 #: The activations of CausalConvWithState.
 ACTIVATIONS = ("none", "silu", "swish")
@@ -132,8 +132,7 @@ def causal_convolution(
 ) -> list[Value]:
     """CausalConvWithState: the output, and the last input frames as state. 16-bit products are summed in 32 bits."""
     of_one_type(input, weight, bias, past_state)
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
+    check_choice("activation", activation, ACTIVATIONS)
     x, w = traced(input), traced(weight)
     if x.ndim != 3 or w.ndim != 3 or w.shape[:2] != (x.shape[1], 1) or w.shape[2] < 1:
         raise ValueError(

@@ -11,7 +11,7 @@ from jax import lax
 
 from jaxrnn.onnx.operators.types import numpy_dtype
 from jaxrnn.onnx.registry import bounded, inherits, since
-from jaxrnn.onnx.values import Value, traced
+from jaxrnn.onnx.values import Value, check_choice, traced
 
 
 def _by_channel(values: Value, rank: int) -> Any:
@@ -140,8 +140,7 @@ def mean_variance_normalization(x: Value, *, axes: tuple[int, ...] = (0, 2, 3)) 
 def lp_normalization(x: Value, *, axis: int = -1, p: int = 2) -> Value:
     """LpNormalization; a zero vector stays zero."""
     x = traced(x)
-    if p not in (1, 2):
-        raise ValueError(f"p must be 1 or 2, not {p}")
+    check_choice("p", p, (1, 2))
     norm = jnp.sum(jnp.abs(x) if p == 1 else x * x, axis, keepdims=True)
     zero = norm == 0
     norm = jnp.where(zero, jnp.ones((), x.dtype), norm)

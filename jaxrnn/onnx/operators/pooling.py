@@ -13,7 +13,7 @@ from jax import lax
 
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.registry import Static, Versions, inherits, since
-from jaxrnn.onnx.values import Value, dimensions, traced
+from jaxrnn.onnx.values import Value, check_choice, dimensions, traced
 
 
 def per_axis(values: Sequence[int] | None, rank: int, name: str) -> tuple[int, ...]:
@@ -61,8 +61,7 @@ class Windows:
             return list(zip(flat[:rank], flat[rank:], strict=True))
         if self.auto_pad == "VALID":
             return [(0, 0)] * rank
-        if self.auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
-            raise ValueError(f"auto_pad must be NOTSET, VALID, SAME_UPPER or SAME_LOWER, not {self.auto_pad!r}")
+        check_choice("auto_pad", self.auto_pad, ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"))
         rows = zip(self.sizes, self.strides, self.reach, strict=True)
         totals = [max((-(-size // stride) - 1) * stride + reach - size, 0) for size, stride, reach in rows]
         return self.halves(totals)

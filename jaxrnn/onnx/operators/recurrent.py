@@ -18,7 +18,7 @@ from jaxrnn.onnx.evaluate import demand
 from jaxrnn.onnx.operators.arithmetic import of_one_type, shapes_of
 from jaxrnn.onnx.operators.types import widest
 from jaxrnn.onnx.registry import Carries, Pair, Versions, bounded, inherits, since
-from jaxrnn.onnx.values import Value, is_known, is_static, traced
+from jaxrnn.onnx.values import Value, check_choice, is_known, is_static, traced
 
 
 def make_cells(
@@ -31,8 +31,7 @@ def make_cells(
     beta: Sequence[float] | None,
 ) -> list[Cell]:
     """Return a cell for each direction, with the activations of the direction; a ``clip`` of 0 means no clipping."""
-    if direction not in DIRECTIONS:
-        raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, not {direction!r}")
+    check_choice("direction", direction, DIRECTIONS)
     count = len(DIRECTIONS[direction])
     names = tuple(activations) if activations else default * count
     if len(names) != len(default) * count:
@@ -130,8 +129,7 @@ def _layer(
     """
     cells = make_cells(make, default, clip, direction, activations, activation_alpha, activation_beta)
     of_one_type(x, w, r, b, p, *initial)
-    if layout not in (0, 1):
-        raise ValueError(f"layout must be 0 or 1, not {layout}")
+    check_choice("layout", layout, (0, 1))
     x, w, r = traced(x), traced(w), traced(r)
     b, p = (None if value is None else traced(value) for value in (b, p))
     carries = [None if value is None else traced(value) for value in initial]
@@ -272,8 +270,7 @@ def linear_attention_operator(
     del chunk_size  # has no effect on values
     inputs = [x for x in (query, key, value, decay, beta) if x is not None]
     of_one_type(*inputs)
-    if update_rule not in RULES:
-        raise ValueError(f"update_rule must be one of {', '.join(RULES)}, not {update_rule!r}")
+    check_choice("update_rule", update_rule, RULES)
     for name, operand, needed in zip(("decay", "beta"), (decay, beta), RULES[update_rule], strict=True):
         if needed != (operand is not None):
             rule = f"the update rule {update_rule!r}"

@@ -19,7 +19,7 @@ from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.sampling import Taps, linear_taps, sample
 from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.registry import earlier, since
-from jaxrnn.onnx.values import Value, is_known, traced
+from jaxrnn.onnx.values import Value, check_choice, is_known, traced
 
 #: The regions to compute at once; each copies the elements that it reads.
 _AT_ONCE = 64
@@ -38,13 +38,9 @@ def roi_align(
     spatial_scale: float = 1.0,
 ) -> Value:
     """RoiAlign: the mean or the maximum of samples in every bin of every region."""
-    if coordinate_transformation_mode not in ("half_pixel", "output_half_pixel"):
-        raise ValueError(
-            "coordinate_transformation_mode must be half_pixel or output_half_pixel, not "
-            f"{coordinate_transformation_mode!r}"
-        )
-    if mode not in ("avg", "max"):
-        raise ValueError(f"mode must be avg or max, not {mode!r}")
+    modes = "half_pixel", "output_half_pixel"
+    check_choice("coordinate_transformation_mode", coordinate_transformation_mode, modes)
+    check_choice("mode", mode, ("avg", "max"))
     of_one_type(x, rois)
     _check_regions(x, rois, 4)
     if tuple(batch_indices.shape) != (rois.shape[0],):

@@ -19,6 +19,7 @@ from jax import lax
 
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.types import wide_type
+from jaxrnn.onnx.values import check_choice
 
 #: Up to this number, taps are gathered one by one, which XLA fuses best.
 _SEPARATE = 4
@@ -278,10 +279,8 @@ _KERNELS: dict[str, tuple[Callable[..., np.ndarray], int]] = {"linear": (linear_
 
 def check_sampling(sampling: Sampling) -> None:
     """Refuse choices that ONNX does not define."""
-    if sampling.mode != "nearest" and sampling.mode not in _KERNELS:
-        raise ValueError(f"mode must be nearest, linear or cubic, not {sampling.mode!r}")
-    if sampling.nearest not in _NEAREST:
-        raise ValueError(f"nearest_mode must be one of {', '.join(_NEAREST)}, not {sampling.nearest!r}")
+    check_choice("mode", sampling.mode, ("nearest", *_KERNELS))
+    check_choice("nearest_mode", sampling.nearest, _NEAREST)
     if sampling.antialias and sampling.mode == "nearest":
         raise ValueError("antialias applies only to the modes linear and cubic")
 

@@ -22,7 +22,7 @@ from jaxrnn.onnx.operators.resampling import (
 )
 from jaxrnn.onnx.operators.shaping import axes_of
 from jaxrnn.onnx.registry import Static, earlier, since
-from jaxrnn.onnx.values import Value, dimensions, is_text, traced
+from jaxrnn.onnx.values import Value, check_choice, dimensions, is_text, traced
 
 _CROP = "tf_crop_and_resize"
 
@@ -109,8 +109,7 @@ def _rescalings(sizes_before: Sequence[Any], scales: Any, sizes: Any, policy: st
     factors = [_quotient(out, size) for out, size in zip(sizes_after, sizes_before, strict=True)]
     if policy == "stretch" or not factors:
         return [Rescaling(*entry) for entry in zip(sizes_before, sizes_after, factors, strict=True)]
-    if policy not in ("not_larger", "not_smaller"):
-        raise ValueError(f"keep_aspect_ratio_policy must be stretch, not_larger or not_smaller, not {policy!r}")
+    check_choice("keep_aspect_ratio_policy", policy, ("stretch", "not_larger", "not_smaller"))
     if not all(isinstance(size, int) for size in sizes_before):
         raise ValueError(f"keep_aspect_ratio_policy {policy!r} needs known sizes, not {sizes_before}")
     factor = min(factors) if policy == "not_larger" else max(factors)

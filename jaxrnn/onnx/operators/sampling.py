@@ -18,7 +18,7 @@ from jaxrnn.onnx.operators.pooling import Windows, kernel_of
 from jaxrnn.onnx.operators.resampling import cubic_kernel, working_type
 from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.registry import Static, Versions, inherits, since
-from jaxrnn.onnx.values import Value, dimensions, traced
+from jaxrnn.onnx.values import Value, check_choice, dimensions, traced
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
 _PADDING = ("zeros", "border", "reflection")
@@ -71,11 +71,8 @@ def grid_sample(
             f"an input of shape {x.shape} needs a grid of shape ({x.shape[0]}, ..., {rank}) with {rank} axes between "
             f"them, not {grid.shape}"
         )
-    if mode not in _MODES or padding_mode not in _PADDING:
-        raise ValueError(
-            f"mode must be one of {', '.join(_MODES)} and padding_mode one of {', '.join(_PADDING)}, not {mode!r} and "
-            f"{padding_mode!r}"
-        )
+    check_choice("mode", mode, _MODES)
+    check_choice("padding_mode", padding_mode, _PADDING)
     if 0 in x.shape[2:]:
         raise ValueError(f"an input of shape {x.shape} has no elements to sample")
     dtype = x.dtype

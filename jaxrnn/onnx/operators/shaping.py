@@ -23,6 +23,7 @@ from jaxrnn.onnx.registry import Foldable, Movement, Pair, Static, Versions, as_
 from jaxrnn.onnx.values import (
     TEXT,
     Value,
+    check_choice,
     dimensions,
     dtype_of,
     holds_text,
@@ -199,9 +200,6 @@ def tile(x: Value, repeats: Static) -> Value:
     return np_or_jnp.tile(x, dimensions(repeats))
 
 
-_PAD_MODES = ("reflect", "edge", "wrap")
-
-
 @moves_text
 def pad(
     data: Value, pads: Static, constant_value: Foldable = None, axes: Static | None = None, *, mode: str = "constant"
@@ -220,8 +218,7 @@ def pad(
         if is_static(data, fill) and all(low >= 0 and high >= 0 for low, high in widths):
             return np.pad(data, widths, constant_values=fill)
         return lax.pad(traced(data), traced(fill).astype(dtype_of(data)), [(low, high, 0) for low, high in widths])
-    if mode not in _PAD_MODES:
-        raise ValueError(f"mode must be constant, reflect, edge or wrap, not {mode!r}")
+    check_choice("mode", mode, ("constant", "reflect", "edge", "wrap"))
     for axis, (low, high) in enumerate(widths):
         data = _slice_axis(data, axis, max(-low, 0), data.shape[axis] - max(-high, 0), 1)
     return jnp.pad(traced(data), [(max(low, 0), max(high, 0)) for low, high in widths], mode=mode)
@@ -329,12 +326,11 @@ def flatten(x: Value, *, axis: int = 1) -> Value:
 def depth_to_space(x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     """DepthToSpace: blocks of channels become blocks of pixels."""
     n, c, h, w = x.shape
+    check_choice("mode", mode, ("DCR", "CRD"))
     if mode == "DCR":
         blocks = x.reshape((n, blocksize, blocksize, c // blocksize**2, h, w)).transpose((0, 3, 4, 1, 5, 2))
-    elif mode == "CRD":
-        blocks = x.reshape((n, c // blocksize**2, blocksize, blocksize, h, w)).transpose((0, 1, 4, 2, 5, 3))
     else:
-        raise ValueError(f"mode must be DCR or CRD, not {mode!r}")
+        blocks = x.reshape((n, c // blocksize**2, blocksize, blocksize, h, w)).transpose((0, 1, 4, 2, 5, 3))
     return blocks.reshape((n, c // blocksize**2, h * blocksize, w * blocksize))
 
 
@@ -344,8 +340,7 @@ def space_to_depth(x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     n, c, h, w = x.shape
     blocks = x.reshape((n, c, h // blocksize, blocksize, w // blocksize, blocksize))
     order = {"DCR": (0, 3, 5, 1, 2, 4), "CRD": (0, 1, 3, 5, 2, 4)}
-    if mode not in order:
-        raise ValueError(f"mode must be DCR or CRD, not {mode!r}")
+    check_choice("mode", mode, order)
     return blocks.transpose(order[mode]).reshape((n, c * blocksize**2, h // blocksize, w // blocksize))
 
 

@@ -14,7 +14,7 @@ from jax import lax
 
 from jaxrnn.errors import optional_package
 from jaxrnn.onnx.registry import Static, Versions, since
-from jaxrnn.onnx.values import Value, describe, is_text, text_array, traced
+from jaxrnn.onnx.values import Value, check_choice, describe, is_text, text_array, traced
 
 
 def _text(value: Value) -> np.ndarray:
@@ -61,8 +61,7 @@ def string_normalizer(
     """
     if locale is not None and locale.lower().startswith(("tr", "az", "lt")):
         raise ValueError(f"the case rules of the locale {locale!r} are not supported")
-    if case_change_action not in _CASES:
-        raise ValueError(f"case_change_action must be one of {', '.join(_CASES)}, not {case_change_action!r}")
+    check_choice("case_change_action", case_change_action, _CASES)
     x = _text(x)
     if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
         raise ValueError(f"strings of shape [C] or [1, C] are expected, not {describe(x)}")
@@ -131,8 +130,7 @@ def tf_idf_vectorizer(
     weights: tuple[float, ...] | None = None,
 ) -> Value:
     """TfIdfVectorizer: how often each n-gram of a pool occurs in a row, with skips of equal size between its words."""
-    if mode not in ("TF", "IDF", "TFIDF"):
-        raise ValueError(f"mode must be TF, IDF or TFIDF, not {mode!r}")
+    check_choice("mode", mode, ("TF", "IDF", "TFIDF"))
     if (pool_int64s is None) == (pool_strings is None):
         raise ValueError("exactly one of pool_int64s and pool_strings must be given")
     if len(x.shape) not in (1, 2):
@@ -204,8 +202,7 @@ def image_decoder(encoded_stream: Static, *, pixel_format: str = "RGB") -> Value
 
     Needs Pillow. An image with more pixels than Pillow's limit for decompression bombs is an error.
     """
-    if pixel_format not in _MODES:
-        raise ValueError(f"pixel_format must be one of {', '.join(_MODES)}, not {pixel_format!r}")
+    check_choice("pixel_format", pixel_format, _MODES)
     with optional_package("pillow", "decoding images", "images"):
         from PIL import Image
     mode = _MODES[pixel_format]

@@ -16,7 +16,7 @@ import numpy as np
 from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.registry import Versions, since
-from jaxrnn.onnx.values import Value, traced
+from jaxrnn.onnx.values import Value, check_choice, traced
 
 Update = Callable[..., tuple[jax.Array, ...]]
 
@@ -40,8 +40,7 @@ def momentum(
     R: Value, T: Value, *inputs: Value, alpha: float, beta: float, mode: str, norm_coefficient: float
 ) -> list[Value]:
     """Momentum, standard or Nesterov's; in the first update (T = 0) beta is 1."""
-    if mode not in ("standard", "nesterov"):
-        raise ValueError(f"mode must be standard or nesterov, not {mode!r}")
+    check_choice("mode", mode, ("standard", "nesterov"))
 
     def update(x: jax.Array, gradient: jax.Array, velocity: jax.Array) -> tuple[jax.Array, ...]:
         number = x.dtype.type

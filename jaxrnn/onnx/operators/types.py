@@ -14,7 +14,18 @@ from jax import lax
 
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.registry import Movement, Static, Versions, bounded, since
-from jaxrnn.onnx.values import TEXT, Value, dimensions, dtype_of, is_symbolic, is_text, static, text_array, traced
+from jaxrnn.onnx.values import (
+    TEXT,
+    Value,
+    check_choice,
+    dimensions,
+    dtype_of,
+    is_symbolic,
+    is_text,
+    static,
+    text_array,
+    traced,
+)
 
 _FLOAT8 = frozenset(
     np.dtype(kind)
@@ -133,8 +144,7 @@ def _to_power_of_two(x: Value, saturate: bool, round_mode: str) -> Value:
 
     Out-of-range values become the nearest value, or NaN without ``saturate``. Negative values become NaN.
     """
-    if round_mode not in _ROUNDS_UP_FROM:
-        raise ValueError(f"round_mode must be one of {', '.join(_ROUNDS_UP_FROM)}, not {round_mode!r}")
+    check_choice("round_mode", round_mode, _ROUNDS_UP_FROM)
     x = traced(x).astype(jnp.float32)
     bits = lax.bitcast_convert_type(x, jnp.int32)
     exponent, fraction = (bits >> 23) & 0xFF, bits & 0x7FFFFF

@@ -15,7 +15,7 @@ import numpy as np
 from jaxrnn._jax import varying
 from jaxrnn.onnx.operators.machine_learning.features import TRANSFORMS, best, label_at, labels_of, of_two, transformed
 from jaxrnn.onnx.registry import Versions, earlier, inherits, since
-from jaxrnn.onnx.values import Value, traced
+from jaxrnn.onnx.values import Value, check_choice, traced
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
@@ -304,13 +304,12 @@ def aggregated(
         place.min() >= 0 and place.max() < shape[0] and target.min() >= 0 and target.max() < shape[1]
     ):
         raise ValueError(f"a vote belongs to a leaf that does not exist, or to a target beyond {shape[1]}")
+    check_choice("aggregate_function", how, _AGGREGATES)
     if how in ("SUM", "AVERAGE"):
         table = np.zeros(shape, weight.dtype)
         np.add.at(table, (place, target), weight)
         total = jnp.sum(jnp.asarray(table)[leaves], 1)
         return total / weight.dtype.type(max(leaves.shape[1], 1)) if how == "AVERAGE" else total
-    if how not in ("MIN", "MAX"):
-        raise ValueError(f"aggregate_function must be AVERAGE, SUM, MIN or MAX, not {how!r}")
     neutral = np.inf if how == "MIN" else -np.inf
     table = np.full(shape, neutral, weight.dtype)
     (np.minimum if how == "MIN" else np.maximum).at(table, (place, target), weight)

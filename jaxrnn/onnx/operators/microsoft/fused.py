@@ -19,7 +19,7 @@ from jaxrnn.onnx.operators.linear import conv, gemm
 from jaxrnn.onnx.operators.normalization import layer_normalization, normalized
 from jaxrnn.onnx.operators.types import numpy_dtype, wide_type
 from jaxrnn.onnx.registry import Versions, elementwise, inherits, since
-from jaxrnn.onnx.values import Value, traced
+from jaxrnn.onnx.values import Value, check_choice, traced
 
 #: The functions that may follow a product, and the names of their coefficients in the order of ``activation_params``.
 _FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
@@ -39,8 +39,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 
 def coefficients_of(activation: str) -> tuple[str, ...]:
     """Return the names of the coefficients of an activation; raise ValueError for an unknown activation."""
-    if activation not in _FUNCTIONS:
-        raise ValueError(f"activation must be one of {', '.join(_FUNCTIONS)}, not {activation!r}")
+    check_choice("activation", activation, _FUNCTIONS)
     return _FUNCTIONS[activation][1]
 
 
