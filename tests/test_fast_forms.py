@@ -24,10 +24,12 @@ from verifier import verify
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types, unmapped
-from jaxrnn.cells import GRU, LSTM, RNN, Weights, convolve, forms, run_layer
-from jaxrnn.cells.convolution import WindowProduct, windows_of
+from jaxrnn.cells import forms
+from jaxrnn.cells.cell import GRU, LSTM, RNN, Weights
+from jaxrnn.cells.convolution import WindowProduct, convolve, windows_of
 from jaxrnn.cells.linear_attention import AttentionFrames, linear_attention
 from jaxrnn.cells.linear_attention import step as attention_step
+from jaxrnn.cells.recurrence import run_layer
 from jaxrnn.jaxprs.moves import split
 from jaxrnn.jaxprs.recognition.parts import elements, taken
 from jaxrnn.onnx.operators import arithmetic, linear, normalization

@@ -26,7 +26,9 @@ from written_out_cells import CHOICES, written_out
 
 import jaxrnn
 from jaxrnn import StreamError
-from jaxrnn.cells import LSTM, Weights, plain_forms, run_layer
+from jaxrnn.cells.cell import LSTM, Weights
+from jaxrnn.cells.forms import plain_forms
+from jaxrnn.cells.recurrence import run_layer
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.jaxprs.scanning import step_with_layers
 from jaxrnn.streaming import stream

@@ -17,7 +17,7 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
-from jaxrnn.cells import plain_forms
+from jaxrnn.cells.forms import plain_forms
 from jaxrnn.jaxprs.equations import walk
 from jaxrnn.streaming import transform
 from jaxrnn.streaming.transform import in_plain_forms

@@ -18,7 +18,10 @@ from test_fast_forms import depthwise_model
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
-from jaxrnn.cells import LSTM, Weights, by_platform, convolve, run_direction
+from jaxrnn.cells.cell import LSTM, Weights
+from jaxrnn.cells.convolution import convolve
+from jaxrnn.cells.forms import by_platform
+from jaxrnn.cells.recurrence import run_direction
 from jaxrnn.jaxprs.recognition import schedule_of_cells
 from jaxrnn.jaxprs.schedule import Step
 

@@ -20,6 +20,7 @@ from written_out_cells import CHOICES, FEATURES, written_out
 import jaxrnn
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cells import forms
+from jaxrnn.cells.forms import recomputing
 from jaxrnn.jaxprs import scanning
 from jaxrnn.jaxprs.equations import inner_jaxprs, walk
 from jaxrnn.jaxprs.scanning import scan_cells
@@ -291,7 +292,7 @@ def test_streams_of_other_lengths(remat):
         return jax.tree.map(lambda a, b: jnp.where(here[:, None], a, b), new, old)
 
     def run(frames):
-        with jaxrnn.cells.recomputing(remat):
+        with recomputing(remat):
             return scanning.scan(step, (), frames, start, exists=exists, masked_update=keep)
 
     poisoned = jnp.where(exists[..., None], frames, jnp.nan)

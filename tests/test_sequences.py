@@ -12,16 +12,9 @@ from jax import lax
 from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn.cells import (
-    GRU,
-    LSTM,
-    RNN,
-    Weights,
-    parse_activations,
-    recomputing,
-    run_direction,
-    run_layer,
-)
+from jaxrnn.cells.cell import GRU, LSTM, RNN, Weights, parse_activations
+from jaxrnn.cells.forms import recomputing
+from jaxrnn.cells.recurrence import run_direction, run_layer
 
 TIME, BATCH, FEATURES, HIDDEN = 7, 3, 4, 5
 

@@ -10,7 +10,8 @@ import pytest
 from onnx import numpy_helper
 
 import jaxrnn
-from jaxrnn.cells import RNN, Weights, run_layer
+from jaxrnn.cells.cell import RNN, Weights
+from jaxrnn.cells.recurrence import run_layer
 from jaxrnn.jaxprs.origins.flows import COPY, UPDATED, grades
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.state.sizes import Sizes, follow

@@ -16,7 +16,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 
-from jaxrnn.cells import plain_forms
+from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import InputError
 from jaxrnn.export.lower import Argument, lower
 from jaxrnn.export.sources import Source, check_params, exact

@@ -8,8 +8,7 @@ from typing import Any
 import jax
 
 from jaxrnn._jax import varying
-from jaxrnn.cells import is_plain
-from jaxrnn.cells.forms import in_chunks
+from jaxrnn.cells.forms import in_chunks, is_plain
 from jaxrnn.jaxprs.recognition import RecognisedCell, schedule_of_cells
 from jaxrnn.jaxprs.schedule import Function, Schedule, Step, one_loop
 

@@ -23,7 +23,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn.cells import is_plain
+from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind, is_key
 from jaxrnn.jaxprs.moves import moved_operands

@@ -20,7 +20,7 @@ from jax.interpreters import partial_eval
 
 from jaxrnn._files.arguments import argument
 from jaxrnn._jax.context import own_arithmetic
-from jaxrnn.cells import is_plain
+from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError, is_count
 from jaxrnn.jaxprs.equations import evaluate, is_key, trace_nested, walk
 from jaxrnn.jaxprs.fingerprints import fingerprint

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.cells import is_plain
+from jaxrnn.cells.forms import is_plain
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.timeline import Timeline
 

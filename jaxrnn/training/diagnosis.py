@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrnn._jax.context import exact_types
-from jaxrnn.cells import matrix_products_in
+from jaxrnn.cells.forms import matrix_products_in
 from jaxrnn.errors import InputError
 from jaxrnn.training.batches import BatchChunk
 from jaxrnn.training.parameters import finite

@@ -12,8 +12,7 @@ import jax
 from jaxrnn._files.arguments import Placeholder, argument
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Url, location
-from jaxrnn.cells import recomputing
-from jaxrnn.cells.forms import Remat
+from jaxrnn.cells.forms import Remat, recomputing
 from jaxrnn.errors import InputError, check_count
 from jaxrnn.training.examples import make_source
 

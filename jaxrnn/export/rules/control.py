@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
-from jaxrnn.cells import plain_forms
+from jaxrnn.cells.forms import plain_forms
 from jaxrnn.export.lowering import Lowering, Rule, subgraph
 from jaxrnn.export.movement import concatenate, cut_along, reshape, source_of
 from jaxrnn.export.rules.elementwise import elements

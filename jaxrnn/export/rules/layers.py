@@ -14,8 +14,7 @@ import numpy as np
 import onnx
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.cells import GRU, LSTM, RNN
-from jaxrnn.cells.cell import SIGMOID, TANH
+from jaxrnn.cells.cell import GRU, LSTM, RNN, SIGMOID, TANH
 from jaxrnn.cells.recurrence import written_out
 from jaxrnn.export import kernels
 from jaxrnn.export.lowering import Lowering, Rule

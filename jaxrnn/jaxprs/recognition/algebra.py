@@ -367,7 +367,7 @@ def _full_type(atom: Atom) -> Any:
 
 
 def _in_full_precision(algebra: Algebra, atom: Atom) -> Atom:
-    """Return the operand of a product before `jaxrnn.cells.matrix_products_in` lowered its precision."""
+    """Return the operand of a product before `matrix_products_in` lowered its precision."""
     equation = algebra.body.equation_of(atom)
     low = product_type()
     if low is None or equation is None or equation.primitive.name != "convert_element_type":

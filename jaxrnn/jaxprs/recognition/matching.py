@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jax.extend.core import Var
 
-from jaxrnn.cells import GRU, LSTM, RNN, Activation
+from jaxrnn.cells.cell import GRU, LSTM, RNN, Activation
 from jaxrnn.jaxprs.equations import Atom, variables
 from jaxrnn.jaxprs.recognition.algebra import Algebra, Gate, Matrix, Polynomial, Product, Sum, Term, expand
 from jaxrnn.jaxprs.recognition.body import Carries, CarryPiece, Elements, Mask, size_of, whole

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Var
 
-from jaxrnn.cells import GRU, Weights, is_plain, product, run_layer
-from jaxrnn.cells.forms import product_type
-from jaxrnn.cells.recurrence import sequence
+from jaxrnn.cells.cell import GRU, Weights
+from jaxrnn.cells.forms import is_plain, product, product_type
+from jaxrnn.cells.recurrence import run_layer, sequence
 from jaxrnn.jaxprs.equations import Atom, Environment, shape_of, type_of, variables
 from jaxrnn.jaxprs.recognition.algebra import Matrix
 from jaxrnn.jaxprs.recognition.body import Elements, identity_of

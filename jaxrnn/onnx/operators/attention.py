@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.cells import product_operands
+from jaxrnn.cells.forms import product_operands
 from jaxrnn.onnx.evaluate import Subgraph
 from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.indexing import read, wrap_indices

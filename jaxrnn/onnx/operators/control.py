@@ -15,7 +15,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jaxrnn._files.arguments import Placeholder, argument, static_or_eager
 from jaxrnn._jax import varying
-from jaxrnn.cells import in_chunks, is_plain
+from jaxrnn.cells.forms import in_chunks, is_plain
 from jaxrnn.errors import NodeError, StaticValueError
 from jaxrnn.jaxprs.primitives import Carried, are_visible, visible, visible_recurrences
 from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised

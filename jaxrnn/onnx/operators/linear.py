@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.cells import convolve, is_plain, product, product_operands
+from jaxrnn.cells.convolution import convolve
+from jaxrnn.cells.forms import is_plain, product, product_operands
 from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, of_one_type, shapes_of
 from jaxrnn.onnx.operators.pooling import Pads, Windows, kernel_of
 from jaxrnn.onnx.operators.types import rounded, wide_type

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.cells import product_operands
+from jaxrnn.cells.forms import product_operands
 from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.pooling import Windows, kernel_of
 from jaxrnn.onnx.operators.resampling import cubic_kernel, working_type

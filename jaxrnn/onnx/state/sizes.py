@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn._files.messages import first_line
-from jaxrnn.cells import plain_forms
+from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import JaxrnnError, LimitError, NodeError
 from jaxrnn.jaxprs.origins import DataFlow, Flow, Following, union
 from jaxrnn.jaxprs.primitives import visible_recurrences

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.cells import in_chunks
+from jaxrnn.cells.forms import in_chunks
 from jaxrnn.errors import JaxrnnError, LimitError
 from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
 from jaxrnn.onnx.evaluate import BoundNode, Subgraph

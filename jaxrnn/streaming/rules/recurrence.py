@@ -16,8 +16,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax import varying
-from jaxrnn.cells import is_plain
-from jaxrnn.cells.forms import by_platform
+from jaxrnn.cells.forms import by_platform, is_plain
 from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of
 from jaxrnn.jaxprs.scanning import scan_recognised
 from jaxrnn.streaming.associative import parts_of_carry, scan_parts, without_mark

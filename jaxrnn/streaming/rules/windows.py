@@ -22,7 +22,8 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax.context import unmapped
-from jaxrnn.cells import convolve, is_plain
+from jaxrnn.cells.convolution import convolve
+from jaxrnn.cells.forms import is_plain
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn._jax import varying
-from jaxrnn.cells import product
+from jaxrnn.cells.forms import product
 from jaxrnn.onnx.operators.machine_learning.features import (
     as_float,
     best,

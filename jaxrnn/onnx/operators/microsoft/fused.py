@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrnn.cells import product
+from jaxrnn.cells.forms import product
 from jaxrnn.onnx.operators import activations
 from jaxrnn.onnx.operators.arithmetic import clip_6, of_one_type, unary
 from jaxrnn.onnx.operators.linear import conv, gemm

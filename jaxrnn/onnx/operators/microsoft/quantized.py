@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._jax import varying
-from jaxrnn.cells import LSTM
+from jaxrnn.cells.cell import LSTM
 from jaxrnn.cells.recurrence import DIRECTIONS, masked_output, masked_update
 from jaxrnn.onnx.operators.activations import leaky_relu
 from jaxrnn.onnx.operators.quantization import (
