@@ -320,7 +320,7 @@ def test_listed_among_recurrent_nodes():
 @pytest.mark.parametrize(
     ("shapes", "attributes", "message"),
     [
-        ({}, {"update_rule": "rwkv"}, "linear, gated, delta, gated_delta, not 'rwkv'"),
+        ({}, {"update_rule": "rwkv"}, "linear, gated, delta or gated_delta, not 'rwkv'"),
         ({"decay": None}, {}, "'gated_delta' needs decay, which is missing"),
         ({}, {"update_rule": "delta"}, "'delta' takes no decay"),
         ({}, {"q_num_heads": 3}, "a multiple of kv_num_heads, not 3 and 2"),
