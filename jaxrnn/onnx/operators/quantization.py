@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.cells import is_plain
+from jaxrnn.cells.forms import is_plain
 from jaxrnn.jaxprs.primitives import whole
 from jaxrnn.onnx.operators.linear import conv
 from jaxrnn.onnx.operators.shaping import axes_of
