@@ -29,6 +29,7 @@ from jaxrnn.version import __version__ as __version__
 from jaxrnn.version import why_unsupported
 
 if TYPE_CHECKING:
+    from jaxrnn import audio as audio
     from jaxrnn import demo as demo
     from jaxrnn import evaluation as evaluation
     from jaxrnn import export as export
@@ -105,6 +106,7 @@ _LAZY = {
 
 #: Packages that ``import jaxrnn`` is enough for.
 _PACKAGES = (
+    "audio",
     "demo",
     "evaluation",
     "export",

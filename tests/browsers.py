@@ -23,16 +23,16 @@ FLAGS = (
 )
 
 
-def started(profile: Path) -> Iterator[Any]:
-    """Start Debian's Chromium with a folder for its profile."""
+def started(profile: Path, flags: str = "", *, local: bool = False) -> Iterator[Any]:
+    """Start Debian's Chromium with a folder for its profile; with ``local``, it may reach servers of this machine."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("there is no chromium: apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for flag in (*FLAGS.split(), f"--user-data-dir={profile}"):
+    for flag in (*FLAGS.split(), *flags.split(), f"--user-data-dir={profile}"):
         options.add_argument(flag)
-    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")
+    options.add_argument(f"--host-resolver-rules=MAP * ~NOTFOUND{', EXCLUDE 127.0.0.1' if local else ''}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     browser.set_script_timeout(60)

@@ -158,6 +158,7 @@ def test_public_names(models):
 
 
 PACKAGES = {
+    "audio",
     "demo",
     "evaluation",
     "export",

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Literal
 
+_SAME = ("batch", "dtype", "length", "multiple", "opset", "past", "pulse", "state", "static", "what")
+_SOUND = ("exponent", "gives", "norm", "padding", "symbol", "synthesis", "takes")
 #: The command-line option for each argument of Python that messages name.
-OPTIONS = {"dims": "--dim"} | {
-    name: f"--{name}"
-    for name in ("batch", "dtype", "length", "multiple", "opset", "past", "pulse", "state", "static", "what")
-}
+OPTIONS = {"dims": "--dim"} | {name: f"--{name}" for name in _SAME + _SOUND}
 #: The arguments of `jaxrnn.load` that are keys of a file of settings.
 _MODEL_KEYS = ("dims", "state", "static")
 

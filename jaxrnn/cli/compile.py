@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @model_file
 @output_option("OUT.jaxrnn", "File to write. The file appears once it has been loaded and compared.", required=True)
 @dim_option("Size of an open dimension of the inputs, other than the batch and time. 'jaxrnn inspect' shows the names.")
-@pulse_options
+@pulse_options()
 @click.option(
     "--platform",
     "platforms",
@@ -90,7 +90,7 @@ def compile_model(
     if is_compiled(file.path):
         raise ModelError(f"{file.path} is already compiled")
     with in_place_of(output) as written, busy(f"compiling {file.path.name}"):
-        model = file.load()
+        model = pulses.load(file)
         stepper: Stepper
         if pulses.symbol is None:
             check_steps(model)

@@ -101,7 +101,8 @@ def _verify(model: Model, noisy: np.ndarray) -> tuple[str, float]:
 
 
 def _write(folder: Path, result: dict[str, Any], signals: dict[str, np.ndarray]) -> list[Path]:
-    from jaxrnn.demo.audio import write_spectrograms, write_wav
+    from jaxrnn.audio import write_wav
+    from jaxrnn.demo.audio import RATE, write_spectrograms
 
     titles = {
         "noisy": f"noisy: SI-SDR {result['si_sdr_before_db']:z.1f} dB",
@@ -111,7 +112,7 @@ def _write(folder: Path, result: dict[str, Any], signals: dict[str, np.ndarray])
     recordings = {folder / f"{name}.wav": samples for name, samples in signals.items()}
     picture = folder / "spectrogram.png"
     for path, samples in recordings.items():
-        write_wav(path, samples)
+        write_wav(path, samples, RATE)
     write_spectrograms(picture, {titles[name]: samples for name, samples in signals.items()})
     return [*recordings, picture]
 

@@ -10,7 +10,7 @@ import click
 
 from jaxrnn._files.stores import location
 from jaxrnn.cli.errors import INTERRUPTED, ending_in_order
-from jaxrnn.cli.options import json_option, settings_options
+from jaxrnn.cli.options import SoundOptions, json_option, settings_options, sound_options
 from jaxrnn.cli.output import Block, Table, busy, fields, show, text_of
 
 INTERVAL = "95 % interval"
@@ -39,11 +39,12 @@ INTERVAL = "95 % interval"
     metavar="FOLDER",
     help="Folder with the results of another system on the same corpus, for comparison in the report.",
 )
+@sound_options("Options of --stft set the keys of system.stream.stft.")
 @json_option
 @click.pass_context
 def evaluate(
     ctx: click.Context, path: Path, overrides: tuple[str, ...], workers: int | None, address: str | None,
-    against: str | None,
+    against: str | None, sound: SoundOptions,
 ) -> None:  # fmt: skip
     """Run a model over a corpus with the settings in SETTINGS.yaml; write a table, a summary and a report.
 
@@ -70,6 +71,7 @@ def evaluate(
       jaxrnn evaluate dtln.yaml --set system.stages.1.model=other.onnx --print-config
       jaxrnn evaluate dtln.yaml --workers 2 --set corpus.limit=100 --json
       jaxrnn evaluate better.yaml --against runs/dtln
+      jaxrnn evaluate network.yaml --stft 512 --hop 256 --window sqrt_hann --gives mask
       jaxrnn evaluate dtln.yaml --ray auto --set resources.gpus=1
     """  # noqa: D301
     from jaxrnn.evaluation.cluster import Workers
@@ -77,6 +79,7 @@ def evaluate(
     from jaxrnn.evaluation.results import read_results
     from jaxrnn.evaluation.settings import prepare_evaluation
 
+    overrides = (*overrides, *(f"system.stream.stft.{key}={value}" for key, value in sound.keys.items() if sound))
     several = None if workers is None and address is None else Workers(workers, address)
     with busy(f"reading {path.name}"):
         baseline = None if against is None else read_results(against)

@@ -23,6 +23,7 @@ from jaxrnn.cli.options import (
     parsed,
     pulse_options,
     seed_option,
+    writable,
 )
 
 
@@ -33,7 +34,7 @@ from jaxrnn.cli.options import (
     "File to write, which may be FILE. The file appears once it is complete, and with --verify once it agrees.",
     required=True,
 )
-@pulse_options
+@pulse_options("With --rate: samples per input frame.")
 @click.option(
     "--flush",
     metavar="FLUSH.onnx",
@@ -48,7 +49,6 @@ from jaxrnn.cli.options import (
     help="With --symbol: input frames per second, or with --hop samples per second. The table and the metadata then "
     "give delay and look-ahead in milliseconds too.",
 )
-@click.option("--hop", type=NumberRange(0, min_open=True), metavar="SAMPLES", help="With --rate: samples per frame.")
 @click.option(
     "--as-step", is_flag=True, help="With --params or --checkpoint: write the step in place of the graph of FILE."
 )
@@ -81,6 +81,14 @@ from jaxrnn.cli.options import (
     "for --verify, as in 'jaxrnn verify'.",
     several=True,
 )
+@click.option(
+    "--example",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    callback=parsed(writable),
+    help="Also write a folder with the files and programs that run them: run.py, main.cpp and index.html, to start "
+    "from.",
+)
 @seed_option("With --verify: seed of the inputs.")
 @json_option
 def export(
@@ -89,7 +97,6 @@ def export(
     pulses: PulseOptions,
     flush: Path | None,
     rate: float | None,
-    hop: float | None,
     as_step: bool,
     opset: int | None,
     batch: int | None,
@@ -99,6 +106,7 @@ def export(
     params: ParamsOptions,
     verify: bool,
     dims: dict[str, tuple[int, ...]],
+    example: Path | None,
     seed: int,
 ) -> None:
     """Write an ONNX file: a stream, a step, or FILE with other parameters.
@@ -127,6 +135,7 @@ def export(
       jaxrnn export denoiser.onnx --symbol T -o streaming.onnx --flush flush.onnx --verify
       jaxrnn export keywords.onnx --symbol S --pulse 4 --opset 18 -o streaming.onnx
       jaxrnn export denoiser.onnx --symbol T --checkpoint runs/first -o streaming.onnx --verify
+      jaxrnn export net.onnx --stft 512 --hop 256 --gives mask --rate 16000 -o s.onnx --flush f.onnx --example folder
 
     \b
     Examples of steps:
@@ -142,7 +151,7 @@ def export(
     if pulses.symbol is None and not as_step and (params or (any(types.values()) and not _has_steps(file))):
         from jaxrnn.cli.export_writing import write_graph_again
 
-        _refuse_of_steps({"--flush": flush, "--opset": opset, "--batch": batch, "--rate": rate})
+        _refuse_of_steps({"--flush": flush, "--opset": opset, "--batch": batch, "--rate": rate, "--example": example})
         write_graph_again(file, output, params, verify, dims, seed, types)
         return
     from jaxrnn.cli.export_writing import write_step
@@ -151,9 +160,9 @@ def export(
         raise click.UsageError(
             "--as-step is the step of the model; with --symbol NAME, a step is a pulse of the stream"
         )
-    options: dict[str, Any] = {"opset": opset, "batch": batch, "frame_rate": _frame_rate(pulses.symbol, rate, hop)}
+    options: dict[str, Any] = {"opset": opset, "batch": batch, "frame_rate": _frame_rate(pulses, rate)}
     options |= types
-    write_step(file, output, pulses, flush, params, _single(dims), seed if verify else None, **options)
+    write_step(file, output, pulses, flush, params, _single(dims), seed if verify else None, example, **options)
 
 
 def _has_steps(file: ModelFile) -> bool:
@@ -161,11 +170,12 @@ def _has_steps(file: ModelFile) -> bool:
     return {variable.kind for variable in file.load().state} == {"external"}
 
 
-def _frame_rate(symbol: str | None, rate: float | None, hop: float | None) -> float | None:
+def _frame_rate(pulses: PulseOptions, rate: float | None) -> float | None:
     """Return input frames per second."""
+    hop = None if pulses.sound else pulses.sound.hop
     if hop is not None and rate is None:
         raise click.UsageError("--hop goes with --rate: a frame lasts hop / rate seconds")
-    if rate is not None and symbol is None:
+    if rate is not None and pulses.symbol is None:
         raise click.UsageError("--rate needs --symbol NAME, the dimension that is time")
     return None if rate is None else rate / (hop or 1)
 

@@ -14,11 +14,11 @@ import onnx_ir as ir
 
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn.cli.errors import MISMATCH, MismatchError
-from jaxrnn.cli.options import ModelFile, ParamsOptions, PulseOptions, check_steps
+from jaxrnn.cli.options import ModelFile, ParamsOptions, PulseOptions, check_steps, described
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, past_line, show, text_of, verdict
 from jaxrnn.cli.verify import difference
 from jaxrnn.errors import InputError, ModelError
-from jaxrnn.export import Exported, ExportedGraph, export_onnx
+from jaxrnn.export import Exported, ExportedGraph, export_onnx, write_example
 from jaxrnn.export.verification import ExportReport, compare_converted, verify_export
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load, stored_params, write_graph
@@ -40,6 +40,7 @@ def write_step(
     params: ParamsOptions,
     dims: Mapping[str, int],
     seed: int | None,
+    example: Path | None,
     **options: Any,
 ) -> None:
     """Write the step of a model, or with a symbol the stream, and print a report. ``seed`` None skips verification."""
@@ -49,7 +50,7 @@ def write_step(
         raise click.UsageError("--flush is for a stream, as a step has no delay. Give --symbol NAME")
     name = file.path.name
     with busy(f"tracing {name}"):
-        model = file.load()
+        model = pulses.load(file)
         arrays = params.of(model)
         if pulses.symbol is None:
             check_steps(model)
@@ -88,11 +89,12 @@ def write_step(
                     seed=seed,
                 )
             if not checked.ok:
-                show(facts_of(file.path, trial, checked), report)
+                show({**facts_of(file.path, trial, checked), "sound": described(model)}, report)
                 click.get_current_context().exit(MISMATCH)
     with busy(f"writing {output.name}"):
         written = write(output, flush)
-    show(facts_of(file.path, written, checked, written.files), report)
+        files = (*written.files, *(() if example is None else write_example(written, example)))
+    show({**facts_of(file.path, written, checked, files), "sound": described(model)}, report)
 
 
 def facts_of(
@@ -162,6 +164,7 @@ def _graph(graph: ExportedGraph) -> dict[str, Any]:
 def report(result: Mapping[str, Any]) -> Iterator[Block]:
     """Return the report for people."""
     yield from (f"{each['file']}: {bytes_of(each['bytes'])}" for each in result["files"])
+    yield from result["sound"]
     for graph in result["graphs"]:
         operators = ", ".join(f"{count} {name}" for name, count in graph["operators"].items())
         yield f"{graph['kind']}: {graph['nodes']:,} nodes of opset {graph['opset']} ({operators})"

@@ -224,6 +224,7 @@ class Inputs:
     dims: dict[str, Any]
     seed: int
     random: bool
+    rate: int | None = None  # of WAV files
 
 
 def _inputs(
@@ -232,8 +233,18 @@ def _inputs(
     if dims and not random:
         raise click.UsageError("--dim sets the sizes of random inputs: it needs --random")
     arrays = {} if inputs_file is None else load_archive(inputs_file)
-    arrays |= {name: load_array(Path(path)) for name, path in input_files.items()}
-    return Inputs(arrays, dims, seed, random)
+    rates = set()
+    for name, path in input_files.items():
+        if path.lower().endswith(".wav"):
+            from jaxrnn.audio import read_wav
+
+            arrays[name], rate = read_wav(path)
+            rates.add(rate)
+        else:
+            arrays[name] = load_array(Path(path))
+    if len(rates) > 1:
+        raise click.UsageError(f"the WAV files have different sample rates: {', '.join(map(str, sorted(rates)))}")
+    return Inputs(arrays, dims, seed, random, next(iter(rates), None))
 
 
 def input_options(*, several: bool = False, random: str | None = None) -> Decorator:
@@ -250,7 +261,7 @@ def input_options(*, several: bool = False, random: str | None = None) -> Decora
             metavar="NAME=X.npy",
             multiple=True,
             callback=parsed(split_pairs),
-            help="An input from a .npy file; may be given several times.",
+            help="An input from a .npy file, or samples from a WAV file of one channel; may be given several times.",
         ),
         click.option(
             "--inputs",
@@ -272,6 +283,130 @@ def input_options(*, several: bool = False, random: str | None = None) -> Decora
 
 
 @dataclass(frozen=True)
+class SoundOptions:
+    """The options that put a network over spectra between two transforms; without ``--stft``, only ``hop`` counts."""
+
+    stft: int | None
+    hop: float | None
+    window: str | None
+    takes: str | None
+    gives: str | None
+    exponent: float | None
+    others: dict[str, str | None]
+
+    def __bool__(self) -> bool:
+        return self.stft is not None
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The values as keys of ``system.stream.stft`` in the settings of an evaluation."""
+        values = {"size": self.stft, "hop": int(self.hop or 0), "window": self.window, **self.others}
+        values |= {"takes": self.takes, "gives": self.gives, "exponent": self.exponent}
+        return {key: value for key, value in values.items() if value is not None}
+
+    def load(self, file: ModelFile, symbol: str | None) -> Model:
+        """Load a model; with ``--stft``, return the `jaxrnn.audio.Waveform` of the model.
+
+        ``symbol`` is the dimension of an offline network that is time, None for a network that takes a frame a step.
+        """
+        model = file.load()
+        if not self:
+            return model
+        from jaxrnn.audio import waveform_of
+
+        waveform: Any = waveform_of(model, symbol, **self.keys)  # which has the functions of a model
+        return waveform
+
+
+def described(model: Any) -> list[str]:
+    """Return sentences about a function of waveforms; empty for other models."""
+    return getattr(model, "description", [])
+
+
+def _sound(
+    stft: int | None,
+    hop: float | None,
+    window: str | None,
+    padding: str | None,
+    norm: str | None,
+    synthesis: str | None,
+    takes: str | None,
+    gives: str | None,
+    exponent: float | None,
+) -> SoundOptions:
+    others = {"padding": padding, "norm": norm, "synthesis": synthesis}
+    values = {"window": window, **others, "takes": takes, "gives": gives, "exponent": exponent}
+    option = next((f"--{name}" for name, value in values.items() if value is not None), None)
+    if stft is None and option is not None:
+        raise click.UsageError(f"{option} needs --stft SAMPLES, the length of a frame")
+    if stft is not None and (hop is None or hop != int(hop)):
+        raise click.UsageError("--stft needs --hop SAMPLES, a whole number: the distance between frames")
+    return SoundOptions(stft, hop, window, takes, gives, exponent, others)
+
+
+def sound_options(hop: str = "") -> Decorator:
+    """Return the options of `SoundOptions` as the argument ``sound``; ``hop`` is more help for ``--hop``."""
+    return grouped(
+        "sound",
+        _sound,
+        click.option(
+            "--stft",
+            type=click.IntRange(min=4),
+            metavar="SAMPLES",
+            help="Make a network over spectra a function from waveform to waveform, with frames of this number of "
+            "samples. The input is then called samples, and the output audio.",
+        ),
+        click.option(
+            "--hop",
+            type=NumberRange(0, min_open=True),
+            metavar="SAMPLES",
+            help=f"Samples from one frame to the next. {hop}".strip(),
+        ),
+        click.option(
+            "--window",
+            metavar="NAME",
+            help="With --stft: a window of SciPy such as hann, sqrt_hann for its square root, or a .npy file. "
+            "[default: hann]",
+        ),
+        click.option(
+            "--padding",
+            type=click.Choice(["causal", "zeros", "reflect", "none"]),
+            help="With --stft: causal for frames that end with a hop, zeros or reflect for centred frames, none for "
+            "whole frames only. [default: causal]",
+        ),
+        click.option(
+            "--norm",
+            type=click.Choice(["none", "ortho", "window"]),
+            help="With --stft: divide spectra by nothing, by the root of the length, or by the sum of the window. "
+            "[default: none]",
+        ),
+        click.option(
+            "--synthesis",
+            type=click.Choice(["window", "sum"]),
+            help="With --stft: overlapping frames are windowed again and normalised, or only added. [default: window]",
+        ),
+        click.option(
+            "--takes",
+            metavar="[NAME=]KIND",
+            help="With --stft: what the network takes of a frame, as its input NAME: magnitude, spectrum, or samples. "
+            "[default: by the sizes]",
+        ),
+        click.option(
+            "--gives",
+            metavar="[NAME=]KIND",
+            help="With --stft: what the network gives as its output NAME: a mask, magnitude, spectrum, or samples. "
+            "Sizes cannot tell a mask from a magnitude or a spectrum.",
+        ),
+        click.option(
+            "--exponent",
+            type=NumberRange(0, min_open=True),
+            metavar="POWER",
+            help="With --stft: the network sees magnitudes to this power, such as 0.3. [default: 1]",
+        ),
+    )
+
+
+@dataclass(frozen=True)
 class PulseOptions:
     """The options of a stream. ``symbol`` is None for a model in steps."""
 
@@ -281,6 +416,12 @@ class PulseOptions:
     shortest: int
     longest: int | None
     past: int | None
+    sound: SoundOptions
+    network: str | None  # the time of the network in the function of waveforms
+
+    def load(self, file: ModelFile) -> Model:
+        """Load a model, or with ``--stft`` its function of waveforms."""
+        return self.sound.load(file, self.network)
 
     def stream(self, model: Model, dims: Mapping[str, int]) -> Streamed:
         """Return the stream of a model, with sizes of open dimensions other than time."""
@@ -306,12 +447,16 @@ def _pulses(
     shortest: int | None,
     longest: int | None,
     past: int | None,
+    sound: SoundOptions,
 ) -> PulseOptions:
+    network = None
+    if sound:
+        symbol, network = "samples", symbol
     options = {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest, "--longest": longest, "--past": past}
     check_pulse_options(symbol, options)
     if longest is not None and longest < max(shortest or 1, multiple or 1):
         raise click.UsageError(f"no recording has at most --longest {longest} frames and fits the other options")
-    return PulseOptions(symbol, pulse, multiple or 1, shortest or 1, longest, past)
+    return PulseOptions(symbol, pulse, multiple or 1, shortest or 1, longest, past, sound, network)
 
 
 def check_pulse_options(symbol: str | None, options: Mapping[str, Any]) -> None:
@@ -342,8 +487,8 @@ def check_steps(model: Model) -> None:
 
 #: A number of frames.
 FRAMES: dict[str, Any] = {"type": click.IntRange(min=1), "metavar": "FRAMES"}
-#: The options that turn an offline model into a stream, as the argument ``pulses``.
-pulse_options = grouped(
+#: The options of a stream without those of `sound_options`.
+_PULSE_OPTIONS = grouped(
     "pulses",
     _pulses,
     click.option(
@@ -380,6 +525,11 @@ pulse_options = grouped(
 )
 
 
+def pulse_options(hop: str = "") -> Decorator:
+    """Return the options that turn an offline model into a stream, as the argument ``pulses``."""
+    return lambda command: sound_options(hop)(_PULSE_OPTIONS(command))
+
+
 def load_array(path: Path) -> np.ndarray:
     """Return the array of a ``.npy`` file."""
     loaded = read_arrays(path)
@@ -394,6 +544,23 @@ def load_archive(path: Path) -> dict[str, np.ndarray]:
     if isinstance(loaded, np.ndarray):
         raise InputError(f"{path} holds one array without a name; give it with --input NAME={path}")
     return loaded
+
+
+def save_outputs(path: Path, arrays: Mapping[str, np.ndarray], rate: float | None) -> None:
+    """Write outputs by name as ``.npz``, or the output ``audio`` of a function of waveforms as ``.wav``."""
+    if path.suffix.lower() != ".wav":
+        save_archive(path, arrays)
+        return
+    from jaxrnn.audio import AUDIO, write_wav
+
+    if AUDIO not in arrays or rate is None:
+        what = (
+            f"an output {AUDIO!r}, as with --stft"
+            if AUDIO not in arrays
+            else "a sample rate: give a WAV file or --rate"
+        )
+        raise InputError(f"{path} needs {what}")
+    write_wav(path, arrays[AUDIO], int(rate))
 
 
 def save_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

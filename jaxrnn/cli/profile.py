@@ -47,7 +47,7 @@ TOP = 20
     metavar="FRAMES",
     help="Frames of --what scan [default: 100], or of the whole graph if one open dimension can be time.",
 )
-@pulse_options
+@pulse_options()
 @input_options()
 @click.option(
     "--dtype",
@@ -102,7 +102,8 @@ def profile(
     # Asynchronous dispatch to a thread takes longer than a step.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     with busy(f"profiling {file.path.name}"):
-        model = file.load()
+        model = pulses.load(file)
+        what = "stream" if pulses.sound else what
         stream = None if pulses.symbol is None else pulses.stream(model, given.dims)
         arrays = restore_types(model.inputs, given.arrays)
         profiled = profile_model(

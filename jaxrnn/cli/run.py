@@ -14,10 +14,13 @@ import numpy as np
 from jaxrnn.cli.options import (
     Inputs,
     ModelFile,
+    SoundOptions,
+    described,
     input_options,
     json_option,
     output_option,
-    save_archive,
+    save_outputs,
+    sound_options,
     stateless_file,
 )
 from jaxrnn.cli.output import Block, Table, busy, fields, random_line, show
@@ -27,8 +30,12 @@ from jaxrnn.cli.output import Block, Table, busy, fields, random_line, show
 @stateless_file
 @input_options(random="Draw inputs that are not given at random.")
 @output_option("OUT.npz", "Write the outputs by name. The file appears once it is complete.")
+@sound_options()
+@click.option(
+    "--symbol", metavar="NAME", help="With --stft: the dimension of an offline network that is time, in frames."
+)
 @json_option
-def run(file: ModelFile, given: Inputs, output: Path | None) -> None:
+def run(file: ModelFile, given: Inputs, output: Path | None, sound: SoundOptions, symbol: str | None) -> None:
     """Run a model once and show the outputs.
 
     Inputs are read from .npy files, from one .npz file, or drawn at random. Their dtypes and shapes must be those of
@@ -42,7 +49,7 @@ def run(file: ModelFile, given: Inputs, output: Path | None) -> None:
     """  # noqa: D301
     from jaxrnn.verification.sampling import random_inputs, restore_types
 
-    model = file.load()
+    model = sound.load(file, symbol)
     arrays = restore_types(model.inputs, given.arrays)
     sample = random_inputs(model, arrays, dims=given.dims, seed=given.seed) if given.random else None
     start = time.perf_counter()
@@ -53,9 +60,10 @@ def run(file: ModelFile, given: Inputs, output: Path | None) -> None:
         results = {name: np.asarray(array) for name, array in named}
     seconds = time.perf_counter() - start
     if output is not None:
-        save_archive(output, results)
+        save_outputs(output, results, given.rate)
     result = {
         "model": str(file.path),
+        "sound": described(model),
         "dims": sample.dims if sample else {},
         "random": sample.random if sample else [],
         "seconds": seconds,
@@ -67,6 +75,7 @@ def run(file: ModelFile, given: Inputs, output: Path | None) -> None:
 
 def _report(result: Mapping[str, Any], seed: int) -> Iterator[Block]:
     yield from random_line(result, seed)
+    yield from result["sound"]
     columns = fields("name", "dtype", "shape", "min", "max", "mean", "not finite")
     title = f"Outputs of {result['model']} ({result['seconds']:.2f} s with compilation)"
     yield Table(title, columns, result["outputs"])

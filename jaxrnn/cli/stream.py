@@ -15,12 +15,13 @@ from jaxrnn.cli.options import (
     NumberRange,
     PulseOptions,
     check_pulse_options,
+    described,
     input_options,
     json_option,
     model_file,
     output_option,
     pulse_options,
-    save_archive,
+    save_outputs,
 )
 from jaxrnn.cli.output import busy, counting, show
 
@@ -37,7 +38,7 @@ STEPS = 500
     type=click.IntRange(min=1),
     help=f"Number of steps. [default: the whole recording; {STEPS} if all inputs are random]",
 )
-@pulse_options
+@pulse_options("Without --symbol: new samples per step.")
 @click.option(
     "--frames",
     type=click.IntRange(min=1),
@@ -62,12 +63,6 @@ STEPS = 500
     help="With --hop: samples per second. With --symbol alone: frames per second.",
 )
 @click.option(
-    "--hop",
-    type=NumberRange(0, min_open=True),
-    metavar="SAMPLES",
-    help="New samples per step; with --symbol, samples per frame.",
-)
-@click.option(
     "--step-seconds",
     type=NumberRange(0, min_open=True),
     metavar="SECONDS",
@@ -90,7 +85,6 @@ def stream(
     verify: bool,
     native: bool,
     rate: float | None,
-    hop: float | None,
     step_seconds: float | None,
     output: Path | None,
 ) -> None:
@@ -126,7 +120,8 @@ def stream(
     from jaxrnn.cli.stream_run import facts_of, open_source, recordings_for, report
     from jaxrnn.verification.running import check_lengths, make_ready, run
 
-    duration = _duration(pulses.symbol, rate, hop, step_seconds)
+    rate = given.rate if rate is None and pulses.sound else rate
+    duration = _duration(pulses.symbol, rate, None if pulses.sound else pulses.sound.hop, step_seconds)
     check_pulse_options(pulses.symbol, {"--frames": frames, "--verify": verify or None})
     refused = next(
         (option for option, value in {"--steps": limit, "--step-seconds": step_seconds}.items() if value), None
@@ -135,7 +130,7 @@ def stream(
         raise click.UsageError(f"{refused} is for steps; with --symbol, give --frames, and --rate with --hop")
     # Asynchronous dispatch to a thread takes longer than a step.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    source, name = open_source(file, pulses.symbol, native), file.path.name
+    source, name = open_source(file, pulses, native), file.path.name
     # A comparison computes both sides at full precision, as 'jaxrnn verify' does.
     precision = jax.default_matmul_precision("highest") if verify else contextlib.nullcontext()
     with precision:
@@ -156,8 +151,9 @@ def stream(
     streams = stepper.spec.streams
     if output is not None:
         state = {} if streams else {f"state/{name}": array for name, array in ran.state.items()}
-        save_archive(output, {**ran.outputs, **state})
+        save_outputs(output, {**ran.outputs, **state}, rate)
     result = facts_of(file.path, pulses.symbol, ready, sample, total, ran, checks, duration, output)
+    result["sound"] = described(source.model)
     show(result, lambda facts: report(facts, given.seed, streams=streams))
     if result["verified"] is False:
         ctx.exit(MISMATCH)

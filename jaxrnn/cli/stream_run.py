@@ -131,8 +131,9 @@ def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Steppe
     return pulses.stream(model, sizes), sizes
 
 
-def open_source(file: ModelFile, symbol: str | None, native: bool = False) -> Source:
+def open_source(file: ModelFile, pulses: PulseOptions, native: bool = False) -> Source:
     """Open an ONNX file or a compiled file."""
+    symbol = pulses.symbol
     if is_compiled(file.path):
         if file.static or file.state is not None:
             raise click.UsageError(f"{file.path} is compiled: 'jaxrnn compile' has fixed --static and --state")
@@ -141,7 +142,7 @@ def open_source(file: ModelFile, symbol: str | None, native: bool = False) -> So
         return Source(None, load_compiled(file.path, native=native), None)
     if native:
         raise click.UsageError(f"{file.path} is not compiled: --native runs machine code that 'jaxrnn compile' kept")
-    model = file.load()
+    model = pulses.load(file)
     if symbol is not None:
         return Source(model, None, model.params)
     check_steps(model)
@@ -186,6 +187,8 @@ def facts_of(
         for name, array in run.outputs.items()
         for each in [by_name[name]]
     ]
+    late = [each["delay_ms"] for each in outputs if each["delay_ms"] is not None]
+    latency = None if duration is None or not late else round(1e3 * duration + max(late), 6)
     # The state of a stream may begin with infinities, such as the maximum of no frames.
     looked_at = run.outputs if spec.streams else {**run.outputs, **run.state}
     inexact = {name: array for name, array in looked_at.items() if jnp.issubdtype(array.dtype, jnp.inexact)}
@@ -214,6 +217,7 @@ def facts_of(
         "flush_microseconds": None if run.flush_seconds is None else 1e6 * run.flush_seconds,
         "frame_seconds": frame_seconds,
         "step_seconds": duration,
+        "latency_ms": latency,
         "times_real_time": None if duration is None or not len(seconds) else duration * len(seconds) / seconds.sum(),
         "not_finite": [name for name, x in inexact.items() if not np.isfinite(x.astype(np.complex128)).all()],
         "verified": None if checks is None else all(check.ok for check in checks),
@@ -225,6 +229,7 @@ def facts_of(
 def report(result: Mapping[str, Any], seed: int, *, streams: bool) -> Iterator[Block]:
     """Return the report for people. ``streams`` is True if a step is a pulse of a stream."""
     yield from random_line(result, seed)
+    yield from result["sound"]
     if streams:
         field = result["receptive_field"]
         of_symbol = "" if result["symbol"] is None else f" of {result['symbol']}"
@@ -266,6 +271,8 @@ def _times(result: Mapping[str, Any], step: str, *, streams: bool) -> Table:
         rows.append((f"{step} lasts", f"{text_of(1e3 * result['step_seconds'])} ms"))
         if streams:
             rows.append(("look-ahead", f"{text_of(1e3 * result['frame_seconds'] * result['look_ahead'])} ms"))
+            if result["latency_ms"] is not None:
+                rows.append(("latency, of the pulse and the delay", f"{text_of(result['latency_ms'])} ms"))
         rows.append(("speed", f"{text_of(result['times_real_time'])} times real time"))
     return Table(f"{step[2:].capitalize()}s of {result['model']}", ("figure", "value"), rows, right=("value",))
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.io import wavfile
 from scipy.signal import get_window, stft
 
 from jaxrnn._files.stores import in_place_of
@@ -90,12 +89,6 @@ def _irfft(spectra: Spectrum) -> Samples:
 
 #: Level of black in a spectrogram, in dB below the loudest point.
 DYNAMIC_RANGE = 80
-
-
-def write_wav(path: Path, samples: Samples) -> None:
-    """Write ``float32[samples]`` of full scale 1 as 16-bit mono WAV of 16 kHz; clip larger samples."""
-    with in_place_of(path) as file:
-        wavfile.write(file, RATE, np.round(np.clip(samples, -1, 1) * 32_767).astype(np.int16))
 
 
 def write_spectrograms(path: Path, panels: Mapping[str, Samples]) -> None:

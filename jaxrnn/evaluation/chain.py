@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import signal
 
 from jaxrnn._files.messages import short_repr
+from jaxrnn.audio import window_values
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.offline import Network
 from jaxrnn.evaluation.recordings import SAMPLES
@@ -108,12 +108,7 @@ class Chain:
         """Return the window, and the scale of overlapping frames that restores the level."""
         if self.window is None:
             return None, 1.0
-        name, root = ("hann", True) if self.window == "sqrt_hann" else (self.window, False)
-        try:
-            values = np.asarray(signal.get_window(name, self.size, fftbins=True))
-        except (ValueError, TypeError) as error:
-            raise InputError(f"window: {error}") from error
-        values = np.sqrt(values) if root else values
+        values = window_values(self.window, self.size)
         return values.astype(np.float32), float(self.hop / np.sum(values**2))
 
     @property

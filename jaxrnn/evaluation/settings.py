@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from jaxrnn.audio import waveform_of
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
@@ -88,13 +89,38 @@ class FramesSettings(Settings):
     """A window of `scipy.signal.get_window`, or `sqrt_hann`."""
 
 
+class StftSettings(Settings):
+    """The transforms around a network over spectra, as in `jaxrnn.audio.Frames` and `jaxrnn.audio.Network`."""
+
+    size: PositiveInt
+    """Samples of a frame."""
+    hop: PositiveInt
+    """Samples from one frame to the next."""
+    window: str = "hann"
+    """A window of `scipy.signal.get_window`, such a name after `sqrt_`, or a `.npy` file."""
+    padding: str = "causal"
+    """`causal`, `zeros`, `reflect` or `none`."""
+    norm: str = "none"
+    """`none`, `ortho` or `window`."""
+    synthesis: str = "window"
+    """`window` or `sum`."""
+    takes: str | None = None
+    """`magnitude`, `spectrum` or `samples`, or `INPUT=KIND`; by default by the sizes."""
+    gives: str | None = None
+    """`mask`, `magnitude`, `spectrum` or `samples`, or `OUTPUT=KIND`."""
+    exponent: PositiveFloat = 1.0
+    """The power of the magnitudes that the network sees."""
+
+
 class StreamSettings(Settings):
     """A streamed offline model, as in `jaxrnn.evaluation.Offline`."""
 
     model: ModelSettings
     """A network of whole recordings: its file, or the keys below."""
-    symbol: str = "S"
-    """The dimension that is time."""
+    symbol: str | None = None
+    """The dimension that is time, `S` by default; with `stft`, by default the network takes a frame a step."""
+    stft: StftSettings | None = None
+    """For a network over spectra: the transforms around it, which make it a function of waveforms."""
     pulse: PositiveInt | None = None
     """Frames in a step; by default the fewest that fit."""
     past: PositiveInt | None = None
@@ -266,7 +292,11 @@ def _system(file: File) -> System:
     if (stream := settings.stream) is not None:
         with file.at("system", "stream"):
             model = _load(stream.model)
-            streamed = model.stream(stream.symbol, stream.pulse, past=stream.past)
+            if stream.stft is not None:
+                waveform = waveform_of(model, stream.symbol, **stream.stft.model_dump())
+                streamed = waveform.stream(pulse=stream.pulse, past=stream.past)
+                return Offline(streamed, waveform.params, rate=settings.rate)
+            streamed = model.stream(stream.symbol or "S", stream.pulse, past=stream.past)
             return Offline(streamed, model.params, rate=settings.rate)
     stages = []
     for place, stage in enumerate(settings.stages):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from jaxrnn.export.examples import write_example
 from jaxrnn.export.files import Exported, ExportedGraph, export_onnx
 from jaxrnn.export.verification import ExportReport, verify_export
 
-__all__ = ["ExportReport", "Exported", "ExportedGraph", "export_onnx", "verify_export"]
+__all__ = ["ExportReport", "Exported", "ExportedGraph", "export_onnx", "verify_export", "write_example"]
 
 
 def __dir__() -> list[str]:

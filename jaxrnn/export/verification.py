@@ -466,7 +466,9 @@ def _in_time(stepper: StepSpec, file: StepSpec, lead: int) -> StepSpec:
 def _sizes(stepper: StepSpec, file: StepSpec, lead: int) -> dict[str, int]:
     """Return the sizes of a stepper's open dimensions in the file, after the batch axes."""
     sizes = {}
-    for named, sized in zip((*stepper.inputs, *stepper.state), (*file.inputs, *file.state), strict=True):
+    # The state of a stream has fixed sizes, and may have other entries in the file.
+    state = [] if stepper.streams else zip(stepper.state, file.state, strict=True)
+    for named, sized in (*zip(stepper.inputs, file.inputs, strict=True), *state):
         # The file has a further last axis for pairs of complex numbers.
         pairs = zip(named.shape or (), (sized.shape or ())[lead:], strict=False)
         sizes |= {name: size for name, size in pairs if isinstance(name, str)}

@@ -1,0 +1,724 @@
+"""Short-time spectra, and networks over spectra as functions from waveform to waveform.
+
+`stft` and `istft` are pure JAX functions. `Waveform` puts a network between both. All of these functions stream with
+`jaxrnn.stream`, exactly and for every length.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.io import wavfile
+from scipy.signal import get_window
+
+from jaxrnn._files.arguments import NAME, VALUE, argument, called, either
+from jaxrnn._files.arrays import read_arrays
+from jaxrnn._files.messages import describe, short_repr, without_folders
+from jaxrnn._files.stores import in_place_of
+from jaxrnn._jax.context import exact_types
+from jaxrnn.errors import InputError, is_count
+from jaxrnn.jaxprs.eager import compiled
+from jaxrnn.model import Model
+from jaxrnn.model.streaming import Graph, operators_by_scope, time_symbols
+from jaxrnn.steps.bound import Bound
+from jaxrnn.steps.specs import ArraySpec, bind, converted
+from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepspec import milliseconds
+from jaxrnn.streaming import Streamed, stream
+from jaxrnn.streaming.diagnostics import of_file
+
+__all__ = ["Frames", "Network", "Waveform", "istft", "latency", "read_wav", "stft", "write_wav"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+#: The names of the input and the output of a `Waveform`.
+SAMPLES, AUDIO = "samples", "audio"
+PADDINGS = ("zeros", "reflect", "causal", "none")
+NORMS = ("none", "ortho", "window")
+SYNTHESES = ("window", "sum")
+#: Features that a network can take of a frame, and roles of the output.
+TAKES = ("samples", "magnitude", "spectrum")
+GIVES = ("samples", "mask", "magnitude", "spectrum")
+#: Sums of squared windows below this value are taken for zero, as in SciPy.
+TINY = 1e-10
+
+
+@short_repr
+@dataclass(frozen=True)
+class Frames:
+    """The frames of a short-time Fourier transform.
+
+    Attributes:
+        size: samples of a frame, which is also the length of the Fourier transform; there are ``size // 2 + 1``
+            frequencies.
+        hop: samples from one frame to the next.
+        window: the name of a window of ``scipy.signal.get_window``, ``"sqrt_"`` and such a name for its square root,
+            or ``float[size]``. For a window that is shorter than the transform, pad the array with zeros.
+        padding: samples around the waveform. ``"zeros"`` and ``"reflect"`` add half a frame on both sides, so that
+            frame t is centred at sample ``t * hop``. ``"causal"`` adds zeros, so that frame t ends with the t-th hop,
+            and every sample lies in the same number of frames. ``"none"`` adds nothing.
+        norm: the factor of the spectra: ``"none"`` for 1, ``"ortho"`` for ``1 / sqrt(size)``, ``"window"`` for
+            ``1 / sum(window)``.
+        synthesis: ``"window"`` applies the window again and divides by the sum of squared windows, which inverts
+            unmodified spectra. ``"sum"`` adds the frames as they are, for networks that learned the synthesis.
+
+    Raises:
+        InputError: a value does not fit, such as a window of another length.
+    """
+
+    size: int
+    hop: int
+    window: Any = "hann"
+    _: KW_ONLY
+    padding: str = "causal"
+    norm: str = "none"
+    synthesis: str = "window"
+
+    def __post_init__(self) -> None:
+        if not is_count(self.size, 4):
+            raise InputError(f"a frame has at least 4 samples, not {self.size!r}")
+        if not is_count(self.hop, 1) or self.hop > self.size:
+            raise InputError(f"the hop must be from 1 to the {self.size} samples of a frame, not {self.hop!r}")
+        known = {"padding": PADDINGS, "norm": NORMS, "synthesis": SYNTHESES}
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                raise InputError(f"{called(name)} must be one of {', '.join(values)}, not {getattr(self, name)!r}")
+        _ = self.weights
+
+    @property
+    def bins(self) -> int:
+        """The number of frequencies."""
+        return self.size // 2 + 1
+
+    @functools.cached_property
+    def weights(self) -> np.ndarray:
+        """The window, ``float64[size]``."""
+        return window_values(self.window, self.size)
+
+    @property
+    def scale(self) -> float:
+        """The factor of the spectra."""
+        factors = {"ortho": math.sqrt(self.size), "window": float(np.sum(self.weights))}
+        return 1 / factors.get(self.norm, 1.0)
+
+    @functools.cached_property
+    def overlap(self) -> np.ndarray:
+        """The weight of each sample of a hop over all frames that contain this sample, ``float64[hop]``."""
+        weights = self.weights**2 if self.synthesis == "window" else self.weights
+        whole = np.pad(weights, (0, -self.size % self.hop))
+        return whole.reshape(-1, self.hop).sum(0)
+
+    @property
+    def note(self) -> str | None:
+        """A sentence about a window and a hop without constant overlap-add (COLA); None if both reconstruct."""
+        low, high = float(self.overlap.min()), float(self.overlap.max())
+        named = f"a window {self.window!r}" if isinstance(self.window, str) else "this window"
+        pair = f"{named} of {self.size} samples and a hop of {self.hop}"
+        if self.synthesis == "sum":
+            same = math.isclose(low, high, rel_tol=1e-5)
+            by = f"{high:.3g}" if same else f"{low:.3g} to {high:.3g}"
+            return None if same and math.isclose(low, 1, rel_tol=1e-5) else f"{pair} multiply unmodified frames by {by}"
+        if math.isclose(low, high, rel_tol=1e-5):
+            return None
+        return (
+            f"{pair} have no constant overlap-add (weights from {low:.3g} to {high:.3g}): the division by the weights "
+            "reconstructs unmodified spectra, and modulates errors of a network"
+        )
+
+    def check_inverse(self) -> None:
+        """Check that each sample has a weight in some frame; otherwise raise InputError."""
+        if self.synthesis == "window" and self.overlap.min() <= TINY:
+            raise InputError(
+                f"a window of {self.size} samples and a hop of {self.hop} do not reconstruct: sample "
+                f"{int(self.overlap.argmin())} of each hop has weight 0 in every frame; give a smaller hop"
+            )
+
+    def cut(self, samples: Any) -> jax.Array:
+        """Return the windowed frames ``[..., frames, size]`` of a waveform ``[..., samples]``, padded as `padding`."""
+        x = jnp.asarray(samples)
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise InputError(f"a waveform has samples of floats, not {x.dtype}")
+        before = self._before
+        if before:
+            widths = [(0, 0)] * (x.ndim - 1) + [(before, before)]
+            x = jnp.pad(x, widths, mode="reflect" if self.padding == "reflect" else "constant")
+        frames = x[..., self._places((x.shape[-1] - self.size) // self.hop + 1)]
+        return frames * self.weights.astype(x.dtype)
+
+    def join(self, frames: jax.Array, length: Any = None) -> jax.Array:
+        """Return the waveform ``[..., samples]`` of frames ``[..., frames, size]``, the inverse of `cut`.
+
+        Args:
+            frames: the frames, which overlap.
+            length: the number of samples; by default, all samples without the padding.
+        """
+        self.check_inverse()
+        dtype, count = frames.dtype, frames.shape[-2]
+        total, places = (count - 1) * self.hop + self.size, self._places(count)
+        empty = jnp.zeros((*frames.shape[:-2], total), dtype)
+        weights, before = self.weights.astype(dtype), self._before
+        if self.synthesis == "sum":
+            result = empty.at[..., places].add(frames)
+        elif self.padding == "causal":
+            # Every sample outside of the padding lies in the same number of frames.
+            gain = np.tile(1 / self.overlap, -(-self.size // self.hop))[: self.size]
+            result = empty.at[..., places].add(frames * (self.weights * gain).astype(dtype))
+        else:
+            squares = jnp.broadcast_to(weights**2, (count, self.size))
+            divisor = jnp.zeros(total, dtype).at[places].add(squares)
+            result = empty.at[..., places].add(frames * weights) / jnp.where(divisor > TINY, divisor, 1)
+        length = total - 2 * before if length is None else length
+        return result[..., before : before + length]
+
+    def transform(self, frames: jax.Array) -> jax.Array:
+        """Return the spectra of windowed frames."""
+        with jax.named_scope("stft"):
+            return jnp.fft.rfft(self._scaled(frames, self.scale))
+
+    def inverse(self, spectra: jax.Array) -> jax.Array:
+        """Return the frames of spectra, without the synthesis window."""
+        with jax.named_scope("istft"):
+            return self._scaled(jnp.fft.irfft(spectra, self.size), 1 / self.scale)
+
+    def stft(self, samples: Any) -> jax.Array:
+        """Return the spectra of a waveform, as `jaxrnn.audio.stft`."""
+        return self.transform(self.cut(samples))
+
+    def istft(self, spectra: Any, length: Any = None) -> jax.Array:
+        """Return the waveform of spectra, as `jaxrnn.audio.istft`."""
+        if not jnp.iscomplexobj(spectra) or spectra.shape[-1] != self.bins:
+            raise InputError(
+                f"spectra of frames of {self.size} samples are complex numbers of {self.bins} frequencies, not "
+                f"{describe(spectra)}"
+            )
+        return self.join(self.inverse(spectra), length)
+
+    @property
+    def _before(self) -> int:
+        return {"none": 0, "causal": self.size - self.hop}.get(self.padding, self.size // 2)
+
+    def _places(self, count: Any) -> Any:
+        return jnp.arange(count, dtype=np.int32)[:, None] * np.int32(self.hop) + np.arange(self.size, dtype=np.int32)
+
+    def _scaled(self, frames: jax.Array, factor: float) -> jax.Array:
+        return frames if factor == 1 else frames * np.asarray(factor, frames.dtype)
+
+
+def stft(
+    samples: Any, size: int, hop: int, window: Any = "hann", *, padding: str = "causal", norm: str = "none"
+) -> jax.Array:
+    """Return the short-time Fourier transform of a waveform.
+
+    A pure function that streams with `jaxrnn.stream`. The values are those of ``torch.stft`` (``padding="reflect"``, or
+    ``"none"`` for ``center=False``) and of ``scipy.signal.stft`` (``padding="zeros"``, ``norm="window"``). Samples
+    after the last whole frame are ignored.
+
+    Args:
+        samples: ``float[..., samples]``.
+        size: as in `Frames`, and so are the others.
+        hop: samples from one frame to the next.
+        window: a name, or ``float[size]``.
+        padding: the samples around the waveform.
+        norm: the factor of the spectra.
+
+    Returns:
+        ``complex[..., frames, size // 2 + 1]``.
+
+    Raises:
+        InputError: a value does not fit.
+    """
+    return Frames(size, hop, window, padding=padding, norm=norm).stft(samples)
+
+
+def istft(
+    spectra: Any,
+    size: int,
+    hop: int,
+    window: Any = "hann",
+    *,
+    padding: str = "causal",
+    norm: str = "none",
+    length: Any = None,
+) -> jax.Array:
+    """Return the waveform of short-time spectra: the inverse of `stft` with the same arguments.
+
+    Spectra that are not those of any waveform, such as masked spectra, give the nearest waveform in the sense of least
+    squares, as ``torch.istft`` and ``scipy.signal.istft`` do. A pure function that streams with `jaxrnn.stream`.
+
+    Args:
+        spectra: ``complex[..., frames, size // 2 + 1]``.
+        size: as in `Frames`, and so are the others.
+        hop: samples from one frame to the next.
+        window: a name, or ``float[size]``.
+        padding: the samples around the waveform, which are cut off.
+        norm: the factor of the spectra.
+        length: the number of samples of the result; by default, all samples without the padding.
+
+    Returns:
+        ``float[..., samples]``.
+
+    Raises:
+        InputError: a value does not fit, or the window and the hop do not reconstruct.
+    """
+    return Frames(size, hop, window, padding=padding, norm=norm).istft(spectra, length)
+
+
+class _Layout(NamedTuple):
+    """The axes of an array over frames: its kind, and the axes of frames, of the content, and of complex parts."""
+
+    kind: str  # samples, real or complex
+    axes: tuple[int, ...]
+
+    def place(self, values: jax.Array, rank: int) -> jax.Array:
+        """Return values ``[frames, content(, 2)]`` with each axis in its place, and axes of size 1 elsewhere."""
+        moved = jnp.transpose(values, np.argsort(self.axes).tolist())
+        return jnp.expand_dims(moved, [axis for axis in range(rank) if axis not in self.axes])
+
+    def take(self, array: jax.Array) -> jax.Array:
+        """Return the values ``[frames, content(, 2)]`` of an array: the inverse of `place`."""
+        squeezed = jnp.squeeze(array, [axis for axis in range(array.ndim) if axis not in self.axes])
+        return jnp.transpose(squeezed, np.argsort(np.argsort(self.axes)).tolist())
+
+
+def _layout_of(named: str, shape: Sequence[Any], time: int, frames: Frames) -> _Layout:
+    """Find the axes of an array by their sizes; open sizes count as 1."""
+    sizes = {axis: size for axis, size in enumerate(shape) if axis != time and is_count(size) and size != 1}
+    kinds = {"samples": [frames.size], "real": [frames.bins], "complex": [frames.bins, 2]}
+    for kind, expected in kinds.items():
+        if sorted(sizes.values()) == sorted(expected):
+            inverse = {size: axis for axis, size in sizes.items()}
+            return _Layout(kind, (time, *(inverse[size] for size in expected)))
+    largest = max(sizes.values(), default=0)
+    hint = f"; {largest} frequencies are those of frames of {2 * (largest - 1)} samples" if largest > 3 else ""
+    raise InputError(
+        f"{named} does not fit frames of {frames.size} samples: besides time it needs one axis of {frames.bins} "
+        f"frequencies (and one of 2 for complex numbers), or one axis of {frames.size} samples{hint}"
+    )
+
+
+@short_repr
+@dataclass(frozen=True)
+class Network:
+    """A network over frames, with the meaning of its input and its output.
+
+    The sizes of the arrays prove the axes, and distinguish samples (``size``), real numbers for each frequency
+    (``size // 2 + 1``), and complex numbers (also an axis of 2: real and imaginary part). Axes of size 1 may stand
+    anywhere. Sizes do not tell a mask from a magnitude or a spectrum: `gives` says that.
+
+    Attributes:
+        model: a model whose step takes one frame, with its state as inputs and outputs, or any other `Stepper` of that
+            kind; with `symbol`, an offline model.
+        takes: ``"samples"`` of the windowed frame, its ``"magnitude"``, or its ``"spectrum"``; None if the sizes say.
+        gives: ``"samples"`` that replace the frame, a ``"mask"`` that multiplies the spectrum (real or complex), or a
+            new ``"magnitude"`` or ``"spectrum"``. A new magnitude keeps the phase of the frame. None if the sizes say.
+        symbol: the dimension of an offline model that is time, in frames; None for a model in steps.
+        exponent: the network sees compressed spectra, magnitudes to this power with their phase. Its mask, magnitude
+            or spectrum is decompressed.
+        input: the name of the input; by default the only one.
+        output: the name of the output; by default the only one.
+        params: the parameters; None for those of the model.
+    """
+
+    model: Model | Stepper
+    takes: str | None = None
+    gives: str | None = None
+    _: KW_ONLY
+    symbol: str | None = None
+    exponent: float = 1.0
+    input: str | None = None
+    output: str | None = None
+    params: Any = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, known in (("takes", TAKES), ("gives", GIVES)):
+            if getattr(self, name) not in (None, *known):
+                raise InputError(f"{called(name)} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        if not (math.isfinite(self.exponent) and self.exponent > 0):
+            raise InputError(f"{called('exponent')} must be a number above 0, not {self.exponent!r}")
+
+    @functools.cached_property
+    def bound(self) -> Bound:
+        """The step with its parameters; only for a model in steps."""
+        bound = Bound(self.model, self.params)
+        if bound.spec.streams:
+            raise InputError(f"{self.label} has a time axis: give the model itself, with symbol")
+        return bound
+
+    @property
+    def label(self) -> str:
+        """The name of the model in messages."""
+        return self.model.label if isinstance(self.model, Model) else self.model.spec.label
+
+    @property
+    def parameters(self) -> Any:
+        """The parameters of the network."""
+        return self.bound.params if self.symbol is None or self.params is not None else self._offline.params
+
+    @property
+    def _offline(self) -> Model:
+        if not isinstance(self.model, Model):
+            raise InputError(f"{self.label} is not a model of whole recordings, so {called('symbol')} does not apply")
+        return self.model
+
+    def arrays(self, frames: Frames) -> tuple[ArraySpec, ArraySpec]:
+        """Return the input and the output of the network: by name, the only ones, or the only ones that fit."""
+        there = self._offline if self.symbol is not None else self.bound.spec
+        source = self._chosen("input", self.input, there.inputs, frames)
+        if others := ", ".join(each.name for each in there.inputs if each is not source):
+            hint = either("", f"; if {others} is its state, leave out --symbol") if self.symbol else ""
+            fixed = argument("static", {NAME: VALUE}, "jaxrnn.load(path)")
+            raise InputError(f"{self.label} also takes {others}: fix each with {fixed}{hint}")
+        return source, self._chosen("output", self.output, there.outputs, frames)
+
+    def _chosen(self, what: str, name: str | None, arrays: Sequence[ArraySpec], frames: Frames) -> ArraySpec:
+        names = [each.name for each in arrays]
+        if name is None:
+            fitting = [each for each in arrays if {frames.size, frames.bins} & set(each.shape or ())]
+            if len(fitting) == 1 or len(arrays) == 1:
+                return (fitting or arrays)[0]
+        if name not in names:
+            missing = f"has {len(names)} {what}s" if name is None else f"has no {what} {name!r}"
+            option = either(f"{what}=NAME", {"input": "--takes NAME=KIND", "output": "--gives NAME=KIND"}[what])
+            raise InputError(f"{self.label} {missing}: choose one of {', '.join(names)} with {option}")
+        return arrays[names.index(name)]
+
+    def layout(self, frames: Frames) -> _Layout:
+        """Return the axes of the input."""
+        source, _ = self.arrays(frames)
+        if source.shape is None:
+            raise InputError(f"{self.label}: {source.as_input} has no declared rank, so its axes are not known")
+        if self.symbol is not None and self.symbol not in source.shape:
+            opened = ", ".join(size for size in source.shape if isinstance(size, str)) or "none"
+            raise InputError(
+                f"{self.label}: {source.as_input} has no dimension {self.symbol!r}; its open dimensions: {opened}"
+            )
+        opened = time_symbols(self.model) if isinstance(self.model, Model) and self.symbol is None else ()
+        if opened and not self.bound.spec.state:
+            option = argument("symbol", opened[0])
+            raise InputError(f"{self.label} has no state, and leaves {opened[0]} open: give {option} if that is time")
+        shape, time = (source.shape, source.shape.index(self.symbol)) if self.symbol else ((None, *source.shape), 0)
+        layout = _layout_of(f"{self.label}: {source.as_input}", shape, time, frames)
+        shown = {"samples": "samples", "real": "magnitude", "complex": "spectrum"}[layout.kind]
+        if self.takes not in (None, shown):
+            raise InputError(f"{self.label}: by its size, {source.as_input} takes {shown}, not {self.takes}")
+        return layout
+
+    def describe(self, frames: Frames) -> str:
+        """Return a sentence about the input and the output."""
+        layout, (source, target) = self.layout(frames), self.arrays(frames)
+        feature = {"samples": "samples", "real": "magnitudes", "complex": "spectra"}[layout.kind]
+        power = "" if self.exponent == 1 else f" to the power {self.exponent:g}"
+        gives = f"gives {self.gives or 'samples'} as {target.name!r}"
+        return f"{without_folders(self.label)} takes {feature}{power} as {source.name!r}, and {gives}"
+
+    def run(self, params: Any, frames: Frames, values: jax.Array) -> tuple[str, jax.Array]:
+        """Map features ``[frames, content(, 2)]`` to the role of the output and its values of that layout."""
+        (source, target), layout, count = self.arrays(frames), self.layout(frames), values.shape[0]
+        placed = layout.place(values.astype(source.dtype), len(source.shape or ()) + (self.symbol is None))
+        if self.symbol is None:
+            bound = self.bound.with_params(params)
+            result, time = bound.scan(bound.start(), {source.name: placed})[0][target.name], 0
+        else:
+            result = self._offline.apply(params, {source.name: placed})[target.name]
+            time = self._time_of(target, result.shape, count)
+        named = f"{self.label}: the output {target}"
+        if result.shape[time] != count:
+            raise InputError(f"{named} has {result.shape[time]} frames for {count} frames of the input")
+        found = _layout_of(named, result.shape, time, frames)
+        fitting = {"samples": ["samples"], "real": ["mask", "magnitude"], "complex": ["mask", "spectrum"]}[found.kind]
+        role = self.gives or (fitting[0] if len(fitting) == 1 else None)
+        if role not in fitting:
+            option = either("gives", "--gives")
+            why = f"is not {role}" if role else "does not say what it is"
+            raise InputError(f"{named} {why}: its sizes fit {' or '.join(fitting)}; say which with {option}")
+        return role, found.take(result).astype(values.dtype)
+
+    def _time_of(self, target: ArraySpec, shape: Sequence[Any], count: Any) -> int:
+        """Return the axis of frames of an output of an offline model."""
+        declared = target.shape or (None,) * len(shape)
+        if self.symbol in declared:
+            return declared.index(self.symbol)
+        places = [axis for axis, size in enumerate(shape) if size == count and not isinstance(declared[axis], int)]
+        if len(places) != 1:
+            raise InputError(f"{self.label}: output {target} has no axis that is certainly {self.symbol!r}")
+        return places[0]
+
+
+class Waveform:
+    """Networks over short-time spectra as one function from waveform to waveform.
+
+    A `Waveform` has the functions of an offline `Model` with the input ``samples`` and the output ``audio``, each
+    ``float32[samples]``: `apply` computes a whole recording, and `stream` returns the exact stream, whose state
+    contains the states of the networks. Waveforms of any length are accepted; zeros fill the last hop.
+
+    Example::
+
+        frames = jaxrnn.audio.Frames(256, 128, "sqrt_hann")
+        enhance = jaxrnn.audio.Waveform(jaxrnn.audio.Network(model, gives="mask"), frames)
+        streamed = enhance.stream()
+        jaxrnn.export_onnx(streamed, enhance.params, "enhance.onnx", flush="flush.onnx")
+
+    Args:
+        networks: one `Network`, or several, each of which takes the frames that the one before gives.
+        frames: the frames of the transform. The hop must divide the size.
+
+    Attributes:
+        inputs: ``samples``.
+        outputs: ``audio``, of the same length.
+        params: the parameters of the network; a tuple for several networks.
+
+    Raises:
+        InputError: the frames do not fit a network, or do not reconstruct.
+        StateError: the model forgets its state, so it has no steps; give `Network.symbol`.
+    """
+
+    inputs = (ArraySpec(SAMPLES, np.dtype("float32"), (SAMPLES,)),)
+    outputs = (ArraySpec(AUDIO, np.dtype("float32"), (SAMPLES,)),)
+
+    def __init__(self, networks: Network | Sequence[Network], frames: Frames):
+        self.networks = (networks,) if isinstance(networks, Network) else tuple(networks)
+        self.frames = frames
+        if frames.size % frames.hop:
+            near = [hop for hop in range(1, frames.size + 1) if frames.size % hop == 0]
+            nearest = min(near, key=lambda hop: abs(hop - frames.hop))
+            raise InputError(
+                f"a hop of {frames.hop} does not divide the {frames.size} samples of a frame; the nearest that does: "
+                f"{nearest}"
+            )
+        frames.check_inverse()
+        for network in self.networks:
+            network.layout(frames)
+
+    @property
+    def label(self) -> str:
+        """The names of the networks."""
+        return " + ".join(network.label for network in self.networks)
+
+    @property
+    def params(self) -> Any:
+        """The parameters of the network; a tuple for several networks."""
+        params = tuple(network.parameters for network in self.networks)
+        return params[0] if len(params) == 1 else params
+
+    @property
+    def program(self) -> Any:
+        """The program of the only network, as `Model.program`."""
+        (network,) = self.networks
+        return getattr(network.model, "program", None)
+
+    @property
+    def description(self) -> list[str]:
+        """Sentences about the networks and the frames."""
+        note = self.frames.note
+        return [*(network.describe(self.frames) for network in self.networks), *([] if note is None else [note])]
+
+    def apply(self, params: Any, inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """Return the waveform ``audio`` of a whole recording ``samples``, as a pure function.
+
+        Args:
+            params: as in `params`.
+            inputs: ``samples``, ``float32[samples]``.
+
+        Raises:
+            InputError: the input does not fit, or the output of a network.
+        """
+        arrays = bind(self.inputs, inputs, convert=converted)
+        with exact_types():
+            return {AUDIO: self._enhanced(params, arrays[SAMPLES])}
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """Apply the networks with their own parameters."""
+        return self.apply(self.params, inputs)
+
+    @compiled
+    def _enhanced(self, params: Any, samples: jax.Array) -> jax.Array:
+        frames, length = self.frames, samples.shape[0]
+        hops = (length + frames.hop - 1) // frames.hop
+        with jax.named_scope("stft"):
+            current: Any = frames.cut(jnp.pad(samples, (0, frames.hop * hops - length)))
+        spectrum: Any = None
+        for network, own in zip(self.networks, (params,) if len(self.networks) == 1 else params, strict=True):
+            power = network.exponent
+            if network.layout(frames).kind == "samples":
+                current = frames.inverse(spectrum) if current is None else current
+                features = current
+            else:
+                spectrum = frames.transform(current) if spectrum is None else spectrum
+                complex_ = network.layout(frames).kind == "complex"
+                seen = _to_power(spectrum, power)
+                features = jnp.stack([seen.real, seen.imag], -1) if complex_ else jnp.abs(seen)
+            role, values = network.run(own, frames, features)
+            if role == "samples":
+                current, spectrum = values, None
+                continue
+            spectrum = frames.transform(current) if spectrum is None else spectrum
+            values = values if values.ndim == 2 else _complex_of(values)
+            if role == "mask":
+                values = _with_mask(_to_power(spectrum, power), values)
+            elif role == "magnitude":
+                values = _with_mask(_to_power(spectrum, 0), values)
+            spectrum, current = _to_power(values, 1 / power), None
+        with jax.named_scope("istft"):
+            return frames.join(frames.inverse(spectrum) if current is None else current, length)
+
+    def stream(
+        self,
+        symbol: str = SAMPLES,
+        pulse: int | None = None,
+        *,
+        dims: Mapping[str, int | str] | None = None,
+        multiple: int = 1,
+        constraints: Sequence[str] = (),
+        past: int | None = None,
+    ) -> Streamed:
+        """Return the exact stream from pulses of samples to pulses of samples.
+
+        Args:
+            symbol: ``"samples"``.
+            pulse: samples in each step, a multiple of the hop; by default one hop.
+            dims: as in `Model.stream`; there are no other dimensions.
+            multiple: a factor of every number of samples.
+            constraints: as in `Model.stream`, about the number of samples.
+            past: as in `Model.stream`.
+
+        Raises:
+            InputError: the waveform has no such dimension.
+            StreamError: part of a network cannot be streamed, or the pulse does not fit the hop.
+        """
+        for name in (symbol, *(dims or {})):
+            if name != SAMPLES or name in (dims or {}):
+                raise InputError(f"{self.label}: a waveform has the dimension {SAMPLES!r} only, not {name!r}")
+        least = {"reflect": self.frames.size // 2 + 1, "none": self.frames.size - self.frames.hop + 1}
+        shortest = -(-least.get(self.frames.padding, 1) // multiple)
+        limits = [*constraints, *([f"S >= {shortest}"] if shortest > 1 else [])]
+        example = {SAMPLES: jax.ShapeDtypeStruct((self.frames.hop * multiple,), np.float32)}
+        whole, options = _Whole(self), {"multiple": multiple, "constraints": limits, "past": past}  # type: ignore[arg-type]
+        with exact_types(), of_file(whole.operators):
+            return stream(whole, example, axes={SAMPLES: 0}, params=self.params, pulse=pulse, **options)
+
+
+def waveform_of(
+    model: Model,
+    symbol: str | None,
+    *,
+    size: int,
+    hop: int,
+    window: str = "hann",
+    takes: str | None = None,
+    gives: str | None = None,
+    exponent: float = 1.0,
+    **conventions: str,
+) -> Waveform:
+    """Return the waveform of one network, with the options of commands and settings.
+
+    ``takes`` and ``gives`` are kinds, or names of arrays with kinds: ``mix=spectrum``. ``window`` can be a ``.npy``
+    file.
+    """
+    values: Any = read_arrays(window) if window.endswith(".npy") else window
+    frames = Frames(size, hop, values, **conventions)
+    (source, takes), (target, gives) = (
+        (None, None) if text is None else (name or None, kind)
+        for text in (takes, gives)
+        for name, _, kind in [(text or "").rpartition("=")]
+    )
+    return Waveform(Network(model, takes, gives, symbol=symbol, exponent=exponent, input=source, output=target), frames)
+
+
+class _Whole(Graph):
+    """A waveform as a function of parameters and inputs, for `stream`."""
+
+    @property
+    def operators(self) -> dict[str, str]:
+        """The operators of all networks by scope."""
+        waveform: Any = self.model
+        models = [network.model for network in waveform.networks if isinstance(network.model, Model)]
+        return {scope: name for model in models for scope, name in operators_by_scope(model).items()}
+
+
+def latency(streamed: Streamed, rate: float) -> float:
+    """Return the milliseconds from a sample of the input to the same sample of the output: the pulse and the delay.
+
+    Args:
+        streamed: the stream of a `Waveform`.
+        rate: samples per second.
+    """
+    return milliseconds(streamed.spec.pulse + (streamed.spec.delay[AUDIO] or 0), rate)
+
+
+def window_values(window: Any, size: int) -> np.ndarray:
+    """Return a window by name, as in `Frames.window`, or check the caller's, as ``float64[size]``."""
+    if isinstance(window, str):
+        root = window.startswith("sqrt_")
+        try:
+            values = np.asarray(get_window(window.removeprefix("sqrt_"), size, fftbins=True))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"window: {error}") from error
+        return np.sqrt(np.maximum(values, 0)) if root else values
+    values = np.asarray(window)
+    if values.shape != (size,) or values.dtype.kind not in "iuf":
+        raise InputError(
+            f"the window is {values.dtype}{list(values.shape)}, but a frame has {size} samples: give {size} numbers, "
+            "with zeros around a shorter window"
+        )
+    return values.astype(np.float64)
+
+
+def _with_mask(spectrum: jax.Array, mask: jax.Array) -> jax.Array:
+    """Multiply a spectrum by a real or complex mask."""
+    if jnp.iscomplexobj(mask):
+        return spectrum * mask
+    return jax.lax.complex(spectrum.real * mask, spectrum.imag * mask)
+
+
+def _complex_of(pairs: jax.Array) -> jax.Array:
+    """Convert pairs of real and imaginary part ``[..., 2]`` to complex numbers."""
+    return jax.lax.complex(pairs[..., 0], pairs[..., 1])
+
+
+def _to_power(spectrum: jax.Array, exponent: float) -> jax.Array:
+    """Raise magnitudes to a power and keep the phase; zeros stay zeros, or with exponent 0 become 1."""
+    if exponent == 1:
+        return spectrum
+    magnitude = jnp.abs(spectrum)
+    exists = magnitude > 0
+    # Zeros are replaced before the power, because gradients of the power are infinite there.
+    factor = jnp.where(exists, magnitude, 1) ** np.asarray(exponent - 1, magnitude.dtype)
+    result = _with_mask(spectrum, factor)
+    return result if exponent else jnp.where(exists, result, 1)
+
+
+def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
+    """Return the samples of a WAV file, ``float32[samples]`` of full scale 1, and the sample rate.
+
+    Raises:
+        InputError: the file is not a WAV file of one channel.
+    """
+    try:
+        rate, samples = wavfile.read(path)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{path} cannot be read as WAV: {error}") from error
+    if samples.ndim != 1:
+        raise InputError(f"{path} has {samples.shape[-1]} channels, but one is expected")
+    if samples.dtype.kind in "iu":
+        middle = 128 if samples.dtype == np.uint8 else 0
+        samples = (samples.astype(np.float64) - middle) / (128 if middle else -float(np.iinfo(samples.dtype).min))
+    return samples.astype(np.float32), rate
+
+
+def write_wav(path: str | Path, samples: Any, rate: int) -> None:
+    """Write ``float[samples]`` of full scale 1 as a 16-bit WAV file of one channel; clip larger samples."""
+    with in_place_of(Path(path)) as file:
+        wavfile.write(file, rate, np.round(np.clip(samples, -1, 1) * 32_767).astype(np.int16))

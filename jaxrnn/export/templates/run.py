@@ -1,0 +1,114 @@
+"""Run a recording through the stream in this folder, with NumPy and ONNX Runtime only.
+
+    python run.py noisy.wav enhanced.wav
+    python run.py inputs.npz outputs.npz
+
+A WAV file has one channel of 16 bits. A .npz file has the inputs by name, with any number of frames. If no input of a
+step has a time axis, the frames are stacked along a new first axis.
+"""
+
+import json
+import pathlib
+import sys
+import wave
+
+import numpy as np
+import onnxruntime
+
+FOLDER = pathlib.Path(__file__).parent
+STREAM = json.loads((FOLDER / "stream.json").read_text())
+TIMED = [each for each in STREAM["inputs"] if each["time_axis"] is not None]
+TYPES = {"bool": np.bool_, "bfloat16": np.uint16}
+
+
+def session(name):
+    """Open a file of the folder."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # a step is small
+    return onnxruntime.InferenceSession(str(FOLDER / name), options, providers=["CPUExecutionProvider"])
+
+
+def first_state():
+    """Return the state before the first frame."""
+    data = (FOLDER / "state.bin").read_bytes()
+    state = {}
+    for each in STREAM["state"]:
+        part = data[each["offset"] : each["offset"] + each["bytes"]]
+        state[each["input"]] = np.frombuffer(part, TYPES.get(each["type"], each["type"])).reshape(each["shape"])
+    return state
+
+
+def frames(array, each, start):
+    """Return the frames of a pulse from a frame on, padded with zeros after the end."""
+    axis = each["time_axis"]
+    if axis is None:
+        return array if TIMED else array[start]
+    size = each["shape"][axis]
+    part = np.take(array, np.arange(start * size, min((start + 1) * size, array.shape[axis])), axis)
+    widths = [(0, size - part.shape[axis] if place == axis else 0) for place in range(array.ndim)]
+    return np.pad(part, widths)
+
+
+def run(inputs):
+    """Return the outputs of a whole recording, from the first frame to the last."""
+    step = session(STREAM["step"])
+    names = [output.name for output in step.get_outputs()]
+    first = (TIMED or STREAM["inputs"])[0]
+    size = first["shape"][first["time_axis"]] if TIMED else 1
+    total = inputs[first["name"]].shape[first["time_axis"] or 0]
+    state, pieces = first_state(), {each["name"]: [] for each in STREAM["outputs"]}
+    for index in range(total // size):
+        pulse = {each["name"]: frames(inputs[each["name"]], each, index) for each in STREAM["inputs"]}
+        results = dict(zip(names, step.run(None, {**pulse, **state}), strict=True))
+        state = {each["input"]: results[each["output"]] for each in STREAM["state"]}
+        for each in STREAM["outputs"]:
+            if each["in_step"]:
+                pieces[each["name"]].append(results[each["name"]])
+    if STREAM["flush"]:
+        flush = session(STREAM["flush"])
+        end = {each["name"]: frames(inputs[each["name"]], each, total // size) for each in STREAM["inputs"]}
+        if STREAM["valid"]:
+            end[STREAM["valid"]] = np.array(total % size * STREAM["pulse"] // size, np.int32)
+        names = [output.name for output in flush.get_outputs()]
+        results = dict(zip(names, map(np.asarray, flush.run(None, {**end, **state})), strict=True))
+        for each in STREAM["outputs"]:
+            rest = results[each["name"]]
+            if each["count"]:
+                rest = np.take(rest, np.arange(int(results[each["count"]])), each["time_axis"])
+            pieces[each["name"]].append(rest)
+    joined = {}
+    for each in STREAM["outputs"]:
+        if each["time_axis"] is None:
+            joined[each["name"]] = pieces[each["name"]][-1] if TIMED else np.stack(pieces[each["name"]])
+        else:  # frames before the first frame of the recording are dropped
+            whole = np.concatenate(pieces[each["name"]], each["time_axis"])
+            joined[each["name"]] = np.take(
+                whole, np.arange(each["delay"], whole.shape[each["time_axis"]]), each["time_axis"]
+            )
+    return joined
+
+
+def main(source, target):
+    """Run a file."""
+    if not source.endswith(".wav"):
+        np.savez(target, **run(dict(np.load(source))))
+        return
+    with wave.open(source) as file:
+        if (file.getnchannels(), file.getsampwidth()) != (1, 2):
+            sys.exit(f"{source}: expected one channel of 16 bits")
+        rate, data = file.getframerate(), file.readframes(file.getnframes())
+    if STREAM["rate"] not in (None, rate):
+        sys.exit(f"{source} has {rate} samples a second, but the network takes {STREAM['rate']:g}")
+    samples = np.frombuffer(data, "<i2").astype(np.float32) / 32768
+    (audio,) = run({STREAM["inputs"][0]["name"]: samples}).values()
+    with wave.open(target, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(np.round(np.clip(audio, -1, 1) * 32767).astype("<i2").tobytes())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])

@@ -1,0 +1,215 @@
+"""The folder that `export --example` writes: stream.json, and its programs in Python, in a browser and in C++."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_cli import call, call_json
+
+import jaxrnn
+from jaxrnn.audio import read_wav, write_wav
+from jaxrnn.demo import PACKAGED, denoise_at_once, mixture
+from jaxrnn.export import write_example
+
+OPTIONS = ("--stft", "256", "--hop", "128", "--window", "sqrt_hann", "--gives", "mask", "--rate", "16000")
+TOLERANCE = 1e-5
+#: package/dist of ``npm pack onnxruntime-web``, and a folder with include/ and lib/ of ONNX Runtime.
+WEB, NATIVE = os.environ.get("JAXRNN_ONNXRUNTIME_WEB"), os.environ.get("JAXRNN_ONNXRUNTIME")
+
+
+def program(folder):
+    """The module run.py of a folder."""
+    spec = importlib.util.spec_from_file_location("example_run", folder / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def denoiser(tmp_path_factory):
+    """The denoiser of the package as a folder, a noisy sound in a file, and what the model makes of it."""
+    place = tmp_path_factory.mktemp("denoiser")
+    files = ("-o", place / "step.onnx", "--flush", place / "flush.onnx", "--example", place / "example")
+    written = call_json("export", PACKAGED, *OPTIONS, *files)
+    assert {str(path) for path in (place / "example").iterdir()} <= {each["file"] for each in written["files"]}
+    sound = mixture(np.random.default_rng(2), 0.7, 0)[1][:-50]
+    write_wav(place / "noisy.wav", sound, 16_000)
+    return place, denoise_at_once(read_wav(place / "noisy.wav")[0], jaxrnn.load(PACKAGED))
+
+
+def test_the_facts_of_a_folder(denoiser):
+    folder = denoiser[0] / "example"
+    facts = json.loads((folder / "stream.json").read_text())
+    assert (facts["step"], facts["flush"], facts["pulse"], facts["rate"]) == ("step.onnx", "flush.onnx", 128, 16_000)
+    assert facts["inputs"] == [{"name": "samples", "type": "float32", "shape": [128], "time_axis": 0}]
+    (audio,) = facts["outputs"]
+    assert (audio["name"], audio["shape"], audio["delay"], audio["count"]) == ("audio", [128], 128, "audio_count")
+    first, held = dict(np.load(denoiser[0] / "step.first_state.npz")), program(folder).first_state()
+    assert list(held) == [each["input"] for each in facts["state"]]
+    assert {"int32", "float32"} <= {array.dtype.name for array in held.values()}
+    for name, array in first.items():
+        np.testing.assert_array_equal(held[name], array)
+        assert held[name].dtype == array.dtype
+
+
+def test_run_py_makes_the_sound(denoiser):
+    place, expected = denoiser
+    run = program(place / "example")
+    found = run.run({"samples": read_wav(place / "noisy.wav")[0]})["audio"]
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+    run.main(str(place / "noisy.wav"), str(place / "out.wav"))
+    np.testing.assert_allclose(read_wav(place / "out.wav")[0], expected, atol=1 / 32768)
+
+
+def counted(x):
+    """Frames times their numbers, a running maximum, and a sum with the frame before in half precision."""
+    numbers, half = jnp.arange(x["x"].shape[0], dtype=np.int64), x["x"].astype(jnp.float16)
+    largest = jax.lax.cummax(x["x"])
+    return {
+        "y": x["x"] * numbers[:, None].astype(np.float32),
+        "m": largest,
+        "half": half + jnp.pad(half, ((1, 0), (0, 0)))[:-1],
+    }
+
+
+def test_states_of_every_type_and_first_values(tmp_path):
+    with jax.enable_x64(True):
+        streamed = jaxrnn.stream(counted, {"x": jax.ShapeDtypeStruct((8, 3), np.float32)}, axes=0, pulse=2)
+        exported = jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx", flush=tmp_path / "flush.onnx")
+        write_example(exported, tmp_path / "folder")
+        run = program(tmp_path / "folder")
+        held = run.first_state().values()
+        assert any(np.any(array != 0) for array in held)
+        assert {"float16", "float32", "int64"} <= {array.dtype.name for array in held}
+        x = np.random.default_rng(0).standard_normal((9, 3)).astype(np.float32)
+        np.savez(tmp_path / "in.npz", x=x)
+        run.main(str(tmp_path / "in.npz"), str(tmp_path / "out.npz"))
+        expected = counted({"x": jnp.asarray(x)})
+        for name, found in np.load(tmp_path / "out.npz").items():
+            np.testing.assert_allclose(found, expected[name], rtol=1e-6, atol=2e-3 * (name == "half"))
+
+
+def test_a_step_with_state_of_its_own(tmp_path):
+    """Frames are stacked, and there is no flush."""
+    call("export", PACKAGED, "--dim", "time=1", "-o", tmp_path / "s.onnx", "--example", tmp_path / "folder")
+    model = jaxrnn.load(PACKAGED)
+    x = np.random.default_rng(0).uniform(size=(5, 1, 129)).astype(np.float32)
+    run = program(tmp_path / "folder")
+    shape = run.STREAM["inputs"][0]["shape"]
+    found = run.run({"magnitude": x.reshape(5, *shape)})["mask"]
+    expected, _ = model.scan(model.params, model.init(), {"magnitude": x[:, None]})
+    np.testing.assert_allclose(found.reshape(5, 129), np.reshape(expected["mask"], (5, 129)), atol=TOLERANCE)
+
+
+def test_a_batch_and_a_function_are_refused(tmp_path):
+    refused = call(
+        "export", PACKAGED, *OPTIONS, "--batch", "2", "-o", tmp_path / "s.onnx", "--example", tmp_path / "f", status=2
+    )
+    assert "an example is for a stream or a step of one stream" in refused.stderr
+
+
+def test_the_page_shows_the_programs():
+    """docs/deploying.md quotes the templates."""
+    text = (Path(__file__).parent.parent / "docs" / "deploying.md").read_text()
+    folder = Path(jaxrnn.export.__file__).parent / "templates"
+    programs = {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
+    for language, name in {"cpp": "main.cpp", "js": "index.html"}.items():
+        lines = [line.strip() for line in programs[name].splitlines()]
+        (quoted,) = (part.partition("```")[0] for part in text.split(f"```{language}\n")[1:])
+        missing = [line for line in quoted.splitlines() if line.strip() and line.strip() not in lines]
+        assert not missing
+
+
+@pytest.fixture
+def served(denoiser):
+    """The folder with onnxruntime-web, behind a server."""
+    if WEB is None or not (Path(WEB) / "ort.wasm.min.js").is_file():
+        pytest.skip("set JAXRNN_ONNXRUNTIME_WEB to package/dist of 'npm pack onnxruntime-web'")
+    folder = denoiser[0] / "example"
+    shutil.copytree(
+        WEB, folder / "ort", dirs_exist_ok=True, ignore=lambda _, names: [n for n in names if "wasm" not in n]
+    )
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/index.html"
+        server.shutdown()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("microphone", [True, False])
+def test_the_page_in_a_browser(served, denoiser, tmp_path, microphone):
+    """With a microphone that plays the file, and with the file: the sound is that of run.py. Without, a message."""
+    from browsers import started
+
+    place, expected = denoiser
+    fake = ("device-for-media-stream", "ui-for-media-stream", f"audio-capture={place}/noisy.wav")
+    flags = "--autoplay-policy=no-user-gesture-required"
+    if microphone:
+        flags += " ".join(("", *(f"--use-{'file-for-' if 'audio' in name else ''}fake-{name}" for name in fake)))
+    for browser in started(tmp_path, flags, local=True):
+        browser.get(served)
+
+        def shown(name, browser=browser):
+            return browser.find_element("id", name).text
+
+        def wait(text, shown=shown, browser=browser):
+            end = time.monotonic() + 60
+            while text not in shown("status"):
+                assert time.monotonic() < end, (shown("status"), shown("problem"), browser.get_log("browser"))
+                time.sleep(0.05)
+
+        def samples(name, browser=browser):
+            return np.array(browser.execute_script(f"return Array.from(joined(recorded.{name}))"), np.float32)
+
+        wait("ready")
+        assert shown("latency").startswith("16.0 ms")
+        if not microphone:
+            browser.find_element("id", "microphone").click()
+            wait("failed")
+            assert shown("problem") in ("There is no microphone.", "The microphone is not allowed for this page.")
+            browser.find_element("id", "file").send_keys(str(place / "noisy.wav"))
+            wait("noisy.wav: 0.7 s")
+            np.testing.assert_allclose(samples("output"), expected, atol=1e-4)  # decoded by the browser
+        else:
+            browser.find_element("id", "microphone").click()
+            wait("listening")
+            time.sleep(1)
+            browser.find_element("id", "stop").click()
+            wait("stopped")
+            given, found = samples("input"), samples("output")
+            assert len(found) > 1000
+            assert np.abs(given).max() > 0.01
+            reference = program(place / "example").run({"samples": given})["audio"]
+            np.testing.assert_allclose(found, reference[: len(found)], atol=TOLERANCE)
+        assert shown("load").endswith("% of 8.0 ms")
+
+
+@pytest.mark.thorough
+def test_the_program_in_cpp(denoiser, tmp_path):
+    if NATIVE is None or shutil.which("cmake") is None:
+        pytest.skip("set JAXRNN_ONNXRUNTIME to a folder with include/ and lib/ of ONNX Runtime, and install cmake")
+    place, expected = denoiser
+    build = tmp_path / "build"
+    subprocess.run(["cmake", "-S", place / "example", "-B", build, f"-DONNXRUNTIME={NATIVE}"], check=True)
+    subprocess.run(["cmake", "--build", build], check=True)
+    read_wav(place / "noisy.wav")[0].tofile(tmp_path / "in.f32")
+    subprocess.run([build / "stream", place / "example", tmp_path / "in.f32", tmp_path / "out.f32"], check=True)
+    np.testing.assert_allclose(np.fromfile(tmp_path / "out.f32", np.float32), expected, atol=TOLERANCE)
