@@ -256,3 +256,14 @@ def test_weights_that_do_not_fit():
             check_weights(params, shapes, "Net", None)
     with pytest.raises(jaxrnn.ModelError, match="differs from the model: output 'y'"):
         check_after(model, model.params, lambda inputs: [np.zeros((1, 16, 2), np.float32)], "Net")
+
+
+@pytest.mark.parametrize(("suffix", "advice"), [("pt", "from_torch"), ("keras", "from_keras"), ("tflite", "tf2onnx")])
+def test_files_of_frameworks(suffix, advice, tmp_path):
+    """A file of a framework is refused with the way to a model; an ONNX file may have any name."""
+    path = tmp_path / f"network.{suffix}"
+    path.write_bytes(b"PK not an ONNX file")
+    with pytest.raises(jaxrnn.ModelError, match=rf"network\.{suffix}.*not an ONNX file.*{advice}"):
+        jaxrnn.load(path)
+    path.write_bytes(lstm(lstm_weights()).SerializeToString())
+    assert jaxrnn.load(path).inputs[0].name == "x"

@@ -52,6 +52,20 @@ class SourceFile(NamedTuple):
     folder: Path | None  # the folder that must hold the external data; None for a model without a file
 
 
+_TORCH = (
+    "From PyTorch, build the module, load its weights, and call jaxrnn.from_torch(module, example, time=axis); see "
+    "docs/pytorch.md"
+)
+_KERAS = "From Keras, call jaxrnn.from_keras(keras.models.load_model(path)); see docs/keras.md"
+#: The way to a model from files of other formats, by suffix.
+_OTHER_FORMATS = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors", ".bin"), _TORCH),
+    **dict.fromkeys((".keras", ".h5", ".hdf5"), _KERAS),
+    ".pb": "Convert a SavedModel first: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx",
+    ".tflite": "Convert it first: python -m tf2onnx.convert --tflite model.tflite --output model.onnx",
+}
+
+
 def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
     """Read a model; its sparse tensors become dense."""
     if isinstance(source, onnx.ModelProto):
@@ -67,7 +81,12 @@ def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
             data = check_regular(path).read_bytes()
         except OSError as error:
             raise ModelError(f"the file cannot be read: {error.strerror or error}") from error
-        file = SourceFile(_parse(data), data, path.resolve().parent)
+        try:
+            file = SourceFile(_parse(data), data, path.resolve().parent)
+        except ModelError as error:
+            if path.suffix.lower() in _OTHER_FORMATS:
+                raise ModelError(f"this is not an ONNX file. {_OTHER_FORMATS[path.suffix.lower()]}") from error
+            raise
     else:
         raise ModelError(f"expected a path, bytes or onnx.ModelProto, not {type(source).__name__}")
     if file.proto.ir_version > onnx.IR_VERSION:
