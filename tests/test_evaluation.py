@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,6 @@ import jaxrnn
 from jaxrnn.demo import denoise_at_once
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Chain, Offline, Stage, from_folder
-from jaxrnn.evaluation.journal import Journal
 from jaxrnn.evaluation.judging import RecordingWorker, Writer
 from jaxrnn.evaluation.settings import prepare_evaluation
 
@@ -185,7 +185,7 @@ class FullDisk:
 
 def full_disk(monkeypatch, which, after):
     """The journal is full in the middle of a unit, or a rename of an output fails after some others."""
-    replace, opened, left = os.replace, Journal._opened, [after]
+    replace, opened, left = os.replace, Path.open, [after]
 
     def failing(source, target, **options):
         if str(target).endswith(".wav"):
@@ -197,7 +197,12 @@ def full_disk(monkeypatch, which, after):
     if which == "outputs":
         monkeypatch.setattr(os, "replace", failing)
     else:
-        monkeypatch.setattr(Journal, "_opened", lambda journal: FullDisk(opened(journal), after))
+
+        def filling(path, mode="r", *arguments, **options):
+            file = opened(path, mode, *arguments, **options)
+            return FullDisk(file, after) if mode == "xb" else file  # a new segment of the journal
+
+        monkeypatch.setattr(Path, "open", filling)
 
 
 @pytest.mark.parametrize(

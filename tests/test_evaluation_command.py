@@ -109,7 +109,7 @@ MANIFEST = "folder: noisy, reference: clean"
         ("hop: 128", "hop: 100", "need a hop that divides their size"),
         ("hop: 128", "hop: 300", "a hop of 1 to 256"),
         ("size: 256", "size: 512", "does not fit"),
-        ("window: sqrt_hann", "window: sqrt_han", "window"),
+        ("window: sqrt_hann", "window: sqrt_hamn", "hamn"),
         ("batch: 4", "batch: 0", "batch"),
         ("chunk: 0.25", "chunk: .nan", "chunk"),
         ("out: out", "out: noisy/f00.wav", "f00.wav"),

@@ -138,7 +138,7 @@ def test_progress_is_shown_where_it_is_wanted(monkeypatch):
 
 PACKAGE = pathlib.Path(jaxrnn.__file__).parent
 #: What no command reaches: Flax modules, and a training's own options, which are keys of its settings too.
-PYTHON_ONLY = ("nnx", "training")
+PYTHON_ONLY = ("frameworks", "nnx", "training")
 IN_PYTHON = re.compile(rf"\b({'|'.join((*OPTIONS, 'constraints', 'limits', 'operators'))})=|\bload\(")
 
 
