@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 
 def inner(x: Any, y: Any) -> Any:
@@ -45,8 +45,10 @@ def energies(estimate: Any, reference: Any) -> tuple[Any, Any]:
     return energies_of_sums(scale, energy, inner(difference, difference), inner(difference, reference))
 
 
-def si_sdr(estimate: NDArray[np.floating], reference: NDArray[np.floating]) -> float:
+def si_sdr(estimate: ArrayLike, reference: ArrayLike) -> float:
     """Return the ratio in dB of two signals ``[samples]`` after removal of the mean, in float64."""
-    estimate, reference = (x.astype(np.float64) - x.mean(dtype=np.float64) for x in (estimate, reference))
+    # JAX would keep its arrays in float32.
+    doubles = (np.asarray(x, np.float64) for x in (estimate, reference))
+    estimate, reference = (x - x.mean() for x in doubles)
     signal, distortion = energies(estimate, reference)
     return float(10 * np.log10(signal / distortion))
