@@ -288,7 +288,7 @@ LAYERS = {
 }
 
 
-#: A layer, rows, hidden units, and whether rows have lengths: all pairs of two of them.
+#: A layer, rows, hidden units, and whether rows have lengths: some pairs of two of them.
 SIZES = [(name, *sizes) for name in LAYERS for sizes in ((1, 200, False), (5, 33, True))]
 SIZES += [("LSTM", 1, 33, True), ("LSTM", 5, 200, True), ("GRU", 5, 200, False), ("GRU", 1, 33, False)]
 SIZES += [("RNN", 1, 200, True), ("RNN", 5, 33, False)]

@@ -154,7 +154,7 @@ def test_torch_states_and_names(torch):
 
 
 def test_torch_inputs_at_two_rates(torch):
-    """Inputs at related rates stream together."""
+    """Inputs at related rates, given by name, stream together."""
 
     class Up(torch.nn.Module):
         def __init__(self):
@@ -165,7 +165,9 @@ def test_torch_inputs_at_two_rates(torch):
             return self.mix(self.up(slow) + fast)
 
     example = {"slow": torch.randn(2, 4, 5), "fast": torch.randn(2, 4, 20)}
-    model = jaxrnn.from_torch(Up(), example, time={"slow": (2, "T"), "fast": (2, "4*T")})
+    module = Up()
+    model = jaxrnn.from_torch(module, dict(reversed(example.items())), time={"slow": (2, "T"), "fast": (2, "4*T")})
+    jaxrnn.to_torch(trained(model)[0], module, model=model)  # by name, in any order
     inputs = random_inputs(model, dims={"T": 7, "batch": 1}).inputs
     whole = model(inputs)["output"]
     assert np.abs(model.stream("T").run(model.params, inputs)["output"] - whole).max() < 1e-6

@@ -464,7 +464,7 @@ def test_a_label_that_is_no_class_is_not_taken_for_one(label):
 
 
 def test_the_same_as_torch():
-    torch = pytest.importorskip("torch", reason="torch is large, so the tests do not install it")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     functional = torch.nn.functional
     outputs, example = draw(6)
     tensors = {name: torch.tensor(array) for name, array in {**outputs, **example}.items()}

@@ -144,7 +144,9 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
         try:
             if model is not None:
                 with _evaluating(module):
-                    check_after(model, params, lambda inputs: _Call(module, _tensors(inputs)).run(inputs), "PyTorch")
+                    check_after(
+                        model, params, lambda inputs: _Call(module, _tensors(module, inputs)).run(inputs), "PyTorch"
+                    )
         except BaseException:
             for name, tensor in old.items():
                 entries[name].copy_(tensor)
@@ -431,7 +433,9 @@ def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:
                 raise ModelError(f"the exporter fixed axis {axis} ({symbol}) of input {name!r} at {shapes[name][axis]}")
 
 
-def _tensors(inputs: Mapping[str, Any]) -> list[Any]:
+def _tensors(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Tensors:
+    """Return inputs as arguments of ``forward``: by name if all names are its parameters, else in order."""
     import torch
 
-    return [torch.from_numpy(np.array(array)) for array in inputs.values()]
+    tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
+    return tensors if tensors.keys() <= inspect.signature(module.forward).parameters.keys() else [*tensors.values()]
