@@ -110,7 +110,9 @@ def from_torch(
                 model.label = type(module).__name__
                 return model
     raise ModelError(
-        f"{type(module).__name__} has no file that agrees with the module.\n" + "\n".join(failures) + f"\n{_ADVICE}"
+        "\n".join(
+            [f"no exporter of PyTorch writes a file that agrees with {type(module).__name__}:", *failures, _ADVICE]
+        )
     )
 
 
