@@ -27,15 +27,9 @@ VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2"}
 
 
 def prepare(cores: str) -> dict[str, Any]:
-    """Pin the process to one core for cores ``one``, and let JAX compute in the calling thread; return the settings.
-
-    Call this before JAX has a device. Passing a step to another thread takes longer than the step.
-    """
-    import jax
-
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    """Pin the process to one core for cores ``one``, and return the settings. JAX keeps its defaults, as for a user."""
     pinned = pin_to_one_core() if cores == "one" else None
-    return {"pinned_core": pinned, "threads": threads(cores), "jax_cpu_enable_async_dispatch": False}
+    return {"pinned_core": pinned, "threads": threads(cores)}
 
 
 def pin_to_one_core() -> int | None:

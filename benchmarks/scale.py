@@ -89,7 +89,6 @@ def exponent(sizes: tuple[int, ...], values: list[float]) -> float | None:
 
 def measure(job: dict[str, Any]) -> None:
     """Time one size of a layer, and print the growth of its memory beyond parameters and the compiled function."""
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
     sizes = job["sizes"]
     model = jaxrnn.load(onnx_layer(job["kind"], sizes["H"], layers=sizes["layers"]))
     shape = (sizes["T"], sizes["B"], sizes["H"])

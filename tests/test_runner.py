@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +31,42 @@ NETWORKS = [
     ("predictor_net", {}),
     ("silero_vad", {"static": {"sr": 16000}}),
 ]
+
+
+class Watched:
+    """A stream whose steps list their threads."""
+
+    def __init__(self, stream):
+        self._stream, self.spec, self.threads = stream, stream.spec, []
+        self.init, self.flush = stream.init, stream.flush
+
+    def step(self, params, state, inputs):
+        outputs, state = self._stream.step(params, state, inputs)
+        jax.debug.callback(lambda _: self.threads.append(threading.get_ident()), outputs["y"])
+        return outputs, state
+
+
+def test_a_step_runs_in_the_calling_thread(models, tmp_path):
+    def network(arrays):  # JAX runs smaller programs in the calling thread anyway
+        return {"y": arrays["x"] @ jnp.full((256, 256), 1 / 256)}
+
+    x = np.ones((1, 256), np.float32)
+    stream = Watched(jaxrnn.stream(network, {"x": jax.ShapeDtypeStruct((8, 256), np.float32)}, axes={"x": 0}))
+    run = Runner(stream)
+    for _ in range(3):
+        np.testing.assert_allclose(run({"x": x})["y"], 1, rtol=1e-6)
+    assert stream.threads == [threading.get_ident()] * 3
+
+    # Machine code runs there too, and the state that a runner shows is on the device of the caller.
+    model = jaxrnn.load(models / "dtln_1.onnx")
+    jaxrnn.save_compiled(model, tmp_path / "step.jaxrnn", native=True)
+    frame = draws(model.spec.inputs, 0)
+    for stepper in model, jaxrnn.load_compiled(tmp_path / "step.jaxrnn", native=True):
+        run = Runner(stepper)
+        run(frame)
+        devices = {device for array in jax.tree.leaves(run._state) for device in array.devices()}
+        assert not devices & set(jax.devices())
+        assert all(array.devices() == {jax.devices()[0]} for array in run.state.values())
 
 
 @pytest.mark.parametrize(("name", "options"), of_tiers(NETWORKS, [NETWORKS[0], NETWORKS[-1]]))

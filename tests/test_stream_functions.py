@@ -115,6 +115,7 @@ REFUSED = {
     "by a share": (lambda x: jax.image.resize(x, (3 * x.shape[0] // 2, WIDTH), "linear"), "jax.image.resize"),
     "cubic": (lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "cubic"), "by a whole factor.*nearest"),
     "the function of JAX": (lambda x: jnp.convolve(x[:, 0], x[:3, 0] * 0), "jaxrnn.convolve"),
+    "a callback": (lambda x: (jax.debug.callback(print, x), x)[1], "'debug_callback'.*move it outside"),
     "batches of frames": (lambda x: jax.lax.map(jnp.tanh, x, batch_size=3), "leave out batch_size="),
 }
 

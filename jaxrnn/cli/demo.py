@@ -52,14 +52,10 @@ def demo(out: Path | None, seconds: float, snr: float, seed: int) -> None:
 
 def _run(seconds: float, snr: float, seed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the figures by name, and the three signals."""
-    import jax
-
     from jaxrnn.demo import PACKAGED, RATE, denoise, mixture, si_sdr
     from jaxrnn.demo.audio import hops
     from jaxrnn.model.loading import load
 
-    # Asynchronous dispatch to a thread takes longer than a step.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
     model = load(PACKAGED)
     clean, noisy = mixture(np.random.default_rng(seed), seconds, snr)
     engine, error = _verify(model, noisy[:RATE])

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn._jax.context import exact_types, on_device, on_host, own_transfers, placed, unmapped
+from jaxrnn._jax.context import exact_types, on_device, on_host, own_transfers, unmapped
+from jaxrnn._jax.processors import default_device, in_calling_thread
 from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.specs import bind
 from jaxrnn.steps.stepper import Stepper
@@ -39,8 +40,7 @@ class Runner:
     Threads can share a runner: their calls run one after another, each a whole step. A copy is a second stream that
     continues from the same state. A pickle contains the stepper, the parameters and the state.
 
-    On CPU, steps are faster in a process that begins with ``jax.config.update("jax_cpu_enable_async_dispatch",
-    False)``, because they then run in the calling thread.
+    On CPU, steps run in the calling thread, which is faster than JAX's default.
 
     Args:
         stepper: a model with external state, a streamed function, a compiled file, or a custom `Stepper`.
@@ -57,10 +57,13 @@ class Runner:
         self._stream = Bound(stepper, params)
         self._turn = threading.Lock()
         self._start = self._stream.start(constants)
-        ready = self._stream.ready("step")
+        device = in_calling_thread(default_device())
+        ready = self._stream.ready("step", device)
         #: Both kinds of steps have a representation of the state, with `pack` and `unpack`.
         self._step: Any = (
-            JoinedStep(self._stream.step, self._start) if ready is None else ReadyStep(ready, self._stream.spec.bind)
+            JoinedStep(self._stream.step, self._start, device)
+            if ready is None
+            else ReadyStep(ready, self._stream.spec.bind, device)
         )
         self._dtypes = {spec.name: spec.dtype for spec in self._stream.spec.inputs}
         # 64-bit types need a context, and entering a context takes time.
@@ -80,11 +83,11 @@ class Runner:
         return self.__copy__()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"arguments": on_host(self._arguments), "state": on_host(self._state)}
+        return {"arguments": on_host(self._arguments), "state": on_host(self._step.unpack(self._state))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**on_device(state["arguments"]))
-        self._state = on_device(state["state"])
+        self._state = self._step.pack(on_device(state["state"]))
 
     def reset(self) -> None:
         """Begin a new stream."""
@@ -150,21 +153,21 @@ class Runner:
 
 
 class ReadyStep:
-    """A step in machine code, with arrays by name.
+    """A step in machine code for a device, with arrays by name.
 
     ``check`` raises an `InputError` for inputs that do not fit the step.
     """
 
-    def __init__(self, step: Step, check: Callable[[Arrays], Any]):
-        self._step, self._check = step, check
+    def __init__(self, step: Step, check: Callable[[Arrays], Any], device: Any):
+        self._step, self._check, self._device = step, check, device
 
     def pack(self, state: Arrays) -> dict[str, Any]:
-        """Return the state as a dict."""
-        return dict(state)
+        """Return the state as a dict of arrays on the device."""
+        return {name: jax.device_put(np.array(array), self._device) for name, array in state.items()}
 
     def unpack(self, packed: Arrays) -> dict[str, Any]:
-        """Return the state as a dict."""
-        return dict(packed)
+        """Return the state as host arrays."""
+        return {name: np.asarray(array) for name, array in packed.items()}
 
     def __call__(self, packed: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the outputs as read-only host arrays, and the state after the step."""
@@ -177,14 +180,13 @@ class ReadyStep:
 
 
 class JoinedStep:
-    """A compiled step with one vector for each dtype of the state and of the outputs.
+    """A step compiled for a device, with one vector for each dtype of the state and of the outputs.
 
     Passing many small arrays to JAX takes longer than a step of a small network, and JAX accepts tuples fastest.
     """
 
-    def __init__(self, step: Step, state: Arrays):
-        self._layout = Layout(state)
-        self._place = placed if all(array.committed for array in state.values()) else jax.device_put
+    def __init__(self, step: Step, state: Arrays, device: Any):
+        self._layout, self._device = Layout(state), device
 
         #: Name, vector, slice and shape of each output; set when JAX traces the step.
         self._places: tuple[tuple[str, int, slice, tuple[int, ...]], ...] = ()
@@ -200,13 +202,14 @@ class JoinedStep:
             )
             return tuple(layout.pack(outputs).values()), tuple(self._layout.pack(new).values())
 
-        self._step = jax.jit(joined)
+        # A step without a state would run on JAX's default device.
+        self._step = jax.jit(joined, out_shardings=jax.sharding.SingleDeviceSharding(device))
 
     def pack(self, state: Arrays) -> Vectors:
         """Return the vectors of a state."""
-        # On the host, because JAX would compile a program for each shape.
+        # On the host, because JAX would compile a program for each shape. Copied, because JAX uses the memory of NumPy.
         vectors = self._layout.pack({name: np.asarray(array) for name, array in state.items()})
-        return tuple(map(self._place, vectors.values()))
+        return tuple(jax.device_put(np.array(vector), self._device) for vector in vectors.values())
 
     def unpack(self, packed: Vectors) -> dict[str, Any]:
         """Return the state as host arrays."""

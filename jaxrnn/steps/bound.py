@@ -94,9 +94,9 @@ class Bound:
                 f"{', '.join(names) or 'none'}"
             )
 
-    def ready(self, name: str) -> Callable[..., Any] | None:
+    def ready(self, name: str, device: Any = None) -> Callable[..., Any] | None:
         """Return a function of the stepper as machine code with the parameters, as `CompiledStepper.ready`, or None."""
-        function = _member(self.stepper, "ready")(name)
+        function = _member(self.stepper, "ready")(name, device)
         return function if function is not None and self.params is _member(self.stepper, "params") else None
 
     def start(self, constants: Arrays | None = None) -> State:
@@ -211,7 +211,7 @@ class _Defaults:
     def _export_form(self) -> ExportForm:
         return ExportForm(self)
 
-    def ready(self, name: str) -> Callable[..., Any] | None:
+    def ready(self, name: str, device: Any = None) -> Callable[..., Any] | None:
         """Return None: no function of the stepper exists as machine code."""
         return None
 

@@ -25,7 +25,7 @@ _SAME = ("convert_element_type", "copy", "squeeze", "stack", "broadcast_in_dim")
 
 def with_numbers(jaxpr: Any) -> Any:
     """Return the jaxpr with rows and columns that are counted directly."""
-    if not any("^" in str(size) for equation in jaxpr.eqns for size in out_shape(equation)):
+    if not any("^" in str(size) for equation in jaxpr.eqns if equation.outvars for size in out_shape(equation)):
         return jaxpr
     forms: dict[Var, Form] = {}
     equations = []

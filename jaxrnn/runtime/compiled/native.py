@@ -27,7 +27,7 @@ from jax.core import ShapedArray
 from jax.sharding import SingleDeviceSharding
 from jaxlib import xla_client
 
-from jaxrnn._jax.processors import features
+from jaxrnn._jax.processors import default_device, features
 from jaxrnn.steps.specs import ArraySpec, dtype_named
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.version import __version__
@@ -56,7 +56,7 @@ class Native(NamedTuple):
 
 def environment() -> dict[str, str]:
     """Return all dependencies of machine code, except the compiled function."""
-    (device,) = jax.device_put(0).devices()
+    device = default_device()
     return {
         "jaxrnn": __version__,
         "jax": jax.__version__,
@@ -180,13 +180,12 @@ def code_of(
     return executable.client.serialize_executable(executable), lowered.out_info
 
 
-def function_of(code: bytes, arguments: tuple[Any, ...], results: Any) -> Callable[..., Any]:
-    """Return a function from its machine code, on JAX's default device, for arrays of exactly these shapes.
+def function_of(code: bytes, arguments: tuple[Any, ...], results: Any, device: Any) -> Callable[..., Any]:
+    """Return a function from its machine code, on a device, for arrays of exactly these shapes.
 
     The code runs unchecked. ``arguments`` and ``results`` are trees of shapes and dtypes. Raises CodeError if the bytes
     are not machine code for this platform, or this version of JAX has another format.
     """
-    (device,) = jax.device_put(0).devices()
     sharding = SingleDeviceSharding(device)
     devices = xla_client.DeviceList((device,))
     taken, given = ([ShapedArray(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(t)] for t in (arguments, results))

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrnn._files.files import check_replaceable
 from jaxrnn._jax.context import exact_types
+from jaxrnn._jax.processors import default_device
 from jaxrnn.errors import InputError, UnsupportedError, check_count
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.runtime.compiled.format import Archive, write
@@ -196,7 +197,7 @@ def machine_code(archive: Archive, batches: Sequence[int]) -> Native:
             try:
                 code[name], returned = code_of(function, arguments, donated)
                 results[name] = results_of(returned)
-                ready = function_of(code[name], arguments, structs_of(results[name]))
+                ready = function_of(code[name], arguments, structs_of(results[name]), default_device())
                 # The code must run here before it is written.
                 jax.block_until_ready(ready(*jax.tree.map(lambda each: np.zeros(each.shape, each.dtype), arguments)))
             except (CodeError, jax.errors.JaxRuntimeError) as error:

@@ -16,6 +16,7 @@ from jax.core import Tracer
 
 from jaxrnn._files.messages import describe, first_line
 from jaxrnn._jax.context import exact_types, placed
+from jaxrnn._jax.processors import default_device
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
 from jaxrnn.runtime.compiled.format import Archive, read
 from jaxrnn.runtime.compiled.native import BATCHED, CodeError, arguments_of, differences, function_of, structs_of
@@ -77,7 +78,7 @@ class CompiledStepper:
         self._archive = archive
         self._loaded: dict[str, Any] = {}
         self._bound: dict[str, Any] = {}
-        self._ready: dict[str, Any] = {}
+        self._ready: dict[Any, Any] = {}
         self._code = {} if archive.native is None else dict(archive.native.code)
         if archive.native is not None and (changes := differences(archive.native.made)):
             self._code = {}
@@ -101,20 +102,23 @@ class CompiledStepper:
         """The names of the functions with usable machine code."""
         return tuple(self._code)
 
-    def ready(self, name: str) -> Callable[..., Any] | None:
+    def ready(self, name: str, device: Any = None) -> Callable[..., Any] | None:
         """Return a function as machine code that contains the parameters; None without such code.
 
         Args:
             name: the name of the function; for several streams, with the number of streams as suffix.
+            device: the device of all arrays; None for JAX's default device at the first call.
         """
-        if name not in self._ready and name in self._code and self._archive.native is not None:
+        key = name, device
+        if key not in self._ready and name in self._code and self._archive.native is not None:
             results = structs_of(self._archive.native.results[name])
+            place = default_device() if device is None else device
             try:
-                self._ready[name] = function_of(self._code[name], arguments_of(self.spec, name), results)
+                self._ready[key] = function_of(self._code[name], arguments_of(self.spec, name), results, place)
             except CodeError as error:
                 del self._code[name]
                 self._tell(f"cannot be used for {name!r}: {first_line(error, 300)}")
-        return self._ready.get(name)
+        return self._ready.get(key)
 
     @property
     def fingerprint(self) -> str:
