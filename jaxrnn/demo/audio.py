@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import get_window, stft
 
 from jaxrnn._files.stores import in_place_of
 from jaxrnn.errors import optional_package
@@ -25,8 +24,8 @@ HOP = FRAME // 2
 BINS = FRAME // 2 + 1
 #: Delay of the frame-by-frame output, in samples.
 DELAY = FRAME - HOP
-#: Square root of a periodic Hann window for analysis and synthesis; overlapping squares add up to 1.
-WINDOW: NDArray[np.float32] = np.sqrt(get_window("hann", FRAME)).astype(np.float32)
+#: Square root of a periodic Hann window for analysis and synthesis, a sine; overlapping squares add up to 1.
+WINDOW: NDArray[np.float32] = np.sin(np.pi * np.arange(FRAME) / FRAME).astype(np.float32)
 
 Samples = NDArray[np.float32]
 Spectrum = NDArray[np.complex64]
@@ -103,6 +102,7 @@ def draw_spectrograms(panels: Mapping[str, Samples], width: float = 10, height: 
     need_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from scipy.signal import stft  # takes half a second, so only for a picture
 
     figure = Figure(figsize=(width, height * len(panels)), layout="constrained")
     FigureCanvasAgg(figure)

@@ -14,7 +14,7 @@ from jaxrnn._jax.precision import compute_type
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.equations import run, shape_of, type_of
 from jaxrnn.jaxprs.fingerprints import fingerprint_of_equations
-from jaxrnn.jaxprs.schedule import Step
+from jaxrnn.jaxprs.schedule import Function, Step
 
 
 class Packable(Protocol):
@@ -76,6 +76,24 @@ def computing_type(params: Any, dtype: Any) -> np.dtype | None:
 
 
 Folded = tuple[jax.Array, ...]
+
+
+def folded_for(function: Function, params: Any, frame: Any, carry: Any) -> tuple[Folded, str]:
+    """Return the folded arrays of a step for arrays of these shapes, and their fingerprint."""
+    step = _traced(function, params, frame, carry)
+    return fold(step, params), folding_of(step)
+
+
+def run_packed(function: Function, params: Packed, frame: Any, carry: Any) -> Any:
+    """Run a step with packed parameters; with the plain parameters if they were packed for another step."""
+    step = _traced(function, params.params, frame, carry)
+    if not fits(step, params.folded, params.purpose.folding):
+        return function(params.params, frame, carry)
+    return run_folded(step, params.folded, frame, carry)
+
+
+def _traced(function: Function, *arguments: Any) -> Step:
+    return Step.trace(function, *jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments))
 
 
 def fold(step: Step, params: Any) -> Folded:

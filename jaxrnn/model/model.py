@@ -20,7 +20,7 @@ from jaxrnn._jax.varying import alike
 from jaxrnn.cells.forms import Remat, matrix_products_in, product_type, recomputing
 from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.jaxprs.eager import compiled
-from jaxrnn.jaxprs.packing import Packed, Purpose, computing_type, unpack
+from jaxrnn.jaxprs.packing import Packed, Purpose, computing_type, folded_for, run_packed, unpack
 from jaxrnn.model.steps import Steps, scan
 from jaxrnn.model.streaming import operators_by_scope, stream_model
 from jaxrnn.onnx.evaluate import BoundNode, Scope, collecting, evaluate
@@ -33,7 +33,7 @@ from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.onnx.values import Stacked, holds_text, is_text, traced
 from jaxrnn.steps.specs import ArraySpec, Dimension
 from jaxrnn.steps.stepper import ExportForm, Flushed, nothing_left
-from jaxrnn.steps.stepspec import StepSpec
+from jaxrnn.steps.stepspec import StepSpec, zeros
 from jaxrnn.streaming import Streamed
 
 Arrays = Mapping[str, Any]
@@ -165,8 +165,12 @@ class Model:
         """
         with recomputing(remat), exact_types(), self._computing(params, dtype):
             self._check_params(params)
-            plain_params, arguments = alike(unpack(params, self), self._bind(inputs))
-            return (self._evaluate if is_staged() else self._eagerly)(plain_params, arguments)
+            given, arguments = alike(params, self._bind(inputs))
+            if not is_staged():
+                return self._eagerly(unpack(given, self), arguments)
+            if isinstance(given, Packed) and given.folded:
+                return run_packed(self._whole, given, arguments, {})[0]
+            return self._evaluate(unpack(given, self), arguments)
 
     def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
         """Apply the model with the file's own parameters, compiled; inputs by keyword, or as a dict.
@@ -383,12 +387,13 @@ class Model:
     def pack(self, params: Arrays, *, dims: Mapping[str, int] | None = None, dtype: Any = None) -> Packed:
         """Precompute the work that depends on parameters alone; `apply`, `step` and `scan` accept the result.
 
-        Gradients with respect to the plain parameters need the plain parameters.
+        For a model with steps, `step` and `scan` save this work; for another model, jitted calls of `apply`. Gradients
+        with respect to the plain parameters need the plain parameters.
 
         Args:
             params: as in `params`.
-            dims: sizes of open dimensions of the inputs, except the batch. Without sizes, or for frames of other sizes,
-                a step does all work as with plain parameters.
+            dims: sizes of open dimensions of the inputs; of a model with steps, except the batch. Without sizes, or if
+                the work depends on a size that differs, a call does all work as with plain parameters.
             dtype: as in `apply`; calls compute in this type unless they ask for another type. The weights of products
                 are rounded once, and take half the bytes. Batches of streams, `step` and `scan` become faster. A single
                 stream on a CPU becomes slower: a product with a vector is bound by reading weights, and low-precision
@@ -401,9 +406,13 @@ class Model:
         with exact_types(), self._computing(params, dtype):
             self._check_params(params)
             params = unpack(params, self)
-            if any(variable.kind == "internal" for variable in self.state):
+            if all(variable.kind != "internal" for variable in self.state):
+                return self._steps.pack(params, dims or {})
+            try:
+                arguments = zeros(self.inputs, dims or {})
+            except KeyError:  # an open dimension
                 return self._packed(params)
-            return self._steps.pack(params, dims or {})
+            return self._pack_whole(dict(params), arguments)
 
     @functools.cached_property
     def _findings(self) -> Findings:
@@ -497,6 +506,15 @@ class Model:
     def _bind(self, inputs: Arrays) -> dict[str, Any]:
         """Check all inputs that are not static against their declarations."""
         return bind_inputs(self.inputs, {**self.initial_values, **inputs} if self.initial_values else inputs)
+
+    def _whole(self, params: Arrays, arguments: Arrays, state: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Evaluate the graph as a step without state, for `run_packed`."""
+        return self._evaluate(params, arguments), state
+
+    @compiled
+    def _pack_whole(self, params: Arrays, arguments: Arrays) -> Packed:
+        with exact_types():
+            return self._packed(params, *folded_for(self._whole, params, self._bind(arguments), {}))
 
     def _evaluate(self, params: Arrays, arguments: Arrays, watch: Any = None) -> dict[str, Any]:
         """Evaluate the graph node by node, with exact types."""

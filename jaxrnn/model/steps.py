@@ -15,9 +15,8 @@ from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.jaxprs.eager import compiled
-from jaxrnn.jaxprs.packing import Packed, fits, fold, folding_of, run_folded
+from jaxrnn.jaxprs.packing import Packed, folded_for, run_packed
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
-from jaxrnn.jaxprs.schedule import Step
 from jaxrnn.onnx.interface import bind_inputs
 from jaxrnn.onnx.state import Findings, StateVar, open_sizes
 from jaxrnn.steps.recordings import cut_frames, join_frames
@@ -142,8 +141,7 @@ class Steps:
     @compiled
     def _pack(self, params: Arrays, frame: Arrays, state: Arrays) -> Packed:
         with exact_types():
-            stages = self._cut(params, frame, state)
-            return self._packed(params, fold(stages, params), folding_of(stages))
+            return self._packed(params, *folded_for(self._plain_step, params, frame, state))
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """Run one step of arrays without a leading axis, without checks."""
@@ -154,16 +152,7 @@ class Steps:
     @compiled
     def _packed_step(self, params: Packed, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         with exact_types():
-            stages = self._cut(params.params, inputs, state)
-            if not fits(stages, params.folded, params.purpose.folding):
-                return self._plain_step(params.params, inputs, state)
-            return run_folded(stages, params.folded, inputs, dict(state))
-
-    def _cut(self, params: Arrays, frame: Arrays, state: Arrays) -> Step:
-        shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (dict(params), dict(frame), dict(state))
-        )
-        return Step.trace(self._plain_step, *shapes)
+            return run_packed(self._plain_step, params, inputs, dict(state))
 
     def _plain_step(self, params: Arrays, inputs: Arrays, state: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         carried = {str(variable.input): state[name] for name, variable in self.state.items()}
