@@ -136,12 +136,20 @@ def one_hot(indices: Value, depth: Static, values: Value, *, axis: int = -1) -> 
     return jnp.where(hot, off_on[1], off_on[0])
 
 
+#: Types in which NumPy adds and multiplies known numbers, such as positions, as JAX does.
+_COUNTS = ("int32", "int64", "float32", "float64")
+
+
 def cumulative(function: str):
     """CumSum and CumProd along an axis, forwards or backwards, with or without the element itself."""
 
     def apply(x: Value, axis: Static, *, exclusive: int = 0, reverse: int = 0) -> Value:
-        x = traced(x)
         (along,) = axes_of([int(axis.reshape(()))], x.ndim)
+        if isinstance(x, np.ndarray) and x.dtype.name in _COUNTS and not exclusive:
+            ordered = np.flip(x, along) if reverse else x
+            sums = getattr(np, function)(ordered, along, x.dtype)
+            return np.flip(sums, along) if reverse else sums
+        x = traced(x)
         if exclusive:
             # Shift by one frame: the neutral element enters, and the last frame leaves.
             neutral = np.asarray(1 if function == "cumprod" else 0, dtype_of(x))
