@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from small_models import graph_of, make_model
+from small_models import graph_of, layers_model, make_model
 from tiers import of_tiers
 from verifier import assert_same, peer_outputs
 
@@ -100,6 +100,25 @@ def test_packed_scanned_and_in_chunks(case):
     close((jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts), state), expected)
     close([model.apply(packed, {**frame(frames, 0), **model.init()})],
           [model.apply(model.params, {**frame(frames, 0), **model.init()})])  # fmt: skip
+
+
+def test_a_packed_model_without_steps():
+    """The transposed weights of a layer over whole recordings are arguments, for any length."""
+    model = jaxrnn.load(layers_model())
+    assert not model.pack(model.params).folded  # the sizes are open
+    packed = model.pack(model.params, dims={"T": 9, "batch": 2})
+    assert any(array.shape == model.params["R"].shape[:0:-1] for array in packed.folded)
+    rng = np.random.default_rng(0)
+    apply = jax.jit(model.apply)
+    for time, batch in ((9, 2), (5, 3), (1, 1)):
+        x = {"x": rng.normal(size=(time, batch, 3)).astype(np.float32)}
+        expected = model.apply(model.params, x)
+        close([apply(packed, x), model.apply(packed, x)], [expected] * 2)
+        assert time == 1 or "transpose" not in str(jax.make_jaxpr(model.apply)(packed, x))
+        twice = jax.jit(jax.vmap(model.apply, (None, 0)))(packed, {"x": np.stack([x["x"], x["x"]])})
+        close([{name: value[1] for name, value in twice.items()}], [expected])
+    tuned = {**model.params, "R": model.params["R"] * 2}
+    close([apply(model.pack(tuned, dims={"T": 2, "batch": 1}), x)], [model.apply(tuned, x)])
 
 
 def test_a_batch_is_its_rows_and_lengths_are_honoured(case):
