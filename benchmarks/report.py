@@ -60,10 +60,10 @@ def read_all(folder: Path) -> Found:
     if not found:
         raise ValueError(f"there are no results in {folder}: python -m benchmarks all --out {folder}/NAME makes them")
     # A folder is of one machine, and older results do not name the vector extension.
-    vectors = {path.parent: each.environment["vectors"] for path, each in found.items() if "vectors" in each.environment}
+    known = {path.parent: each.environment["vectors"] for path, each in found.items() if "vectors" in each.environment}
     places: dict[tuple[str, str], Path] = {}
     for path, result in found.items():
-        result.environment.setdefault("vectors", vectors.get(path.parent))
+        result.environment.setdefault("vectors", known.get(path.parent))
         if result.benchmark not in BENCHMARKS:
             raise ValueError(f"{path} is of {result.benchmark!r}, which is none of: {', '.join(BENCHMARKS)}")
         other = places.setdefault((result.machine, result.stem), path)
