@@ -50,6 +50,8 @@ def run_child(module: str, *arguments: str, cache: Path | None = None, platform:
         ChildError: the process failed; the message is its last line on standard error.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith("JAX_COMPILATION_CACHE")}
+    # Packages that pip installed have bytecode, so a user's process does not compile sources.
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
     if cache is not None:
         kept |= {
             "JAX_COMPILATION_CACHE_DIR": str(cache),
