@@ -106,6 +106,19 @@ def test_stream_at_random_takes_the_steps_and_batch_asked_for(tmp_path, recordin
     assert f"written to {out}" in text
 
 
+def test_stream_times_one_stream(tmp_path):
+    """An open batch has size 1, also beside a recording without a batch; the help says so."""
+    path, gain = tmp_path / "open.onnx", tmp_path / "gain.npy"
+    onnx.save(gru_step_model("streams"), path)
+    np.save(gain, np.ones((4, 1), np.float32))
+    for given in ((), ("--input", f"gain={gain}")):
+        found = call_json("stream", path, *STATE, "--random", *given, "--steps", 4)
+        assert found["dims"] == {"streams": 1}
+        assert [entry["shape"] for entry in found["state"]] == [[1, 1, HIDDEN]]
+        assert [entry["shape"] for entry in found["outputs"]] == [[4, 1, 1, 1, 2]]
+    assert "of one stream" in " ".join(call("stream", "--help").stdout.split())
+
+
 def test_compile_says_what_it_wrote_and_has_verified(gru, tmp_path):
     out = tmp_path / "gru.jaxrnn"
     found = call_json("compile", gru, "-o", out, *STATE, "--platform", "cpu", "--platform", "cuda")

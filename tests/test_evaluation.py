@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.demo import denoise_at_once
-from jaxrnn.errors import InputError
-from jaxrnn.evaluation import Chain, Offline, Stage, from_folder
+from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.evaluation import Chain, Offline, Stage, evaluate, from_folder
 from jaxrnn.evaluation.judging import RecordingWorker, Writer
 from jaxrnn.evaluation.settings import prepare_evaluation
 
@@ -138,6 +139,42 @@ def test_settings_that_nothing_holds(tmp_path, line, said):
     make_corpus(tmp_path, [3000])
     with pytest.raises(InputError, match=said):
         prepare_evaluation(write_config(tmp_path), [line])
+
+
+def test_all_mistakes_in_settings_are_told_at_once(tmp_path):
+    """Mistakes of the keys, the metrics, the corpus and the models are in one message."""
+    path = write_config(tmp_path)
+    changes = {
+        "chunk": -1,
+        "metrics": ["sisdr", "sdr", {"name": "si_sdr", "calld": "x"}],
+        "corpus": "nowhere",
+        "system.stages.0.model": "absent.onnx",
+    }
+    with pytest.raises(InputError) as caught:
+        prepare_evaluation(path, changes)
+    keys = [line.removeprefix(f"{path}: ").partition(":")[0] for line in str(caught.value).splitlines()]
+    assert keys == ["chunk", "metrics.0", "metrics.2.calld", "corpus", "system.stages.0"]
+
+
+@pytest.mark.parametrize("package", ["PIL", "altair", "grain", "jinja2", "polars", "soundfile", "vl_convert"])
+def test_a_missing_package_ends_an_evaluation_before_it_computes(tmp_path, monkeypatch, package):
+    """The error comes before the system is made: neither command nor function computes a unit."""
+    make_corpus(tmp_path, [3000])
+    path = write_config(tmp_path)
+    for name in [name for name in sys.modules if name.startswith("jaxrnn.evaluation.report.")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+
+    def no_system():
+        pytest.fail("the system was made")
+
+    with pytest.raises(MissingPackageError, match=rf"{package}.* is needed for .*jaxrnn\[evaluate\]"):
+        evaluate(no_system, from_folder(tmp_path / "noisy"), [], tmp_path / "out")
+    with pytest.raises(MissingPackageError, match=r"jaxrnn\[evaluate\]"):
+        prepare_evaluation(path)
+    assert not (tmp_path / "out").exists()
 
 
 LENGTHS = [9000, 100, 4000, 8000, 16_000, 3999, 7000, 12_001, 5000, 20_000, 6000]

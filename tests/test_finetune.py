@@ -389,6 +389,60 @@ def test_all_mistakes_are_told_at_once(folder):
     assert keys == ["loss.name", "steps", "sequences.mode"]
 
 
+def keys_of(message: str, folder: Path) -> list[str]:
+    """The key of each line, all of which begin with the file."""
+    start = f"{folder / 'config.yaml'}: "
+    assert all(line.startswith(start) for line in message.splitlines()), message
+    return [line.removeprefix(start).partition(":")[0] for line in message.splitlines()]
+
+
+def test_mistakes_of_every_kind_are_told_at_once(folder):
+    """Unknown keys, wrong types, names without a function, options, files that are missing: one message."""
+    message = refused(
+        folder,
+        batch_sizes=1,
+        steps="x",
+        loss="mean_squared",
+        metrics={"a": "acuracy", "b": "accuracy", "c": {"name": "mse", "output": "y", "targte": "x"}},
+        optimizer={"name": "adam", "beta": 1},
+        sequences={"chunk": 3},
+        devices=1_000,
+        model="absent.onnx",
+        data={"npz": "absent/*.npz"},
+        validation={"function": "functions.py:mak"},
+    )
+    assert keys_of(message, folder) == [
+        *("steps", "batch_sizes", "loss", "metrics.a", "metrics.b.output", "metrics.b.target", "metrics.c.target"),
+        *("metrics.c.targte", "optimizer.beta", "sequences", "devices", "model", "data.npz", "validation.function"),
+    ]
+
+
+def test_parts_of_a_key_with_a_mistake_are_not_judged(folder):
+    """The loss reads the time axis of the sequences: while that is wrong, nothing is said of the loss."""
+    message = refused(folder, sequences={"time_axis": "x"}, loss="mean_squared", model="absent.onnx")
+    assert keys_of(message, folder) == ["sequences.time_axis", "model"]
+
+
+def test_rules_between_keys_are_told_with_the_rest(folder):
+    """A rule waits for no other key, but is silent while an unknown key may be the one that it misses."""
+    assert keys_of(refused(folder, steps=None, batch_size=0), folder) == [
+        "batch_size",
+        "expected either steps or epochs",
+    ]
+    assert keys_of(refused(folder, steps=None, epoch=1), folder) == ["epoch"]
+    assert keys_of(refused(folder, steps=-1), folder) == ["steps"]
+
+
+def test_mistakes_of_overrides_are_told_at_once(folder):
+    lines = refused(folder, "steps", "=1", "steps=5").splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["--set steps", "--set =1"]
+
+
+def test_the_command_tells_all_mistakes(folder):
+    shown = call(write(folder, loss="mean_squared", batch_size=0, model="absent.onnx"), status=2).stderr
+    assert keys_of(shown.removeprefix("error: ").strip(), folder) == ["batch_size", "loss", "model"]
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [

@@ -90,7 +90,8 @@ def stream(
 ) -> None:
     """Run a model over recordings in steps or pulses with its state, and time each step.
 
-    The time of a step is measured from NumPy arrays to NumPy arrays, in one process, after compilation.
+    The time of a step is measured from NumPy arrays to NumPy arrays, in one process, after compilation. It is the time
+    of one stream: an open batch has size 1, unless --input or --dim gives another size.
 
     FILE is an ONNX file, or a file written by 'jaxrnn compile' in steps or in pulses.
 

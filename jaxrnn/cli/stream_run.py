@@ -96,7 +96,9 @@ def recordings_for(
         raise InputError(f"{total} frames are more than --longest {pulses.longest}")
     with exact_types():
         bind([each for each in whole if each.name in arrays], arrays)
-    if not arrays and spec.batch_symbol in symbols_of(spec.inputs):
+    # Unless a recording sets the batch, the steps of one stream are timed.
+    given_specs = [each for each in spec.inputs if each.name in arrays]
+    if spec.batch_symbol in symbols_of(spec.inputs) and spec.batch_symbol not in symbols_of(given_specs):
         sizes = {str(spec.batch_symbol): 1, **sizes}
     limits = {} if source.model is None else index_limits(source.model)
     # A streamed model has fixed sizes; given recordings fix the number of frames.

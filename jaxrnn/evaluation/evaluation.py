@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,17 +15,18 @@ import numpy as np
 from jaxrnn._files.messages import near
 from jaxrnn._files.progress import progress_bar
 from jaxrnn._files.stores import Location, location
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.corpus import Item, checked, columns_of, probe
 from jaxrnn.evaluation.evaluator import Computing, Evaluator, Unit, Units
 from jaxrnn.evaluation.journal import COLUMNS, Journal, Row, UnitRows, row_of, write_whole
 from jaxrnn.evaluation.judging import discard_partial
 from jaxrnn.evaluation.metrics import Metric, build_metric, check_metrics, latency
-from jaxrnn.evaluation.report import EXAMPLES, write_report
+from jaxrnn.evaluation.report import EXAMPLES, load_renderer, write_report
 from jaxrnn.evaluation.results import OUTPUTS, TABLE, Results, read_results, results_of, write_document
 from jaxrnn.evaluation.summary import check_slices
 from jaxrnn.evaluation.systems import System, chunk_frames, identity_of
+from jaxrnn.evaluation.tables import load_polars
 
 #: Recordings in a batch, and seconds of each recording in a chunk.
 BATCH, CHUNK = 16, 4.0
@@ -213,6 +215,7 @@ def evaluate(
             units are kept.
         MissingPackageError: a metric, tables, the report or workers need a package that is not installed.
     """
+    check_packages()
     built = [build_metric(metric) if isinstance(metric, str) else metric for metric in metrics]
     check_main(built, main)
     check_slices_of(corpus, built, slices)
@@ -283,6 +286,19 @@ def run(evaluation: Evaluation, progress: bool | None = None) -> dict[str, Any]:
 #: The times of a run are in a separate file, because results do not differ between runs.
 TIMES = "times.json"
 REPORT = "report.html"
+
+
+def check_packages() -> None:
+    """Import the packages of an evaluation, its tables and its report, before it computes.
+
+    Raises:
+        MissingPackageError: a package is not installed.
+    """
+    for package in ("grain", "jinja2"):
+        with optional_package(package, "an evaluation", "evaluate"):
+            importlib.import_module(package)
+    load_polars()
+    load_renderer()
 
 
 def check_slices_of(corpus: Iterable[Item], metrics: Iterable[Metric], slices: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,8 +13,8 @@ from jaxrnn.audio import waveform_of
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
-from jaxrnn.evaluation.corpus import PATTERNS, from_folder, from_manifest
-from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_slices_of, conclude
+from jaxrnn.evaluation.corpus import PATTERNS, Item, from_folder, from_manifest
+from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_packages, check_slices_of, conclude
 from jaxrnn.evaluation.evaluator import Evaluator
 from jaxrnn.evaluation.metrics import Metric, build_metric
 from jaxrnn.evaluation.offline import Offline
@@ -220,22 +220,14 @@ def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers |
     ``overrides`` replace values of the file. ``workers`` is the number and place of workers, whose resources the file
     sets; by default, this process computes.
     """
+    check_packages()
     file = SettingsFile(EvaluationSettings, path, overrides)
-    settings = file.settings
-    metrics = _metrics(file)
-    with file.at("main"):
-        check_main(metrics, settings.main)
-    with file.at("corpus"):
-        recordings = settings.corpus
-        if recordings.manifest is not None:
-            corpus = from_manifest(recordings.manifest, limit=recordings.limit)
-        else:
-            corpus = from_folder(**recordings.model_dump(exclude={"manifest"}))
+    parts = file.together(
+        {"metrics": lambda: _metrics(file), "corpus": lambda: _corpus(file), "system": lambda: _chunked(file)}
+    )
+    settings, metrics, corpus, system = file.settings, *parts.values()
     with file.at("slices"):
         check_slices_of(corpus, metrics, settings.slices)
-    system = _system(file)
-    with file.at("chunk"):
-        chunk_frames(settings.chunk, system.rate, system.multiple, settings.batch)
     # A user's own functions are identified by their entries in the file.
     written = settings.model_dump(mode="json", include={"metrics": True, "system": {"function", "arguments"}})
     pool = None
@@ -270,11 +262,31 @@ def _evaluator(file: File) -> Evaluator:
 
 
 def _metrics(file: File) -> tuple[Metric, ...]:
-    metrics = []
-    for place, metric in enumerate(file.settings.metrics):
+    def make(place: int, metric: MetricSettings) -> Metric:
         with file.at("metrics", place):
-            metrics.append(build_metric(metric.name, metric.options, file.folder))
-    return tuple(metrics)
+            return build_metric(metric.name, metric.options, file.folder)
+
+    parts = {str(place): functools.partial(make, place, each) for place, each in enumerate(file.settings.metrics)}
+    metrics = tuple(file.together(parts).values())
+    with file.at("main"):
+        check_main(metrics, file.settings.main)
+    return metrics
+
+
+def _corpus(file: File) -> Sequence[Item]:
+    recordings = file.settings.corpus
+    with file.at("corpus"):
+        if recordings.manifest is not None:
+            return from_manifest(recordings.manifest, limit=recordings.limit)
+        return from_folder(**recordings.model_dump(exclude={"manifest"}))
+
+
+def _chunked(file: File) -> System:
+    """Return the system, after a check that it takes the chunks of the file."""
+    settings, system = file.settings, _system(file)
+    with file.at("chunk"):
+        chunk_frames(settings.chunk, system.rate, system.multiple, settings.batch)
+    return system
 
 
 def _system(file: File) -> System:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import yaml
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import ValidationError
+from pydantic import ValidationError, create_model
 
 from jaxrnn._files.files import check_regular
 from jaxrnn.errors import InputError, JaxrnnError
@@ -32,30 +32,92 @@ class SettingsFile(Generic[Model]):
 
     Values may contain ``${VARIABLE}`` and ``${VARIABLE:-default}``; ``overrides`` replace values of the file. An
     InputError has one line per mistake, with the file, the key, the expected and the actual value, or the nearest key.
+    Mistakes in values are raised when `settings` is read, or with further mistakes by `together`.
     """
 
     def __init__(self, model: type[Model], path: str | os.PathLike[str], overrides: Overrides = ()):
         self.path = Path(path)
         self.folder = self.path.resolve().parent
         config = _read(self.path)
+        refused = []
         for assignment in overrides:
-            with _mistakes_in(f"--set {assignment}"):
-                if isinstance(overrides, Mapping):
-                    key, value = assignment, overrides[assignment]
-                else:
-                    key, equals, text = assignment.partition("=")
-                    if not equals:
-                        raise InputError("expected KEY=VALUE or KEY.KEY=VALUE")
-                    value = OmegaConf.from_dotlist([f"value={_filled_in(text)}"])["value"]
-                    key = key.strip()
-                _put(config, key, value)
-        with _mistakes_in(str(self.path)):
-            values = OmegaConf.to_container(config, resolve=True)
-        with self.at():
             try:
-                self.settings = model.model_validate(values, context=self.folder)
+                _override(config, assignment, overrides)
+            except InputError as error:
+                refused.append(str(error))
+        if refused:
+            raise InputError("\n".join(refused))
+        with _mistakes_in(str(self.path)):
+            values = cast(dict[Any, Any], OmegaConf.to_container(config, resolve=True))
+        self._mistakes: list[str] = []
+        self._collecting = False
+        self._settings = self._validated(model, values)
+
+    def _validated(self, model: type[Model], values: dict[Any, Any]) -> Model:
+        """Return the settings, and collect their mistakes; in place of a faulty key is a trap for readers."""
+        try:
+            return model.model_validate(values, context=self.folder)
+        except ValidationError as error:
+            found = mistakes_of(error, values, lambda keys: keys_at(model, keys)).mistakes
+        faulty = {str(keys[0]) for keys, _ in found if keys}
+        fields = {
+            key: (Any, None) if key in faulty else (field.annotation, field)
+            for key, field in model.model_fields.items()
+        }
+        known = {key: value for key, value in values.items() if key in fields}
+
+        def lenient(base: type[Settings]) -> Any:
+            return create_model(model.__name__, __base__=base, **cast(Any, fields)).model_validate(
+                known, context=self.folder
+            )
+
+        # Rules between keys wait in pydantic until each key is right. An unknown key may be one that a rule misses.
+        if faulty and faulty <= fields.keys():
+            try:
+                lenient(model)
             except ValidationError as error:
-                raise mistakes_of(error, values, lambda keys: keys_at(model, keys)) from error
+                found = [*found, *mistakes_of(error, known, lambda keys: keys_at(model, keys)).mistakes]
+        self._mistakes = [self._line(keys, text) for keys, text in found]
+        return cast(Model, _Partial(lenient(Settings), faulty))
+
+    @property
+    def settings(self) -> Model:
+        """The validated settings.
+
+        Raises:
+            InputError: the file has mistakes.
+        """
+        if self._mistakes and not self._collecting:
+            raise InputError("\n".join(self._mistakes))
+        return self._settings
+
+    def together(self, parts: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+        """Call all parts, and return their results by name.
+
+        A part may call this method for parts of its own. A part that reads a faulty key ends there.
+
+        Raises:
+            InputError: the mistakes of the file and of all parts, each on a line.
+        """
+        results: dict[str, Any] = {}
+        errors: list[JaxrnnError] = []
+        inside, self._collecting = self._collecting, True
+        try:
+            for name, part in parts.items():
+                try:
+                    results[name] = part()
+                except _FaultyKeyError:
+                    continue
+                except JaxrnnError as error:
+                    errors.append(error)
+        finally:
+            self._collecting = inside
+        mistakes = [] if inside else self._mistakes
+        if errors and len(errors) + len(mistakes) == 1:
+            raise errors[0]
+        if errors or mistakes:
+            raise InputError("\n".join([*mistakes, *map(str, errors)]))
+        return results
 
     @contextlib.contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
@@ -85,6 +147,22 @@ class SettingsFile(Generic[Model]):
         return head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
+class _FaultyKeyError(Exception):
+    """A part of a settings file reads a key with a mistake, which is reported already."""
+
+
+class _Partial:
+    """Settings without the keys that have mistakes."""
+
+    def __init__(self, settings: Settings, faulty: set[str]):
+        self._settings, self._faulty = settings, faulty
+
+    def __getattr__(self, key: str) -> Any:
+        if key in self._faulty:
+            raise _FaultyKeyError(key)
+        return getattr(self._settings, key)
+
+
 def _read(path: Path) -> DictConfig:
     try:
         text = check_regular(path).read_text(encoding="utf-8")
@@ -97,6 +175,19 @@ def _read(path: Path) -> DictConfig:
         if not isinstance(config, DictConfig):
             raise InputError("expected keys and values, such as 'model: net.onnx', not a list")
     return config
+
+
+def _override(config: DictConfig, assignment: str, overrides: Overrides) -> None:
+    with _mistakes_in(f"--set {assignment}"):
+        if isinstance(overrides, Mapping):
+            key, value = assignment, overrides[assignment]
+        else:
+            key, equals, text = assignment.partition("=")
+            if not equals:
+                raise InputError("expected KEY=VALUE or KEY.KEY=VALUE")
+            value = OmegaConf.from_dotlist([f"value={_filled_in(text)}"])["value"]
+            key = key.strip()
+        _put(config, key, value)
 
 
 def _put(config: DictConfig, key: str, value: Any) -> None:

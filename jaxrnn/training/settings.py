@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -239,37 +240,62 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
         overrides: Values that replace those of the file: texts ``key.sub=value`` in YAML, or values by such keys.
 
     Raises:
-        InputError: A setting does not fit. The message names the file and the key.
+        InputError: Settings do not fit. The message has a line for each mistake, with the file and the key.
         JaxrnnError: The model cannot be loaded.
     """
     file = SettingsFile(TrainingSettings, path, overrides)
+    arguments = file.together(
+        {
+            "loss": lambda: _function(file, file.settings.loss, "loss", losses.LOSSES, "loss"),
+            "metrics": lambda: file.together(
+                {
+                    name: functools.partial(_function, file, metric, "metric", metrics.METRICS, "metrics", name)
+                    for name, metric in file.settings.metrics.items()
+                }
+            ),
+            "optimizer": lambda: _optimizer(file),
+            "sequences": lambda: _sequences(file),
+            "devices": lambda: _devices(file),
+            "model": lambda: _model(file),
+            "data": lambda: _examples(file, file.settings.data, "data"),
+            "validation": lambda: _validation(file),
+        }
+    )
     settings = file.settings
-    arguments: dict[str, Any] = {
-        **{key: getattr(settings, key) for key in ("steps", "epochs", "batch_size", "dtype", "seed")},
-        "loss": _function(file, settings.loss, "loss", losses.LOSSES, "loss"),
-        "metrics": {
-            name: _function(file, metric, "metric", metrics.METRICS, "metrics", name)
-            for name, metric in settings.metrics.items()
-        },
-        "optimizer": _optimizer(file),
-        "checkpoints": None if settings.checkpoints is None else Checkpoints(**dict(settings.checkpoints)),
-    }
+    model, arguments["params"] = arguments.pop("model")
+    arguments |= {key: getattr(settings, key) for key in ("steps", "epochs", "batch_size", "dtype", "seed")}
+    arguments["checkpoints"] = None if settings.checkpoints is None else Checkpoints(**dict(settings.checkpoints))
+    return PreparedTraining(settings, model, arguments)
+
+
+def _sequences(file: File) -> Sequences:
     with file.at("sequences"):
-        arguments["sequences"] = Sequences(**dict(settings.sequences))
+        return Sequences(**dict(file.settings.sequences))
+
+
+def _devices(file: File) -> list[Any] | None:
+    if (count := file.settings.devices) is None:
+        return None
     with file.at("devices"):
-        if (count := settings.devices) is not None and count > jax.device_count():
+        if count > jax.device_count():
             raise InputError(f"JAX sees {jax.device_count()} here, not {count}")
-        arguments["devices"] = None if count is None else jax.devices()[:count]
+    return jax.devices()[:count]
+
+
+def _model(file: File) -> tuple[Model, Mapping[str, Any]]:
+    """Return the model and the parameters to begin with."""
+    given = file.settings.model
     with file.at("model"):
-        given = settings.model
         model = load(given.file, static=given.static, state=given.state, dims=given.dims)
     with file.at("params"):
-        arguments["params"] = model.params if settings.params is None else load_checkpoint(settings.params, model)
-    arguments["data"], arguments["validation"] = _examples(file, settings.data, "data"), None
-    if (validation := settings.validation) is not None:
-        examples = _examples(file, validation, "validation")
-        arguments["validation"] = Validation(examples, validation.every, validation.patience)
-    return PreparedTraining(settings, model, arguments)
+        folder = file.settings.params
+        return model, model.params if folder is None else load_checkpoint(folder, model)
+
+
+def _validation(file: File) -> Validation | None:
+    if (validation := file.settings.validation) is None:
+        return None
+    return Validation(_examples(file, validation, "validation"), validation.every, validation.patience)
 
 
 def _without_folders(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxrnn._files.stores import Location
@@ -14,6 +14,13 @@ from jaxrnn.evaluation.report.content import EXAMPLES, Content, main_of
 from jaxrnn.evaluation.results import Results
 
 __all__ = ["EXAMPLES", "write_report"]
+
+
+def load_renderer() -> Callable[..., str]:
+    """Import the function that renders a report, and with it Altair, Jinja, Pillow, soundfile and vl-convert."""
+    with optional_package(None, "a report", "evaluate"):
+        from jaxrnn.evaluation.report.page import render
+    return render
 
 
 def write_report(
@@ -52,8 +59,7 @@ def write_report(
     comparison = None
     if baseline is not None:
         comparison = compare(baseline, results, slices=tuple(results.document["slices"]), same_files=False)
-    with optional_package(None, "a report", "evaluate"):
-        from jaxrnn.evaluation.report.page import render
+    render = load_renderer()
     content = Content(results, main_of(results, main), baseline, comparison, corpus, rate, examples)
     page = render(content, title, times or {})
     write_whole(path, lambda file: file.write_text(page, encoding="utf-8", newline="\n"))
