@@ -12,7 +12,7 @@ from jaxrnn.cli import COMMANDS, main
 
 HEAD = """# Command line
 
-`pip install 'jaxrnn[cli]'` brings the command `jaxrnn`. This page is what `jaxrnn --help` and `jaxrnn COMMAND --help`
+`pip install -e '.[cli]'` brings the command `jaxrnn`. This page is what `jaxrnn --help` and `jaxrnn COMMAND --help`
 say."""
 
 

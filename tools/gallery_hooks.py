@@ -15,8 +15,15 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))  # as `python -m mkdocs` has it
+
+
+def find_root() -> None:
+    """Have Python find the packages at the root, as `python -m mkdocs` does and `mkdocs` does not."""
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+
+
+find_root()
 
 from tools.gallery import kept, make, markdown  # noqa: E402
 
@@ -25,6 +32,11 @@ PAGE, PICTURES = "gallery.md", "gallery"
 MARKER = "<!-- gallery -->"
 
 _logger = logging.getLogger("mkdocs.hooks.gallery")
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Find the root again: MkDocs restores the path after it has loaded a hook."""
+    find_root()
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
