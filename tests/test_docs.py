@@ -7,7 +7,11 @@ import contextlib
 import functools
 import importlib.util
 import io
+import os
 import re
+import shlex
+import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -164,6 +168,13 @@ def test_every_shortcut_has_tests_that_exist():
 ROOT = Path(__file__).parent.parent
 INSTALLED_BY = [page for page in sorted(ROOT.glob("docs/*.md")) if "\n```python\n" in page.read_text(encoding="utf-8")]
 NAME = re.compile(r"([\w.-]+)(?:\[([^]]*)\])?")
+#: The files that say how to install something: pages, settings, examples, and the head of the page of commands.
+SAYING = [
+    path
+    for pattern in ("*.md", "docs/**/*.md", "configs/*.yaml", "examples/*.py", "tools/*.py", "tools/gallery/*.md")
+    for path in sorted(ROOT.glob(pattern))
+    if path.name != "CHANGELOG.md"
+]
 
 
 def normalised(name: str) -> str:
@@ -185,27 +196,115 @@ def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
+def install_lines(text: str) -> list[list[str]]:
+    """The arguments of each ``pip install`` of a text, in scripts between fences and in sentences between backticks."""
+    scripts = re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)
+    sentences = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    commands = [line for script in scripts for line in script.splitlines()]
+    commands += [" ".join(found.split()) for _, found in re.findall(r"(`+)([^`]+)\1", sentences)]
+    found = [
+        re.split(r'"| && ', command.split("pip install ", 1)[1])[0] for command in commands if "pip install " in command
+    ]
+    return [shlex.split(arguments, comments=True) for arguments in found]
+
+
 def brought(requirement: str) -> set[str]:
-    """The distributions that a requirement names, those of jaxrnn and its extras among them."""
+    """The distributions that a requirement names; for the sources, those of jaxrnn and its extras."""
     found = NAME.match(requirement)
-    assert found is not None
+    if found is None:
+        return set()
     name, extras = found.groups("")
-    names = {normalised(name)}
-    if normalised(name) == "jaxrnn":
-        optional = project()["optional-dependencies"]
-        further = [
-            *project()["dependencies"],
-            *(each for extra in extras.split(",") if extra for each in optional[extra]),
-        ]
-        names.update(*map(brought, further))
-    return names
+    if name not in (".", "jaxrnn"):
+        return {normalised(name)}
+    optional = project()["optional-dependencies"]
+    further = [*project()["dependencies"], *(each for extra in extras.split(",") if extra for each in optional[extra])]
+    return {"jaxrnn"}.union(*map(brought, further))
 
 
 def installed(text: str) -> set[str]:
     """The distributions that the commands of a page install, and jaxrnn with what it needs."""
-    lines = re.findall(r"\bpip install ([^#\n]*)", text)
-    words = [word.strip("'\"") for line in lines for word in line.split() if not word.startswith("-")]
-    return set().union(*map(brought, ["jaxrnn", *filter(NAME.match, words)]))
+    words = [word for line in install_lines(text) for word in line if not word.startswith("-")]
+    return set().union(*map(brought, [".", *words]))
+
+
+def test_install_lines_are_found():
+    text = """Run `.venv/bin/pip install -e
+'.[a,b]' && pytest` first.
+
+```sh
+pip install s3fs       # for s3://
+    --command="pip install '/mnt/sources[train]' 'jax[tpu]'"
+```
+
+Requires ``pip install -e '.[audio]'``.
+
+```text
+some-codec is needed: pip install 'jaxrnn[audio]'
+```
+"""
+    assert install_lines(text) == [["s3fs"], ["/mnt/sources[train]", "jax[tpu]"], ["-e", ".[a,b]"], ["-e", ".[audio]"]]
+
+
+def from_sources() -> dict[str, set[str]]:
+    """Each installation of jaxrnn by a page, with the pages; a folder on another machine stands for the sources."""
+    found: dict[str, set[str]] = {}
+    for path in SAYING:
+        for words in install_lines(path.read_text(encoding="utf-8")):
+            for word in words:
+                folder, bracket, extras = word.partition("[")
+                if folder == "jaxrnn" or folder.startswith((".", "/")):
+                    place = folder if folder in (".", "jaxrnn") else "."
+                    found.setdefault(f"{place}{bracket}{extras}", set()).add(path.relative_to(ROOT).as_posix())
+    return found
+
+
+def test_jaxrnn_is_installed_from_its_sources():
+    """No index has it: a page that asks an index for it would install nothing, or something else."""
+    found = from_sources()
+    assert len(found) > 10
+    assert {word: pages for word, pages in found.items() if not word.startswith(".")} == {}
+
+
+@pytest.mark.thorough
+def test_install_lines_run(tmp_path):
+    """pip takes the lines in a copy of the sources, and knows each extra; it installs nothing."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    backend, sources = tmp_path / "backend", tmp_path / "sources"
+    (sources / "jaxrnn").mkdir(parents=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "jaxrnn/__init__.py", "jaxrnn/version.py"):
+        shutil.copy(ROOT / name, sources / name)
+    (needed,) = tomllib.loads((sources / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    fetched = subprocess.run([*pip, "--target", backend, needed], capture_output=True, text=True)
+    if fetched.returncode:
+        pytest.skip(f"{needed}, which builds jaxrnn, cannot be fetched: {fetched.stderr.splitlines()[-1]}")
+    options = ["--verbose", "--dry-run", "--ignore-installed", "--no-deps", "--no-build-isolation", "--no-index"]
+    lines = [argument for requirement in sorted(from_sources()) for argument in ("-e", requirement)]
+    ran = subprocess.run(
+        [*pip, *options, *lines],
+        capture_output=True,
+        text=True,
+        cwd=sources,
+        env={**os.environ, "PYTHONPATH": str(backend)},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "Would install jaxrnn-" in ran.stdout
+    assert re.findall("does not provide the extra .*", ran.stdout + ran.stderr) == []
+
+
+@pytest.mark.thorough
+def test_the_site_is_built_by_the_script(tmp_path):
+    """`mkdocs` finds the packages at the root as `python -m mkdocs` does, which has the root on its path."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    build = [Path(sys.executable).with_name("mkdocs"), "build", "--strict", "--site-dir", tmp_path / "site"]
+    ran = subprocess.run(
+        build,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**environment, "JAXRNN_GALLERY": "kept", "NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "site" / "index.html").is_file()
 
 
 def imported(text: str) -> set[str]:
