@@ -196,7 +196,7 @@ def test_inspect_says_what_can_be_streamed(models):
     assert (streams["symbol"], streams["smallest_pulse"]) == ("width", None)
     assert "backwards in time" in streams["problem"]
     text = call("inspect", models / "ocr_net.onnx").stdout
-    assert f"Cannot be streamed over width\n{streams['problem']}\n" in text
+    assert f"Cannot be streamed over width {streams['problem']} " in " ".join(text.split())
     # A step already: its state is among its inputs and outputs.
     assert call_json("inspect", models / "silero_vad_16k_op15.onnx")["streams"] == []
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,20 +14,26 @@ import click
 from jaxrnn._files.arguments import SIZE, argument
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn.cli.options import FRAMES, ModelFile, dim_option, json_option, model_file, parsed, writable
-from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, show
+from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, show, wrapped
 
 if TYPE_CHECKING:
     from jaxrnn.model.inspection import Inspection
 
 _LARGEST = 5
-_LONGEST = 300
+#: Longest text in a cell; longer lists take a line for each item.
+_CELL = 40
 
 Facts = Mapping[str, Any]
 
 
 @click.command()
 @model_file
-@click.option("--params", "all_params", is_flag=True, help=f"List every parameter, not only the {_LARGEST} largest.")
+@click.option(
+    "--params",
+    "all_params",
+    is_flag=True,
+    help=f"List every parameter and every constant, not only the {_LARGEST} largest.",
+)
 @click.option(
     "--html",
     "page",
@@ -44,13 +52,14 @@ def inspect(
 ) -> None:
     """Show the content of an ONNX file, even of a file that cannot run.
 
-    The report lists inputs and outputs with their open dimensions, opsets and producer, parameters, the number of nodes
-    of each operator (with subgraphs), recurrent nodes with their sizes, the state of the model with the reason for each
-    entry, and each node that jaxrnn cannot run, with the nearest operator that it can.
+    The report lists inputs and outputs with their open dimensions, opsets and producer, parameters, the other float
+    tensors and why training leaves these unchanged, the number of nodes of each operator (with subgraphs), recurrent
+    nodes with their sizes, the state of the model with the reason for each entry, and each node that jaxrnn cannot run,
+    with the nearest operator that it can.
 
     For each open dimension that could be time, the report says whether 'jaxrnn stream --symbol' can stream the model
     over it: the smallest pulse, the delay of each output, the look-ahead and the size of the state. Otherwise it names
-    the node that prevents streaming and a remedy (in full with --json). A model that runs in steps, with all of its
+    the node that prevents streaming and a remedy. A model that runs in steps, with all of its
     state among its inputs and outputs, needs no pulses.
 
     \b
@@ -71,7 +80,7 @@ def inspect(
         if page is not None and write is not None:
             write(inspection, page)
     result = _result(inspection) | {"page": None if page is None else str(page)}
-    show(result, lambda result: _report(result, _about_steps(inspection), all_params))
+    show(result, lambda result: map(_folded, _report(result, _about_steps(inspection), all_params)))
 
 
 def _result(inspection: Inspection) -> dict[str, Any]:
@@ -108,12 +117,16 @@ def _about_steps(inspection: Inspection) -> str:
     return "Runs in steps; the batch is fixed, so a batch of streams adds a leading axis, over which steps are mapped."
 
 
+def _folded(block: Block) -> Block:
+    return dataclasses.replace(block, folded=True) if isinstance(block, Table) else block
+
+
 def _report(result: Facts, about_steps: str, all_params: bool) -> Iterator[Block]:
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in result["opsets"].items())
     yield TextLine(result["label"], "bold")
-    yield f"producer {result['producer'] or 'unknown'}; IR version {result['ir_version']}; opset {opsets}"
+    yield wrapped(f"producer {result['producer'] or 'unknown'}; IR version {result['ir_version']}; opset {opsets}")
     if result["dimensions"]:
-        yield f"open dimensions of the inputs: {', '.join(result['dimensions'])}"
+        yield wrapped(f"open dimensions of the inputs: {', '.join(result['dimensions'])}")
     yield Table(
         "Inputs and outputs",
         {
@@ -125,6 +138,7 @@ def _report(result: Facts, about_steps: str, all_params: bool) -> Iterator[Block
         [{**item, "kind": kind} for kind in ("input", "output") for item in result[f"{kind}s"]],
     )
     yield _parameters(result, all_params)
+    yield from _constants(result["constants"], all_params)
     yield Table(
         f"Operators: {sum(item['count'] for item in result['operators']):,} nodes",
         {
@@ -135,6 +149,9 @@ def _report(result: Facts, about_steps: str, all_params: bool) -> Iterator[Block
         result["operators"],
     )
     yield _recurrent(result["recurrent"])
+    for node in result["recurrent"]:
+        if node["where"]:
+            yield wrapped(f"{node['name']} is inside {node['where']}")
     yield from _state(result, about_steps)
     yield from past_line(result["past"])
     yield from _streams(result["streams"])
@@ -152,6 +169,43 @@ def _parameters(result: Facts, all_params: bool) -> Table:
     return Table(title, {**fields("name", "dtype", "shape"), "elements": "size"}, shown)
 
 
+def _constants(constants: Sequence[Facts], all_params: bool) -> Iterator[Block]:
+    if not constants:
+        return
+    total = sum(each["size"] for each in constants)
+    yield Table(f"Constants, which training leaves unchanged: {total:,} in {len(constants)} arrays")
+    for reason in dict.fromkeys(each["reason"] for each in constants):
+        same = [each for each in constants if each["reason"] == reason]
+        yield wrapped(reason)
+        for each in same if all_params else sorted(same, key=lambda item: -item["size"])[:_LARGEST]:
+            yield f"  {each['name']}: {each['dtype']}[{', '.join(map(str, each['shape']))}]"
+        if not all_params and len(same) > _LARGEST:
+            yield f"  and {len(same) - _LARGEST} more (--params lists all)"
+
+
+def _carries(node: Facts) -> str:
+    """Return the carries of a node, without the part of their names that repeats the name of the node."""
+    label = re.sub(r"\W", "_", node["name"])
+    shown = []
+    counters = 0
+    for carry in node["carries"]:
+        name, _, kind = carry.rpartition(": ")
+        if kind.endswith("[]") and "int" in kind:
+            counters += 1
+            continue
+        pairs = zip(label, re.sub(r"\W", "_", name), strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        shown.append(f"{name[name.rfind('_', 0, same) + 1 :]}: {kind}" if name else kind)
+    shown += [f"{counters} counter{'s' if counters > 1 else ''}"] if counters else []
+    return _listed(shown)
+
+
+def _listed(items: Sequence[str]) -> str:
+    """Join items in a line, or in a line each if they are long."""
+    line = ", ".join(items)
+    return line if len(line) <= _CELL else "\n".join(items)
+
+
 def _recurrent(nodes: Sequence[Facts]) -> Table:
     columns = {
         "node": "name",
@@ -159,8 +213,7 @@ def _recurrent(nodes: Sequence[Facts]) -> Table:
         "input": "input_size",
         "hidden": "hidden_size",
         "weights": "weights",
-        "carries": lambda node: ", ".join(node["carries"]),
-        "inside": "where",
+        "carries": _carries,
     }
     table = Table("Recurrent nodes" if nodes else "Recurrent nodes: none", columns, nodes)
     filled = [any(cell not in (None, "") for cell in column) for column in zip(*table.cells(), strict=True)]
@@ -170,15 +223,16 @@ def _recurrent(nodes: Sequence[Facts]) -> Table:
 def _state(result: Facts, about_steps: str) -> Iterator[Block]:
     if result["state_problem"] is not None:
         yield Table("State: ambiguous")
-        yield TextLine(result["state_problem"], "red")
+        yield TextLine("\n".join(map(wrapped, result["state_problem"].splitlines())), "red")
     elif result["state"]:
-        columns = fields("name", "kind", "input", "output", "node", "shape", "dtype", "reason")
-        yield Table("State", columns, result["state"])
-        yield about_steps
+        caller = [] if all(item["kind"] == "internal" for item in result["state"]) else ["output"]
+        yield Table("State", fields("name", "kind", *caller, "shape", "dtype"), result["state"])
+        yield from (wrapped(item["reason"]) for item in result["state"])
+        yield wrapped(about_steps)
     elif result["problem"] is None:
         yield Table("State: none")
     if result["frame_recurrences"]:
-        yield f"Every step starts anew: {', '.join(result['frame_recurrences'])}. These belong to the frame."
+        yield wrapped(f"Every step starts anew: {', '.join(result['frame_recurrences'])}. These belong to the frame.")
 
 
 def _streams(streams: Sequence[Facts]) -> Iterator[Block]:
@@ -188,8 +242,8 @@ def _streams(streams: Sequence[Facts]) -> Iterator[Block]:
             {
                 "over": "symbol",
                 **fields("smallest pulse"),
-                "delay": lambda item: ", ".join(
-                    f"{name} {'at the end' if delay is None else delay}" for name, delay in item["delay"].items()
+                "delay": lambda item: _listed(
+                    [f"{name} {'at the end' if delay is None else delay}" for name, delay in item["delay"].items()]
                 ),
                 "look-ahead": "look_ahead",
                 "receptive field": lambda item: (
@@ -205,8 +259,8 @@ def _streams(streams: Sequence[Facts]) -> Iterator[Block]:
     for item in streams:
         if item["problem"] is not None:
             yield Table(f"Cannot be streamed over {item['symbol']}")
-            line = item["problem"].partition("\n")[0]
-            yield line if len(line) <= _LONGEST else line[:_LONGEST].rstrip() + " ... (in full with --json)"
+            line, _, more = item["problem"].partition("\n")
+            yield wrapped(f"{line} ... (in full with --json)" if more else line)
 
 
 def _problems(result: Facts) -> Iterator[Block]:
@@ -218,13 +272,14 @@ def _problems(result: Facts) -> Iterator[Block]:
                 "operator": "operator",
                 "domain": lambda node: node["domain"] or "ai.onnx",
                 "opset": "opset",
-                "inside": "where",
-                "why, and the nearest that can": "reason",
             },
             result["unsupported"],
         )
+        for node in result["unsupported"]:
+            inside = f" (inside {node['where']})" if node["where"] else ""
+            yield wrapped(f"{node['name']}{inside}: {node['reason']}")
     elif result["problem"] is not None:
         yield Table("Cannot be loaded")
-        yield TextLine(result["problem"], "red")
+        yield TextLine("\n".join(map(wrapped, result["problem"].splitlines())), "red")
     else:
         yield Table("Every node can be run.")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,11 @@ from jaxrnn.cli.errors import wants_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Wider than any table: output into a file or a pipe is never cut or wrapped.
+#: Wider than any table: rich does not cut or wrap output into a file or a pipe.
 _UNLIMITED = 100_000
+
+#: The width of running text and folded tables.
+_WIDTH = 120
 
 #: Columns of a comparison of values with those of another engine.
 COMPARED = {"largest absolute": "max_abs", "largest relative": "max_rel"}
@@ -37,18 +42,27 @@ class Table:
     """A table with a title. Without rows, the title is printed alone.
 
     ``columns`` maps headings to keys of a row or functions of a row, or lists headings for rows that are sequences.
-    Columns in ``right``, and columns of numbers, are right-aligned.
+    Columns in ``right``, and columns of numbers, are right-aligned. With ``folded``, long cells of a table that is
+    wider than running text take several lines.
     """
 
     title: str
     columns: Mapping[str, str | Callable[[Any], Any]] | Sequence[str] = ()
     rows: Sequence[Any] = ()
     right: Sequence[str] = ()
+    folded: bool = False
 
     def cells(self) -> list[list[Any]]:
         """Return the values, row by row."""
         keys = self.columns.values() if isinstance(self.columns, Mapping) else range(len(self.columns))
         return [[key(row) if callable(key) else row[key] for key in keys] for row in self.rows]
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """Wrap a text at 120 columns, or at the width of a narrower terminal; words, such as names, stay whole."""
+    width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
+    options = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(text, width, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2), **options)
 
 
 def fields(*headings: str) -> dict[str, str]:
@@ -103,7 +117,7 @@ def print_block(out: Console, block: Block) -> None:
         grid.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
     for row in cells:
         grid.add_row(*(Text(text_of(value)) for value in row))
-    out.print(grid)
+    out.print(grid, width=min(_WIDTH, out.width) if block.folded else None)
 
 
 def text_of(value: Any) -> str:

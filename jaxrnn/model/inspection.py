@@ -22,7 +22,7 @@ from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, operator_of, own_operators
-from jaxrnn.onnx.parameters import name_parameters
+from jaxrnn.onnx.parameters import choose_parameters
 from jaxrnn.onnx.program import read_constant
 from jaxrnn.onnx.reading import Source, label_of, labelled
 from jaxrnn.onnx.recurrences import RecurrentInfo, recurrent_nodes, walk
@@ -40,6 +40,17 @@ class ParameterInfo:
     shape: tuple[int, ...]
     size: int
     nbytes: int
+
+
+@dataclass(frozen=True)
+class ConstantInfo:
+    """A float tensor of rank 1 and more that is not a parameter, and the reason."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,7 @@ class Inspection:
         inputs: name, dtype and shape of every input, without initializers.
         outputs: name, dtype and shape of every output.
         parameters: every parameter, in the file's order.
+        constants: the other float tensors of rank 1 and more, and why training leaves them unchanged.
         operators: the number of uses of each operator, the most frequent first.
         recurrent: every node that carries a state over steps.
         state: every state variable; empty if the file cannot be loaded, or for a `state_problem`.
@@ -100,6 +112,7 @@ class Inspection:
     inputs: tuple[ArraySpec, ...]
     outputs: tuple[ArraySpec, ...]
     parameters: tuple[ParameterInfo, ...]
+    constants: tuple[ConstantInfo, ...]
     operators: tuple[OperatorCount, ...]
     recurrent: tuple[RecurrentInfo, ...]
     state: tuple[StateVar, ...]
@@ -183,13 +196,13 @@ def inspect_model(
             unknown = Operator(node.op_type, node.domain, 0, operator_of, (), anything, {}, False, False)
             return supported.get(node, unknown)
 
-        names = name_parameters(made.graph, operator, functools.cache(read_constant))
+        chosen = choose_parameters(made, operator, functools.cache(read_constant))
         recurrent = recurrent_nodes(made, own)
         found = None
         if graph:
             infer_shapes(made)
             reasons = {node: entry.reason for node, entry in unsupported.items()}
-            found = graph_facts(made.graph, supported, reasons, names, found_state)
+            found = graph_facts(made.graph, supported, reasons, chosen.names, found_state)
         tried, in_pulses = (), None
         if streams and model is not None and state_problem is None:
             tried, in_pulses = _streams(model, streams, past, found)
@@ -204,7 +217,8 @@ def inspect_model(
                 if value not in initialized and value.name not in (static or {})
             ),
             outputs=tuple(map(spec_of, made.graph.outputs)),
-            parameters=tuple(_parameters(names)),
+            parameters=tuple(_parameters(chosen.names)),
+            constants=tuple(_others(chosen.constants)),
             operators=tuple(_counts(made.graph, supported)),
             recurrent=recurrent,
             state=found_state,
@@ -225,6 +239,13 @@ def _parameters(names: Mapping[ir.Value, str]) -> Iterator[ParameterInfo]:
         array = read_constant(value)
         if array is not None:
             yield ParameterInfo(name, array.dtype.name, array.shape, array.size, array.nbytes)
+
+
+def _others(reasons: Mapping[ir.Value, str]) -> Iterator[ConstantInfo]:
+    for value, reason in reasons.items():
+        array = read_constant(value)
+        assert array is not None, "only constants have reasons"
+        yield ConstantInfo(str(value.name), array.dtype.name, array.shape, array.size, reason)
 
 
 def _counts(graph: ir.Graph, supported: Mapping[ir.Node, Operator]) -> Iterator[OperatorCount]:

@@ -1,16 +1,23 @@
 """The choice of the tensors that are parameters of a model, and their names.
 
 Parameters are float initializers and float ``Constant`` tensors of rank 1 and more (some exporters put all weights
-there, also in the branches of ``If``). Each parameter has a stable, unique name and ONNX's own layout. These tensors
-are not parameters:
+there, also in the branches of ``If``). Each parameter has a stable, unique name and ONNX's own layout. The flow of
+values through the graph decides which tensors are constants instead:
 
+- tensors that gradients cannot reach: no differentiable path leads to a float output. Exporters leave copies of weights
+  of which only the shape is read, or that a loop passes on unread. If a model has no float output, any path counts;
 - values that an operator needs while tracing (axes, pads, the scales of Resize): inputs marked ``Static``, and every
   constant that only reaches such an input through other operators;
-- values of masks: minus infinity and other numbers beyond 1e30, and single numbers that only masks select or compare;
+- values of masks: minus infinity and other numbers beyond 1e30, tables of 0 and such numbers that are only added or
+  selected, and single numbers that only masks select or compare;
 - numbers of a formula: inputs marked ``Foldable`` (the exponent of Pow, the bounds of Clip), constants that are only
   compared, and scalars as exporters write the 1e-5 in ``sqrt(x + 1e-5)`` and the 1 in ``1 - z``: ``Constant`` nodes,
   initializers inside subgraphs, and initializers with names that exporters invent for numbers;
 - zeros that are only read as initial values of recurrences: some exporters write a missing state in this way;
+- frozen first states: the state that a layer had at export, such as a layer of Keras with ``stateful=True``. A first
+  state that is repeated over the batch serves all streams, so it is trained and a parameter. A first state without
+  such a repetition is frozen if its rows differ over the batch, or if tf2onnx wrote the file, because layers of Keras
+  train no first state. In files of PyTorch, other first states are parameters: `torch.nn.Parameter`;
 - scalar zeros that are compared, even if other nodes read the zeros: exporters that merge equal constants use the same
   zero for a counter, a missing state and a mask.
 
@@ -21,24 +28,37 @@ A file may also state its parameters: the metadata entry ``jaxrnn.weights`` list
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.errors import ModelError
-from jaxrnn.onnx.graph import Address, graphs_of, origin_of, subgraphs_of, tensor_origin
-from jaxrnn.onnx.recurrences import starts_recurrence
-from jaxrnn.onnx.registry import Operator
+from jaxrnn.onnx.graph import Address, graphs_of, node_label, origin_of, subgraphs_of, tensor_origin
+from jaxrnn.onnx.recurrences import loop_slots, starts_recurrence
+from jaxrnn.onnx.registry import Movement, Operator, schema_of
 
 FLOATS = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 
+OperatorOf = Callable[[ir.Node], Operator]
+ConstantOf = Callable[[ir.Value], np.ndarray | None]
+
 #: The largest weight; masks have larger numbers.
 _LARGEST = 1e30
+
+#: The reason why a tensor is a constant that gradients do not reach.
+UNREACHED = "reaches no float output by a differentiable path"
+
+#: Types of counters, indices and conditions, to which no gradient flows. Quantized networks have narrower integers.
+_DISCRETE = frozenset((ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.STRING))
+
+#: Producers whose files hold the state of stateful layers, and no trained first state.
+_OF_KERAS = ("tf2onnx", "keras2onnx")
 
 #: Names of scalars that were written as numbers, by PyTorch, TensorFlow and ``jaxrnn.export_onnx``.
 _NUMBER = re.compile(r"(val|const|scalar_tensor_default)(_\d+)*(_cast)?(_\d+)*|(.*/)?[xy]:0|(.*/)?constant(_\d+)?")
@@ -70,22 +90,57 @@ def stated_parameters(model: ir.Model) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def name_parameters(
-    graph: ir.Graph,
-    operator_of: Callable[[ir.Node], Operator],
-    constant_of: Callable[[ir.Value], np.ndarray | None],
-    stated: Collection[str] | None = None,
-) -> dict[ir.Value, str]:
-    """Return the names of the parameters by their values in the graph, in the order of the file."""
+class Choice(NamedTuple):
+    """The parameters of a graph, and its other float tensors of rank 1 and more."""
+
+    names: dict[ir.Value, str]  # the name of each parameter, in the order of the file
+    constants: dict[ir.Value, str]  # the reason why a tensor is not a parameter
+
+
+def choose_parameters(model: ir.Model, operator_of: OperatorOf, constant_of: ConstantOf) -> Choice:
+    """Find the parameters of a graph, or take those that the file states."""
+    graph, stated = model.graph, stated_parameters(model)
     if stated is not None:
-        return {value: name for name, value in graph.initializers.items() if name in stated}
-    fixed = _needed_while_tracing(graph, operator_of) | _never_trained(graph, operator_of, constant_of)
+        names = {value: name for name, value in graph.initializers.items() if name in stated}
+        return Choice(names, _others(graph, names, constant_of, {}, f"not in the list {WEIGHTS!r} of the file"))
+    reasons = _needed_while_tracing(graph, operator_of) | _never_trained(model, operator_of, constant_of)
+    names = _names(graph, reasons, _reached(graph, operator_of), constant_of)
+    return Choice(names, _others(graph, names, constant_of, reasons, UNREACHED))
+
+
+def _others(
+    graph: ir.Graph,
+    names: Collection[ir.Value],
+    constant_of: ConstantOf,
+    reasons: dict[ir.Value, str],
+    otherwise: str,
+) -> dict[ir.Value, str]:
+    """Return the reasons why the float tensors of rank 1 and more without a name are constants."""
+    named = {origin.address for value in names if (origin := origin_of(value)) is not None}
+    others: dict[ir.Value, str] = {}
+    for value in _constants(graph):
+        array, origin = constant_of(value), origin_of(value)
+        if value in names or array is None or array.dtype not in FLOATS or not array.ndim or not array.size:
+            continue
+        if origin is None or origin.address not in named:
+            others[value] = reasons.get(value, otherwise)
+            named |= set() if origin is None else {origin.address}
+    return others
+
+
+def _names(
+    graph: ir.Graph, fixed: Collection[ir.Value], reached: Collection[ir.Value], constant_of: ConstantOf
+) -> dict[ir.Value, str]:
+    """Return the names of the constants that are reached and not fixed."""
     origins = [origin_of(value) for value in fixed if _is_constant(value)]
     for node in graph.all_nodes():
         if node.op_type != "Constant":
             tensors = (each for each in node.attributes.values() if each.type == ir.AttributeType.TENSOR)
             origins += map(tensor_origin, tensors)
     fixed_tensors = {origin.address for origin in origins if origin is not None}
+    # A tensor in a local function has a value for each call of the function.
+    live = [origin_of(value) for value in reached if _is_constant(value)]
+    live_tensors = {origin.address for origin in live if origin is not None}
     names: dict[ir.Value, str] = {}
     of_tensor: dict[Address, str] = {}
     taken: set[str] = set()
@@ -95,6 +150,8 @@ def name_parameters(
         if value in fixed or array is None or array.dtype not in FLOATS or not array.size:
             return
         origin = origin_of(value)
+        if value not in reached and (origin is None or origin.address not in live_tensors):
+            return
         if origin is not None and origin.address in fixed_tensors:
             return
         if origin is not None and origin.address in of_tensor:
@@ -126,7 +183,7 @@ def name_parameters(
     return names
 
 
-def _needed_while_tracing(graph: ir.Graph, operator_of: Callable[[ir.Node], Operator]) -> set[ir.Value]:
+def _needed_while_tracing(graph: ir.Graph, operator_of: OperatorOf) -> dict[ir.Value, str]:
     """Return all values from which static and foldable inputs of operators are computed."""
     pending: list[ir.Value] = []
     for node in graph.all_nodes():
@@ -144,33 +201,65 @@ def _needed_while_tracing(graph: ir.Graph, operator_of: Callable[[ir.Node], Oper
             continue
         seen.add(value)
         pending.extend(_sources(value, operator_of))
-    return seen
+    return dict.fromkeys(seen, "a number of a formula, or needed while tracing")
 
 
-def _never_trained(
-    graph: ir.Graph,
-    operator_of: Callable[[ir.Node], Operator],
-    constant_of: Callable[[ir.Value], np.ndarray | None],
-) -> set[ir.Value]:
-    """Return constants that are only compared, values of masks, zeros that only begin recurrences, compared zeros."""
-    untrained = set()
-    for value in _constants(graph):
+def _never_trained(model: ir.Model, operator_of: OperatorOf, constant_of: ConstantOf) -> dict[ir.Value, str]:
+    """Return the constants that training leaves unchanged because of their uses, with the reasons."""
+    untrained, keras = {}, model.producer_name in _OF_KERAS
+    for value in _constants(model.graph):
         array = constant_of(value)
-        if array is None or array.dtype not in FLOATS:
+        if array is None or array.dtype not in FLOATS or not array.size:
             continue
-        ends = list(_ends(value, operator_of))
-        zeros = not np.any(array)
-        traits = [None if node is None else operator_of(node).traits for node, _ in ends]
-        compared = [each is not None and bool(each.compares) for each in traits]
-        single = array.size == 1 and all(each is not None and (each.compares or each.selects) for each in traits)
-        masks = single or (array.size > 0 and not np.any(np.abs(array) < _LARGEST))
-        starts = zeros and all(
-            node is not None and starts_recurrence(node, index, operator_of(node).traits.carries)
-            for node, index in ends
-        )
-        if ends and (starts or masks or all(compared) or (zeros and not array.ndim and any(compared))):
-            untrained.add(value)
+        if (ends := list(_ends(value, operator_of))) and (reason := _reason(array, ends, operator_of, keras)):
+            untrained[value] = reason
     return untrained
+
+
+class _End(NamedTuple):
+    """A use of a value: a node and its input, or None for a graph output."""
+
+    node: ir.Node | None
+    index: int
+    repeated: bool  # True if elements are repeated on the way
+
+
+def _reason(array: np.ndarray, ends: list[_End], operator_of: OperatorOf, keras: bool) -> str | None:
+    """Return the reason why a constant with these uses is not trained, or None."""
+    zeros = not np.any(array)
+    operators = [None if end.node is None else operator_of(end.node) for end in ends]
+    traits = [None if each is None else each.traits for each in operators]
+    compared = [each is not None and bool(each.compares) for each in traits]
+    beyond = ~(np.abs(array) < _LARGEST)
+    single = array.size == 1 and all(each is not None and (each.compares or each.selects) for each in traits)
+    joined = all(each is not None and (each.selects or (each.elementwise and each.linear == "all")) for each in traits)
+    if single or (beyond.any() and (beyond.all() or (joined and not np.any(array[~beyond])))):
+        return "values of a mask"
+    if all(compared) or (zeros and not array.ndim and any(compared)):
+        return "only compared"
+    starts = (
+        each is not None and end.node is not None and starts_recurrence(end.node, end.index, each.carries)
+        for end, each in zip(ends, traits, strict=True)
+    )
+    if not all(starts):
+        return None
+    if zeros:
+        return "zeros from which a recurrence starts"
+    if not any(end.repeated for end in ends) and (keras or any(_rows_differ(array, end, operator_of) for end in ends)):
+        labels = ", ".join(dict.fromkeys(repr(node_label(end.node)) for end in ends if end.node is not None))
+        return f"a frozen first state: {labels} starts from a constant that is not zero"
+    return None
+
+
+def _rows_differ(array: np.ndarray, end: _End, operator_of: OperatorOf) -> bool:
+    """Return True if the initial value of a recurrent layer has several rows for the batch, which are not equal."""
+    assert end.node is not None
+    carries = operator_of(end.node).traits.carries
+    if carries is None or not carries.hidden or array.ndim != 3:
+        return False
+    layout = end.node.attributes.get("layout")
+    axis = 0 if layout is not None and layout.value == 1 else 1
+    return bool(np.any(array != np.take(array, [0], axis)))
 
 
 def _constants(graph: ir.Graph) -> Iterable[ir.Value]:
@@ -179,16 +268,95 @@ def _constants(graph: ir.Graph) -> Iterable[ir.Value]:
         yield from (node.outputs[0] for node in inner if node.op_type == "Constant")
 
 
-def _ends(value: ir.Value, operator_of: Callable[[ir.Node], Operator]) -> Iterable[tuple[ir.Node | None, int]]:
-    """Yield the uses of a value, followed through nodes that only move elements; None is a graph output."""
+def _ends(value: ir.Value, operator_of: OperatorOf, repeated: bool = False) -> Iterator[_End]:
+    """Yield the uses of a value, followed through nodes that only move elements."""
     if value.is_graph_output():
-        yield None, 0
+        yield _End(None, 0, repeated)
     for node, index in value.uses():
-        if index == 0 and operator_of(node).traits.moves_first:
+        traits = operator_of(node).traits
+        if index == 0 and traits.moves_first:
             for output in node.outputs:
-                yield from _ends(output, operator_of)
+                yield from _ends(output, operator_of, repeated or traits.moves is Movement.REPEATS)
         else:
-            yield node, index
+            yield _End(node, index, repeated)
+
+
+def _reached(graph: ir.Graph, operator_of: OperatorOf) -> set[ir.Value]:
+    """Return the values from which a differentiable path leads to a float output of the graph.
+
+    Quantized outputs count as floats. If the graph has no such output, any path to an output counts.
+    """
+    bodies = ((node, inner) for node in graph.all_nodes() for _, inner in subgraphs_of(node))
+    fed = {value: (node, place) for node, inner in bodies for place, value in enumerate(inner.inputs)}
+    floats = [value for value in graph.outputs if value.dtype not in _DISCRETE]
+    pending, seen = floats or list(graph.outputs), set[ir.Value]()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        node = value.producer()
+        if node is not None:
+            operator = operator_of(node)
+            if not (floats and _is_flat(node, operator, value.index() or 0)):
+                pending += _before(node, operator, value.index() or 0)
+        elif value in fed:
+            pending += _fed(*fed[value])
+    return seen
+
+
+def _before(node: ir.Node, operator: Operator, place: int) -> Iterator[ir.Value]:
+    """Yield the values from which an output of a node is computed."""
+    if operator.traits.of_shape:
+        return
+    inner = dict(subgraphs_of(node))
+    if node.op_type == "If":
+        yield from (graph.outputs[place] for graph in inner.values() if place < len(graph.outputs))
+        yield from (value for value in node.inputs if value is not None)
+    elif node.op_type in ("Loop", "Scan") and inner:
+        first, slots, results = loop_slots(node)
+        # The number of steps may depend on anything.
+        before = [*node.inputs[:first], *(node.inputs[first + place : first + place + 1] if place < len(slots) else ())]
+        yield from (value for value in before if value is not None)
+        yield from (*results[place : place + 1], *(graph.outputs[0] for graph in inner.values() if first == 2))
+    else:
+        for graph in inner.values():
+            yield from graph.outputs
+        for index, value in enumerate(node.inputs):
+            slot = operator.slot(index)
+            if value is not None and not (slot is not None and slot.static):
+                yield value
+
+
+def _fed(node: ir.Node, place: int) -> Iterator[ir.Value]:
+    """Yield the values that an input of a body takes: from outside, and from the step before."""
+    if node.op_type not in ("Loop", "Scan"):
+        yield from (each for each in node.inputs if each is not None)
+        return
+    first, slots, results = loop_slots(node)
+    place -= 2 if node.op_type == "Loop" else 0
+    if place >= 0:
+        yield from (each for each in node.inputs[first + place : first + place + 1] if each is not None)
+    if 0 <= place < len(slots):
+        yield from results[place : place + 1]
+
+
+def _is_flat(node: ir.Node, operator: Operator, place: int) -> bool:
+    """Return True if no gradient flows through an output of a node, because the output counts, compares or indexes."""
+    if operator.traits.moves is Movement.CASTS and (target := node.attributes.get("to")) is not None:
+        return target.value in _DISCRETE
+    return not operator.own and place in _flat_outputs(operator.domain, operator.name, operator.since)
+
+
+@functools.cache
+def _flat_outputs(domain: str, name: str, version: int) -> frozenset[int]:
+    """Return the outputs that are integers or booleans whatever the types of the inputs are."""
+    schema = schema_of(domain, name, version)
+    if schema is None:
+        return frozenset()
+    allowed = {each.type_param_str: set(each.allowed_type_strs) for each in schema.type_constraints}
+    types = [allowed.get(output.type_str, {output.type_str}) for output in schema.outputs]
+    return frozenset(place for place, each in enumerate(types) if each <= {"tensor(int64)", "tensor(bool)"})
 
 
 def _is_constant(value: ir.Value) -> bool:
@@ -196,7 +364,7 @@ def _is_constant(value: ir.Value) -> bool:
     return producer is None if not isinstance(producer, ir.Node) else producer.op_type == "Constant"
 
 
-def _sources(value: ir.Value, operator_of: Callable[[ir.Node], Operator]) -> Iterable[ir.Value]:
+def _sources(value: ir.Value, operator_of: OperatorOf) -> Iterable[ir.Value]:
     producer = value.producer()
     if producer is None or operator_of(producer).traits.of_shape:
         return

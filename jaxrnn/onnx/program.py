@@ -24,7 +24,7 @@ from jaxrnn.onnx.graph import Origin, known_shape, node_label, origin_of
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, operator_of
 from jaxrnn.onnx.operators.control import loop_with
-from jaxrnn.onnx.parameters import name_parameters, stated_parameters
+from jaxrnn.onnx.parameters import choose_parameters
 from jaxrnn.onnx.registry import REQUIRED, Operator
 from jaxrnn.onnx.values import text_array
 
@@ -59,7 +59,7 @@ def bind(model: ir.Model, limits: Limits | None = None, own: OwnOperators | None
             constants[value] = read_constant(value)
         return constants[value]
 
-    names = name_parameters(model.graph, operators.__getitem__, constant_of, stated_parameters(model))
+    names = choose_parameters(model, operators.__getitem__, constant_of).names
     block = _bind_block(model.graph, operators.__getitem__, constant_of, names)
     arrays: dict[str, np.ndarray] = {}
     for value, name in names.items():

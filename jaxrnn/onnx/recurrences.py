@@ -28,7 +28,8 @@ class RecurrentInfo:
     hidden_size: int | None = None  # the size of the hidden state of an LSTM, GRU or RNN if known
     #: the number of elements of W, R, B and P, or of a convolution's kernel and bias, if known
     weights: int | None = None
-    carries: tuple[str, ...] = ()  # the name, dtype and shape of the carries of any other node
+    #: the name, dtype and shape of the carries of any other node, without values that a body only passes on
+    carries: tuple[str, ...] = ()
 
 
 def walk(graph: ir.Graph, path: str = "") -> Iterator[tuple[str, ir.Node]]:
@@ -94,7 +95,9 @@ def _attribute(node: ir.Node, name: str, kind: ir.AttributeType, default: Any) -
 def _described(where: str, node: ir.Node, carries: Carries) -> RecurrentInfo:
     name, operator = node_label(node), node.op_type
     if not carries.states:
-        slots = tuple(str(spec_of(value)) for value in loop_slots(node)[1])
+        first, values, _ = loop_slots(node)
+        changed = (value for n, value in enumerate(values) if starts_recurrence(node, first + n, carries))
+        slots = tuple(str(spec_of(value)) for value in changed)
         ways = set(_attribute(node, "scan_input_directions", ir.AttributeType.INTS, (0,)))
         direction = "mixed" if len(ways) > 1 else "reverse" if ways == {1} else "forward"
         return RecurrentInfo(name, operator, where, direction if operator == "Scan" else None, carries=slots)

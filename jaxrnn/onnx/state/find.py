@@ -252,7 +252,8 @@ def internal_reason(site: Site, flow: DataFlow) -> str:
     elif deps:
         start = f"starts from what is computed from {', '.join(map(repr, deps))}"
     else:
-        start = "starts from a constant"
+        value = site.initial.value
+        start = f"starts from a constant{' that is not zero' if value is not None and np.any(value) else ''}"
     carry = f"{site.slot} of {site.operator} {site.label!r}"
     if not site.forward:
         return (
