@@ -58,11 +58,10 @@ class Table:
         return [[key(row) if callable(key) else row[key] for key in keys] for row in self.rows]
 
 
-def wrapped(text: str, indent: int = 0) -> str:
+def wrapped(text: str) -> str:
     """Wrap a text at 120 columns, or at the width of a narrower terminal; words, such as names, stay whole."""
     width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
-    options = {"break_long_words": False, "break_on_hyphens": False}
-    return textwrap.fill(text, width, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2), **options)
+    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def fields(*headings: str) -> dict[str, str]:

@@ -220,7 +220,7 @@ class _End(NamedTuple):
     """A use of a value: a node and its input, or None for a graph output."""
 
     node: ir.Node | None
-    index: int
+    place: int
     repeated: bool  # True if elements are repeated on the way
 
 
@@ -238,7 +238,7 @@ def _reason(array: np.ndarray, ends: list[_End], operator_of: OperatorOf, keras:
     if all(compared) or (zeros and not array.ndim and any(compared)):
         return "only compared"
     starts = (
-        each is not None and end.node is not None and starts_recurrence(end.node, end.index, each.carries)
+        each is not None and end.node is not None and starts_recurrence(end.node, end.place, each.carries)
         for end, each in zip(ends, traits, strict=True)
     )
     if not all(starts):
