@@ -280,6 +280,30 @@ def test_types_unknown_to_numpy_make_the_round_trip(tmp_path):
     assert call_json("verify", path, *given)["ok"]
 
 
+def test_verify_with_recorded_outputs(layers, tmp_path):
+    """The report and the JSON say that the file is at fault; an array that does not fit is one line."""
+    x = np.ones((4, 2, FEATURES), np.float32)
+    outputs = {name: np.asarray(array) for name, array in load(layers)(x=x).items()}
+    given = ("--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "out.npz")
+    np.savez(tmp_path / "in.npz", x=x)
+    np.savez(tmp_path / "out.npz", **outputs)
+    assert call("verify", layers, *given).stdout.rstrip().endswith("\nagrees")
+    np.savez(tmp_path / "out.npz", **outputs | {"logits": outputs["logits"] + 0.5})
+    found = call_json("verify", layers, *given, status=1)
+    assert (found["ok"], found["cases"][0]["ok"], found["cases"][0]["fault"]) == (False, False, "file")
+    assert {each["name"]: each["here"]["ok"] for each in found["cases"][0]["recorded"]} == {
+        "Y_h": True,
+        "logits": False,
+    }
+    text = call("verify", layers, *given, "--nodes", status=1).stdout
+    assert found["conclusion"].startswith("The file is at fault: jaxrnn and ONNX Runtime")
+    assert "6 values inside the graph agree" in text
+    assert "16 of 16 elements differ" in text
+    np.savez(tmp_path / "out.npz", logits=outputs["logits"][0])
+    error = call_json("verify", layers, *given, status=2)["error"]
+    assert "'logits' is float32[2, 2], and the file computes float32[4, 2, 2]" in error
+
+
 def test_verify_tells_agreement_from_departure(layers):
     sizes = ("--dim", "T=1,6", "--dim", "batch=2", "--nodes")
     report = call_json("verify", layers, *sizes)

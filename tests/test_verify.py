@@ -28,7 +28,7 @@ from jaxrnn import InputError, NodeError, load
 from jaxrnn.export import verify_export
 from jaxrnn.verification import verify
 from jaxrnn.verification.comparison import compare
-from jaxrnn.verification.peers import PeerError
+from jaxrnn.verification.peers import PeerError, Reference, expose
 from jaxrnn.verification.running import WHOLE
 from jaxrnn.verification.sampling import random_inputs, symbols_of
 
@@ -351,3 +351,105 @@ def test_a_wrong_file_is_found(model, tmp_path, mutation):
     if first is not None:
         assert wrong.first_frame is not None
         assert wrong.first_frame <= first
+
+
+def recording_of(proto, inside=(), times=4):
+    """What a framework would record: the inputs, outputs and some values inside the graph, from ONNX's evaluator."""
+    x = np.random.default_rng(3).standard_normal((times, 2, FEATURES)).astype(np.float32)
+    whole = onnx.ModelProto()
+    whole.CopyFrom(proto)
+    expose(whole, inside)
+    return {"x": x} | Reference(whole).run({"x": x})
+
+
+def exported_wrongly():
+    """The same network with another projection matrix, as a wrong exporter writes it."""
+    proto = layers_model()
+    (matrix,) = (tensor for tensor in proto.graph.initializer if tensor.name == "P")
+    matrix.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(matrix)[::-1].copy(), "P"))
+    return proto
+
+
+@pytest.mark.parametrize("engine", ["ort", "reference"])
+def test_a_recording_shows_who_is_wrong(engine):
+    """The file, jaxrnn or the other engine; with values inside the graph, the first node that differs."""
+    recording = recording_of(layers_model(), ["scaled", "squashed"])
+    right = verify(layers_model(), outputs=recording, engine=engine)
+    assert right.ok
+    assert (right.cases[0].fault, right.conclusion) == (None, None)
+    assert [each.name for each in right.cases[0].recorded] == ["scaled", "squashed", "Y_h", "logits"]
+
+    for nodes in (False, True):
+        wrong = verify(exported_wrongly(), outputs=recording, engine=engine, nodes=nodes)
+        case = wrong.cases[0]
+        assert not wrong.ok
+        assert (case.fault, case.engines_agree, case.values) == ("file", True, 5 * nodes + nodes)
+        assert (case.first_recorded.name, case.first_recorded.node) == ("logits", "project")
+        assert re.match(
+            r"The file is at fault: jaxrnn and .* differ from the recording in 'logits' \(", wrong.conclusion
+        )
+        assert "The first recorded value that differs is 'logits' of node 'project' (MatMul-13)" in wrong.conclusion
+        assert "'Y_h' of node 'lstm' still agrees" in wrong.conclusion
+
+    with operator_replaced("Tanh", a_little_wrong):
+        ours = verify(layers_model(), outputs=recording, engine=engine)
+    assert ours.cases[0].fault == "jaxrnn"
+    assert ours.cases[0].first_recorded.node == "squash"
+    assert "agrees with the recording, and jaxrnn differs in 'squashed'" in ours.conclusion
+
+    with operator_replaced("Tanh", a_little_wrong):
+        as_jaxrnn = {name: np.asarray(value) for name, value in load(layers_model())(x=recording["x"]).items()}
+        theirs = verify(layers_model(), {"x": recording["x"]}, outputs=as_jaxrnn, engine=engine)
+        everyone = verify(exported_wrongly(), outputs=recording, engine=engine)
+    assert (theirs.ok, theirs.cases[0].fault) == (False, "engine")
+    assert "jaxrnn agrees with the recording, and" in theirs.conclusion
+    assert everyone.cases[0].fault == "unknown"
+    assert "all differ" in everyone.conclusion
+
+
+def test_a_recording_of_outputs_alone_asks_for_values_inside():
+    recording = recording_of(layers_model())
+    report = verify(exported_wrongly(), outputs=recording)
+    assert "To find the node, also record values inside the module" in report.conclusion
+
+
+#: Changes of a recording, and the error.
+UNFIT = {
+    "name": (
+        lambda r: r | {"logit": r["logits"]},
+        r"'logit' \(did you mean 'logits'\?\).*the outputs are: logits: float32",
+    ),
+    "only inputs": (lambda r: {"x": r["x"]}, "hold no output of the file; the outputs are: logits: float32"),
+    "shape": (
+        lambda r: r | {"logits": r["logits"][1:], "Y_h": r["Y_h"].astype(float)},
+        r"'logits' is float32\[3, 2, 2\], and the file computes float32\[4, 2, 2\]; 'Y_h' is float64.*computes float32",
+    ),
+    "no input": (lambda r: {"logits": r["logits"]}, "need the inputs that they were computed from: give x: float32"),
+    "other input": (lambda r: r | {"x": r["x"][:, :, 1:]}, "x"),
+}
+
+
+@pytest.mark.parametrize("what", UNFIT)
+def test_recordings_that_do_not_fit(what):
+    change, message = UNFIT[what]
+    with pytest.raises(InputError, match=message):
+        verify(layers_model(), outputs=change(recording_of(layers_model())))
+    with pytest.raises(InputError, match="one set of inputs"):
+        verify(layers_model(), outputs=recording_of(layers_model()), dims={"T": [4, 4]})
+
+
+RECORDED = ("keras_gru", "keras_bidirectional", "lstm_no_state_dynamo", "conv_gru_script", "cumulative_norm_script")
+
+
+@pytest.mark.parametrize("name", of_tiers(RECORDED, ("keras_gru",)))
+def test_recordings_of_frameworks(models, name):
+    """The recordings beside the files agree at both lengths; a recording of other weights does not."""
+    path = models / "exports" / f"{name}.onnx"
+    with np.load(path.with_suffix(".npz")) as archive:
+        for index in "01":
+            keys = (key for key in archive.files if key.startswith((f"in{index}.", f"out{index}.")))
+            recording = {key.partition(".")[2]: archive[key] for key in keys}
+            report = verify(path, outputs=recording)
+            assert report.ok, report
+            last = load(path).outputs[0].name
+            assert verify(path, outputs=recording | {last: 1.1 * recording[last]}).cases[0].fault == "file"

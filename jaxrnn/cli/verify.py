@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
 from jaxrnn._files.messages import as_json, pairs_of
 from jaxrnn.cli.errors import MISMATCH
-from jaxrnn.cli.options import Inputs, ModelFile, NumberRange, input_options, json_option, stateless_file
-from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, show, text_of, verdict
+from jaxrnn.cli.options import Inputs, ModelFile, NumberRange, input_options, json_option, load_archive, stateless_file
+from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, show, text_of, verdict, wrapped
 
 
 @click.command()
@@ -37,30 +38,46 @@ from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, sh
 @click.option(
     "--nodes", is_flag=True, help="Also compare all values inside the graph, and name the first node that differs."
 )
+@click.option(
+    "--outputs",
+    "recording",
+    metavar="X.npz",
+    type=click.Path(path_type=Path),
+    help="Also compare with outputs that the framework of the model recorded, by name, and say whether the file or an "
+    "engine differs. The file may also hold values inside the graph, and the inputs.",
+)
 @json_option
 @click.pass_context
-def verify(ctx: click.Context, file: ModelFile, given: Inputs, nodes: bool, **options: Any) -> None:
-    """Compare a model's outputs with those of another engine on the same inputs.
+def verify(
+    ctx: click.Context, file: ModelFile, given: Inputs, nodes: bool, recording: Path | None, **options: Any
+) -> None:
+    """Compare a model's outputs with those of another engine, and with recorded outputs, on the same inputs.
 
     Each element must satisfy |here - peer| <= atol + rtol * |peer|. Dtypes, shapes and the positions of NaNs must
     agree. Inputs that are not given are random. With several sizes of a dimension, each size is a separate case. The
     relative errors shown leave out elements with a magnitude below atol. With --nodes, atol grows with the largest
     magnitude of each value inside the graph. Exit status 1 if anything differs.
 
+    With --outputs, the report says whether the file, jaxrnn or the other engine differs from the recording. If both
+    engines agree with each other, the exporter wrote another function. The first recorded value inside the graph that
+    differs names the node.
+
     \b
     Examples:
       jaxrnn verify model.onnx
       jaxrnn verify model.onnx --dim S=20,50,64 --nodes
+      jaxrnn verify model.onnx --inputs inputs.npz --outputs outputs.npz
       jaxrnn verify vad.onnx --static sr=16000 --inputs frame.npz --engine reference
     """  # noqa: D301
     from jaxrnn.verification import verify as verify_model
 
     with busy(f"verifying {file.path.name}"):
-        report = verify_model(
-            file.path, given.arrays, static=file.static, dims=given.dims, seed=given.seed, nodes=nodes, **options
-        )
-    cases = [{"ok": case.ok, **as_json(case)} for case in report.cases]
-    show({"ok": report.ok, **as_json(report), "cases": cases}, lambda result: _report(result, nodes))
+        options |= {"static": file.static, "dims": given.dims, "seed": given.seed, "nodes": nodes}
+        outputs = None if recording is None else load_archive(recording)
+        report = verify_model(file.path, given.arrays, outputs=outputs, **options)
+    cases = [{"ok": case.ok, "fault": case.fault, **as_json(case)} for case in report.cases]
+    result = {"ok": report.ok, "conclusion": report.conclusion, **as_json(report), "cases": cases}
+    show(result, lambda result: _report(result, nodes))
     if not report.ok:
         ctx.exit(MISMATCH)
 
@@ -71,6 +88,8 @@ def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:
     columns = {"output": "name", **fields("dtype", "shape"), **COMPARED, "result": difference}
     for case in result["cases"]:
         yield Table(pairs_of(case["dims"]) or "Outputs", columns, case["outputs"])
+        if case["recorded"]:
+            yield Table("Recorded arrays", _recorded(result["engine"]), case["recorded"])
         if (first := case["first"]) is not None:
             value = first["comparison"]
             yield TextLine(
@@ -81,7 +100,20 @@ def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:
         elif nodes:
             yield f"{case['values']} values inside the graph agree"
     yield ""
+    if result["conclusion"] is not None:
+        yield TextLine(wrapped(result["conclusion"]), "red")
     yield verdict(result["ok"])
+
+
+def _recorded(engine: str) -> dict[str, Any]:
+    def column(side: str) -> Callable[[Mapping[str, Any]], str]:
+        def text(each: Mapping[str, Any]) -> str:
+            found, largest = difference(each[side]), each[side]["max_abs"]
+            return found if each[side]["ok"] or largest is None else f"{found}, by {text_of(largest)}"
+
+        return text
+
+    return {"array": "name", "node": "node", "jaxrnn": column("here"), engine: column("peer")}
 
 
 def difference(comparison: Mapping[str, Any]) -> str:

@@ -1,13 +1,13 @@
-"""Comparison of imported models with other engines, and random inputs for the comparison."""
+"""Comparison of imported models with other engines and recordings, and random inputs for the comparison."""
 
 from __future__ import annotations
 
 from jaxrnn.verification.comparison import Comparison, compare
 from jaxrnn.verification.peers import PeerError
 from jaxrnn.verification.sampling import random_inputs
-from jaxrnn.verification.verify import Case, Mismatch, Report, verify
+from jaxrnn.verification.verify import Case, Mismatch, Recorded, Report, verify
 
-__all__ = ["Case", "Comparison", "Mismatch", "PeerError", "Report", "compare", "random_inputs", "verify"]
+__all__ = ["Case", "Comparison", "Mismatch", "PeerError", "Recorded", "Report", "compare", "random_inputs", "verify"]
 
 
 def __dir__() -> list[str]:

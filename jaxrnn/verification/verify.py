@@ -1,4 +1,4 @@
-"""Comparison of an imported model with another engine, by output and by node."""
+"""Comparison of an imported model with another engine and with recorded arrays, by output and by node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.messages import short_repr
+from jaxrnn._files.messages import near, short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StaticValueError
 from jaxrnn.model import Model
@@ -36,6 +36,26 @@ class Mismatch:
 
 @short_repr
 @dataclass(frozen=True)
+class Recorded:
+    """The comparison of a recorded array with the value that both engines compute from the file.
+
+    Attributes:
+        name: name of the output, or of the value inside the graph.
+        node: label of the node that computes the value; None for a graph output that no node computes.
+        operator: operator of that node.
+        here: jaxrnn against the recording.
+        peer: the other engine against the recording.
+    """
+
+    name: str
+    node: str | None
+    operator: str | None
+    here: Comparison
+    peer: Comparison
+
+
+@short_repr
+@dataclass(frozen=True)
 class Case:
     """The comparison on one set of inputs.
 
@@ -45,6 +65,7 @@ class Case:
         outputs: comparison of each output.
         values: number of compared intermediate values.
         first: first node that differs; None if all nodes agree or nodes were not compared.
+        recorded: comparison of each recorded array with both engines, in order of evaluation.
     """
 
     dims: dict[str, int]
@@ -52,11 +73,34 @@ class Case:
     outputs: tuple[Comparison, ...]
     values: int
     first: Mismatch | None
+    recorded: tuple[Recorded, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """True if all outputs and all compared intermediate values agree."""
+        """True if all outputs, all compared intermediate values and all recorded arrays agree."""
+        return self.engines_agree and all(each.here.ok for each in self.recorded)
+
+    @property
+    def engines_agree(self) -> bool:
+        """True if both engines agree on all outputs and all compared intermediate values."""
         return self.first is None and all(output.ok for output in self.outputs)
+
+    @property
+    def fault(self) -> str | None:
+        """The part that differs from the recording: ``"file"``, ``"jaxrnn"`` or ``"engine"``.
+
+        ``"file"`` if both engines agree with each other and differ from the recording. ``"unknown"`` if all three
+        differ; None without a recording, and if both engines agree with the recording.
+        """
+        here, peer = (all(getattr(each, side).ok for each in self.recorded) for side in ("here", "peer"))
+        if here and peer:
+            return None
+        return "engine" if here else "jaxrnn" if peer else "file" if self.engines_agree else "unknown"
+
+    @property
+    def first_recorded(self) -> Recorded | None:
+        """The first recorded array in order of evaluation that differs from the value of jaxrnn."""
+        return next((each for each in self.recorded if not each.here.ok), None)
 
 
 @short_repr
@@ -87,6 +131,12 @@ class Report:
         """True if all cases agree."""
         return all(case.ok for case in self.cases)
 
+    @property
+    def conclusion(self) -> str | None:
+        """Sentences that say whether the file or an engine differs from the recording, and where; else None."""
+        case = next((case for case in self.cases if case.fault is not None), None)
+        return None if case is None else _conclusion(case, self.engine)
+
 
 def verify(
     source: Source,
@@ -99,8 +149,12 @@ def verify(
     rtol: float | None = None,
     engine: str = "auto",
     nodes: bool = False,
+    outputs: Mapping[str, Any] | None = None,
 ) -> Report:
     """Run a model in jaxrnn and in another engine on equal inputs, and compare the outputs.
+
+    With `outputs`, also compare with arrays that the framework of the model recorded for these inputs. If the engines
+    agree with each other and differ from the recording, the file is at fault: the exporter wrote another function.
 
     jaxrnn compiles the model, with matrix products at full precision and the element types of the file.
 
@@ -123,10 +177,13 @@ def verify(
         nodes: also compare the values of all nodes of the outer graph, and report the first difference. For values with
             a largest magnitude above 1, ``atol`` is multiplied by that magnitude.
 
+        outputs: recorded arrays by the name of an output, or of a value inside the graph. An array with the name of an
+            input is that input. All inputs must be given.
+
     Raises:
         ModelError: the model cannot be loaded.
         UnsupportedError: jaxrnn does not support an operator of the model.
-        InputError: the inputs or dimensions do not fit the model.
+        InputError: the inputs, the dimensions or the recorded outputs do not fit the model.
         NodeError: a node fails on these inputs.
         PeerError: no engine supports the model.
         MissingPackageError: ``engine="ort"`` without ONNX Runtime.
@@ -134,16 +191,22 @@ def verify(
     openers = candidates(engine)
     model = load(source, static=static)
     proto = complete_proto(source)
-    if nodes:
-        expose(proto, [name for node in proto.graph.node for name in node.output if name])
-    given = restore_types(model.inputs, inputs or {})
+    own = {info.name for info in model.inputs}
+    given = {name: array for name, array in (outputs or {}).items() if name in own} | dict(inputs or {})
+    given = restore_types(model.inputs, given)
+    recorded = {name: array for name, array in (outputs or {}).items() if name not in own}
+    recorded = _native(restore_types(model.outputs, recorded))
     samples = [random_inputs(model, given, dims=sizes, seed=seed) for sizes in _combinations(dims or {})]
+    inside = [name for node in proto.graph.node for name in node.output if name]
+    if outputs is not None:
+        _check_recording(model, recorded, samples, inside)
+    expose(proto, [name for name in inside if nodes or name in recorded])
 
     failures: list[str] = []
     for opener in openers:
         try:
             peer = opener(proto)
-            cases = tuple(_check(model, peer, sample, static or {}, atol, rtol, nodes) for sample in samples)
+            cases = tuple(_check(model, peer, sample, static or {}, atol, rtol, nodes, recorded) for sample in samples)
         except PeerError as error:
             failures.append(str(error))
             failures.append(str(error))
@@ -170,24 +233,137 @@ def _check(
     atol: float | None,
     rtol: float | None,
     nodes: bool,
+    recorded: Mapping[str, Any],
 ) -> Case:
+    names = [info.name for info in model.outputs]
     with jax.default_matmul_precision("highest"), sample.naming_assumptions():
         here = model(sample.inputs)
-        values = _intermediates(model, sample.inputs) if nodes else {}
+        values = _intermediates(model, sample.inputs) if nodes or not {*recorded} <= {*names} else {}
+    computed = {name: value for name, (_, value) in values.items()} | here
+    _check_shapes({name: computed[name] for name in recorded}, recorded)
     infos = [spec_of(value) for value in model.program.block.inputs]
     with exact_types():
         bound = bind_inputs(infos, {**sample.inputs, **static})
     there = peer.run({info.name: feed(info, bound[info.name]) for info in infos})
-    names = [info.name for info in model.outputs]
     outputs = tuple(compare(name, here[name], there[name], atol=atol, rtol=rtol) for name in names)
-    shared = {name: pair for name, pair in values.items() if name in there}
+    shared = {name: pair for name, pair in values.items() if name in there and nodes}
     first = None
     for name, (node, value) in shared.items():
         comparison = compare(name, value, there[name], atol=atol, rtol=rtol, scaled=True)
         if not comparison.ok:
             first = Mismatch(node.name, str(node.operator), comparison)
             break
-    return Case(sample.dims, sample.random, outputs, len(shared), first)
+    makers = _makers(model)
+    order = [*(name for name in makers if name in recorded), *(name for name in recorded if name not in makers)]
+    against = [
+        Recorded(
+            name,
+            *makers.get(name, (None, None)),
+            *(compare(name, side[name], recorded[name], atol=atol, rtol=rtol) for side in (computed, there)),
+        )
+        for name in order
+    ]
+    return Case(sample.dims, sample.random, outputs, len(shared), first, tuple(against))
+
+
+def _makers(model: Model) -> dict[str, tuple[str, str]]:
+    """Return the label and the operator of the node that computes each value of the outer graph, in order."""
+    nodes = model.program.block.nodes
+    return {str(value.name): (node.name, str(node.operator)) for node in nodes for value in node.outputs if value.name}
+
+
+def _native(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arrays in the byte order of this machine."""
+    return {
+        name: array.astype(array.dtype.newbyteorder("="), copy=False) if isinstance(array, np.ndarray) else array
+        for name, array in arrays.items()
+    }
+
+
+def _check_recording(
+    model: Model, recorded: Mapping[str, Any], samples: Sequence[Sample], inside: Sequence[str]
+) -> None:
+    """Refuse a recording without arrays, with unknown names, or of inputs that are not given."""
+    expected = ", ".join(map(str, model.outputs))
+    makers = _makers(model)
+    known = [*(info.name for info in model.outputs), *(name for name in inside if name in makers)]
+    if unknown := [name for name in recorded if name not in known]:
+        listed = ", ".join(f"{name!r}{near(name, known)}" for name in unknown)
+        raise InputError(
+            f"the recorded outputs hold {listed}, but the file has no such output and no such value inside the graph; "
+            f"the outputs are: {expected}"
+        )
+    if not recorded:
+        raise InputError(f"the recorded outputs hold no output of the file; the outputs are: {expected}")
+    missing = [info for info in model.inputs if info.name in samples[0].random]
+    if missing:
+        raise InputError(
+            f"recorded outputs need the inputs that they were computed from: give {', '.join(map(str, missing))}"
+        )
+    if len(samples) > 1:
+        raise InputError("recorded outputs belong to one set of inputs: give each dimension one size, or none")
+
+
+def _check_shapes(computed: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
+    """Refuse recorded arrays with other element types or shapes than the values of the file."""
+    wrong = []
+    for name, value in computed.items():
+        if isinstance(value, tuple) or value is None:
+            continue
+        found, expected = (
+            f"{getattr(each.dtype, 'name', each.dtype)}{list(each.shape)}"
+            for each in (np.asarray(recorded[name]), np.asarray(value))
+        )
+        if found != expected and np.asarray(value).dtype.kind not in "OUS":
+            wrong.append(f"{name!r} is {found}, and the file computes {expected}")
+    if wrong:
+        raise InputError(
+            f"the recorded outputs do not fit the file: {'; '.join(wrong)}. Record the outputs for the given inputs, "
+            "in the types of the file. If the inputs are right, the exporter wrote another function into the file"
+        )
+
+
+def _conclusion(case: Case, engine: str) -> str:
+    """Say which of file, jaxrnn and engine differs from the recording, in which outputs, and from which node on."""
+    side = "peer" if case.fault == "engine" else "here"
+    wrong = ((each.name, getattr(each, side)) for each in case.recorded)
+    listed = ", ".join(f"{name!r} ({_error(found)})" for name, found in wrong if not found.ok)
+    if case.fault == "engine":
+        return f"jaxrnn agrees with the recording, and {engine} differs in {listed}."
+    if case.fault == "jaxrnn":
+        return (
+            f"{engine} agrees with the recording, and jaxrnn differs in {listed}. This is an error of jaxrnn; please "
+            f"report it with the file.{_place(case)}"
+        )
+    if case.fault == "unknown":
+        return f"jaxrnn, {engine} and the recording all differ, jaxrnn from the recording in {listed}.{_place(case)}"
+    return (
+        f"The file is at fault: jaxrnn and {engine} agree with each other, and differ from the recording in {listed}. "
+        "Either the exporter wrote another function, or the recording belongs to other weights or inputs."
+        f"{_place(case)}"
+    )
+
+
+def _error(comparison: Comparison) -> str:
+    if comparison.max_abs is None:
+        return str(comparison.reason)
+    return f"{comparison.reason}, by up to {comparison.max_abs:.3g}"
+
+
+def _place(case: Case) -> str:
+    """Name the first recorded value that differs, and the last recorded value before that agrees."""
+    first = case.first_recorded
+    outputs = {output.name for output in case.outputs}
+    if first is None:
+        return ""
+    if all(each.name in outputs for each in case.recorded):
+        return (
+            " To find the node, also record values inside the module under the names that these have in the file; "
+            "'jaxrnn inspect --html' shows the names."
+        )
+    before = case.recorded[: case.recorded.index(first)]
+    after = f" {before[-1].name!r} of node {before[-1].node!r} still agrees." if before else ""
+    return f" The first recorded value that differs is {first.name!r} of node {first.node!r} ({first.operator}).{after}"
 
 
 def _intermediates(model: Model, inputs: Mapping[str, Any]) -> dict[str, tuple[BoundNode, Any]]:
