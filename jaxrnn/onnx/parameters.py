@@ -41,7 +41,7 @@ import onnx_ir as ir
 from jaxrnn.errors import ModelError
 from jaxrnn.onnx.graph import Address, graphs_of, node_label, origin_of, subgraphs_of, tensor_origin
 from jaxrnn.onnx.recurrences import loop_slots, starts_recurrence
-from jaxrnn.onnx.registry import Movement, Operator, schema_of
+from jaxrnn.onnx.registry import BODY, Movement, Operator, schema_of
 
 FLOATS = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 
@@ -301,7 +301,8 @@ def _reached(graph: ir.Graph, operator_of: OperatorOf) -> set[ir.Value]:
             if not (floats and _is_flat(node, operator, value.index() or 0)):
                 pending += _before(node, operator, value.index() or 0)
         elif value in fed:
-            pending += _fed(*fed[value])
+            owner, place = fed[value]
+            pending += _fed(owner, operator_of(owner), place)
     return seen
 
 
@@ -313,7 +314,7 @@ def _before(node: ir.Node, operator: Operator, place: int) -> Iterator[ir.Value]
     if node.op_type == "If":
         yield from (graph.outputs[place] for graph in inner.values() if place < len(graph.outputs))
         yield from (value for value in node.inputs if value is not None)
-    elif node.op_type in ("Loop", "Scan") and inner:
+    elif operator.traits.carries is BODY and inner:
         first, slots, results = loop_slots(node)
         # The number of steps may depend on anything.
         before = [*node.inputs[:first], *(node.inputs[first + place : first + place + 1] if place < len(slots) else ())]
@@ -328,13 +329,13 @@ def _before(node: ir.Node, operator: Operator, place: int) -> Iterator[ir.Value]
                 yield value
 
 
-def _fed(node: ir.Node, place: int) -> Iterator[ir.Value]:
+def _fed(node: ir.Node, operator: Operator, place: int) -> Iterator[ir.Value]:
     """Yield the values that an input of a body takes: from outside, and from the step before."""
-    if node.op_type not in ("Loop", "Scan"):
+    if operator.traits.carries is not BODY:
         yield from (each for each in node.inputs if each is not None)
         return
     first, slots, results = loop_slots(node)
-    place -= 2 if node.op_type == "Loop" else 0
+    place -= 2 if first == 2 else 0  # the number of the trip and the condition of a Loop
     if place >= 0:
         yield from (each for each in node.inputs[first + place : first + place + 1] if each is not None)
     if 0 <= place < len(slots):
