@@ -173,6 +173,31 @@ def test_torch_inputs_at_two_rates(torch):
     assert np.abs(model.stream("T").run(model.params, inputs)["output"] - whole).max() < 1e-6
 
 
+def test_torch_windows_from_one_recording(torch, capfd):
+    """`Tensor.unfold`, which only the newer exporter writes, and an example of one recording, whose batch it fixes."""
+
+    class Filter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.taps = torch.nn.Linear(6, 3 * 6)
+
+        def forward(self, x):
+            taps = self.taps(x).reshape(x.shape[0], x.shape[1], 6, 3)
+            return (taps * torch.nn.functional.pad(x, (0, 0, 2, 0)).unfold(1, 3, 1)).sum(3)
+
+    module, x = Filter(), torch.randn(1, 9, 6)
+    model = jaxrnn.from_torch(module, x, time=1)
+    assert [size for size in model.inputs[0].shape if isinstance(size, str)] == ["batch", "time"]
+    streamed = model.stream()
+    assert streamed.delay == {"output": 0}
+    whole = module(x).detach().numpy()
+    assert np.abs(streamed.run(model.params, {"x": x.numpy()})["output"] - whole).max() < 1e-6
+    with pytest.raises(jaxrnn.ModelError, match=r"script: .*operator Unfold, input size not accessible") as error:
+        jaxrnn.from_torch(module, x, time=1, exporter="script")
+    assert "Caused by" not in str(error.value)
+    assert "graph" not in capfd.readouterr().out
+
+
 def test_torch_problems(torch):
     """A loop over the frames of the example, bad axes and bad arguments are named; the module stays as it was."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
 from exported_files import check_exported
 from streaming_verifier import check_gradients, check_values
@@ -22,15 +23,24 @@ def of_samples(name, mode):
     return lambda x: getattr(jaxrnn, name)(x[:, 0], jnp.asarray(KERNEL, x.dtype), mode)
 
 
+def checked(x, count, taps):
+    """Windows as ONNX's Gather reads them: an index outside of the axis reads as NaN."""
+    index = jnp.arange(count)[:, None] + np.arange(taps)
+    inside = (index >= 0) & (index < x.shape[0])
+    return x.at[jnp.where(inside, index, x.shape[0])].get(mode="fill", wrap_negative_indices=False)
+
+
 CASES = {f"{name}, {mode}": of_samples(name, mode) for name in ("convolve", "correlate") for mode in MODES} | {
     "channels": lambda x: jax.vmap(lambda c: jaxrnn.convolve(c, jnp.asarray(KERNEL, x.dtype), "same"), 1, 1)(x),
     "nearest": lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "nearest"),
     "nearest, last axis": lambda x: jax.image.resize(x.T, (WIDTH, 3 * x.shape[0]), "nearest"),
     "nearest, fewer": lambda x: jax.image.resize(jnp.repeat(x, 3, 0), (x.shape[0], WIDTH), "nearest"),
+    "windows of the past": lambda x: checked(jnp.pad(x, ((3, 0), (0, 0))), x.shape[0], 4),
+    "windows": lambda x: checked(x, x.shape[0] - 2, 3),
     "linear": lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "linear"),
     "linear, last axis": lambda x: jax.image.resize(x.T, (WIDTH, 5 * x.shape[0]), "bilinear"),
 }
-QUICK = ["convolve, same", "correlate, valid", "nearest, fewer", "linear, last axis"]
+QUICK = ["convolve, same", "windows", "correlate, valid", "nearest, fewer", "linear, last axis"]
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
@@ -43,7 +53,7 @@ def test_gradients(name):
     check_gradients(CASES[name], X.shape)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, ["convolve, same", "linear"]))
+@pytest.mark.parametrize("name", of_tiers(CASES, ["convolve, same", "linear", "windows of the past"]))
 def test_files(name, tmp_path):
     check_exported(CASES[name], X.shape, tmp_path)
 
@@ -107,6 +117,39 @@ def test_random_numbers(function, tmp_path):
 def test_random_bits(tmp_path):
     check_values(seeded, X.shape, tolerance=0)
     check_exported(seeded, X.shape, tmp_path, opset=18, tolerance=0)
+
+
+UNFOLD = """<ir_version: 9, opset_import: ["" : 18]> unfold (float[B, T, 3] x) => (float[B, T, 5, 3] y)
+<int64[6] pads = {0, 4, 0, 0, 0, 0}, int64[1] axis = {1}, int64[1] first = {0}, int64 zero = {0}, int64 one = {1},
+ int64 four = {4}, int64[5] taps = {0, 1, 2, 3, 4}> {
+  padded = Pad (x, pads)
+  sizes = Shape (padded)
+  size = Gather <axis = 0> (sizes, axis)
+  length = Squeeze (size, first)
+  count = Sub (length, four)
+  frames = Range (zero, count, one)
+  rows = Unsqueeze (frames, axis)
+  columns = Unsqueeze (taps, first)
+  index = Add (rows, columns)
+  y = Gather <axis = 1> (padded, index)
+}"""
+
+
+def test_windows_of_an_exporter():
+    """``Tensor.unfold`` as PyTorch's default exporter writes it: a history of four frames, and no delay."""
+    model = jaxrnn.load(onnx.parser.parse_model(UNFOLD))
+    streamed = model.stream("T")
+    assert streamed.delay == {"y": 0}
+    assert [each.shape for each in streamed.state if each.kind != "counter"] == [(4, 1, 3)]
+    x = {"x": np.random.default_rng(0).normal(size=(1, 11, 3)).astype(np.float32)}
+    for length in (0, 1, 4, 11):
+        part = {"x": x["x"][:, :length]}
+        padded = np.pad(part["x"], ((0, 0), (4, 0), (0, 0)))
+        windows = [padded[:, tap : tap + length] for tap in range(5)]
+        np.testing.assert_array_equal(streamed.run(model.params, part)["y"], np.stack(windows, 2))
+    beyond = UNFOLD.replace("int64 four = {4}", "int64 four = {3}")
+    with pytest.raises(jaxrnn.StreamError, match="Gather"):
+        jaxrnn.load(onnx.parser.parse_model(beyond)).stream("T")
 
 
 # -- refusals

@@ -59,8 +59,7 @@ def from_torch(
 
     Args:
         module: the module; weights, mode and gradients are unchanged afterwards.
-        example: a tensor, the positional arguments of ``forward``, or keyword arguments by name. Use a batch of 2 or
-            more.
+        example: a tensor, the positional arguments of ``forward``, or keyword arguments by name.
         time: the time axis of the first input, or the time axes by input: ``{"x": 1}``. The dimension is called
             ``time``; ``{"x": (1, "T"), "y": (1, "4*T")}`` gives other names and relates inputs at several rates. The
             default is no open time axis.
@@ -87,7 +86,7 @@ def from_torch(
     with _evaluating(module):
         call = _Call(module, example)
         axes = _axes(call.arrays, time, batch)
-        sizes_of(call.arrays, axes)
+        call = call.enlarged(axes)
         names = call.output_names(outputs)
         shapes, failures = call.output_shapes(axes), []
         for kind in ("script", "dynamo") if exporter == "auto" else (exporter,):
@@ -105,7 +104,7 @@ def from_torch(
             except JaxrnnError:
                 raise
             except Exception as error:  # the exporters raise errors of many types
-                failures.append(f"{kind}: {type(error).__name__}: {str(error).strip()[:600]}")
+                failures.append(f"{kind}: {type(error).__name__}: {_reason(error)}")
             else:
                 model.label = type(module).__name__
                 return model
@@ -182,6 +181,20 @@ class _Call:
         moved = [value.to(old.device) for value, old in zip(tensors, self.arguments.values(), strict=True)]
         return [value.cpu().numpy() for value in _leaves(self._result(moved))]
 
+    def enlarged(self, axes: Mapping[str, Mapping[int, str]]) -> _Call:
+        """Return a call without open dimensions of size 1, which exporters fix, if the module accepts such a call."""
+        sizes = sizes_of(self.arrays, axes)
+        if 1 not in sizes.values():
+            return self
+        import torch
+
+        arrays = resized(self.arrays, axes, {symbol: max(size, 2) for symbol, size in sizes.items()})
+        tensors = {name: torch.from_numpy(array).to(self.arguments[name].device) for name, array in arrays.items()}
+        try:
+            return _Call(self.module, tensors if self.by_name else [*tensors.values()])
+        except Exception:  # the module may refuse the size, in its own way
+            return self
+
     def output_names(self, names: Sequence[str] | None) -> list[str]:
         """Return the names of the outputs: the given names, the keys of a dict, or numbers."""
         count = len(self.run(self.arrays))
@@ -231,6 +244,12 @@ def _flat(module: torch.nn.Module, names: Sequence[str] | None) -> torch.nn.Modu
             return tuple(_leaves(result))
 
     return Flat().eval()
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of an exporter without its dump of the graph and its advice to report an error."""
+    text = str(error).partition("[Caused by")[0].partition(" Please feel free")[0]
+    return text.strip()[:600]
 
 
 def _leaves(result: Any) -> list[torch.Tensor]:
@@ -355,6 +374,10 @@ def _exportable(module: torch.nn.Module) -> Iterator[None]:
     # A fused encoder layer has no ONNX operator.
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+    # TorchScript prints the graph of a failed export.
+    internals: Any = torch._C  # pyright: ignore[reportPrivateUsage]
+    log = getattr(internals, "_jit_onnx_log", None)
+    internals._jit_onnx_log = lambda *_: None
     projected = [part for part in module.modules() if isinstance(part, torch.nn.LSTM) and part.proj_size]
     try:
         for part in projected:
@@ -362,6 +385,7 @@ def _exportable(module: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
+        internals._jit_onnx_log = log
         for part in projected:
             del part.forward
 

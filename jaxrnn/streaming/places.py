@@ -37,7 +37,7 @@ COMPARISONS = {
     "eq": operator.eq,
     "ne": operator.ne,
 }
-_LOGIC = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
+LOGIC = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 _EXTREMES = {"max": np.maximum, "min": np.minimum}
 DIVISIONS = {
     "floor_divide": operator.floordiv,
@@ -171,8 +171,8 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
         return made(COMPARISONS[name])
     if any(drifts) and name not in ("mul", *DIVISIONS):
         return None
-    if name in _LOGIC and all(each == np.bool_ for each in map(type_of, equation.invars)):
-        return made(_LOGIC[name])
+    if name in LOGIC and all(each == np.bool_ for each in map(type_of, equation.invars)):
+        return made(LOGIC[name])
     if name == "not" and type_of(equation.invars[0]) == np.bool_:
         return made(np.logical_not)
     if name == "abs":

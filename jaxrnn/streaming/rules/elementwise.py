@@ -22,7 +22,7 @@ from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
 from jaxrnn.streaming.dimensions import constant_value, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import COMPARISONS, Places
+from jaxrnn.streaming.places import COMPARISONS, LOGIC, Places
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.timeline import LARGEST, Timeline
 from jaxrnn.streaming.values import (
@@ -250,6 +250,8 @@ def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine 
     if not any(isinstance(value, Chunk) for value in operands) or any(term is None for term in terms):
         return None
     known = [term for term in terms if term is not None]
+    if name in LOGIC and all(scale == 0 for scale, _ in known):
+        return 0, LOGIC[name](*(offsets for _, offsets in known))
     if name not in _ORDER and not is_wide(type_of(equation.outvars[0])):
         return None
     if name in ("convert_element_type", "copy", "stop_gradient"):
@@ -291,6 +293,15 @@ def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Seque
         return None
     # Frame i is ``size - i`` frames before the end. In the last frame, the number exceeds the length by this much.
     surplus = offsets + beyond
+    if compare is not None and scale > 0 and np.all(surplus <= scale):
+        # No frame exceeds the length: the result may be the same in all frames, as in a test of bounds.
+        ends = [
+            compare(each, 0) if places[0] == 0 else compare(0, each) for each in (surplus - scale, -1 + 0 * surplus)
+        ]
+        if np.array_equal(*ends):
+            shape = [1 if axis == chunk.axis else size for axis, size in enumerate(chunk.array.shape)]
+            known = np.broadcast_to(np.asarray(ends[0]), shape)
+            return run.make(jnp.asarray(known), chunk.axis, chunk.timeline, None, None, (0, known))
     wait = max(0, *(int(each) // scale for each in surplus.flat))
     chunk = run.spread(chunk)
     timeline = chunk.timeline

@@ -13,9 +13,9 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere, refuse_final_values
+from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere, refuse_final_values, unknown_yet
 from jaxrnn.streaming.rules.time import concatenate_time, split_time
-from jaxrnn.streaming.values import Chunk, FinalValue, is_length, is_static, known_since, reach_of
+from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, is_length, is_static, known_since, reach_of
 
 
 def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
@@ -25,7 +25,7 @@ def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
     return run.make(lax.transpose(x.array, permutation), axis, x.timeline, x.delay, x.reach)
 
 
-def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
+def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk | Deferred:
     """Stream a broadcast: of a stream along other axes, or of a value along time, where all frames are equal."""
     shape, dimensions = list(equation.params["shape"]), equation.params["broadcast_dimensions"]
     (axis,) = symbolic_axes(shape)
@@ -40,9 +40,11 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk:
             return made
         (scale, offsets), *bounds = x.clipped
         return dataclasses.replace(made, clipped=((scale, _stretched(offsets, len(shape), dimensions)), *bounds))
+    if is_length(x):
+        return Deferred(unknown_yet(run))
     shape[axis] = 1
     timeline = run.clock.timeline(out_shape(equation)[axis])
-    if isinstance(x, FinalValue) or is_length(x):
+    if isinstance(x, FinalValue):
         array = lax.broadcast_in_dim(run.unstreamed(x), shape, dimensions)
         return everywhere(run, FinalValue(array, known_since([x]), reach_of([x])), axis, timeline)
     known = is_static(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
