@@ -269,6 +269,7 @@ KERAS = {
     "bidirectional": lambda L, x: L.Bidirectional(L.LSTM(6, return_sequences=True))(x),
     "simple": lambda L, x: L.SimpleRNN(6)(x),
     "convolutions": lambda L, x: L.SeparableConv1D(5, 3, padding="same")(L.Conv1D(6, 3, padding="causal")(x)),
+    "negated": lambda L, x: L.PReLU(shared_axes=[1])(L.Conv1DTranspose(5, 4, strides=4, padding="same")(x)),
     "normalisations": lambda L, x: L.LayerNormalization()(L.Dense(4, activation="gelu")(L.BatchNormalization()(x))),
     "attention": lambda L, x: L.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True),
 }

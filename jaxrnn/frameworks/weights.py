@@ -71,12 +71,12 @@ def export_with_names(weights: Arrays, export: Callable[[Arrays], onnx.ModelProt
         places, others = list(_places(proto)), list(_places(other))
         if [place.form for place in places] != [place.form for place in others]:
             break
-        sources = [_sources(*pair, total) for pair in zip(places, others, strict=True)]
+        sources = [_sources(place.array, other.array, total) for place, other in zip(places, others, strict=True)]
         writer = _Writer(proto, chosen, ids)
-        for place, source in zip(places, sources, strict=True):
-            if source is not None and (source >= 0).any():
-                writer.replace(place, source)
-        if all(source is not None for source in sources):
+        for place, found in zip(places, sources, strict=True):
+            if found is not None and (found[0] >= 0).any():
+                writer.replace(place, *found)
+        if all(found is not None for found in sources):
             return Exported(writer.finish(), tuple(name for name in weights if name not in writer.written))
         marked = [name for name in marked if name in writer.written]
     return Exported(export(weights), tuple(weights))
@@ -103,13 +103,18 @@ def _read_marks(array: np.ndarray, flip: bool, total: int) -> np.ndarray:
     return np.where(ids >= 0, total - 1 - ids, -1) if flip else ids
 
 
-def _sources(place: _Place, other: _Place, total: int) -> np.ndarray | None:
-    """Return the element of the weights that each element of a tensor is, -1 for constants; None if computed."""
-    first, second = place.array, other.array
-    ids, again = _read_marks(first, False, total), _read_marks(second, True, total)
-    moved = (ids == again) & (ids >= 0)
+def _sources(first: np.ndarray, second: np.ndarray, total: int) -> tuple[np.ndarray, bool] | None:
+    """Return the element of the weights that each element of a tensor is, -1 for constants; None if computed.
+
+    The second result is True if the tensor holds the weights with the opposite sign.
+    """
     constant = (first == second) | (np.isnan(first) & np.isnan(second))
-    return np.where(moved, ids, -1) if (moved | constant).all() else None
+    for sign in (1, -1):
+        ids, again = _read_marks(sign * first, False, total), _read_marks(sign * second, True, total)
+        moved = (ids == again) & (ids >= 0)
+        if (moved | constant).all():
+            return np.where(moved, ids, -1), sign < 0
+    return None
 
 
 @dataclass(frozen=True)
@@ -187,9 +192,10 @@ class _Writer:
         #: Replaced tensors, and the values that replace them.
         self.moved: list[tuple[_Place, str]] = []
 
-    def replace(self, place: _Place, source: np.ndarray) -> None:
+    def replace(self, place: _Place, source: np.ndarray, negated: bool) -> None:
         """Plan the rearrangement of weights that makes the tensor of a place."""
-        self.moved.append((place, self._rearranged(source, place.array)))
+        value = self._rearranged(source, -place.array if negated else place.array)
+        self.moved.append((place, self._add("Neg", value) if negated else value))
 
     def finish(self) -> onnx.ModelProto:
         """Return the file with the planned rearrangements."""
