@@ -27,6 +27,17 @@ def facts_of(path):
     return json.loads(session(path).get_modelmeta().custom_metadata_map["jaxrnn"])
 
 
+def lengths_of(graph):
+    """The recurrent layers of a graph and its subgraphs whose number of frames is computed, by name."""
+    names = []
+    for node in graph.node:
+        if node.op_type in ("LSTM", "GRU", "RNN") and len(node.input) > 4 and node.input[4]:
+            names.append(node.name)
+        for each in node.attribute:
+            names += lengths_of(each.g) if each.HasField("g") else []
+    return names
+
+
 class ExportedStream:
     """A step and its flush, if there is one, over whole recordings, pulse by pulse.
 

@@ -23,7 +23,7 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.export.lower import Argument, lower
 
 
-def lowered(function, *examples, known=(), opset=17):
+def lowered(function, *examples, known=(), opset=17, target=None):
     """A function of arrays as a model of ONNX with inputs ``x0``, ``x1``, ... and results ``y0``, ``y1``, ...
 
     Args:
@@ -31,13 +31,14 @@ def lowered(function, *examples, known=(), opset=17):
         examples: its arguments.
         known: the positions of those that are initializers.
         opset: the version of ONNX's operators.
+        target: the engine that the graph is for.
     """
     examples = [np.asarray(example) for example in examples]
     with exact_types():
         closed = jax.make_jaxpr(lambda *arrays: jax.tree.leaves(function(*arrays)))(*examples)
     arguments = [Argument(f"x{index}", example if index in known else None) for index, example in enumerate(examples)]
     results = [f"y{index}" for index in range(len(closed.jaxpr.outvars))]
-    return ir.to_proto(lower(closed, arguments, results, opset=opset, label="function"))
+    return ir.to_proto(lower(closed, arguments, results, opset=opset, label="function", target=target))
 
 
 def check_well_formed(model):
@@ -73,7 +74,15 @@ def operators_of(graph):
 
 
 def verify_lowering(
-    function, *examples, known=(), opset=17, roundings=4, scale=None, signed_zeros=False, operators=None
+    function,
+    *examples,
+    known=(),
+    opset=17,
+    roundings=4,
+    scale=None,
+    signed_zeros=False,
+    operators=None,
+    target=None,
 ):
     """Check one function on one set of arguments; returns the model.
 
@@ -87,9 +96,10 @@ def verify_lowering(
         scale: the size of the numbers that are rounded; by default the largest result's. 0 for each result's own.
         signed_zeros: zeros have their signs.
         operators: how many nodes of each operator the graph has, if that matters.
+        target: the engine that the graph is for.
     """
     examples = [np.asarray(example) for example in examples]
-    model = lowered(function, *examples, known=known, opset=opset)
+    model = lowered(function, *examples, known=known, opset=opset, target=target)
     check_well_formed(model)
     with exact_types():
         expected = [np.asarray(value) for value in jax.tree.leaves(jax.jit(function)(*examples))]

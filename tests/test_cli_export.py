@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from export_models import TIMES, check_reads_back, model_of, tensor
+from exported_files import facts_of
 from onnx import TensorProto, helper
 from small_models import a_little_wrong, layers_model, look_ahead_model, make_model, operator_replaced
 from test_cli import call, call_json
@@ -355,6 +356,10 @@ def test_smaller_types_and_what_is_said_of_a_stream(layers, tmp_path):
     half = call_json("export", file, *stream, "--dtype", "float16", "-o", out)
     floats = sum(4 * np.prod(each["shape"]) for each in plain["state"] if each["dtype"] == "float32")
     assert plain["state_bytes"] - half["state_bytes"] == floats / 2
+    call_json("export", file, *stream, "--target", "tract", "--verify", "-o", out)
+    assert facts_of(out)["target"] == "tract"
+    said = call_json("export", file, "--params", out, "--target", "tract", "-o", out, status=2)["error"]
+    assert "--target is for a stream or a step" in said
     for options in ((*stream,), ("--dim", "T=9")):  # the stream, and the whole graph
         said = call("export", file, *options, "--quantize", "dynamic", "--verify", "-o", out).stdout
         assert "agrees with an error of quantisation of " in said

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
-from exported_files import ExportedStream
+from exported_files import ExportedStream, lengths_of
 from flax import nnx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ from written_out_cells import CHOICES, written_out
 
 import jaxrnn
 from jaxrnn import StreamError
-from jaxrnn.cells.cell import LSTM, Weights
+from jaxrnn.cells.cell import GRU, LSTM, RNN, Activation, Weights
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.cells.recurrence import run_layer
 from jaxrnn.errors import UnsupportedError
@@ -246,6 +246,52 @@ def test_frames_that_do_not_exist(rows, frames):
         assert not {"TopK", "ReduceSum", "Cast"} & set(known)
         if exists.all():
             assert known == {"LSTM": 1}
+
+
+#: Layers that tract computes incorrectly as one node, by name: cells, directions, and frames that exist.
+TRACT_IGNORES = {
+    "activations": ([RNN(activations=(Activation("Relu"),))], "forward", False),
+    "clip": ([GRU(clip=0.3)], "forward", False),
+    "direction": ([LSTM()], "reverse", False),
+    "coupled gates": ([LSTM(input_forget=True)], "forward", False),
+    "masked directions": ([GRU(), GRU()], "bidirectional", True),
+}
+
+
+def layer(cells, direction, x, exists=None):
+    """A layer with random weights and a carry, whose frames exist here and there."""
+    size, rng = x.shape[-1], np.random.default_rng(3)
+    shape = len(cells), cells[0].gates * size, size
+    weights = Weights(*(jnp.asarray(0.5 * rng.normal(size=shape), x.dtype) for _ in range(2)))
+    carry = [jnp.full((len(cells), x.shape[1], size), each, x.dtype) for each in (0.3, -0.2)]
+    return run_layer(cells, weights, x, carry[: 1 + isinstance(cells[0], LSTM)], direction=direction, exists=exists)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("frames", of_tiers([1, 3, 20], quick=[3, 20]))
+@pytest.mark.parametrize("cell", [LSTM(), GRU(), RNN()], ids=lambda cell: type(cell).__name__)
+def test_frames_that_do_not_exist_for_tract(cell, rows, frames):
+    """Frame by frame, written out or in a Scan, without a number of frames that is computed."""
+    rng = np.random.default_rng(frames)
+    x, exists = rng.normal(size=(frames, 3, 2)).astype(np.float32), rng.random((frames, rows)) < 0.5
+    with plain_forms():
+        model = verify_lowering(functools.partial(layer, [cell], "forward"), x, exists, roundings=50, target="tract")
+    name = type(cell).__name__
+    assert operators_of(model.graph)[name] == (1 if frames == 20 else frames)
+    assert operators_of(model.graph)["Scan"] == (frames == 20)
+    assert not lengths_of(model.graph)
+
+
+@pytest.mark.parametrize("name", TRACT_IGNORES)
+def test_layers_that_tract_computes_incorrectly_as_a_node(name):
+    """They are a node for all engines, and are written out for tract."""
+    cells, direction, masked = TRACT_IGNORES[name]
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(3, 2, 2)).astype(np.float32), *([rng.random((3, 2)) < 0.5] if masked else [])]
+    function, operator = functools.partial(layer, cells, direction), type(cells[0]).__name__
+    with plain_forms():
+        assert operators_of(verify_lowering(function, *x, roundings=50).graph)[operator] == 1
+        assert operators_of(verify_lowering(function, *x, roundings=50, target="tract").graph)[operator] == 0
 
 
 def test_a_scan_of_a_function_is_a_layer():

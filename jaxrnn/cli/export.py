@@ -25,6 +25,7 @@ from jaxrnn.cli.options import (
     seed_option,
     writable,
 )
+from jaxrnn.onnx.stepfile import TARGETS
 
 
 @click.command()
@@ -70,6 +71,11 @@ from jaxrnn.cli.options import (
     type=click.Choice(["dynamic"]),
     help="Store weights as 8-bit integers, by ONNX Runtime's quantizer. Each call quantises the inputs of products.",
 )
+@click.option(
+    "--target",
+    type=click.Choice(TARGETS),
+    help="Write recurrent layers of a stream or step in the form that this engine runs. [default: for all engines]",
+)
 @params_options
 @click.option(
     "--verify",
@@ -103,6 +109,7 @@ def export(
     dtype: str | None,
     io_dtype: str | None,
     quantize: str | None,
+    target: str | None,
     params: ParamsOptions,
     verify: bool,
     dims: dict[str, tuple[int, ...]],
@@ -151,7 +158,8 @@ def export(
     if pulses.symbol is None and not as_step and (params or (any(types.values()) and not _has_steps(file))):
         from jaxrnn.cli.export_writing import write_graph_again
 
-        _refuse_of_steps({"--flush": flush, "--opset": opset, "--batch": batch, "--rate": rate, "--example": example})
+        of_steps = {"--flush": flush, "--opset": opset, "--batch": batch, "--rate": rate, "--target": target}
+        _refuse_of_steps({**of_steps, "--example": example})
         write_graph_again(file, output, params, verify, dims, seed, types)
         return
     from jaxrnn.cli.export_writing import write_step
@@ -161,7 +169,7 @@ def export(
             "--as-step is the step of the model; with --symbol NAME, a step is a pulse of the stream"
         )
     options: dict[str, Any] = {"opset": opset, "batch": batch, "frame_rate": _frame_rate(pulses, rate)}
-    options |= types
+    options |= types | {"target": target}
     write_step(file, output, pulses, flush, params, _single(dims), seed if verify else None, example, **options)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn._files.arguments import argument
+from jaxrnn._files.arguments import argument, called
 from jaxrnn._files.files import check_writable
 from jaxrnn._files.messages import first_line, short_repr
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
@@ -27,7 +27,7 @@ from jaxrnn.export.graphs import Graph, file_names, flush_graph, function_graph,
 from jaxrnn.export.sources import Source
 from jaxrnn.model import Model
 from jaxrnn.model.loading import write_graph
-from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, METADATA, STEP, StepFile, is_rate
+from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, METADATA, STEP, TARGETS, StepFile, is_rate
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Stepper, missing_parts
 from jaxrnn.steps.stepspec import OutputSpec, said_past
@@ -55,6 +55,7 @@ def export_onnx(
     dtype: str | np.dtype | None = None,
     io_dtype: str | np.dtype | None = None,
     quantize: str | None = None,
+    target: str | None = None,
 ) -> Exported | None:
     """Write a model, a stream, a step or a function as an ONNX file.
 
@@ -100,6 +101,9 @@ def export_onnx(
             float32.
         quantize: ``"dynamic"``: ONNX Runtime's quantizer stores weights as 8-bit integers; every call quantises the
             inputs of products, convolutions and LSTMs.
+        target: ``"tract"`` writes recurrent layers in the form that tract runs: frame by frame where some frames of a
+            pulse may not exist, and without attributes that tract ignores. All engines run such a file, ONNX Runtime
+            more slowly.
 
     Returns:
         The written files, or None after writing a model's whole graph.
@@ -111,7 +115,9 @@ def export_onnx(
         ModelError: ONNX rejects the graph.
     """
     options = {"flush": flush, "example": example, "batch": batch, "dims": dims, "opset": opset, "label": label}
-    options |= {"frame_rate": frame_rate}
+    options |= {"frame_rate": frame_rate, "target": target}
+    if target not in (None, *TARGETS):
+        raise InputError(f"target must be None, for all engines, or {' or '.join(map(repr, TARGETS))}, not {target!r}")
     if frame_rate is not None and not is_rate(frame_rate):
         raise InputError(f"frame_rate must be a number of frames a second, not {frame_rate!r}")
     conversion = Conversion.of(dtype, io_dtype, quantize)
@@ -131,9 +137,8 @@ def export_onnx(
     check_targets(paths)
     version = _known_opset(OPSET if opset is None else opset)
     graphs = _graphs(stepper, params, options)
-    if frame_rate is not None:
-        known = float(frame_rate)
-        graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, frame_rate=known)) for each in graphs]
+    stated = {"frame_rate": None if frame_rate is None else float(frame_rate), "target": target}
+    graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, **stated)) for each in graphs]
     return _write(graphs, paths, version, conversion)
 
 
@@ -149,13 +154,15 @@ def _write_converted(model: Model, params: Any, path: Path, conversion: Conversi
 
 
 def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph]:
-    example, batch = options["example"], options["batch"]
+    example, batch, dims = options["example"], options["batch"], options["dims"] or {}
     if not missing_parts(stepper):
         if example is not None:
             raise InputError(f"leave out example: the inputs of a {type(stepper).__name__} are known")
         if batch is not None:
             check_count("batch, the number of streams,", batch)
-        source = Source(stepper, params, batch, options["dims"] or {}, options["label"])
+        if isinstance(stepper, Model):
+            dims, batch = _sizes_of(stepper, dims, batch)
+        source = Source(stepper, params, batch, dims, options["label"])
         names = file_names(source)
         return [step_graph(source, names), *([flush_graph(source, names)] if options["flush"] is not None else [])]
     if not callable(stepper):
@@ -169,8 +176,31 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph
     return [function_graph(stepper, params, example, options["label"])]
 
 
+def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple[dict[str, int], int | None]:
+    """Return sizes by the first names of equal dimensions, and the batch, which may be one of the sizes."""
+    sizes: dict[str, int] = {}
+    for name, size in dims.items():
+        first = model.dimensions.get(name, name)
+        if sizes.setdefault(first if isinstance(first, str) else name, size) != size:
+            raise InputError(
+                f"{model.label}: {called('dims')} gives {size} for {name!r} and {sizes[str(first)]} for another "
+                f"dimension, and the nodes need {', '.join(_equal(model, first))} to be equal: give one size"
+            )
+    own = sizes.pop(model.spec.batch_symbol or "", None)
+    if own is not None and batch not in (None, own):
+        raise InputError(
+            f"{model.label}: {called('dims')} gives {own} for the batch, {model.spec.batch_symbol!r}, and "
+            f"{called('batch')} gives {batch}: leave out one"
+        )
+    return sizes, batch if own is None else check_count(f"the size of the batch, {model.spec.batch_symbol!r},", own)
+
+
+def _equal(model: Model, first: Any) -> list[str]:
+    return [name for name, other in model.dimensions.items() if other == first]
+
+
 def _write(graphs: list[Graph], paths: list[Path], opset: int, conversion: Conversion | None) -> Exported:
-    lowered = [(graph.lowered(opset), graph.facts) for graph in graphs]
+    lowered = [(graph.lowered(opset, graph.facts.target), graph.facts) for graph in graphs]
     if conversion is not None:
         lowered = [conversion.apply(*each) for each in lowered]
     beside = {start_path(paths[0]): first} if (first := lowered[0][1].first_inputs) else {}

@@ -129,10 +129,11 @@ class Graph:
     facts: StepFile
     operators: Mapping[str, str] | None = None
 
-    def lowered(self, opset: int) -> ir.Model:
+    def lowered(self, opset: int, target: str | None) -> ir.Model:
         """Lower the function to an ONNX model."""
         with contextlib.nullcontext() if self.operators is None else of_file(self.operators):
-            return lower(self.closed, self.arguments, self.results, opset=opset, label=self.facts.spec.label)
+            label = self.facts.spec.label
+            return lower(self.closed, self.arguments, self.results, opset=opset, label=label, target=target)
 
 
 def step_graph(source: Source, names: Names) -> Graph:

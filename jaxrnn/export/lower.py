@@ -36,16 +36,22 @@ class Argument:
 
 
 def lower(
-    closed: ClosedJaxpr, arguments: Sequence[Argument], results: Sequence[str], *, opset: int = 17, label: str = ""
+    closed: ClosedJaxpr,
+    arguments: Sequence[Argument],
+    results: Sequence[str],
+    *,
+    opset: int = 17,
+    label: str = "",
+    target: str | None = None,
 ) -> ir.Model:
-    """Write a jaxpr with fixed sizes as an ONNX model.
+    """Write a jaxpr with fixed sizes as an ONNX model, for all engines or in the form that one engine needs.
 
     Arguments are in the order of the jaxpr's inputs. Results that depend only on arguments with a value are computed
     now. ONNX's checker has not seen the returned model. An `UnsupportedError` lists every node or line without a
     counterpart in ONNX.
     """
     _refuse_complex(closed, arguments, results)
-    writer = Writer(opset)
+    writer = Writer(opset, target)
     for name in (*(argument.name for argument in arguments if argument.value is None), *results):
         writer.unused(name)
     values: list[Operand] = []

@@ -45,10 +45,13 @@ def make_value(name: str, shape: Sequence[int], dtype: Any) -> ir.Value:
 
 
 class Writer:
-    """The nodes of a graph or subgraph in order. ``scope`` is the prefix of the next nodes' names."""
+    """The nodes of a graph or subgraph in order.
 
-    def __init__(self, opset: int, outer: Writer | None = None):
-        self.opset = opset
+    ``scope`` is the prefix of the next nodes' names. ``target`` is the engine that the file is for, or None for all.
+    """
+
+    def __init__(self, opset: int, target: str | None = None, outer: Writer | None = None):
+        self.opset, self.target = opset, target
         self.nodes: list[ir.Node] = []
         self.scope = "" if outer is None else outer.scope
         self._names: set[str] = set() if outer is None else outer._names
@@ -58,7 +61,7 @@ class Writer:
 
     def inside(self) -> Writer:
         """Return the writer of a subgraph, which can read the values of this graph."""
-        return Writer(self.opset, self)
+        return Writer(self.opset, self.target, self)
 
     def parameter(self, name: str, array: np.ndarray) -> None:
         """Name an array. Uses of the array, or of an equal array, become an initializer of this name."""

@@ -20,6 +20,9 @@ from jaxrnn.version import __version__
 #: Kinds of files: a step with its state in and out, the flush after the last step, or a function without state.
 STEP, FLUSH, FUNCTION = "step", "flush", "function"
 
+#: Engines that need a form of their own.
+TARGETS = ("tract",)
+
 #: The key of the facts in the metadata of a file, and the prefix of keys of facts for simple programs.
 METADATA = "jaxrnn"
 
@@ -80,6 +83,7 @@ class StepFile:
         files: the files that belong together, relative to the folder of this file: ``"step"``, ``"flush"``,
             ``"first_state"``.
         frame_rate: input frames a second, if the exporter was given the rate.
+        target: the engine that the file was written for; None for all engines.
     """
 
     kind: str
@@ -93,6 +97,7 @@ class StepFile:
     counts: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     frame_rate: float | None = None
+    target: str | None = None
 
     @property
     def look_ahead_ms(self) -> float | None:
@@ -134,6 +139,7 @@ class StepFile:
             "counts": dict(self.counts),
             "files": dict(self.files),
             **({} if self.frame_rate is None else {"frame_rate": self.frame_rate}),
+            **({} if self.target is None else {"target": self.target}),
         }
 
     @classmethod
@@ -143,6 +149,10 @@ class StepFile:
         if frame_rate is not None:
             check(frame_rate, is_rate, "frame_rate")
             fields = _without(fields, "frame_rate")
+        target = fields.get("target") if isinstance(fields, dict) else None
+        if target is not None:
+            check(target, is_text, "target")
+            fields = _without(fields, "target")
         check(fields, _SCHEMA, "")
         for key in ("counts", "files"):
             for name, value in fields[key].items():
@@ -179,6 +189,7 @@ class StepFile:
             dict(fields["counts"]),
             dict(fields["files"]),
             frame_rate,
+            target,
         )
 
 

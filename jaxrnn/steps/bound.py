@@ -82,16 +82,21 @@ class Bound:
         """Check that `dims` has a size for every open dimension except the batch, and no other size."""
         spec = self.stepper.spec
         arrays = (*spec.inputs, *spec.state)
-        names = list(dict.fromkeys(name for each in arrays for name in each.symbols if name != spec.batch_symbol))
-        if missing := [name for name in names if name not in self.dims]:
+        places: dict[str, str] = {}
+        for each in arrays:
+            for axis, name in enumerate(each.shape or ()):
+                if isinstance(name, str) and name != spec.batch_symbol:
+                    places.setdefault(name, f"axis {axis} of {each.name!r}")
+        if missing := [name for name in places if name not in self.dims]:
             raise InputError(
-                f"{spec.label}: a file of a step has fixed sizes: give the size of {', '.join(missing)}, as in "
+                f"{spec.label}: a file of a step has fixed sizes: give the size of "
+                f"{', '.join(f'{name} ({places[name]})' for name in missing)}, as in "
                 f"{argument('dims', dict.fromkeys(missing, 16))}"
             )
-        if unknown := [name for name in self.dims if name not in names]:
+        if unknown := [name for name in self.dims if name not in places]:
             raise InputError(
                 f"{spec.label}: {called('dims')} gives {unknown[0]!r}; the open dimensions besides the batch: "
-                f"{', '.join(names) or 'none'}"
+                f"{', '.join(places) or 'none'}"
             )
 
     def ready(self, name: str, device: Any = None) -> Callable[..., Any] | None:

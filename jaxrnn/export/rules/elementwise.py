@@ -254,11 +254,18 @@ def compared(operator: str, x: Operand, y: Operand) -> bool | None:
     return None
 
 
+def unequal(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
+    """Write ``Xor`` of booleans, because tract's ``Equal`` takes numbers only, or a negated ``Equal``."""
+    if dtype_of(x) == np.bool_:
+        return elements(lowering, "Xor", x, y)
+    return elements(lowering, "Not", elements(lowering, "Equal", x, y, dtype=bool))
+
+
 RULES: dict[str, Rule] = {
     **{primitive: functools.partial(_operator, operator) for primitive, operator in OPERATORS.items()},
     **dict.fromkeys(IDENTITIES, identity),
     "clamp": clamp,
-    "ne": lambda lowering, equation, x, y: elements(lowering, "Not", elements(lowering, "Equal", x, y, dtype=bool)),
+    "ne": unequal,
     "rsqrt": lambda lowering, equation, x: elements(lowering, "Reciprocal", elements(lowering, "Sqrt", x)),
     "select_n": select,
     "square": lambda lowering, equation, x: elements(lowering, "Mul", x, x),

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from jax.extend.core import JaxprEqn
 
+from jaxrnn._jax import varying
 from jaxrnn.cells.cell import GRU, LSTM, RNN, SIGMOID, TANH
 from jaxrnn.cells.recurrence import written_out
 from jaxrnn.export import kernels
@@ -23,8 +24,8 @@ from jaxrnn.export.quantized import dequantized
 from jaxrnn.export.rules.elementwise import cast, elements
 from jaxrnn.export.rules.reduction import reduced
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
+from jaxrnn.jaxprs.equations import bind, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
-from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.primitives import computed
 
 #: The operator of a cell, and its default activations.
@@ -35,6 +36,9 @@ _OPERATORS: dict[type, tuple[str, tuple[Any, ...]]] = {
 }
 #: Activations that ONNX Runtime computes incorrectly: the first overflows, the second differs at its threshold.
 _DIFFERENT = {"Softplus", "ThresholdedRelu"}
+#: The engine that refuses a computed number of frames, and ignores activations, clips, coupled gates and a reversed
+#: direction.
+TRACT = "tract"
 #: The types of layers in engines.
 _TYPES = (np.float16, np.float32)
 
@@ -45,7 +49,7 @@ def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Op
     frames, batch = shape_of(x)[:2]
     if frames == 0 or (isinstance(exists, np.ndarray) and not exists.any()):
         return [np.zeros(shape_of_atom(equation.outvars[0]), dtype_of(x)), *initial]
-    if not _is_node(equation):
+    if not _is_node(equation, lowering.writer.target):
         return _written_out(lowering, equation, operands)
     if exists is None or (isinstance(exists, np.ndarray) and exists.all()):
         return _node(lowering, equation, x, initial, weights)
@@ -54,6 +58,8 @@ def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Op
         y, *final = _node(lowering, equation, x, initial, weights)
         if equation.params["fills"]:
             y = _where(lowering, some, y, np.zeros((), dtype_of(y)))
+    elif lowering.writer.target == TRACT:
+        return _by_frame(lowering, equation, operands)
     else:
         existing = Existing.of(lowering, exists)
         some = existing.some
@@ -66,14 +72,45 @@ def _where(lowering: Lowering, chosen: Operand, x: Operand, other: Operand) -> O
     return elements(lowering, "Where", bare(chosen), x, other, shape=shape_of(x), dtype=dtype_of(x))
 
 
-def _is_node(equation: JaxprEqn) -> bool:
+def _by_frame(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Operand]) -> list[Operand]:
+    """Write a scan over frames, whose body is the layer on one frame."""
+
+    def steps(*arrays: Any) -> list[Any]:
+        x, initial, weights, exists = jax.tree.unflatten(equation.params["structure"], arrays)
+
+        def step(carry: Any, frame: Any) -> tuple[Any, Any]:
+            x, exists = frame
+            y, *final = bind(equation, jax.tree.leaves((x[None], carry, weights, exists[None])))
+            return tuple(final), y[0]
+
+        final, y = varying.scan(step, initial, (x, exists))
+        return [y, *final]
+
+    return lowering.trace(steps, *operands)
+
+
+def _is_node(equation: JaxprEqn, target: str | None) -> bool:
     """Return True if engines compute the layer correctly as one node."""
     cells, types = equation.params["cells"], equation.params["types"]
     alike = len({dataclasses.replace(cell, activations=SIGMOID) for cell in cells}) == 1
     clips = isinstance(cells[0], LSTM) and cells[0].clip is not None
     differs = any(each.name in _DIFFERENT for cell in cells for each in cell.activations)
     known = type(cells[0]) in _OPERATORS and type_of(equation.outvars[0]) in _TYPES
+    if target == TRACT and not _is_plain(equation):
+        return False
     return known and alike and not clips and not differs and types.products is None
+
+
+def _is_plain(equation: JaxprEqn) -> bool:
+    """Return True if tract, which ignores some attributes, computes the layer correctly as one node."""
+    cells = equation.params["cells"]
+    *_, exists = jax.tree.unflatten(equation.params["structure"], equation.invars)
+    return (
+        equation.params["direction"] != "reverse"
+        and (len(cells) == 1 or exists is None)
+        and all(cell.activations == _OPERATORS[type(cell)][1] and cell.clip is None for cell in cells)
+        and not any(getattr(cell, "input_forget", False) for cell in cells)
+    )
 
 
 def _node(
