@@ -90,8 +90,6 @@ def _is_at_least(lowering: Lowering, which: Operand, number: int) -> Operand:
 
 #: Loops are unrolled up to this number of equations.
 _UNROLLED = 240
-#: A recurrent layer in a loop that is written for tract counts as so many, because each copy keeps its own weights.
-_OF_LAYER = 30
 
 
 def loop(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
@@ -100,9 +98,7 @@ def loop(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Ope
     consts, carries, body = params["num_consts"], params["num_carry"], params["jaxpr"]
     fixed, initial, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
     length = params["length"]
-    equations = walk(body.jaxpr.replace(eqns=needed(body.jaxpr.eqns, body.jaxpr.outvars)))
-    of_layer = 1 if lowering.writer.target is None else _OF_LAYER
-    size = sum(of_layer if each.primitive.name == "recurrent_layer" else 1 for each in equations)
+    size = sum(1 for _ in walk(body.jaxpr.replace(eqns=needed(body.jaxpr.eqns, body.jaxpr.outvars))))
     if length < 2 or length * size <= _UNROLLED:
         return _unrolled(lowering, equation, fixed, initial, xs)
     # Values that the body returns unchanged are not carries.

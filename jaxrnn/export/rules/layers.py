@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx
 from jax.extend.core import JaxprEqn
 
-from jaxrnn._jax import varying
 from jaxrnn.cells.cell import GRU, LSTM, RNN, SIGMOID, TANH
 from jaxrnn.cells.recurrence import written_out
 from jaxrnn.export import kernels
@@ -39,6 +39,8 @@ _DIFFERENT = {"Softplus", "ThresholdedRelu"}
 #: The engine that refuses a computed number of frames, and ignores activations, clips, coupled gates and a reversed
 #: direction.
 TRACT = "tract"
+#: For tract, a layer of up to so many frames, of which some may not exist, is a node for each frame.
+_FEW = 8
 #: The types of layers in engines.
 _TYPES = (np.float16, np.float32)
 
@@ -59,7 +61,8 @@ def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Op
         if equation.params["fills"]:
             y = _where(lowering, some, y, np.zeros((), dtype_of(y)))
     elif lowering.writer.target == TRACT:
-        return _by_frame(lowering, equation, operands)
+        # Each copy of a node keeps its own weights, and tract refuses some nodes in a Scan.
+        return (_by_frame if frames <= _FEW else _written_out)(lowering, equation, operands)
     else:
         existing = Existing.of(lowering, exists)
         some = existing.some
@@ -73,18 +76,17 @@ def _where(lowering: Lowering, chosen: Operand, x: Operand, other: Operand) -> O
 
 
 def _by_frame(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Operand]) -> list[Operand]:
-    """Write a scan over frames, whose body is the layer on one frame."""
+    """Write the layer on each frame as a node."""
 
     def steps(*arrays: Any) -> list[Any]:
         x, initial, weights, exists = jax.tree.unflatten(equation.params["structure"], arrays)
 
-        def step(carry: Any, frame: Any) -> tuple[Any, Any]:
-            x, exists = frame
-            y, *final = bind(equation, jax.tree.leaves((x[None], carry, weights, exists[None])))
-            return tuple(final), y[0]
-
-        final, y = varying.scan(step, initial, (x, exists))
-        return [y, *final]
+        ys, state = [], initial
+        for frame in range(x.shape[0]):
+            part = slice(frame, frame + 1)
+            y, *state = bind(equation, jax.tree.leaves((x[part], tuple(state), weights, exists[part])))
+            ys.append(y)
+        return [jnp.concatenate(ys), *state]
 
     return lowering.trace(steps, *operands)
 
