@@ -119,6 +119,40 @@ def every(without: tuple[str, ...], **options: Any) -> None:
 
 
 @main.command()
+@click.option("--only", multiple=True, metavar="NAME", help="Models whose name contains it; may be repeated.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(__file__).parent / "results",
+    show_default="benchmarks/results",
+    help="Folder for engines.json.",
+)
+@click.option(
+    "--page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path(__file__).parent.parent / "docs" / "engines.md",
+    show_default="docs/engines.md",
+    help="The page to write.",
+)
+def engines(only: tuple[str, ...], out: Path, page: Path) -> None:
+    """Export some 60 files, run each in every engine, and write which engine runs which file.
+
+    Engines that are not Python packages of this environment are found by JAXRNN_ONNXRUNTIME_NODE (the folder of the
+    package), JAXRNN_ONNXRUNTIME_WEB (package/dist) and JAXRNN_ONNX2TF (a Python that has onnx2tf and TensorFlow).
+    """
+    from benchmarks.engines import save, table
+
+    try:
+        found = table(only)
+        save(found, out, page)
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    for engine, what in found.absent.items():
+        click.echo(f"left out: {engine}; {what}")
+    click.echo(f"wrote {out / 'engines.json'} and {page}")
+
+
+@main.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
     "--page",

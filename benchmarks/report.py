@@ -23,6 +23,8 @@ from benchmarks.targets import target_cells
 from benchmarks.train import GRID, KINDS
 from jaxrnn._files.stores import in_place_of
 
+#: The table of engines, which has a page of its own: `benchmarks.engines`.
+ENGINES = "engines.json"
 TEMPLATE = Path(__file__).parent / "performance_template.md"
 
 _PLACE = re.compile(r"\{\{ *([a-z_]+) *\}\}")
@@ -56,7 +58,7 @@ def read_all(folder: Path) -> Found:
 
     A ValueError names a folder without results, a file of another kind, or two results of one machine and benchmark.
     """
-    found = {path: read(path) for path in sorted(folder.glob("**/*.json"))}
+    found = {path: read(path) for path in sorted(folder.glob("**/*.json")) if path.name != ENGINES}
     if not found:
         raise ValueError(f"there are no results in {folder}: python -m benchmarks all --out {folder}/NAME makes them")
     # A folder is of one machine, and older results do not name the vector extension.

@@ -18,7 +18,7 @@ from conftest import MODELS
 from quick_compiling import QUICK_ENVIRONMENT
 
 import jaxrnn
-from benchmarks import BENCHMARKS, machine, peers, report, start, tables, targets
+from benchmarks import BENCHMARKS, engines, engines_child, machine, peers, report, start, tables, targets
 from benchmarks.__main__ import main
 from benchmarks.layers import GATES, onnx_layer, scan_layer
 from benchmarks.networks import SPEECH, describe, load, random_frames
@@ -345,3 +345,57 @@ def test_the_page_in_the_repository_is_that_of_its_results(tmp_path):
     assert links.sub("]", text) == links.sub("]", made.read_text())
     assert all((ROOT / "docs" / link).is_file() for link in links.findall(text))
     assert len(text.splitlines()) <= 300
+
+
+def test_the_table_of_engines(models, tmp_path):
+    """A flush that tract refuses in the form for all engines; ONNX Runtime agrees, and a wrong output does not."""
+    found = engines.table(["gru_no_state_script"])
+    assert list(found.cells) == ["gru_no_state_script, step", "gru_no_state_script, flush"]
+    for cells in found.cells.values():
+        assert cells["ONNX Runtime"]["agrees"]
+        assert 0 < cells["ONNX Runtime"]["error"] < 1e-6
+    if "tract" in found.absent:
+        assert found.absent["tract"] == "pip install tract"
+    else:
+        assert "Non constant seq_len" in found.cells["gru_no_state_script, flush"]["tract"]["refused"]
+        assert found.cells["gru_no_state_script, flush"][engines.TARGET]["agrees"]
+    engines.save(found, tmp_path, tmp_path / "engines.md")
+    assert engines.read(tmp_path / "engines.json") == found
+    assert "| recurrent layers | 2 | 2 |" in (tmp_path / "engines.md").read_text(encoding="utf-8")
+
+
+def test_an_engine_with_other_outputs_or_without_does_not_agree():
+    y, count = np.arange(6, dtype=np.float32).reshape(3, 2), np.int32(2)
+    case = engines.Case("a", engines.LAYERS, {}, {}, {"y": y, "count": count}, {"y": (0, 2)}, 1, 1)
+
+    def compared(y):
+        return engines.compared(case, {"outputs": engines_child.encoded({"y": y, "count": count})})
+
+    beyond = y + np.float32([[0], [0], [9]])  # a frame that does not exist
+    assert (compared(beyond).agrees, compared(beyond).error) == (True, 0)
+    assert not compared(y + 0.01).agrees
+    assert compared(np.where(y == 1, np.nan, y)).error > 1
+    assert "has the shape [2, 2]" in str(compared(y[:2]).refused)
+    assert engines.compared(case, {"refused": "no"}).refused == "no"
+
+
+def test_a_process_that_dies_costs_one_file(tmp_path):
+    """The first answers, the second kills its process, and the third runs in another."""
+    script = tmp_path / "engine.py"
+    script.write_text(
+        "import os, sys, pathlib\n"
+        "for number in sys.argv[2:]:\n"
+        "    if number == '1':\n"
+        "        os._exit(3)\n"
+        "    pathlib.Path(sys.argv[1], number + '.out.json').write_text('{\"refused\": \"no\"}')\n"
+    )
+    case = engines.Case("a", engines.LAYERS, {None: tmp_path}, {}, {}, {}, 1, 1)
+    cells = engines.run_all("engine", [sys.executable, str(script)], dict.fromkeys("abc", case), tmp_path)
+    assert [cells[name].refused for name in "abc"] == ["no", "the process ended with 3: without a message", "no"]
+
+
+def test_the_page_of_engines_is_that_of_its_results():
+    found = engines.read(ROOT / "benchmarks" / "results" / "engines.json")
+    assert engines.written(found) == (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
+    assert len(found.files) == 60
+    assert set(found.cells) == set(found.files)

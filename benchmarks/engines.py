@@ -1,0 +1,377 @@
+"""Which engine runs which exported file: ``python -m benchmarks engines``.
+
+Steps, streams and flushes are exported from models of several families. Each file runs once in each engine, on inputs
+and a state from the middle of a recording, and all outputs are compared with jaxrnn's own evaluation of the file. Every
+engine runs in a process of its own, so that a crash costs one cell.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+import jaxrnn
+from benchmarks.engines_child import decoded, encoded
+from benchmarks.machine import versions
+from benchmarks.networks import path_of
+from benchmarks.peers import ENGINES as PACKAGES
+from benchmarks.peers import is_installed
+from benchmarks.report import ENGINES as ENGINES_FILE
+from jaxrnn._files.stores import in_place_of
+from jaxrnn.export import ExportedGraph
+from jaxrnn.onnx.stepfile import FLUSH, StepFile
+
+#: The largest error of an output, as a share of its largest number or of 1.
+AGREEMENT = 1e-4
+#: The same for quantised files: engines round a value between two integers to either.
+QUANTISED = 0.05
+#: Steps before the step that is compared, and pulses as multiples of the smallest.
+BEFORE, PULSES = 3, 4
+
+#: Engines by name: a module of `benchmarks.peers` for `engines_child`, or the name for the scripts in JavaScript and
+#: TensorFlow.
+PYTHON = {"ONNX Runtime": "ONNX Runtime", "OpenVINO": "OpenVINO", "tract": "tract", "tract, --target tract": "tract"}
+NODE, WEB, LITE = "onnxruntime-node", "onnxruntime-web", "LiteRT by onnx2tf"
+#: Environment variables with the places of engines that are not Python packages of this environment.
+PLACES = {NODE: "JAXRNN_ONNXRUNTIME_NODE", WEB: "JAXRNN_ONNXRUNTIME_WEB", LITE: "JAXRNN_ONNX2TF"}
+NEEDED = {
+    NODE: "the folder of the package, after 'npm install onnxruntime-node'",
+    WEB: "package/dist of 'npm pack onnxruntime-web'",
+    LITE: "a Python with 'pip install onnx2tf tensorflow'",
+}
+ENGINES = ("ONNX Runtime", NODE, WEB, "OpenVINO", "tract", "tract, --target tract", LITE)
+TARGET = "tract, --target tract"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to export: a stream along ``symbol`` with its flush, or without a symbol a step."""
+
+    name: str
+    family: str
+    symbol: str | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    static: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _of(family: str, symbol: str | None, *names: str, folder: str = "") -> list[Source]:
+    return [Source(folder + name, family, symbol) for name in names]
+
+
+STEPS, NETS, LAYERS, QUANTISED_NETS, WINDOWS = (
+    "models in steps",
+    "networks",
+    "recurrent layers",
+    "quantised",
+    "windows, means, attention",
+)
+SOURCES = (
+    *_of(STEPS, None, "dtln_1", "dtln_2", "gtcrn", "predictor_net"),
+    Source("silero_vad_16k_op15", STEPS, None, {"sequence": 576}, {"sr": np.asarray(16000)}),
+    *_of(STEPS, None, "lstm_given_state_script", "step_many_symbols_script", "step_packed_script", folder="exports/"),
+    *_of(STEPS, None, "step_ring_script", "step_wkv_script", "step_packed_dynamo", folder="exports/"),
+    Source("exports/step_attend_script", STEPS, None, {"S": 20}),
+    Source("speech/keras_state_input", STEPS, None, {"unk__8282": 1, "unk__8283": 1}),
+    Source("speech/keras_two_inputs_state", STEPS, None, {"unk__167": 1, "unk__168": 1}),
+    *_of(NETS, "S", "filter_net", "keyword_net", "dual_path_net", "wave_net"),
+    *_of(NETS, "T", "rnnoise_script", "asr_stride_script", "frequency_gru_script", folder="speech/"),
+    Source("speech/keras_frequency_bigru", NETS, "unk__954", {"unk__953": 1}),
+    Source("speech/tworates_dynamo", NETS, "U"),
+    Source("exports/gru_no_state_script", LAYERS, "T", {"b": 1}),
+    Source("exports/lstm_no_state_script", LAYERS, "T", {"b": 1}),
+    Source("exports/rnn_no_state_script", LAYERS, "T", {"b": 1}),
+    Source("exports/conv_gru_script", LAYERS, "T"),
+    Source("exports/keras_lstm", LAYERS, "unk__45"),
+    Source("exports/loop_smooth", LAYERS, "T"),
+    *_of(QUANTISED_NETS, "T", "asr_stride_qdq_script", "crn_gru_qdq_script", "crn_lstm_qop_script", folder="speech/"),
+    *_of(WINDOWS, "T", "band_script", "causal_tcn_chomp_script", "pcen_script", "unet_script", folder="speech/"),
+    *_of(WINDOWS, "T", "cumulative_norm_script", folder="exports/"),
+)
+
+
+@dataclass
+class Cell:
+    """The result of a file in an engine: the largest error, or the reason why there is none."""
+
+    error: float | None = None
+    agrees: bool = False
+    refused: str | None = None
+
+
+@dataclass
+class Table:
+    """All results.
+
+    ``files`` are family, nodes and size by file, ``cells`` results by file and engine, and ``absent`` the engines that
+    are not installed, with what to set or to install.
+    """
+
+    environment: dict[str, str]
+    absent: dict[str, str]
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    cells: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+
+
+def table(only: Sequence[str] = ()) -> Table:
+    """Export the files whose name contains one of ``only``, run them in all engines, and return the results."""
+    commands, absent = _commands()
+    found = Table(_environment(commands), absent)
+    with tempfile.TemporaryDirectory() as folder:
+        cases: dict[str, Case] = {}
+        for source in SOURCES:
+            if not only or any(each in source.name for each in only):
+                cases |= {case.name: case for case in _cases(source, Path(folder))}
+        for case in cases.values():
+            found.files[case.name] = {"family": case.family, "nodes": case.nodes, "bytes": case.bytes}
+            found.cells[case.name] = {}
+        for engine, command in commands.items():
+            for name, cell in run_all(engine, command, cases, Path(folder)).items():
+                found.cells[name][engine] = vars(cell)
+    return found
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file with inputs, and the outputs that exist: by name the array, the axis of frames and their number."""
+
+    name: str
+    family: str
+    paths: Mapping[str | None, Path]
+    feeds: Mapping[str, np.ndarray]
+    expected: Mapping[str, np.ndarray]
+    frames: Mapping[str, tuple[int, int]]
+    nodes: int
+    bytes: int
+
+
+def _cases(source: Source, folder: Path) -> Iterator[Case]:
+    """Export a model for all engines and for tract, and run some steps before the inputs that are compared."""
+    model = jaxrnn.load(path_of(source.name), static=source.static)
+    short, rng = source.name.rpartition("/")[2], np.random.default_rng(0)
+    exported = {}
+    for target in (None, "tract"):
+        end = f"{short}.{target or 'all'}.onnx"
+        options: dict[str, Any] = {"target": target, "label": short}
+        if source.symbol is None:
+            options |= {"step": True, "dims": source.dims}
+            stepper: Any = model
+        else:
+            smallest = model.stream(source.symbol, dims=source.dims or None)
+            stepper = model.stream(source.symbol, dims=source.dims or None, pulse=PULSES * smallest.pulse)
+            options["flush"] = folder / f"flush.{end}"
+        exported[target] = jaxrnn.export_onnx(stepper, model.params, folder / f"step.{end}", **options)
+    graphs = exported[None]
+    facts = graphs.step.facts
+    step = jaxrnn.load(graphs.step.path)
+    state = {name: np.asarray(array) for name, array in facts.first_inputs.items()}
+    for _ in range(BEFORE):
+        outputs = step.apply(step.params, {**_random(facts, rng), **state})
+        state = {each.input: np.asarray(outputs[str(each.output)]) for each in facts.state.values()}
+    paths = {target: each.step.path for target, each in exported.items()}
+    yield _case(f"{short}, step", source.family, graphs.step, paths, {**_random(facts, rng), **state})
+    if graphs.flush is not None:
+        flush = graphs.flush.facts
+        feeds = {**state}
+        if flush.valid is not None:
+            feeds |= {**_random(flush, rng), flush.valid: np.asarray(facts.spec.pulse - facts.spec.multiple, np.int32)}
+        paths = {target: each.flush.path for target, each in exported.items()}
+        yield _case(f"{short}, flush", source.family, graphs.flush, paths, feeds)
+
+
+def _random(facts: StepFile, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    arrays = {}
+    for each in facts.spec.inputs:
+        values = 0.3 * rng.standard_normal(each.sizes) if np.dtype(each.dtype).kind == "f" else np.ones(each.sizes)
+        arrays[facts.inputs[each.name]] = values.astype(each.dtype)
+    return arrays
+
+
+def _case(
+    name: str, family: str, graph: ExportedGraph, paths: Mapping[str | None, Path], feeds: Mapping[str, np.ndarray]
+) -> Case:
+    names = [each.name for each in onnx.load(graph.path).graph.input]
+    feeds = {key: np.asarray(feeds[key]) for key in names}
+    model = jaxrnn.load(graph.path)
+    expected = {key: np.asarray(value) for key, value in model.apply(model.params, feeds).items()}
+    facts, frames = graph.facts, {}
+    if facts.kind == FLUSH:
+        for each in facts.spec.outputs:
+            if each.name in facts.counts:
+                axis, count = each.time_axis or 0, int(expected[facts.counts[each.name]].max())
+                frames[facts.outputs[each.name]] = (axis, count)
+    return Case(name, family, paths, feeds, expected, frames, graph.nodes, graph.path.stat().st_size)
+
+
+def run_all(engine: str, command: Sequence[str], cases: Mapping[str, Case], folder: Path) -> dict[str, Cell]:
+    """Run all files in processes; a process that ends before its last file is followed by another."""
+    place = folder / engine.replace(" ", "_").replace(",", "")
+    place.mkdir()
+    waiting = dict(enumerate(cases))
+    for index, name in waiting.items():
+        case = cases[name]
+        path = case.paths["tract" if engine == TARGET else None]
+        entry = {"path": str(path), "feeds": encoded(case.feeds), "outputs": list(case.expected)}
+        (place / f"{index}.json").write_text(json.dumps(entry))
+    cells: dict[str, Cell] = {}
+    while waiting:
+        process = subprocess.run(
+            [*command, str(place), *map(str, waiting)], capture_output=True, text=True, check=False, timeout=3600
+        )
+        for index in [index for index in waiting if (place / f"{index}.out.json").exists()]:
+            answer = json.loads((place / f"{index}.out.json").read_text())
+            cells[waiting[index]] = compared(cases[waiting[index]], answer)
+            del waiting[index]
+        if waiting:
+            index = next(iter(waiting))
+            last = (process.stderr.strip().splitlines() or ["without a message"])[-1]
+            cells[waiting.pop(index)] = Cell(refused=f"the process ended with {process.returncode}: {last[:160]}")
+    return cells
+
+
+def compared(case: Case, answer: Mapping[str, Any]) -> Cell:
+    """Compare the outputs of an engine, up to the frames that exist."""
+    if "refused" in answer:
+        return Cell(refused=answer["refused"])
+    worst, found = 0.0, decoded(answer["outputs"])
+    for key, expected in case.expected.items():
+        value = found[key]
+        if value.size != expected.size:
+            return Cell(refused=f"{key!r} has the shape {list(value.shape)}, not {list(expected.shape)}")
+        value = value.reshape(expected.shape)
+        if key in case.frames:
+            axis, count = case.frames[key]
+            part = (slice(None),) * axis + (slice(count),)
+            value, expected = value[part], expected[part]
+        here, there = value.astype(np.float64), expected.astype(np.float64)
+        apart = np.abs(here - there).max(initial=0.0, where=here != there)
+        size = max(1.0, float(np.abs(there).max(initial=0.0)))
+        worst = max(worst, float(apart) / size) if not np.isnan(apart) else np.inf
+    limit = QUANTISED if case.family == QUANTISED_NETS else AGREEMENT
+    return Cell(error=min(worst, 1e300), agrees=worst <= limit)
+
+
+def _commands() -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return the command of each installed engine, and how to install the others."""
+    here, commands, absent = Path(__file__).parent, {}, {}
+    for engine in ENGINES:
+        if engine in PYTHON:
+            if is_installed(PYTHON[engine]):
+                commands[engine] = [sys.executable, "-m", "benchmarks.engines_child", PYTHON[engine]]
+            else:
+                absent[engine] = f"pip install {PACKAGES[PYTHON[engine]][1]}"
+        elif (place := os.environ.get(PLACES[engine])) is None:
+            absent[engine] = f"set {PLACES[engine]} to {NEEDED[engine]}"
+        elif engine == LITE:
+            commands[engine] = [place, str(here / "engines_lite.py")]
+        else:
+            script = os.path.join(place, "ort.wasm.min.js") if engine == WEB else place
+            commands[engine] = ["node", str(here / "engines.js"), script]
+    return commands, absent
+
+
+def _environment(commands: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the date and the versions of all engines."""
+    known = {"date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), **versions()}
+    for engine in (NODE, WEB):
+        for folder in Path(commands[engine][-1], "x").parents if engine in commands else ():
+            if (folder / "package.json").is_file():
+                known[engine] = json.loads((folder / "package.json").read_text())["version"]
+                break
+    if LITE in commands:
+        asked = (
+            "import sys; from importlib.metadata import version; "
+            "print(version('onnx2tf'), version('tensorflow'), sys.version.split()[0])"
+        )
+        said = subprocess.run([commands[LITE][0], "-c", asked], capture_output=True, text=True, check=False)
+        known |= dict(zip(("onnx2tf", "tensorflow", "python of onnx2tf"), said.stdout.split(), strict=False))
+    return known
+
+
+def save(found: Table, folder: Path, page: Path) -> None:
+    """Write the results as JSON, and the page; each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in ((folder / ENGINES_FILE, json.dumps(vars(found), indent=1) + "\n"), (page, written(found))):
+        with in_place_of(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def read(path: Path) -> Table:
+    """Read a file that `save` wrote."""
+    return Table(**json.loads(path.read_text(encoding="utf-8")))
+
+
+HEAD = """# Engines
+
+This table says which engine runs which exported file. Files are steps, streams of {pulses} times the smallest pulse,
+and flushes of {models} models. Each file ran once in each engine, with inputs and a state from the middle of a
+recording, and every output was compared with jaxrnn. A cell is the number of files with equal outputs.
+
+"""
+
+NOTES = """
+`python -m benchmarks engines` makes this page and [engines.json](../benchmarks/results/engines.json), which has the
+largest error of each file in each engine. Outputs are equal if the error is at most {agreement:g} of the largest
+value, or {quantised:g} for quantised files, where engines round a value between two integers to either. onnxruntime-web
+ran as WebAssembly in node.js. For LiteRT, onnx2tf {onnx2tf} converted the files on Python {python}; this version
+converts through TensorFlow, and has no `-tb flatbuffer_direct`.
+
+## Refused files, and files with other outputs
+
+"""
+
+
+def written(found: Table) -> str:
+    """Return the page."""
+    engines = [engine for engine in ENGINES if engine not in found.absent]
+    families = dict.fromkeys(each["family"] for each in found.files.values())
+    rows = []
+    for family in (*families, "all"):
+        files = [name for name, each in found.files.items() if family in (each["family"], "all")]
+        counts = [sum(found.cells[name][engine]["agrees"] for name in files) for engine in engines]
+        rows.append([family, len(files), *counts])
+    environment = found.environment
+    lines = [_line(["files", "number", *engines]), _line(["---", *["---:"] * (len(engines) + 1)]), *map(_line, rows)]
+    models = len({name.rpartition(", ")[0] for name in found.files})
+    text = HEAD.format(pulses=PULSES, models=models) + "\n".join(lines) + "\n"
+    text += "\nVersions: " + ", ".join(f"{name} {each}" for name, each in environment.items() if name != "date") + ".\n"
+    text += NOTES.format(
+        agreement=AGREEMENT,
+        quantised=QUANTISED,
+        onnx2tf=environment.get("onnx2tf", "(not installed)"),
+        python=environment.get("python of onnx2tf", "(not installed)"),
+    )
+    pieces = []
+    for engine in engines:
+        reasons: dict[str, list[str]] = {}
+        for name, cells in found.cells.items():
+            cell = cells[engine]
+            if not cell["agrees"]:
+                known = cell["refused"] is None
+                reason = "other outputs" if known else f"`{_plain(cell['refused'])}`"
+                reasons.setdefault(reason, []).append(f"{name} (error {cell['error']:.1g})" if known else name)
+        if reasons:
+            lines = [f"- {reason}: {'; '.join(names)}" for reason, names in reasons.items()]
+            pieces.append(f"**{engine}**\n\n" + "\n".join(lines) + "\n")
+    return text + "\n".join(pieces)
+
+
+def _plain(reason: str) -> str:
+    """Return the cause of a refusal, without names and numbers of nodes."""
+    cause = reason.rpartition("Caused by: ")[2].replace("`", "'")
+    return re.sub(r"_\d+\b|\"[^\"]*\"|'[^']*'", "...", cause)[:120].strip()
+
+
+def _line(cells: Sequence[Any]) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
