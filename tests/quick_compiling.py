@@ -78,6 +78,7 @@ def compile_once() -> None:
 
     JAX's cache in files does the same at ten times the price, which is more than it saves where all is new.
     """
+    jax.config.update("jax_compilation_cache_dir", None)  # which a worker has from the process that started it
     compile_new = compiler.compile_or_get_cached
     kept: OrderedDict[bytes, Any] = OrderedDict()
 
