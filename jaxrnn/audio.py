@@ -23,9 +23,8 @@ from jaxrnn._files.arguments import NAME, VALUE, argument, called, either
 from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import describe, short_repr, without_folders
 from jaxrnn._files.stores import in_place_of
-from jaxrnn._jax.context import exact_types
+from jaxrnn._jax.context import compiled, exact_types
 from jaxrnn.errors import InputError, is_count
-from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.model import Model
 from jaxrnn.model.streaming import Graph, operators_by_scope, time_symbols
 from jaxrnn.steps.bound import Bound

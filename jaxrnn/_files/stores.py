@@ -1,7 +1,8 @@
 """Files on this machine and objects in stores, which drivers of fsspec reach by URL.
 
 A `Location` is a path or a `Url`. A `Url` has the methods of ``pathlib.Path`` that the library calls. A store has no
-folders: objects are read in ranges, and written whole or not at all.
+folders: objects are read in ranges, and written whole or not at all. On this machine, only regular files are read and
+replaced: a FIFO may never answer, and a device may never end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import io
 import math
 import os
 import re
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +27,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from jaxrnn._files.files import check_regular, check_replaceable
 from jaxrnn._files.messages import first_line
 from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError, StoreError, optional_package
 
@@ -437,3 +438,40 @@ class RangeArray:
         frame = math.prod(shape) * self.dtype.itemsize
         data = self._ranges.read(self._offset + first * frame, self._offset + last * frame)
         return np.frombuffer(data, self.dtype).reshape((last - first, *shape), order=order)
+
+
+#: The other things to which a path may lead.
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def check_regular(path: str | os.PathLike[str]) -> Path:
+    """Check that a path leads to a regular file, possibly by a link; otherwise raise OSError."""
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError as error:  # a NUL, or what no file system can spell
+        raise OSError(errno.EINVAL, f"{os.fspath(path)!r} cannot be the name of a file") from error
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'of another kind')}, not a regular file")
+    return Path(path)
+
+
+def check_replaceable(path: Path) -> None:
+    """Check that a file can be written to a path: raise InputError for a folder, a FIFO or a device."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give the name of a file in it")
+    if path.exists() and not path.is_file():
+        kind = _KINDS.get(stat.S_IFMT(path.stat().st_mode), "of another kind")
+        raise InputError(f"{path} is {kind}, not a regular file: give the name of a file")
+
+
+def check_writable(path: Path) -> None:
+    """Check before any work that a file can be written to a path, in an existing folder; otherwise raise InputError."""
+    check_replaceable(path)
+    if not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {path.parent}")

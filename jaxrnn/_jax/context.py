@@ -1,9 +1,11 @@
-"""The settings and traces of JAX around the arithmetic of the library."""
+"""The settings, traces, compiled calls and devices of JAX around the arithmetic of the library."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import platform
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxrnn._jax.varying import alike
 
 _UNCHANGED = contextlib.nullcontext()
 #: The caller's settings for moves between host and device; None without a setting.
@@ -123,3 +127,76 @@ def on_device(tree: Any) -> Any:
     """Return the pytree from which `on_host` made this one."""
     with exact_types():
         return jax.tree.map(lambda leaf: jnp.array(leaf.array) if isinstance(leaf, OnHost) else leaf, tree)
+
+
+@functools.cache
+def features() -> tuple[str, ...]:
+    """Return the names of the processor's instruction sets, which machine code needs, or the name of the processor."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if line.startswith(("flags", "Features")):
+                return tuple(sorted(line.partition(":")[2].split()))
+    return tuple(filter(None, [platform.processor()]))
+
+
+def default_device() -> Any:
+    """Return the device on which JAX puts new arrays."""
+    (device,) = jax.device_put(0).devices()
+    return device
+
+
+def in_calling_thread(device: Any) -> Any:
+    """Return a device for the programs of this one that computes in the calling thread, if JAX has such a device.
+
+    JAX's own CPU device passes each program to another thread, which takes half as long as a step of a small network.
+    Arrays cannot be used on both devices: move them through the host.
+    """
+    return _synchronous_cpu() or device if device.platform == "cpu" else device
+
+
+@functools.cache
+def _synchronous_cpu() -> Any:
+    try:
+        from jaxlib import xla_client
+
+        return xla_client.make_cpu_client(asynchronous=False).local_devices()[0]
+    except Exception:  # any error: this interface of JAX is private
+        return None
+
+
+class compiled:  # noqa: N801 (a decorator)
+    """A decorator for pure methods that compiles eager calls once for each shape, also under ``grad`` and ``vmap``.
+
+    Outside of a program, JAX compiles every loop at each call, because the loop's body is a new function in each call.
+    The compiled function belongs to its instance, as a ``functools.cached_property`` does, and keeps no other instance
+    alive. Inside `jax.shard_map`, arrays vary over the same mesh axes (see `jaxrnn._jax.varying`). Positional arguments
+    are pytrees of arrays, and keyword arguments are hashable.
+    """
+
+    def __init__(self, method: Callable[..., Any]):
+        self.method = method
+        self.__doc__ = method.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        function = instance.__dict__[self.name] = _compiled_eagerly(self.method.__get__(instance))
+        return function
+
+
+def _compiled_eagerly(function: Callable[..., Any]) -> Callable[..., Any]:
+    # What contexts of the library ask for is read while tracing, and tells programs apart.
+    @functools.partial(jax.jit, static_argnums=0)
+    def jitted(known: tuple[tuple[str, Any], ...], *arrays: Any) -> Any:
+        return function(*arrays, **dict(known))
+
+    @functools.wraps(function)
+    def call(*arrays: Any, **known: Any) -> Any:
+        if is_staged():
+            return function(*alike(*arrays), **known)
+        return jitted(tuple(known.items()), *arrays)
+
+    return call

@@ -19,8 +19,7 @@ import numpy as np
 
 from jaxrnn._files.arguments import writing_for
 from jaxrnn._files.arrays import read_arrays
-from jaxrnn._files.files import check_writable
-from jaxrnn._files.stores import in_place_of
+from jaxrnn._files.stores import check_writable, in_place_of
 from jaxrnn.cli.errors import ask_for_json
 from jaxrnn.errors import InputError
 

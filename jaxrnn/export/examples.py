@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn._files.files import check_writable
 from jaxrnn._files.messages import without_folders
+from jaxrnn._files.stores import check_writable
 from jaxrnn.errors import InputError
 from jaxrnn.export.files import Exported
 

@@ -19,8 +19,8 @@ import onnx
 import onnx_ir as ir
 
 from jaxrnn._files.arguments import argument, called
-from jaxrnn._files.files import check_writable
 from jaxrnn._files.messages import first_line, short_repr
+from jaxrnn._files.stores import check_writable
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
 from jaxrnn.export.conversions import Conversion
 from jaxrnn.export.graphs import Graph, file_names, flush_graph, function_graph, step_graph

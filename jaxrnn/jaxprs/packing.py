@@ -12,8 +12,7 @@ import numpy as np
 from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.precision import compute_type
 from jaxrnn.errors import InputError
-from jaxrnn.jaxprs.equations import run, shape_of, type_of
-from jaxrnn.jaxprs.fingerprints import fingerprint_of_equations
+from jaxrnn.jaxprs.equations import fingerprint_of_equations, run, shape_of, type_of
 from jaxrnn.jaxprs.schedule import Function, Step
 
 

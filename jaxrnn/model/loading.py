@@ -16,8 +16,8 @@ import onnx
 import onnx_ir as ir
 from jax.core import Tracer
 
-from jaxrnn._files.files import check_writable
 from jaxrnn._files.messages import describe
+from jaxrnn._files.stores import check_writable
 from jaxrnn._jax.context import exact_types
 from jaxrnn._jax.precision import check_names
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError

@@ -12,9 +12,8 @@ import numpy as np
 
 from jaxrnn._files.arguments import SIZE, argument, either
 from jaxrnn._files.messages import describe
-from jaxrnn._jax.context import exact_types
+from jaxrnn._jax.context import compiled, exact_types
 from jaxrnn.errors import InputError, StateError
-from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import Packed, folded_for, run_packed
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
 from jaxrnn.onnx.interface import bind_inputs

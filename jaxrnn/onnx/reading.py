@@ -16,8 +16,8 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError, Message
 
-from jaxrnn._files.files import check_regular
 from jaxrnn._files.messages import near
+from jaxrnn._files.stores import check_regular
 from jaxrnn.errors import JaxrnnError, ModelError, UnsupportedError
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.limits import MAX_DEPTH, Limits

@@ -13,8 +13,8 @@ import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
 
-from jaxrnn._files.files import check_regular
 from jaxrnn._files.messages import bytes_of
+from jaxrnn._files.stores import check_regular
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
 from jaxrnn.onnx.limits import Limits, raised
 

@@ -10,8 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn._jax.context import exact_types, on_device, on_host, own_transfers, unmapped
-from jaxrnn._jax.processors import default_device, in_calling_thread
+from jaxrnn._jax.context import (
+    default_device,
+    exact_types,
+    in_calling_thread,
+    on_device,
+    on_host,
+    own_transfers,
+    unmapped,
+)
 from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.specs import bind
 from jaxrnn.steps.stepper import Stepper

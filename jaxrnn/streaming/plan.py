@@ -22,8 +22,7 @@ from jaxrnn._files.arguments import argument
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError, is_count
-from jaxrnn.jaxprs.equations import evaluate, is_key, trace_nested, walk
-from jaxrnn.jaxprs.fingerprints import fingerprint
+from jaxrnn.jaxprs.equations import evaluate, fingerprint, is_key, trace_nested, walk
 from jaxrnn.jaxprs.moves import split
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec

@@ -14,11 +14,10 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn._files.messages import describe, part_of, wrapped
-from jaxrnn._jax.context import own_arithmetic
+from jaxrnn._jax.context import compiled, own_arithmetic
 from jaxrnn._jax.precision import cast_param, check_names, check_param
 from jaxrnn.cells.forms import Types, product_type
 from jaxrnn.errors import InputError
-from jaxrnn.jaxprs.eager import compiled
 from jaxrnn.jaxprs.packing import Packed, Purpose, fits, fold, folding_of, run_folded, unpack
 from jaxrnn.jaxprs.schedule import Step
 from jaxrnn.steps.recordings import part, recording_specs, scan_steps, whole

@@ -20,8 +20,8 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from jaxrnn._files.files import check_regular
 from jaxrnn._files.messages import first_line
+from jaxrnn._files.stores import check_regular
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, TrainingError, optional_package
 from jaxrnn.model import Model

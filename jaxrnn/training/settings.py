@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import jax
 
-from jaxrnn._files.files import check_replaceable
 from jaxrnn._files.messages import short_repr
-from jaxrnn._files.stores import Location
+from jaxrnn._files.stores import Location, check_replaceable
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.model.loading import load, write_graph
 from jaxrnn.settings.files import Overrides, SettingsFile

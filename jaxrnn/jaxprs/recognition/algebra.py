@@ -17,8 +17,7 @@ from jax.extend.core import JaxprEqn, Literal
 
 from jaxrnn._jax.varying import struct_of
 from jaxrnn.cells.forms import product_type
-from jaxrnn.jaxprs.equations import Atom, bind, needed, shape_of, trace, type_of, variables
-from jaxrnn.jaxprs.fingerprints import fingerprint_of_equations
+from jaxrnn.jaxprs.equations import Atom, bind, fingerprint_of_equations, needed, shape_of, trace, type_of, variables
 from jaxrnn.jaxprs.recognition.body import Body, Elements, everything, operands_of
 
 #: By the factors of a monomial, which are numbers of terms in order: its coefficient.

@@ -12,9 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn._files.files import check_replaceable
-from jaxrnn._jax.context import exact_types
-from jaxrnn._jax.processors import default_device
+from jaxrnn._files.stores import check_replaceable
+from jaxrnn._jax.context import default_device, exact_types
 from jaxrnn.errors import InputError, UnsupportedError, check_count
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.runtime.compiled.format import Archive, write

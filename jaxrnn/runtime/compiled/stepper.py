@@ -15,8 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn._files.messages import describe, first_line
-from jaxrnn._jax.context import exact_types, placed
-from jaxrnn._jax.processors import default_device
+from jaxrnn._jax.context import default_device, exact_types, placed
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
 from jaxrnn.runtime.compiled.format import Archive, read
 from jaxrnn.runtime.compiled.native import BATCHED, CodeError, arguments_of, differences, function_of, structs_of
