@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import platform
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -127,16 +126,6 @@ def on_device(tree: Any) -> Any:
     """Return the pytree from which `on_host` made this one."""
     with exact_types():
         return jax.tree.map(lambda leaf: jnp.array(leaf.array) if isinstance(leaf, OnHost) else leaf, tree)
-
-
-@functools.cache
-def features() -> tuple[str, ...]:
-    """Return the names of the processor's instruction sets, which machine code needs, or the name of the processor."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if line.startswith(("flags", "Features")):
-                return tuple(sorted(line.partition(":")[2].split()))
-    return tuple(filter(None, [platform.processor()]))
 
 
 def default_device() -> Any:

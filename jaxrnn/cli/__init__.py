@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from jaxrnn._files.arguments import writing_for
-from jaxrnn._jax.context import features
+from jaxrnn._jax.processors import features
 from jaxrnn.cli.errors import MISMATCH, MISTAKE, MismatchError, ask_for_json, print_error, print_json_error
 from jaxrnn.errors import JaxrnnError
 

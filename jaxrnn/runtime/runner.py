@@ -90,11 +90,12 @@ class Runner:
         return self.__copy__()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"arguments": on_host(self._arguments), "state": on_host(self._step.unpack(self._state))}
+        return {"arguments": on_host(self._arguments), "state": self._step.unpack(self._state)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**on_device(state["arguments"]))
-        self._state = self._step.pack(on_device(state["state"]))
+        with exact_types():
+            self._state = self._step.pack(state["state"])
 
     def reset(self) -> None:
         """Begin a new stream."""

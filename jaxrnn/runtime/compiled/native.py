@@ -27,7 +27,8 @@ from jax.core import ShapedArray
 from jax.sharding import SingleDeviceSharding
 from jaxlib import xla_client
 
-from jaxrnn._jax.context import default_device, features
+from jaxrnn._jax.context import default_device
+from jaxrnn._jax.processors import features
 from jaxrnn.steps.specs import ArraySpec, dtype_named
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.version import __version__
