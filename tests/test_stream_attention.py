@@ -293,9 +293,10 @@ def test_a_relative_bias_of_pytorch(tmp_path):
     proto.graph.initializer.append(onnx.numpy_helper.from_array(TABLE, "embedding"))
     model = jaxrnn.load(proto)
     streamed = model.stream("T", 3)
+    streaming = Streaming(streamed, [1], model.params)
     for length in (1, 2, 9, 25):
         x = {"x": np.random.default_rng(length).normal(size=(1, length, 4)).astype(np.float32)}
-        found, expected = streamed.run(model.params, x), model.apply(model.params, x)
+        found, expected = streaming.run(x, length, [3], room=3), model.apply(model.params, x)
         np.testing.assert_allclose(found["y"], expected["y"], atol=2e-6)
     jaxrnn.export_onnx(streamed, model.params, tmp_path / "step.onnx", flush=tmp_path / "flush.onnx")
     assert verify_export(

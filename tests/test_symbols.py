@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from small_models import graph_of, make_model
+from streaming_verifier import Streaming
 from verifier import peer_outputs
 
 import jaxrnn
@@ -139,10 +140,11 @@ def test_what_follows_from_a_length(case):
     model = jaxrnn.load(proto)
     jax.make_jaxpr(model.apply)(model.params, model.symbolic_inputs(constraints=["T >= 4"]))
     streamed = model.stream("T", pulse, constraints=["S >= 4"])
+    streaming = Streaming(streamed, [1], model.params)
     for frames in (4, 5, 9):
         inputs = {"x": np.random.default_rng(frames).normal(size=(1, frames, 3)).astype(np.float32)}
         expected = peer_outputs(proto, inputs)["y"]
-        for found in (model(**inputs), jax.jit(streamed.run)(model.params, inputs)):
+        for found in (model(**inputs), streaming.run(inputs, frames, [streamed.pulse], room=streamed.pulse)):
             np.testing.assert_allclose(found["y"], expected, atol=1e-5)
 
 
