@@ -23,11 +23,15 @@ def of_samples(name, mode):
     return lambda x: getattr(jaxrnn, name)(x[:, 0], jnp.asarray(KERNEL, x.dtype), mode)
 
 
-def checked(x, count, taps):
-    """Windows as ONNX's Gather reads them: an index outside of the axis reads as NaN."""
-    index = jnp.arange(count)[:, None] + np.arange(taps)
+def checked(x, index):
+    """Frames as ONNX's Gather reads them: an index outside of the axis reads as NaN."""
+    index = jnp.where(index < 0, index + x.shape[0], index)
     inside = (index >= 0) & (index < x.shape[0])
     return x.at[jnp.where(inside, index, x.shape[0])].get(mode="fill", wrap_negative_indices=False)
+
+
+def windows(count, taps):
+    return jnp.arange(count)[:, None] + np.arange(taps)
 
 
 CASES = {f"{name}, {mode}": of_samples(name, mode) for name in ("convolve", "correlate") for mode in MODES} | {
@@ -35,8 +39,9 @@ CASES = {f"{name}, {mode}": of_samples(name, mode) for name in ("convolve", "cor
     "nearest": lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "nearest"),
     "nearest, last axis": lambda x: jax.image.resize(x.T, (WIDTH, 3 * x.shape[0]), "nearest"),
     "nearest, fewer": lambda x: jax.image.resize(jnp.repeat(x, 3, 0), (x.shape[0], WIDTH), "nearest"),
-    "windows of the past": lambda x: checked(jnp.pad(x, ((3, 0), (0, 0))), x.shape[0], 4),
-    "windows": lambda x: checked(x, x.shape[0] - 2, 3),
+    "windows of the past": lambda x: checked(jnp.pad(x, ((3, 0), (0, 0))), windows(x.shape[0], 4)),
+    "windows": lambda x: checked(x, windows(x.shape[0] - 2, 3)),
+    "no earlier than the first": lambda x: checked(x, jnp.maximum(jnp.arange(x.shape[0]) - 3, 0)),
     "linear": lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "linear"),
     "linear, last axis": lambda x: jax.image.resize(x.T, (WIDTH, 5 * x.shape[0]), "bilinear"),
 }

@@ -242,11 +242,11 @@ def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine 
     """Return scale and offsets of a result that counts frames, or None."""
     terms = [_term(value) for value in operands]
     x = operands[0]
-    if name == "lt" and isinstance(x, Chunk) and x.clipped is not None and terms[1] is not None:
+    if name in ("lt", "ge") and isinstance(x, Chunk) and x.clipped is not None and terms[1] is not None:
         (_, offsets), low, _ = x.clipped
         low = int(np.min(offsets)) if low is None else low
         if terms[1][0] == 0 and np.all(low >= terms[1][1]):
-            return 0, np.zeros((1,) * x.array.ndim, bool)
+            return 0, np.full((1,) * x.array.ndim, name == "ge")
     if not any(isinstance(value, Chunk) for value in operands) or any(term is None for term in terms):
         return None
     known = [term for term in terms if term is not None]
@@ -281,8 +281,9 @@ def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Seque
     if (compare is None and name != "min") or len(places) != 1 or not is_length(operands[1 - places[0]]):
         return None
     chunk, limit = operands[places[0]], operands[1 - places[0]]
-    affine = chunk.affine if name != "min" else _counted(chunk)
-    if affine is None:
+    affine = _counted(chunk) if name in ("min", "lt") else chunk.affine
+    bounded = chunk.clipped is not None and name == "lt"
+    if affine is None or (bounded and places[0] == 1):
         return None
     scale, offsets = affine
     size = chunk.timeline.size
@@ -293,6 +294,8 @@ def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Seque
         return None
     # Frame i is ``size - i`` frames before the end. In the last frame, the number exceeds the length by this much.
     surplus = offsets + beyond
+    if bounded and chunk.clipped[1] is not None and (scale != 1 or chunk.clipped[1] > -beyond):
+        return None  # the lower bound may reach the length of a short recording
     if compare is not None and scale > 0 and np.all(surplus <= scale):
         # No frame exceeds the length: the result may be the same in all frames, as in a test of bounds.
         ends = [
@@ -302,6 +305,8 @@ def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Seque
             shape = [1 if axis == chunk.axis else size for axis, size in enumerate(chunk.array.shape)]
             known = np.broadcast_to(np.asarray(ends[0]), shape)
             return run.make(jnp.asarray(known), chunk.axis, chunk.timeline, None, None, (0, known))
+    if bounded:
+        return None
     wait = max(0, *(int(each) // scale for each in surplus.flat))
     chunk = run.spread(chunk)
     timeline = chunk.timeline
