@@ -36,6 +36,10 @@ def windows(count, taps):
 
 CASES = {f"{name}, {mode}": of_samples(name, mode) for name in ("convolve", "correlate") for mode in MODES} | {
     "channels": lambda x: jax.vmap(lambda c: jaxrnn.convolve(c, jnp.asarray(KERNEL, x.dtype), "same"), 1, 1)(x),
+    "batches": lambda x: jax.lax.map(lambda frame: jax.nn.relu(frame @ np.ones((WIDTH, 2), x.dtype)), x, batch_size=3),
+    "batches of trees": lambda x: jnp.cumsum(
+        jax.lax.map(lambda two: {"y": two[0] * two[1].max()}, (x, jnp.sin(x)), batch_size=4)["y"], 0
+    ),
     "nearest": lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "nearest"),
     "nearest, last axis": lambda x: jax.image.resize(x.T, (WIDTH, 3 * x.shape[0]), "nearest"),
     "nearest, fewer": lambda x: jax.image.resize(jnp.repeat(x, 3, 0), (x.shape[0], WIDTH), "nearest"),
@@ -45,7 +49,7 @@ CASES = {f"{name}, {mode}": of_samples(name, mode) for name in ("convolve", "cor
     "linear": lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "linear"),
     "linear, last axis": lambda x: jax.image.resize(x.T, (WIDTH, 5 * x.shape[0]), "bilinear"),
 }
-QUICK = ["convolve, same", "windows", "correlate, valid", "nearest, fewer", "linear, last axis"]
+QUICK = ["convolve, same", "windows", "batches", "correlate, valid", "nearest, fewer", "linear, last axis"]
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
@@ -53,12 +57,12 @@ def test_values(name):
     check_values(CASES[name], X.shape)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, ["convolve, same"]))
+@pytest.mark.parametrize("name", of_tiers(CASES, ["convolve, same", "batches"]))
 def test_gradients(name):
     check_gradients(CASES[name], X.shape)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, ["convolve, same", "linear", "windows of the past"]))
+@pytest.mark.parametrize("name", of_tiers(CASES, ["convolve, same", "linear", "windows of the past", "batches"]))
 def test_files(name, tmp_path):
     check_exported(CASES[name], X.shape, tmp_path)
 
@@ -169,12 +173,26 @@ def test_windows_of_an_exporter():
 
 # -- refusals
 
+
+def by_blocks(x, function, of_rest):
+    """A function of whole blocks of four frames, and a function of the rest, as `jax.lax.map` writes both."""
+    whole = x.shape[0] // 4 * 4
+    blocks = jax.lax.scan(lambda _, block: ((), function(block)), (), x[:whole].reshape(-1, 4, WIDTH))[1]
+    return jnp.concatenate([blocks.reshape(whole, WIDTH), of_rest(x[whole:])])
+
+
+def numbered(x):
+    return x * jnp.arange(x.shape[0], dtype=x.dtype)[:, None]
+
+
 REFUSED = {
     "by a share": (lambda x: jax.image.resize(x, (3 * x.shape[0] // 2, WIDTH), "linear"), "jax.image.resize"),
     "cubic": (lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "cubic"), "by a whole factor.*nearest"),
     "the function of JAX": (lambda x: jnp.convolve(x[:, 0], x[:3, 0] * 0), "jaxrnn.convolve"),
     "a callback": (lambda x: (jax.debug.callback(print, x), x)[1], "'debug_callback'.*move it outside"),
-    "batches of frames": (lambda x: jax.lax.map(jnp.tanh, x, batch_size=3), "leave out batch_size="),
+    "a map of blocks": (lambda x: by_blocks(x, lambda v: v - v.sum(0), lambda v: v - v.sum(0)), "fixed frame"),
+    "positions in blocks": (lambda x: by_blocks(x, numbered, numbered), "fixed frame"),
+    "another rest": (lambda x: by_blocks(x, jnp.sin, jnp.cos), "fixed frame"),
 }
 
 

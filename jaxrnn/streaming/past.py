@@ -9,7 +9,7 @@ streams like others. `at_length` evaluates the function on a whole recording, wi
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -96,33 +96,38 @@ def _band(scores: Var, result: Any, mask: Mask, past: int, source: Any) -> list[
 
 def at_length(inner: Any, arguments: Sequence[Any], length: int) -> list[Any]:
     """Evaluate a jaxpr with a symbolic length on arrays of a whole recording of this length."""
-    return evaluate(inner, arguments, functools.partial(_apply, length))
+    return at_sizes(inner, arguments, functools.partial(value_of, length=length))
 
 
-def _apply(length: int, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+def at_sizes(inner: Any, arguments: Sequence[Any], size: Callable[[Any], Any]) -> list[Any]:
+    """Evaluate a jaxpr with other sizes in place of symbolic sizes."""
+    return evaluate(inner, arguments, functools.partial(_apply, size))
+
+
+def _apply(size: Callable[[Any], Any], equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
     name = equation.primitive.name
     if name == "dim_as_value":
-        return [np.asarray(value_of(equation.params["dim"], length), type_of(equation.outvars[0]))]
+        return [np.asarray(size(equation.params["dim"]), type_of(equation.outvars[0]))]
     if name in _INLINED:
-        return at_length(equation.params[_INLINED[name]], operands, length)
+        return at_sizes(equation.params[_INLINED[name]], operands, size)
     if name in CUSTOM_RULES:
         as_traced = lambda *arrays: bind(equation, arrays)  # noqa: E731
-        domain = OfArrays(functools.partial(at_length, length=length))
+        domain = OfArrays(functools.partial(at_sizes, size=size))
         return with_rule(equation, as_traced, domain, [None] * len(operands))(*operands)
-    return bind(equation, operands, **{key: _sized(value, length) for key, value in equation.params.items()})
+    return bind(equation, operands, **{key: _sized(value, size) for key, value in equation.params.items()})
 
 
-def _sized(value: Any, length: int) -> Any:
-    """Return a parameter of an equation for this length."""
+def _sized(value: Any, size: Callable[[Any], Any]) -> Any:
+    """Return a parameter of an equation with other sizes."""
     if jax.export.is_symbolic_dim(value):
-        return value_of(value, length)
+        return size(value)
     if isinstance(value, tuple | list):
-        parts = [_sized(part, length) for part in value]
+        parts = [_sized(part, size) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if isinstance(value, ClosedJaxpr) and any(True for _ in symbolic_sizes(value.jaxpr)):
         structs = [
-            jax.ShapeDtypeStruct(_sized(each.shape, length), each.dtype, weak_type=each.weak_type)
+            jax.ShapeDtypeStruct(_sized(each.shape, size), each.dtype, weak_type=each.weak_type)
             for each in value.in_avals
         ]
-        return jax.make_jaxpr(lambda *arrays: at_length(value, arrays, length))(*structs)
+        return jax.make_jaxpr(lambda *arrays: at_sizes(value, arrays, size))(*structs)
     return value

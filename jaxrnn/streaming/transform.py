@@ -24,6 +24,7 @@ from jaxrnn._files.messages import first_line, whole_message
 from jaxrnn.cells.forms import Types
 from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_count
 from jaxrnn.jaxprs.equations import trace_nested
+from jaxrnn.streaming.blocks import without_blocks
 from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, hint_for_message, place_of_error
 from jaxrnn.streaming.dimensions import UndecidedError, parts_of, symbolic_sizes
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
@@ -167,6 +168,7 @@ class _Offline:
             inputs, sizes = jax.tree.unflatten(self.structure, [leaf.whole for leaf in leaves]), ""
             try:
                 closed, outputs = trace_over_time(self.function, self.params, inputs)
+                closed = without_blocks(closed, lambda f, x, params: stream(f, x, axes=0, params=params))
                 sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
                 facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
                 if not facts:

@@ -282,6 +282,7 @@ def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Seque
         return None
     chunk, limit = operands[places[0]], operands[1 - places[0]]
     affine = _counted(chunk) if name in ("min", "lt") else chunk.affine
+    low = None if chunk.clipped is None else chunk.clipped[1]
     bounded = chunk.clipped is not None and name == "lt"
     if affine is None or (bounded and places[0] == 1):
         return None
@@ -294,7 +295,7 @@ def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Seque
         return None
     # Frame i is ``size - i`` frames before the end. In the last frame, the number exceeds the length by this much.
     surplus = offsets + beyond
-    if bounded and chunk.clipped[1] is not None and (scale != 1 or chunk.clipped[1] > -beyond):
+    if bounded and low is not None and (scale != 1 or low > -beyond):
         return None  # the lower bound may reach the length of a short recording
     if compare is not None and scale > 0 and np.all(surplus <= scale):
         # No frame exceeds the length: the result may be the same in all frames, as in a test of bounds.

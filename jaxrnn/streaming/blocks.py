@@ -1,0 +1,200 @@
+"""Maps over blocks of frames: ``lax.map(f, frames, batch_size=b)`` as one map over all frames.
+
+JAX writes such a map as a scan over whole blocks of ``b`` frames, computes ``f`` once more for the rest of the frames,
+and joins both. The rest depends on the length, so it cannot stream. If the scan and the rest are one program, but for
+the number of frames, and if this program computes each frame alone, then the program on all frames gives equal results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import JaxprEqn, Literal, Var
+
+from jaxrnn.errors import JaxrnnError
+from jaxrnn.jaxprs.equations import Atom, made_by, needed, read_by, shape_of, type_of, variables, walk
+from jaxrnn.jaxprs.fingerprints import fingerprint
+from jaxrnn.streaming.dimensions import is_symbolic
+from jaxrnn.streaming.past import at_sizes
+from jaxrnn.streaming.plan import COUNT
+from jaxrnn.streaming.streamed import Streamed
+
+#: Streams a function of parameters and frames, with example shapes.
+Stream = Callable[[Callable[[Any, Any], Any], Any, Any], Streamed]
+
+
+class _Closed(NamedTuple):
+    jaxpr: Any
+    consts: Sequence[Any] = ()
+
+
+class _Map(NamedTuple):
+    """A map over blocks: its constants, its frames, the program for the rest, and the equations that join results."""
+
+    consts: Sequence[Any]
+    frames: Sequence[Any]
+    rest: _Closed
+    joins: list[JaxprEqn]
+    body: Any
+    block: int
+    left: Any  # the number of frames of the rest
+
+    def program(self, inner: Any, count: Any) -> Any:
+        """Return the jaxpr of a program for a number of frames."""
+        shapes = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in self.consts]
+        shapes += [jax.ShapeDtypeStruct((count, *shape_of(each)[1:]), type_of(each)) for each in self.frames]
+        return jax.make_jaxpr(lambda *arrays: at_sizes(inner, arrays, self.size(count)))(*shapes)
+
+    def size(self, count: Any) -> Callable[[Any], Any]:
+        """Return a function that replaces the number of frames of the rest."""
+        return lambda size: count if str(size) == str(self.left) else size
+
+    def is_of_frames(self, stream: Stream) -> bool:
+        """Return True if the program of the rest computes each frame alone, in the same way."""
+
+        def rest(consts: Any, frames: Any) -> Any:
+            return at_sizes(self.rest, [*consts, *frames], self.size(frames[0].shape[0]))
+
+        consts = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in self.consts]
+        frames = [jax.ShapeDtypeStruct((self.block, *shape_of(each)[1:]), type_of(each)) for each in self.frames]
+        streamed = stream(rest, frames, consts)
+        alone = {*jax.tree.leaves(streamed.delay)} == {0} and {*jax.tree.leaves(streamed.rate)} == {1}
+        return alone and streamed.receptive_field == 1 and [each.name for each in streamed.state] == [COUNT]
+
+
+def without_blocks(closed: Any, stream: Stream) -> Any:
+    """Return a closed jaxpr with each map over blocks of frames as a map over all frames."""
+    jaxpr = closed.jaxpr
+    for scan in jaxpr.eqns:
+        found = _map_of(jaxpr, scan, dict(zip(jaxpr.constvars, closed.consts, strict=True)))
+        if found is None:
+            continue
+        try:
+            of_block, of_rest = (found.program(each, found.block) for each in (found.body, found.rest))
+            equal = fingerprint(of_block) == fingerprint(of_rest)
+            whole = found.program(found.rest, shape_of(found.frames[0])[0])
+            if equal and not any(map(_counts, walk(whole.jaxpr))) and found.is_of_frames(stream):
+                jaxpr = _replaced(jaxpr, found, whole)
+        except (TypeError, ValueError, JaxrnnError):  # the rest is not a map; the stream is refused later
+            continue
+    return closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr)
+
+
+def _counts(equation: JaxprEqn) -> bool:
+    """Return True if an equation numbers frames."""
+    name, params = equation.primitive.name, equation.params
+    return name == "dim_as_value" or (name == "iota" and is_symbolic(params["shape"][params["dimension"]]))
+
+
+def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | None:
+    """Return the map over blocks of which an equation is the scan, or None; `values` are those of constants."""
+    params = scan.params
+    if scan.primitive.name != "scan" or params["num_carry"] or params["reverse"] or not is_symbolic(params["length"]):
+        return None
+    makers = {variable: [equation] for equation in jaxpr.eqns for variable in equation.outvars}
+    readers: dict[Var, list[JaxprEqn]] = {}
+    for equation in jaxpr.eqns:
+        for variable in variables(equation.invars):
+            readers.setdefault(variable, []).append(equation)
+
+    def only(atoms: Sequence[Atom], name: str, of: Mapping[Var, list[JaxprEqn]]) -> list[JaxprEqn] | None:
+        """Return the only equation of each atom, if all are of this primitive, or None."""
+        found = [[] if isinstance(atom, Literal) else of.get(atom, []) for atom in atoms]
+        fits = all(len(each) == 1 and each[0].primitive.name == name for each in found)
+        return [each[0] for each in found] if fits else None
+
+    consts, blocks = scan.invars[: params["num_consts"]], scan.invars[params["num_consts"] :]
+    results = [variable for variable in scan.outvars if variable in readers]
+    cuts = only(blocks, "reshape", makers)
+    flat = only(results, "reshape", readers)
+    heads = cuts and only([each.invars[0] for each in cuts], "gather", makers)
+    joins = flat and only([each.outvars[0] for each in flat], "concatenate", readers)
+    if not heads or not flat or not joins or any(isinstance(each, Literal) for each in consts):
+        return None
+    block, frames = shape_of(blocks[0])[1], [each.invars[0] for each in heads]
+    total, whole = shape_of(frames[0])[0], block * params["length"]
+    left = total - whole
+    tails = _tails(jaxpr, frames, left)
+    starts = [*((each, 0) for each in heads), *((each, whole) for each in tails or ())]
+    if (
+        tails is None
+        or not all(_reads_from(each, start, makers) for each, start in starts)
+        or any(str(shape_of(each)[0]) != str(total) for each in frames)
+        or any(
+            each.params["dimension"] or [*each.invars[:-1]] != [*made.outvars]
+            for each, made in zip(joins, flat, strict=True)
+        )
+    ):
+        return None
+    known = [*consts, *(each.outvars[0] for each in tails)]
+    ends = [each.invars[1] for each in joins]
+    equations = needed(jaxpr.eqns, ends, known)
+    # A constant that the function makes exists twice, with equal values.
+    names = {}
+    for variable in {*read_by(equations), *variables(ends)} - made_by(equations) - {*known}:
+        equal = (each for each in variables(consts) if _are_equal(values.get(each), values.get(variable)))
+        names[variable] = next(equal, None)
+    if None in names.values():
+        return None
+    rest = jaxpr.replace(constvars=[], invars=known, outvars=ends, eqns=_renamed(equations, names))
+    return _Map(consts, frames, _Closed(rest), joins, params["jaxpr"], block, left)
+
+
+def _tails(jaxpr: Any, frames: Sequence[Atom], left: Any) -> list[JaxprEqn] | None:
+    """Return the equation that reads the last frames of each array, or None."""
+    found: list[JaxprEqn] = []
+    for array in frames:
+        for equation in jaxpr.eqns:
+            reads = equation.primitive.name == "gather" and equation.invars[0] is array and equation not in found
+            if reads and str(shape_of(equation.outvars[0])[0]) == str(left):
+                found.append(equation)
+                break
+        else:
+            return None
+    return found
+
+
+def _reads_from(equation: JaxprEqn, start: Any, makers: Mapping[Var, list[JaxprEqn]]) -> bool:
+    """Return True if a gather reads consecutive frames from this frame on."""
+    numbers, index = equation.params["dimension_numbers"], equation.invars[1]
+    if numbers.start_index_map != (0,) or numbers.collapsed_slice_dims or shape_of(index) != (1,):
+        return False
+    while not isinstance(index, Literal):
+        (maker,) = makers.get(index, (None,))
+        if maker is None or maker.primitive.name not in ("broadcast_in_dim", "convert_element_type", "dim_as_value"):
+            return False
+        if maker.primitive.name == "dim_as_value":
+            return str(maker.params["dim"]) == str(start)
+        index = maker.invars[0]
+    return str(index.val) == str(start)
+
+
+def _replaced(jaxpr: Any, found: _Map, whole: Any) -> Any:
+    """Return a jaxpr with the program on all frames in place of the joined results."""
+    results = [each.outvars[0] for each in found.joins]
+    inner = whole.jaxpr
+    if inner.constvars or len({*inner.outvars}) != len(results) or not made_by(inner.eqns) >= {*inner.outvars}:
+        return jaxpr
+    names = dict(zip((*inner.invars, *inner.outvars), (*found.consts, *found.frames, *results), strict=True))
+    place = min(jaxpr.eqns.index(each) for each in found.joins)
+    rest = [each for each in jaxpr.eqns[place:] if each not in found.joins]
+    return jaxpr.replace(eqns=[*jaxpr.eqns[:place], *_renamed(inner.eqns, names), *rest])
+
+
+def _renamed(equations: Sequence[JaxprEqn], names: Mapping[Any, Any]) -> list[JaxprEqn]:
+    """Return equations with other variables."""
+
+    def new(atom: Any) -> Any:
+        return atom if isinstance(atom, Literal) else names.get(atom, atom)
+
+    return [each.replace(invars=[*map(new, each.invars)], outvars=[*map(new, each.outvars)]) for each in equations]
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if one is None or other is None or isinstance(one, Tracer) or isinstance(other, Tracer):
+        return False
+    return one is other or (one.dtype == other.dtype and np.array_equal(one, other))
