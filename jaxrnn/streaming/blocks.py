@@ -16,8 +16,7 @@ from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from jaxrnn.errors import JaxrnnError
-from jaxrnn.jaxprs.equations import Atom, made_by, needed, read_by, shape_of, type_of, variables, walk
-from jaxrnn.jaxprs.fingerprints import fingerprint
+from jaxrnn.jaxprs.equations import Atom, fingerprint, made_by, needed, read_by, shape_of, type_of, variables, walk
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.past import at_sizes
 from jaxrnn.streaming.plan import COUNT
