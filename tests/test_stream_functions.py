@@ -36,7 +36,9 @@ def windows(count, taps):
 
 CASES = {f"{name}, {mode}": of_samples(name, mode) for name in ("convolve", "correlate") for mode in MODES} | {
     "channels": lambda x: jax.vmap(lambda c: jaxrnn.convolve(c, jnp.asarray(KERNEL, x.dtype), "same"), 1, 1)(x),
-    "batches": lambda x: jax.lax.map(lambda frame: jax.nn.relu(frame @ np.ones((WIDTH, 2), x.dtype)), x, batch_size=3),
+    "batches": jax.jit(
+        lambda x: jax.lax.map(lambda frame: jax.nn.relu(frame @ np.ones((WIDTH, 2), x.dtype)), x, batch_size=3)
+    ),
     "batches of trees": lambda x: jnp.cumsum(
         jax.lax.map(lambda two: {"y": two[0] * two[1].max()}, (x, jnp.sin(x)), batch_size=4)["y"], 0
     ),
@@ -191,6 +193,10 @@ REFUSED = {
     "the function of JAX": (lambda x: jnp.convolve(x[:, 0], x[:3, 0] * 0), "jaxrnn.convolve"),
     "a callback": (lambda x: (jax.debug.callback(print, x), x)[1], "'debug_callback'.*move it outside"),
     "a map of blocks": (lambda x: by_blocks(x, lambda v: v - v.sum(0), lambda v: v - v.sum(0)), "fixed frame"),
+    "a map that reads the first frame": (
+        lambda x: jax.lax.map(lambda v: v + x[0], x, batch_size=4),
+        "leave out batch_size=",
+    ),
     "positions in blocks": (lambda x: by_blocks(x, numbered, numbered), "fixed frame"),
     "another rest": (lambda x: by_blocks(x, jnp.sin, jnp.cos), "fixed frame"),
 }

@@ -15,8 +15,18 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from jaxrnn.errors import JaxrnnError
-from jaxrnn.jaxprs.equations import Atom, fingerprint, made_by, needed, read_by, shape_of, type_of, variables, walk
+from jaxrnn.jaxprs.equations import (
+    CALLS,
+    Atom,
+    fingerprint,
+    made_by,
+    needed,
+    read_by,
+    shape_of,
+    type_of,
+    variables,
+    walk,
+)
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.past import at_sizes
 from jaxrnn.streaming.plan import COUNT
@@ -68,6 +78,11 @@ class _Map(NamedTuple):
 def without_blocks(closed: Any, stream: Stream) -> Any:
     """Return a closed jaxpr with each map over blocks of frames as a map over all frames."""
     jaxpr = closed.jaxpr
+    for equation in jaxpr.eqns:
+        name = CALLS.get(equation.primitive.name)
+        if name is not None and (inner := without_blocks(equation.params[name], stream)) is not equation.params[name]:
+            changed = equation.replace(params={**equation.params, name: inner})
+            jaxpr = jaxpr.replace(eqns=[changed if each is equation else each for each in jaxpr.eqns])
     for scan in jaxpr.eqns:
         found = _map_of(jaxpr, scan, dict(zip(jaxpr.constvars, closed.consts, strict=True)))
         if found is None:
@@ -78,7 +93,7 @@ def without_blocks(closed: Any, stream: Stream) -> Any:
             whole = found.program(found.rest, shape_of(found.frames[0])[0])
             if equal and not any(map(_counts, walk(whole.jaxpr))) and found.is_of_frames(stream):
                 jaxpr = _replaced(jaxpr, found, whole)
-        except (TypeError, ValueError, JaxrnnError):  # the rest is not a map; the stream is refused later
+        except Exception:  # of JAX, because the rest is not a map; the stream is refused later
             continue
     return closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr)
 
