@@ -62,7 +62,15 @@ class _Map(NamedTuple):
         """Return a function that replaces the number of frames of the rest."""
         return lambda size: count if str(size) == str(self.left) else size
 
-    def is_of_frames(self, stream: Stream) -> bool:
+    def on_all_frames(self, stream: Stream) -> Any:
+        """Return the jaxpr of the map on all frames, or None if the scan and the rest are not one map."""
+        of_block, of_rest = (self.program(each, self.block) for each in (self.body, self.rest))
+        whole = self.program(self.rest, shape_of(self.frames[0])[0])
+        equal = fingerprint(of_block) == fingerprint(of_rest)
+        is_map = equal and not any(map(_counts, walk(whole.jaxpr))) and self._is_of_frames(stream)
+        return whole if is_map else None
+
+    def _is_of_frames(self, stream: Stream) -> bool:
         """Return True if the program of the rest computes each frame alone, in the same way."""
 
         def rest(consts: Any, frames: Any) -> Any:
@@ -83,16 +91,12 @@ def without_blocks(closed: Any, stream: Stream) -> Any:
         if name is not None and (inner := without_blocks(equation.params[name], stream)) is not equation.params[name]:
             changed = equation.replace(params={**equation.params, name: inner})
             jaxpr = jaxpr.replace(eqns=[changed if each is equation else each for each in jaxpr.eqns])
+    constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     for scan in jaxpr.eqns:
-        found = _map_of(jaxpr, scan, dict(zip(jaxpr.constvars, closed.consts, strict=True)))
-        if found is None:
-            continue
         try:
-            of_block, of_rest = (found.program(each, found.block) for each in (found.body, found.rest))
-            equal = fingerprint(of_block) == fingerprint(of_rest)
-            whole = found.program(found.rest, shape_of(found.frames[0])[0])
-            if equal and not any(map(_counts, walk(whole.jaxpr))) and found.is_of_frames(stream):
-                jaxpr = _replaced(jaxpr, found, whole)
+            found = _map_of(jaxpr, scan, constants)
+            whole = None if found is None else found.on_all_frames(stream)
+            jaxpr = jaxpr if found is None or whole is None else _replaced(jaxpr, found, whole)
         except Exception:  # of JAX, because the rest is not a map; the stream is refused later
             continue
     return closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr)
