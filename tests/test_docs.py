@@ -20,8 +20,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import jax
 import matplotlib as mpl
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from tiers import of_tiers
 
 from jaxrnn.onnx.operators import operator_table
@@ -69,6 +71,18 @@ PAGES = sorted(
 MADE = {"changelog.md", "contributing.md", "security.md", "reference/cli.md"}
 
 
+@pytest.fixture
+def _settings_of_the_cache():
+    """Put back the settings of JAX's cache of programs, which a page changes."""
+    names = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+    before = {name: getattr(jax.config, name) for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.usefixtures("_settings_of_the_cache")
 @pytest.mark.parametrize("name", of_tiers(PAGES, ["functions.md"]))
 def test_code_runs_and_prints_what_the_page_shows(name, tmp_path, monkeypatch):
     """The blocks of one page run in one namespace; a block of text behind one of code is what it prints.
