@@ -135,7 +135,7 @@ def default_device() -> Any:
 
 
 def in_calling_thread(device: Any) -> Any:
-    """Return a device for the programs of this one that computes in the calling thread, if JAX has such a device.
+    """Return a CPU device that computes in the calling thread, in place of a CPU device; other devices do not change.
 
     JAX's own CPU device passes each program to another thread, which takes half as long as a step of a small network.
     Arrays cannot be used on both devices: move them through the host.

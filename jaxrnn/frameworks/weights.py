@@ -104,9 +104,10 @@ def _read_marks(array: np.ndarray, flip: bool, total: int) -> np.ndarray:
 
 
 def _sources(first: np.ndarray, second: np.ndarray, total: int) -> tuple[np.ndarray, bool] | None:
-    """Return the element of the weights that each element of a tensor is, -1 for constants; None if computed.
+    """Return the number of the weight's element that each element of a tensor copies, -1 for constants.
 
-    The second result is True if the tensor holds the weights with the opposite sign.
+    The second result is True if the tensor holds the weights with the opposite sign. None for a tensor that the
+    exporter computed from weights in another way.
     """
     constant = (first == second) | (np.isnan(first) & np.isnan(second))
     for sign in (1, -1):

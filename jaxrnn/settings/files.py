@@ -148,7 +148,7 @@ class SettingsFile(Generic[Model]):
 
 
 class _FaultyKeyError(Exception):
-    """A part of a settings file reads a key with a mistake, which is reported already."""
+    """A key was read whose mistake is reported already."""
 
 
 class _Partial:

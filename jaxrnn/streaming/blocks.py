@@ -59,7 +59,7 @@ class _Map(NamedTuple):
         return jax.make_jaxpr(lambda *arrays: at_sizes(inner, arrays, self.size(count)))(*shapes)
 
     def size(self, count: Any) -> Callable[[Any], Any]:
-        """Return a function that replaces the number of frames of the rest."""
+        """Return a function of a dimension that replaces the number of frames of the rest by this count."""
         return lambda size: count if str(size) == str(self.left) else size
 
     def on_all_frames(self, stream: Stream) -> Any:
