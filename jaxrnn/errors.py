@@ -22,10 +22,7 @@ __all__ = [
     "UnsupportedError",
     "optional_package",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy
 
 
 class JaxrnnError(Exception):

@@ -13,6 +13,7 @@ import jax
 import pytest
 from hypothesis import settings
 from quick_compiling import compile_once, compile_quickly, keep_compiled
+from tiers import TIERS, tier_of
 
 ROOT = Path(__file__).parent.parent
 MODELS = Path(os.environ.get("JAXRNN_MODELS", ROOT.parent / "shared" / "models"))
@@ -30,19 +31,18 @@ compile_once()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Which tests: the quick ones cover every feature, the thorough ones more cases of each."""
-    parser.addoption("--tier", choices=("quick", "thorough", "all"), default="quick", help="which tests to run")
+    """Add `--tier`: quick tests cover every feature, thorough tests every network, nightly tests more of everything."""
+    parser.addoption("--tier", choices=(*TIERS, "all"), default=TIERS[0], help="which tests to run")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of the other tier; those that the command line names one by one run in any case."""
+    """Leave out the tests of other tiers; tests that the command line names one by one run in any case."""
     tier = config.getoption("--tier")
     if tier == "all" or any("::" in argument for argument in config.args):
         return
     kept, left_out = [], []
     for item in items:
-        is_thorough = item.get_closest_marker("thorough") is not None
-        (kept if is_thorough == (tier == "thorough") else left_out).append(item)
+        (kept if tier_of(item) == tier else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
@@ -76,9 +76,16 @@ def settled_heap():
 
 
 @pytest.fixture
-def threads() -> int:
-    """The threads that tests before this one have left, such as those that read from object stores."""
-    return threading.active_count()
+def no_new_thread() -> Iterator[None]:
+    """The test leaves no thread: one that is about to end may end, and a pool or event loop in a cycle is collected."""
+    before = set(threading.enumerate())
+    yield
+    gc.collect()
+    # A thread that Python did not start, such as XLA's, has no end that could be waited for.
+    new = [each for each in set(threading.enumerate()) - before if type(each).__name__ != "_DummyThread"]
+    for each in new:
+        each.join(10)
+    assert not [each.name for each in new if each.is_alive()]
 
 
 @pytest.fixture(scope="session")

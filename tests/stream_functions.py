@@ -111,6 +111,13 @@ def merged(x):
     return (one * other).reshape(2, -1, 3).sum(0)
 
 
+def over_channels_of_merged(x):
+    """A recurrence over channels, whose carry begins with equal frames, of two streams behind each other."""
+    both = jnp.stack([x, 2 * x]).reshape(-1, 3).T
+    step = lambda carry, channel: (jnp.tanh(carry + channel),) * 2  # noqa: E731
+    return lax.scan(step, jnp.zeros_like(both[0]), both)[1].T.reshape(2, -1, 3)
+
+
 def slices(x):
     """Products of frames and the frames before them, as slices of one padded array."""
     frames = x.shape[0]
@@ -359,6 +366,7 @@ CASES: dict[str, Case] = {
     "frames split": Case(lambda x: conv(jnp.stack([x.reshape(-1)] * 3, 1), (1, 1))),
     "repeated": Case(lambda x: jnp.repeat(conv(x, (1, 1)), 2, axis=0)),
     "time behind another axis": Case(merged),
+    "a recurrence over channels, of merged streams": Case(over_channels_of_merged),
     "layer norm": Case(lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)),
     "softmax of a frame": Case(lambda x: jax.nn.softmax(conv(x, (1, 1)), -1)),
     "log of what may be absent": Case(lambda x: jnp.log(jnp.abs(conv(x, (0, 2)))) / jnp.sqrt(jnp.abs(conv(x, (1, 1))))),

@@ -90,13 +90,15 @@ def in_parallel(monkeypatch):
 
 
 @pytest.mark.usefixtures("in_parallel")
-@pytest.mark.parametrize("name", of_tiers(FUNCTIONS, ("rotations", "a derivative", "one stream for several")))
+@pytest.mark.parametrize(
+    "name", of_tiers(FUNCTIONS, ("rotations", "a derivative", "one stream for several"), thorough=())
+)
 def test_streams_are_exact(name):
     function, options = FUNCTIONS[name]
     check_values(function, X.shape, **options)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.usefixtures("in_parallel")
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in WITHOUT_GRADIENTS])
 def test_gradients(name):

@@ -104,7 +104,7 @@ def masked(padding, size=SIZE, hop=HOP):
     return function
 
 
-@pytest.mark.parametrize("padding", of_tiers(PADDINGS, ("causal", "reflect")))
+@pytest.mark.parametrize("padding", of_tiers(PADDINGS, ("causal",)))
 def test_streams(padding, tmp_path):
     """Exact for every length and pulse, with gradients, in JAX and in ONNX Runtime."""
     options = {"multiple": HOP, "constraints": [f"S >= {SIZE // HOP}"]}
@@ -204,7 +204,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(NETWORKS, ("compressed", "magnitude", "complex mask")))
+@pytest.mark.parametrize("name", of_tiers(NETWORKS, ("complex mask",), thorough=("compressed", "magnitude")))
 def test_networks(name, tmp_path):
     """A network between the transforms equals the pipeline, and so do its stream and its files, for every length."""
     write, options, network = NETWORKS[name]
@@ -223,6 +223,7 @@ def test_networks(name, tmp_path):
             )
 
 
+@pytest.mark.thorough
 def test_gradients_of_a_network(tmp_path):
     """Of parameters and samples, through pulses and offline; also of silence under a compressed magnitude."""
     built = Waveform(
@@ -274,7 +275,9 @@ MISTAKES = {
     ),
     "spectra": (lambda m: istft(np.zeros((3, 4), np.complex64), 8, 2), "complex numbers of 5 frequencies"),
     "real spectra": (lambda m: istft(np.zeros((3, 5), np.float32), 8, 2), "complex numbers of 5 frequencies"),
-    "integers": (lambda m: stft(np.arange(20), 8, 2), "a waveform has samples of floats, not int"),
+    "integers": (lambda m: stft(np.arange(20), 8, 2), "a waveform has samples of float32 or float64, not int"),
+    "half precision": (lambda m: stft(jnp.zeros(20, jnp.bfloat16), 8, 2), "float32 or float64, not bfloat16"),
+    "a window that is not finite": (lambda m: Frames(8, 2, np.full(8, np.inf)), "has 8 values that are not finite"),
     "padding": (lambda m: Frames(8, 2, padding="centre"), "padding must be one of zeros, reflect, causal, none"),
     "not said": (
         lambda m: Waveform(Network(m["step"]), Frames(8, 2))({"samples": noise(20)}),
@@ -336,6 +339,21 @@ def test_sounds(tmp_path):
     for name, said in {"two.wav": "has 2 channels, but one", "none.wav": "there is no file"}.items():
         with pytest.raises(jaxrnn.InputError, match=said):
             read_wav(tmp_path / name)
+    # A chunk of another program, as in files of floats by libsndfile, before the samples.
+    scipy.io.wavfile.write(tmp_path / "float.wav", 8000, x)
+    data = (tmp_path / "float.wav").read_bytes()
+    start = data.index(b"data")
+    (tmp_path / "peak.wav").write_bytes(data[:start] + b"PEAK" + (16).to_bytes(4, "little") + bytes(16) + data[start:])
+    np.testing.assert_array_equal(read_wav(tmp_path / "peak.wav")[0], x)
+    x[3] = np.nan
+    for samples, rate, said in ((np.ones((3, 2)), 8000, "must have one axis, not 2"), (np.ones(3), 0.5, "not 0.5")):
+        with pytest.raises(jaxrnn.InputError, match=said):
+            write_wav(tmp_path / "nan.wav", samples, rate)
+    with pytest.raises(jaxrnn.InputError, match="cannot be read: it is a folder, not a regular file"):
+        read_wav(tmp_path)
+    with pytest.raises(jaxrnn.InputError, match=r"nan.wav cannot hold the 1 samples that are NaN"):
+        write_wav(tmp_path / "nan.wav", x, 8000)
+    assert not (tmp_path / "nan.wav").exists()
 
 
 OPTIONS = ("--stft", "256", "--hop", "128", "--window", "sqrt_hann", "--gives", "mask")
@@ -364,6 +382,12 @@ def test_commands(noisy, tmp_path):
     assert rate == 16_000
     np.testing.assert_allclose(found, expected, atol=1 / 32768)
     assert si_sdr(found, clean) > si_sdr(samples, clean) + 2
+    compiled, again = tmp_path / "compiled.jaxrnn", tmp_path / "again.wav"
+    call("compile", PACKAGED, *OPTIONS, "-o", compiled)
+    call("stream", compiled, "--input", f"samples={path}", "--output", again)  # at the rate of the WAV file
+    found, rate = read_wav(again)
+    assert rate == 16_000
+    np.testing.assert_allclose(found, expected, atol=1 / 32768)
     step, flush = tmp_path / "step.onnx", tmp_path / "flush.onnx"
     exported = call_json("export", PACKAGED, *OPTIONS, "-o", step, "--flush", flush, "--rate", "16000", "--verify")
     assert exported["verified"]

@@ -27,6 +27,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
@@ -281,16 +282,15 @@ def operators_of(nodes: Any) -> Iterator[str]:
             yield from operators_of(attribute.g.node)
 
 
-PARTS = [
-    pytest.param(tier, part, marks=[pytest.mark.thorough] * tier) for tier in (0, 1) for part in range(8 + 16 * tier)
-]
+#: Into how many tests the cases of each tier are cut.
+PARTS = (8, 24)
+CASES = [(tier, part) for tier, parts in enumerate(PARTS) for part in range(parts)]
 
 
-@pytest.mark.parametrize(("tier", "part"), PARTS)
+@pytest.mark.parametrize(("tier", "part"), of_tiers(CASES, CASES[: PARTS[0]], thorough=[]))
 def test_cases(tier: int, part: int) -> None:
-    parts = sum(parameter.values[0] == tier for parameter in PARTS)
     failures = []
-    for name in in_tiers()[tier][part::parts]:
+    for name in in_tiers()[tier][part :: PARTS[tier]]:
         case = all_cases()[name]
         try:
             outside = OUTSIDE_JIT & set(operators_of(content(case)[0].graph.node))

@@ -26,6 +26,8 @@ CALLS = {
     "None": ({"x": None}, ["None"]),
     "objects": ({"x": np.array([None])}, ["object"]),
     "ragged lists": ({"x": [[1, 2, 3], [4]]}, ["list"]),
+    "a masked array": ({"x": np.ma.array(ONES)}, ["x: float32[2, 3]", ".filled(value)"]),
+    "another order of bytes, another type": ({"x": np.ones((2, 3), ">f8")}, ["float64", ".astype('float32')"]),
 }
 
 
@@ -81,8 +83,23 @@ def test_other_arguments():
         jaxrnn.load(model(RELU), static={"q": 1})
     with pytest.raises(jaxrnn.InputError, match=r"static: .*float32\[2, 3\] needs an array of that shape"):
         jaxrnn.load(model(RELU), static={"x": 1.0})
+    with pytest.raises(jaxrnn.InputError, match=r"x: float32\[2, 3\] cannot be made from list"):
+        jaxrnn.load(model(RELU), static={"x": [[1, 2, 3], [4]]})
+    for name in ("static", "state", "dims"):
+        with pytest.raises(jaxrnn.InputError, match=f"{name} must be a dict by name, not list"):
+            jaxrnn.load(model(RELU), **{name: ["x"]})
+    with pytest.raises(
+        jaxrnn.ModelError, match=r"^the model: expected a path, bytes or onnx\.ModelProto, not bytearray$"
+    ):
+        jaxrnn.load(bytearray(model(RELU).SerializeToString()))
     with pytest.raises(jaxrnn.InputError, match=r"\(x\).*\(y\)"):
         jaxrnn.load(model(RELU), state={"x": "z"})
+
+
+def test_either_order_of_bytes():
+    loaded = jaxrnn.load(model(ADD, initializers=[WEIGHT]))
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(loaded(x=array.astype(array.dtype.newbyteorder()))["y"], loaded(x=array)["y"])
 
 
 def test_not_a_number_passes_through():

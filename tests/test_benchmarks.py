@@ -68,7 +68,7 @@ def call(*arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_every_benchmark_gives_results_and_they_make_a_page(tmp_path):
     wanted = [name for name, (_, real) in SMALLEST.items() if MODELS.is_dir() or not real]
     patterns = [part for name in wanted for part in ("--only", SMALLEST[name][0])]

@@ -16,8 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from small_models import FEATURES, a_little_wrong, graph_of, layers_model, make_model, operator_replaced
 
 from jaxrnn import Model, load
-from jaxrnn.cli import COMMANDS, main
+from jaxrnn.cli import COMMANDS, keep_programs, main
 from jaxrnn.cli.output import Table, console, fields, print_block
+from jaxrnn.runtime.compiled.format import MAGIC
 
 COUNTS = {"dtln_1": 363_393, "dtln_2": 624_384, "filter_net": 258_300, "silero_vad_16k_op15": 309_633}
 
@@ -66,6 +67,25 @@ def test_module_runs_and_help_imports_little():
     assert run.stderr == "error: missing.onnx: the file cannot be read: No such file or directory\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_an_error_that_cannot_be_printed_is_no_traceback():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "jaxrnn", "inspect", "missing.onnx", "--json"]
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert run.stderr == "error: missing.onnx: the file cannot be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_an_interrupt_is_no_failed_comparison(monkeypatch, options):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxrnn.cli.options.ModelFile.load", interrupted)
+    result = call("run", "model.onnx", *options, status=130)
+    assert result.stderr == "error: interrupted\n"
+    assert result.stdout == ('{\n  "error": "interrupted"\n}\n' if options else "")
+
+
 @pytest.mark.thorough
 def test_programs_are_kept_for_the_next_command(tmp_path):
     """In the user's cache folder or where JAX is told to, each program once; or not at all."""
@@ -85,6 +105,21 @@ def test_programs_are_kept_for_the_next_command(tmp_path):
     assert kept("home") == first
     told = kept("told", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "told"))
     assert len(told) == len(first)  # under other names, because JAX hashes the folder too
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_killed_command_does_not_end_the_keeping_of_programs(tmp_path, monkeypatch, finished):
+    """JAX writes a program, and then the time of its use; without the time, JAX would keep no other program."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "jax")
+    for variable in ("MAX_SIZE", "MIN_COMPILE_TIME_SECS", "MIN_ENTRY_SIZE_BYTES"):
+        for name in (f"JAX_COMPILATION_CACHE_{variable}", f"JAX_PERSISTENT_CACHE_{variable}"):
+            monkeypatch.setenv(name, "0")  # so that the values of the command do not outlast this test
+    (tmp_path / "jit_f-1-cache").write_bytes(b"program")
+    if finished:
+        (tmp_path / "jit_f-1-atime").write_bytes(bytes(8))
+    keep_programs()
+    assert (tmp_path / "jit_f-1-cache").exists() == finished
 
 
 def test_tables_write_values_by_their_kind(capsys):
@@ -345,6 +380,10 @@ MISTAKES = {
     "number for array": (["run", "{model}", "--static", "x=0"], "A JSON list or a .npy file"),
     "no file to write": (["run", "{model}", "--random", "-o", "{dir}/fifo"], "is a FIFO, not a regular file"),
     "no folder": (["run", "{model}", "--random", "-o", "{dir}/none/out.npz"], "there is no folder"),
+    "no format of outputs": (["run", "{model}", "--random", "-o", "{dir}/out.flac"], "must end in .npz"),
+    "a symbol for nothing": (["run", "{model}", "--random", "--symbol", "T"], "--symbol needs --stft"),
+    "a hop for nothing": (["run", "{model}", "--random", "--hop", "4"], "--hop needs --stft"),
+    "a compiled file": (["inspect", "{dir}/compiled"], "this is a compiled file"),
     "bad option": (["inspect", "{model}", "--bogus"], "--bogus"),
     "no tolerance": (["verify", "{model}", "--atol", "nan"], "nan is not a number"),
     "no duration": (["demo", "--seconds", "nan"], "nan is not a number"),
@@ -359,6 +398,7 @@ def test_mistakes_are_one_clear_error(layers, tmp_path, mistake):
     np.savez(tmp_path / "x.npz", x=np.zeros(3, np.float32))
     np.save(tmp_path / "pickle.npy", np.array([{}], object))
     (tmp_path / "text.npy").write_text("no array")
+    (tmp_path / "compiled").write_bytes(MAGIC)
     os.mkfifo(tmp_path / "fifo")
     arguments, message = MISTAKES[mistake]
     arguments = [argument.format(dir=tmp_path, model=layers) for argument in arguments]

@@ -317,7 +317,7 @@ def test_nothing_that_differs_is_written(models, tmp_path, wrong_compiled_files)
         (("--multiple", 2), "--multiple needs --symbol NAME"),
         (("--symbol", "T"), "no input has a dimension 'T'; dimensions left open: S"),
         (("--symbol", "S", "--pulse", 3), "a pulse of 3 frame(s) does not fit"),
-        (("--symbol", "S", "--dim", "S=4"), "--dim gives 'S'"),
+        (("--symbol", "S", "--dim", "S=4"), "--dim: 'S' is time, and stays open"),
     ],
 )
 def test_mistakes_are_one_clear_error(models, tmp_path, options, said):

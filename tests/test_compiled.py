@@ -363,6 +363,7 @@ def test_the_file_says_the_facts(streamed):
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("compiled", ["dtln_1"], indirect=True)
 def test_needs_no_onnx_and_no_tracing_of_the_model(compiled, streamed, tmp_path):
     """Steps and pulses, in a process without ONNX."""

@@ -152,12 +152,14 @@ QUICK = ["atan", "exp", "tanh", "logistic", "rsqrt", "arctan of quotients", "sof
 QUICK += ["product", "gates of a cell", "convert_element_type", "complex functions", "mulhi"]
 
 
-@pytest.mark.parametrize("name", of_tiers([name for name in FUNCTIONS if name in {*LONG, *QUICK}], QUICK))
+@pytest.mark.parametrize(
+    "name", of_tiers([name for name in FUNCTIONS if name in {*LONG, *QUICK}], QUICK[::2], thorough=QUICK)
+)
 def test_functions(name):
     compare(name, "float32", QUICK_SHAPES[1:] if name in LONG else QUICK_SHAPES, OPTIMISED)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - LONG))
 def test_functions_of_all_sizes(name, dtype):
@@ -262,7 +264,7 @@ def compare_operator(name, wide):
         assert_near(*(jax.jit(mapped, compiler_options=each)(stacked) for each in (OPTIMISED, None)), SERIES, name)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("part", range(6))
 def test_operators(part, dtype):
@@ -298,7 +300,7 @@ def model_files():
     return sorted(path.relative_to(MODELS).as_posix() for path in MODELS.rglob("*.onnx")) if MODELS.is_dir() else []
 
 
-@pytest.mark.parametrize("name", of_tiers(model_files(), model_files()[::20]))
+@pytest.mark.parametrize("name", of_tiers(model_files(), model_files()[::40], thorough=model_files()[::6]))
 def test_models(models, name):
     """Whole networks, compiled as users do, against what their framework or ONNX Runtime computed."""
     path = models / name

@@ -150,6 +150,7 @@ def step_of(run, frame):
     return run(frame)
 
 
+@pytest.mark.thorough
 def test_another_process():
     run, frames = next(runners())
     run(frames[0])

@@ -182,6 +182,12 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"new")]
 
 
+def test_an_error_names_the_file_that_was_asked_for(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught, in_place_of(tmp_path / "none" / "file"):
+        pass
+    assert caught.value.filename == str(tmp_path / "none" / "file")
+
+
 def test_a_file_is_not_written_in_place_of_a_device(tmp_path):
     device = tmp_path / "device"
     os.mkfifo(device)

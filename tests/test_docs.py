@@ -83,7 +83,7 @@ def _settings_of_the_cache():
 
 
 @pytest.mark.usefixtures("_settings_of_the_cache")
-@pytest.mark.parametrize("name", of_tiers(PAGES, ["functions.md"]))
+@pytest.mark.parametrize("name", of_tiers(PAGES, []))
 def test_code_runs_and_prints_what_the_page_shows(name, tmp_path, monkeypatch):
     """The blocks of one page run in one namespace; a block of text behind one of code is what it prints.
 
@@ -305,7 +305,7 @@ def test_install_lines_run(tmp_path):
     assert re.findall("does not provide the extra .*", ran.stdout + ran.stderr) == []
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_the_site_is_built_by_the_script(tmp_path):
     """`mkdocs` finds the packages at the root as `python -m mkdocs` does, which has the root on its path."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

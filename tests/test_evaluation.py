@@ -30,7 +30,7 @@ import jaxrnn
 from jaxrnn.demo import denoise_at_once
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.evaluation import Chain, Offline, Stage, evaluate, from_folder
-from jaxrnn.evaluation.judging import RecordingWorker, Writer
+from jaxrnn.evaluation.judging import OutputWriter, RecordingWorker
 from jaxrnn.evaluation.settings import prepare_evaluation
 
 
@@ -39,6 +39,7 @@ def dtln(models):
     return Chain((Stage(one, takes="magnitude", gives="mask"), Stage(two, gives="samples")), 512, 128)
 
 
+@pytest.mark.thorough
 def test_dtln_is_its_reference_however_it_is_cut_and_whatever_runs_beside_it(models, audio):
     """The reference is of the whole file, and late by 384 samples."""
     system, samples = dtln(models), soundfile.read(audio / "noisy_16k.wav", dtype="float32")[0]
@@ -395,7 +396,7 @@ def test_what_killed_processes_left_is_removed_and_a_torn_line_is_no_unit(done, 
     evaluation.run(evaluation.units[:2])
     (journal,) = (tmp_path / "out" / "units").iterdir()
     whole = journal.read_bytes()
-    half_dead = Writer(tmp_path / "out" / "outputs", "f00.wav", RATE)
+    half_dead = OutputWriter(tmp_path / "out" / "outputs", "f00.wav", RATE)
     half_dead.add(np.ones(10))
     lost = b"\0" * 100  # as file systems leave what a machine without power has not written
     for torn, units in (

@@ -42,7 +42,7 @@ def whole(corpus, tmp_path_factory):
     return folder / "out"
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_rows_of_four_devices_are_those_of_one(corpus, whole, tmp_path):
     flags = f"{QUICK_COMPILER} --xla_force_host_platform_device_count=4"
     config = config_in(tmp_path, corpus, CONFIG.replace("batch: 4", "batch: 8"))

@@ -16,7 +16,7 @@ from scipy import signal
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Evaluation, from_manifest
-from jaxrnn.evaluation.judging import Writer
+from jaxrnn.evaluation.judging import OutputWriter
 from jaxrnn.evaluation.recordings import open_recording
 
 
@@ -201,7 +201,7 @@ def test_names_in_a_manifest_stay_as_they_are_written(tmp_path):
 @pytest.mark.parametrize("kind", [np.float32, np.int64, np.complex64])
 def test_an_output_that_is_no_sound_is_one_array_of_all_its_pieces(tmp_path, kind):
     pieces = [(np.arange(6 * size).reshape(size, 2, 3) + size).astype(kind) for size in (0, 1, 1200, 7)]
-    writer = Writer(tmp_path / "below", "a.npy", RATE)
+    writer = OutputWriter(tmp_path / "below", "a.npy", RATE)
     for piece in pieces:
         writer.add(piece)
     assert not (tmp_path / "below" / "a.npy").exists()

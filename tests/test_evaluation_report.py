@@ -21,7 +21,8 @@ from report_cases import HOSTILE, RATE, SDR, Page, make_report, make_results, na
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.evaluation.metrics.counts import detection
 from jaxrnn.evaluation.report import content as contents
-from jaxrnn.evaluation.report import figures, write_report
+from jaxrnn.evaluation.report import page as pages
+from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.report.plots import library
 from jaxrnn.evaluation.report.sounds import HEIGHT, Player, encode, levels
 from jaxrnn.evaluation.report.table import NONE, decimals, duration, number, text
@@ -245,7 +246,7 @@ def test_a_page_holds_no_more_than_it_may(corpus, tmp_path, monkeypatch):
     folder, items, rows, _ = corpus
     monkeypatch.setattr(Player, "SECONDS", 0.4)
     monkeypatch.setattr(Player, "MEGABYTES", 0.05)
-    monkeypatch.setattr(figures, "ROWS", 5)
+    monkeypatch.setattr(pages, "ROWS", 5)
     write_report(tmp_path / "r.html", results("it", rows, outputs=folder / "outputs"), corpus=items, examples=3)
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
     sounds = [base64.b64decode(str(attributes["src"]).split(",")[1]) for attributes, _ in page.all("audio")]
@@ -261,7 +262,7 @@ def test_a_page_of_a_large_corpus_holds_its_errors_its_ends_and_some_at_random(t
     """What is in the plots was not chosen by its values."""
     monkeypatch.setattr(contents, "ROWS", 20)
     monkeypatch.setattr(contents, "DRAWN", 100)
-    monkeypatch.setattr(figures, "ROWS", 20)
+    monkeypatch.setattr(pages, "ROWS", 20)
     # A column of the manifest may have any name.
     rows = [row_of(f"f{place:04d}", Path("f.wav"), si_sdr=float(place % 500), place=place) for place in range(1000)]
     for place in (3, 700):

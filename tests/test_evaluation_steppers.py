@@ -64,7 +64,7 @@ class Fading:
         x = inputs["x"]
         return {"y": x + 0.5 * jnp.concatenate([state["last"][None], x[:-1]])}, {"last": x[-1]}
 
-    def flush(self, params, state, tail=None, valid=0):
+    def flush(self, params, state, tail=None, valid=None):
         assert tail is not None
         return Flushed(self.step(params, state, tail)[0], {"y": jnp.asarray(valid, jnp.int32)})
 
@@ -209,7 +209,7 @@ def test_the_identity_is_that_of_the_program_and_the_numbers(tmp_path):
 class Losing(Fading):
     """A stream whose flush gives nothing, although frames may be left."""
 
-    def flush(self, params, state, tail=None, valid=0):
+    def flush(self, params, state, tail=None, valid=None):
         return nothing_left(self.spec, tail, valid)
 
 

@@ -76,6 +76,7 @@ def items_of(corpus):
 OPTIONS = {"batch": 4, "chunk": 0.25, "keep": True, "facts": {"system": "fragile"}}
 
 
+@pytest.mark.thorough
 def test_workers_give_the_same_bytes_though_one_of_them_dies(machine, tmp_path):
     corpus = make_corpus(tmp_path, LENGTHS)
     begin_with(corpus / "noisy" / "f20.wav", ONCE)
@@ -139,7 +140,7 @@ except InputError as error:
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_two_containers_of_one_name_with_the_same_process_numbers(tmp_path):
     """One of them is refused, and the results of the other are whole."""
     unshare = ["unshare", "--pid", "--fork", sys.executable, "-c"]
@@ -172,7 +173,7 @@ def invoke(settings, out, *options):
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_the_command_gives_the_same_in_every_way(environment, tmp_path):
     """Its report, slices, and a comparison with what another way has given; then it finds all of it finished."""
     corpus = make_corpus(tmp_path, LENGTHS)

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.io.wavfile
 from test_cli import call, call_json
 
 import jaxrnn
@@ -72,6 +73,18 @@ def test_run_py_makes_the_sound(denoiser):
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)
     run.main(str(place / "noisy.wav"), str(place / "out.wav"))
     np.testing.assert_allclose(read_wav(place / "out.wav")[0], expected, atol=1 / 32768)
+    scipy.io.wavfile.write(place / "float.wav", 16_000, expected)
+    for name in ("float.wav", "none.wav"):
+        with pytest.raises(SystemExit, match=rf"{name} cannot be read: .*; expected a WAV file of one channel"):
+            run.main(str(place / name), str(place / "out.wav"))
+
+
+def test_a_folder_that_is_a_file(tmp_path):
+    model = jaxrnn.load(PACKAGED)
+    exported = jaxrnn.export_onnx(model, None, tmp_path / "step.onnx", step=True, dims={"time": 1})
+    (tmp_path / "file").touch()
+    with pytest.raises(jaxrnn.InputError, match=r"file is a file, and an example is a folder"):
+        write_example(exported, tmp_path / "file")
 
 
 def counted(x):
@@ -207,9 +220,29 @@ def test_the_program_in_cpp(denoiser, tmp_path):
     if NATIVE is None or shutil.which("cmake") is None:
         pytest.skip("set JAXRNN_ONNXRUNTIME to a folder with include/ and lib/ of ONNX Runtime, and install cmake")
     place, expected = denoiser
-    build = tmp_path / "build"
-    subprocess.run(["cmake", "-S", place / "example", "-B", build, f"-DONNXRUNTIME={NATIVE}"], check=True)
-    subprocess.run(["cmake", "--build", build], check=True)
-    read_wav(place / "noisy.wav")[0].tofile(tmp_path / "in.f32")
-    subprocess.run([build / "stream", place / "example", tmp_path / "in.f32", tmp_path / "out.f32"], check=True)
-    np.testing.assert_allclose(np.fromfile(tmp_path / "out.f32", np.float32), expected, atol=TOLERANCE)
+    found = run_in_cpp(place / "example", read_wav(place / "noisy.wav")[0], tmp_path / "sound")
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+    def summed(arrays):
+        results = counted({"x": arrays["x"][:, None]})
+        return {"y": sum(each.astype(np.float32) for each in results.values())[:, 0]}
+
+    with jax.enable_x64(True):
+        streamed = jaxrnn.stream(summed, {"x": jax.ShapeDtypeStruct((8,), np.float32)}, axes=0, pulse=2)
+        x = np.random.default_rng(0).standard_normal(9).astype(np.float32)
+        expected = summed({"x": jnp.asarray(x)})["y"]
+        for join in (False, True):
+            paths = tmp_path / "step.onnx", tmp_path / "flush.onnx"
+            exported = jaxrnn.export_onnx(streamed, None, paths[0], flush=paths[1], join_state=join)
+            folder = tmp_path / f"joined_{join}"
+            write_example(exported, folder)
+            np.testing.assert_allclose(run_in_cpp(folder, x, folder), expected, rtol=1e-6, atol=4e-3)
+
+
+def run_in_cpp(example, samples, build):
+    """Compile main.cpp of an example, and run samples through the stream."""
+    subprocess.run(["cmake", "-S", example, "-B", build / "build", f"-DONNXRUNTIME={NATIVE}"], check=True)
+    subprocess.run(["cmake", "--build", build / "build"], check=True)
+    samples.tofile(build / "in.f32")
+    subprocess.run([build / "build" / "stream", example, build / "in.f32", build / "out.f32"], check=True)
+    return np.fromfile(build / "out.f32", np.float32)

@@ -14,6 +14,7 @@ from flax import nnx
 from jax import lax
 
 import jaxrnn
+from jaxrnn.export.verification import verify_export
 from jaxrnn.steps import ArraySpec, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
 
 #: Of numbers of the size of the largest one: sums of few terms in another order, through a recurrence that forgets.
@@ -180,23 +181,28 @@ def test_names_that_a_file_cannot_have_twice(tmp_path):
 
 
 class Smoother:
-    """An exponential mean of float32[2], and how many frames there were."""
+    """An exponential mean of float32[2], how many frames there were, and an entry without elements."""
 
     spec = StepSpec(
         "smoother",
         inputs=(ArraySpec("x", np.dtype("float32"), (2,)),),
         outputs=(OutputSpec("y", np.dtype("float32"), (2,)), OutputSpec("n", np.dtype("int32"), ())),
-        state=(StateSpec("mean", np.dtype("float32"), (2,)), StateSpec("n", np.dtype("int32"), ())),
+        state=(
+            StateSpec("mean", np.dtype("float32"), (2,)),
+            StateSpec("empty", np.dtype("float32"), (0, 3)),
+            StateSpec("n", np.dtype("int32"), ()),
+        ),
     )
 
     def init(self, batch=None, *, params=None, constants=None):
-        return in_batch(self.spec, {"mean": jnp.full(2, 1.5, jnp.float32), "n": jnp.int32(0)}, batch)
+        first = {"mean": jnp.full(2, 1.5, jnp.float32), "empty": jnp.zeros((0, 3), jnp.float32), "n": jnp.int32(0)}
+        return in_batch(self.spec, first, batch)
 
     def step(self, params, state, inputs):
         mean = params * state["mean"] + (1 - params) * inputs["x"]
-        return {"y": mean, "n": state["n"]}, {"mean": mean, "n": state["n"] + 1}
+        return {"y": mean, "n": state["n"]}, {**state, "mean": mean, "n": state["n"] + 1}
 
-    def flush(self, params, state, tail=None, valid=0):
+    def flush(self, params, state, tail=None, valid=None):
         return nothing_left(self.spec, tail, valid)
 
 
@@ -238,6 +244,67 @@ def test_complex_numbers_are_pairs(tmp_path):
     model = jaxrnn.load(paths[0])
     states = [each for each in model.state if each.name != "count"]
     assert [(each.dtype, each.shape[-1]) for each in states] == [(np.float32, 2)] * 2  # the two parts of a total
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+def test_a_joined_state(tmp_path, batch):
+    """One vector for each type holds the entries that the metadata list: the same numbers, bit for bit."""
+    params = filter_params()
+    streamed = filter_stream(params, 4)
+    runs = {}
+    for join in (False, True):
+        paths = tmp_path / f"step_{join}.onnx", tmp_path / f"flush_{join}.onnx"
+        jaxrnn.export_onnx(streamed, params, paths[0], flush=paths[1], batch=batch, join_state=join)
+        x = recording(10) if batch is None else {"x": np.stack([recording(10, seed)["x"] for seed in range(batch)])}
+        runs[join] = ExportedStream(*paths)
+        runs[join].outputs = runs[join].run(x)
+    for name, expected in runs[False].outputs.items():
+        np.testing.assert_array_equal(runs[True].outputs[name], expected)
+    listed = {each["input"]: each for each in runs[True].facts["state"]}
+    assert {*listed} == {"state_float32", "state_int32"}
+    for name, each in listed.items():
+        ends = np.cumsum([np.prod(part["shape"], dtype=int) for part in each["parts"]])
+        assert each["shape"] == [*(() if batch is None else (batch,)), ends[-1]]
+        for part, end in zip(each["parts"], ends, strict=True):
+            entry = runs[False].first[part["name"]]
+            vector = runs[True].first[name][..., end - np.prod(part["shape"], dtype=int) : end]
+            np.testing.assert_array_equal(vector.reshape(entry.shape), entry)
+    model = jaxrnn.load(tmp_path / "step_True.onnx")
+    assert {each.name for each in model.state} == {*listed}
+    jaxrnn.export_onnx(model, None, tmp_path / "again.onnx", step=True)
+    again = [{**each, "name": ""} for each in facts_of(tmp_path / "again.onnx")["state"]]
+    assert again == [{**each, "name": ""} for each in listed.values()]
+
+
+def test_a_joined_state_of_complex_numbers_totals_and_models(tmp_path):
+    def turned(params, inputs):
+        before = jnp.pad(inputs["x"][:-1], (1, 0))
+        return {"y": jnp.cumsum(inputs["x"], 0) * params, "change": jnp.real(inputs["x"] * params - before)}
+
+    example = {"x": jax.ShapeDtypeStruct((9,), np.complex64)}
+    streamed = jaxrnn.stream(turned, example, axes=0, params=np.complex64(2), pulse=3)
+    paths = tmp_path / "step.onnx", tmp_path / "flush.onnx"
+    jaxrnn.export_onnx(streamed, np.complex64(2), paths[0], flush=paths[1], join_state=True)
+    x = {"x": (np.arange(7) + 1j * np.arange(7, 0, -1)).astype(np.complex64)}
+    expected = turned(np.complex64(2), x)
+    found = ExportedStream(*paths).run({"x": np.stack([x["x"].real, x["x"].imag], -1)})
+    assert_close(found, {**expected, "y": np.stack([expected["y"].real, expected["y"].imag], -1)})
+    assert verify_export(streamed, np.complex64(2), paths[0]).ok
+    # In half precision, totals stay float32, in a vector of their own.
+    jaxrnn.export_onnx(streamed, np.complex64(2), paths[0], flush=paths[1], join_state=True, dtype="float16")
+    types = {each.name: each.type for each in session(paths[0]).get_inputs()}
+    assert types["state_float32"] == "tensor(float16)"
+    assert types["state_float32_total"] == "tensor(float)"
+    assert verify_export(streamed, np.complex64(2), paths[0]).ok
+    # The state of a step is compared by its entries.
+    written = jaxrnn.export_onnx(Smoother(), np.float32(0.75), paths[0], join_state=True)
+    assert written is not None
+    np.testing.assert_array_equal(written.step.facts.first_inputs["state_float32"], [1.5, 1.5])
+    assert [each.name for each in jaxrnn.load(paths[0]).state] == ["state_float32", "state_int32"]
+    report = verify_export(Smoother(), np.float32(0.75), paths[0])
+    assert report.ok
+    compared = {each.name for check in report.checks for each in check.outputs}
+    assert compared == {"y", "n", "state mean", "state empty", "state n"}
 
 
 # -- functions

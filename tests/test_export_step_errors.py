@@ -39,7 +39,7 @@ class Stepper:
     def step(self, params, state, inputs):
         return self.outputs(inputs["x"]), self.after(state["h"])
 
-    def flush(self, params, state, tail=None, valid=0):
+    def flush(self, params, state, tail=None, valid=None):
         return nothing_left(self.spec, tail, valid)
 
 
@@ -180,7 +180,15 @@ def put(proto, change):
     return copy
 
 
+def of_parts(**part):
+    """Metadata that list one part of the state's array."""
+    return lambda facts: facts["state"][0].update(parts=[{"name": "h", "kind": "carry", "shape": [1], **part}])
+
+
 DAMAGED = {
+    "parts of another size": of_parts(shape=[7]),
+    "a part without a shape": of_parts(shape="all"),
+    "a part of a negative size": of_parts(shape=[-1]),
     "no JSON": lambda facts: "{",
     "deep": lambda facts: "[" * 100_000,
     "another type": lambda facts: "[]",
@@ -209,3 +217,18 @@ def test_metadata_that_are_damaged_or_of_another_graph(exported, change):
     assert jaxrnn.load(exported).step_file is not None
     with pytest.raises(jaxrnn.ModelError, match=r"the metadata 'jaxrnn'.*export the file again, or delete the key"):
         jaxrnn.load(put(exported, change))
+
+
+@pytest.mark.parametrize(("opset", "fits"), [(9, False), (10, True)])
+def test_a_form_of_an_operator_that_an_opset_lacks(tmp_path, opset, fits):
+    """Slice is older than its form with starts and ends as inputs."""
+    example = {"x": jax.ShapeDtypeStruct((5,), np.float32)}
+
+    def tail(x):
+        return {"y": x["x"][2:]}
+
+    if fits:
+        jaxrnn.export_onnx(tail, None, tmp_path / "tail.onnx", example=example, opset=opset)
+        return
+    with pytest.raises(jaxrnn.UnsupportedError, match="Slice needs opset 10, and the file gets opset 9: give opset=10"):
+        jaxrnn.export_onnx(tail, None, tmp_path / "tail.onnx", example=example, opset=opset)

@@ -6,6 +6,7 @@ The larger ones are compiled as users compile them, since vector code begins at 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 
 import jax
@@ -296,7 +297,7 @@ SIZES += [("RNN", 1, 200, True), ("RNN", 5, 33, False)]
 
 @pytest.mark.parametrize(
     ("name", "batch", "hidden", "lengths"),
-    of_tiers(SIZES, [("LSTM", 1, 200, False), ("GRU", 5, 33, True)]),
+    of_tiers(SIZES, [("LSTM", 1, 200, False), ("GRU", 5, 33, True)], thorough=()),
 )
 def test_layers_of_many_units(name, batch, hidden, lengths, monkeypatch):
     """One loop for two directions, blocks, products for all frames, and a derivative rule: in float32 as users compile.
@@ -343,7 +344,7 @@ def test_layers_of_many_units(name, batch, hidden, lengths, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("decays", "delta"), of_tiers([(None, False), (1, True), (40, False), (40, True)], [(40, True)])
+    ("decays", "delta"), of_tiers([(None, False), (1, True), (40, False), (40, True)], [], thorough=[(40, True)])
 )
 def test_linear_attention_of_many_frames(decays, delta):
     """Several chunks and a remainder: values and gradients are those of the loop of frames in float64."""
@@ -390,7 +391,7 @@ LARGER = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(LARGER, ("depthwise", "transposed, in groups", "few windows")))
+@pytest.mark.parametrize("name", of_tiers(LARGER, ("depthwise", "transposed, in groups", "few windows"), thorough=()))
 def test_larger_convolutions(name):
     """Values and gradients in float32 as users compile them, against the plain convolution in float64."""
     shape, taps, *distances, groups = LARGER[name]
@@ -416,6 +417,24 @@ def test_larger_convolutions(name):
     text = str(jax.make_jaxpr(fast)(*narrow))
     assert "platform_index" in text, "it took no faster form"
     assert_near(found, expected, 3e-6)  # sums of at most some thousand products of numbers near 1
+
+
+@pytest.mark.parametrize("pads", [(4, 0), (-2, 2)])
+def test_pads_wider_than_a_window(pads):
+    """Values and gradients of pads that XLA's kernel for CPUs computes from memory outside of the operand."""
+    rng = np.random.default_rng(0)
+    x, kernel = (jnp.array(rng.normal(size=shape), jnp.float32) for shape in ((2, 10, 12), (8, 10, 3)))
+
+    def apart(x, kernel):
+        padded = lax.pad(x, jnp.float32(0), [(0, 0, 0), (0, 0, 0), (*pads, 0)])
+        return lax.conv_general_dilated(padded, kernel, (1,), [(0, 0)])
+
+    def together(x, kernel):
+        return convolve(x, kernel, (1,), (pads,), (1,), (1,))
+
+    weight = jnp.array(rng.normal(size=jax.eval_shape(apart, x, kernel).shape), jnp.float32)
+    found, expected = (jax.jit(functools.partial(with_gradients, f))(x, kernel, weight) for f in (together, apart))
+    assert_near(found, expected, 1e-6)
 
 
 @pytest.mark.parametrize("shape", [(3, 70, 129), (1, 65, 1), (1, 33, 9, 15), (2, 5, 0), (0, 5, 3)])
@@ -549,6 +568,7 @@ def test_elements_by_slices_are_elements_by_index():
 # -- other operators
 
 
+@pytest.mark.thorough
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_maxima_of_dilated_windows(data):

@@ -73,7 +73,7 @@ def gradient_of(load, inputs_of):
     return gradient_of
 
 
-@pytest.mark.parametrize("name", of_tiers([name for name in MODELS if name not in PYTORCH], QUICK))
+@pytest.mark.parametrize("name", of_tiers([name for name in MODELS if name not in PYTORCH], QUICK[:1]))
 def test_networks(gradient_of, name):
     """Gradients of a whole network, of parameters and inputs (its state is among them), against forward mode, which
     sees every entry, and that against differences.
@@ -114,7 +114,8 @@ def test_networks(gradient_of, name):
         assert np.mean(sharp) > 0.5  # along gradients, differences mostly tell a fiftieth of them
 
 
-@pytest.mark.parametrize("name", of_tiers(NETS, ("keyword_net",)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", NETS)
 def test_networks_against_pytorch(models, load, inputs_of, gradient_of, name):
     """Values and gradients of the float32 network; of the parameters, for which there are none, the float64 ones."""
     data, inputs, narrow = np.load(models / f"{name}.npz"), inputs_of(name), load(name, wide=False)
@@ -131,7 +132,8 @@ def test_networks_against_pytorch(models, load, inputs_of, gradient_of, name):
             assert np.linalg.norm(gradient - data[f"grad/{key}"]) <= 1e-4 * np.linalg.norm(data[f"grad/{key}"]), key
 
 
-@pytest.mark.parametrize("name", of_tiers(SMALL, ("dtln_1",)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", SMALL)
 def test_modes_and_second_order(load, inputs_of, name):
     """Forward mode is the transpose of reverse mode, and the second derivative is the same in every order of modes.
 

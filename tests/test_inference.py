@@ -64,7 +64,7 @@ CRASHES = {
 
 
 @pytest.mark.parametrize(
-    "what", of_tiers(CRASHES, [each for each in CRASHES if each != "a rank that inference makes of two sizes"])
+    "what", of_tiers(CRASHES, [each for each in CRASHES if "without end" not in each and "two sizes" not in each])
 )
 def test_what_inference_does_not_survive(what):
     """A process that dies fails the whole run."""

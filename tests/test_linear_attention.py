@@ -104,7 +104,9 @@ DERIVATIVES = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "group", "decays", "rates", "length"), of_tiers(DERIVATIVES, DERIVATIVES[:2]))
+@pytest.mark.parametrize(
+    ("rule", "group", "decays", "rates", "length"), of_tiers(DERIVATIVES, DERIVATIVES[:2], thorough=())
+)
 def test_derivatives(rule, group, decays, rates, length):
     """Forward and reverse mode against differences of the loop, in float64: of all inputs and of the state."""
     with exact_types():

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from jaxrnn._files.stores import (
     RangeFile,
     Ranges,
     Url,
+    at_once,
     bare_name,
     files_below,
     location,
@@ -247,6 +250,26 @@ def test_a_store_that_fails_ends_the_run_and_the_next_one_goes_on(local, operati
     rows = json.dumps(evaluation_in(url).rows()).replace(str(url), str(local))
     assert json.loads(rows) == evaluation_in(local).rows()
     assert outputs(url / "out") == outputs(local / "out")
+
+
+def test_an_error_in_a_thread_waits_for_the_other_threads():
+    """What an error cleans up is used by no other thread."""
+    running, done = threading.Event(), []
+
+    def work(item):
+        if item == 0:
+            running.wait()
+            raise InputError("first")
+        running.set()
+        time.sleep(0.05)
+        done.append(item)
+
+    with pytest.raises(InputError, match="first"):
+        at_once(work, range(3), [new_bucket()])
+    before = list(done)
+    assert before
+    time.sleep(0.1)
+    assert done == before
 
 
 def test_the_second_of_two_runs_in_one_store_is_refused(local, tmp_path, monkeypatch):

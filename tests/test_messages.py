@@ -23,7 +23,6 @@ from jax import lax
 from onnx import TensorProto, helper
 from plain_graphs import RELU, model, node
 from small_models import make_model
-from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import Limits, demo, evaluation, profiling, verification
@@ -97,7 +96,8 @@ def test_a_missing_package_says_what_installs_it():
         assert str(raised.value).startswith(words)
 
 
-@pytest.mark.parametrize("package", of_tiers(["pydantic", "omegaconf"], ["omegaconf"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("package", ["pydantic", "omegaconf"])
 def test_commands_that_read_settings_name_a_missing_package(tmp_path, package):
     (tmp_path / "a.yaml").write_text("model: a.onnx\n")
     script = (

@@ -265,7 +265,7 @@ class Calling:
         x = inputs["x"]
         return {"y": jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)}, {}
 
-    def flush(self, params, state, tail=None, valid=0):
+    def flush(self, params, state, tail=None, valid=None):
         return nothing_left(self.spec, tail, valid)
 
 

@@ -20,7 +20,6 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.jaxprs.equations import walk
 from jaxrnn.streaming import transform
-from jaxrnn.streaming.transform import in_plain_forms
 
 #: By model, the smallest pulse.
 NETWORKS = {"dual_path_net": 1, "keyword_net": 2, "wave_net": 64}
@@ -105,7 +104,7 @@ def test_networks(models, name, monkeypatch):
     monkeypatch.setattr(transform, "PLACEHOLDER", POISON)
     model, pulse = jaxrnn.load(models / f"{name}.onnx"), NETWORKS[name]
     usual = model.stream(pulse=pulse)
-    plain = in_plain_forms(usual)
+    plain = usual._export_form().stepper
     assert [spec.name.rpartition(".")[0] for spec in plain.state] == [
         spec.name.rpartition(".")[0] for spec in usual.state
     ]

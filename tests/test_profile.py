@@ -17,7 +17,7 @@ from jaxrnn import InputError, StateError, load
 from jaxrnn.cli import main
 from jaxrnn.profiling import Peaks, Profile, measure_peaks, profile, profile_model
 from jaxrnn.profiling.hlo import Cost, HloModule, cost_of
-from jaxrnn.profiling.measure import Names
+from jaxrnn.profiling.measure import NodeNames
 
 PEAKS = Peaks("float32", 1e12, {1 << 19: 1e11, 1 << 25: 1e10})
 
@@ -120,6 +120,7 @@ def test_a_product_and_a_loop_of_products():
     check_sums(found)
 
 
+@pytest.mark.thorough
 def test_every_heavy_node_of_a_model_is_found(models):
     model = load(models / "dtln_1.onnx")
     found = profile_model(model, peaks=PEAKS)
@@ -146,14 +147,14 @@ def test_a_stream_and_its_nodes(models):
 
 
 def test_names_are_found_in_scopes():
-    names = Names(["lstm", "net/lstm", "/a/Conv", "outer", "Sigmoid"])
+    names = NodeNames(["lstm", "net/lstm", "/a/Conv", "outer", "Sigmoid"])
     assert names.find("jit(step)/net/lstm/dot_general") == "net/lstm"
     assert names.find("jit(f)//a/Conv/jit(_pad)/pad") == "/a/Conv"
     assert names.find("jit(f)/vmap(jit(g))/transpose(jvp(outer))/vmap(lstm)/while/body/add") == "lstm"
     assert names.find("jit(f)/lstm_2/dot_general") is None
     assert names.find("params['lstm']") is None
-    assert Names(None).find("jit(f)/encoder/vmap(layer)/dot_general") == "encoder/layer"
-    assert Names(None).find("jit(f)/add") is None
+    assert NodeNames(None).find("jit(f)/encoder/vmap(layer)/dot_general") == "encoder/layer"
+    assert NodeNames(None).find("jit(f)/add") is None
 
 
 def test_text_of_compiled_programs_is_read():
@@ -193,6 +194,7 @@ def test_a_backend_without_regions_still_times_the_call(monkeypatch):
     assert "no regions" in found.table("node")
 
 
+@pytest.mark.thorough
 def test_peaks_are_measured():
     peaks = measure_peaks("bfloat16", sizes=(1 << 16, 1 << 18))
     assert peaks.dtype == "bfloat16"

@@ -164,7 +164,7 @@ def test_first_order(case):
         assert abs(dot(weights, pushed) - dot(pulled, along)) <= limit
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @given(nodes())
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 def test_second_order(case):
@@ -196,7 +196,7 @@ def test_second_order(case):
         assert_derivative(expected, lambda at: second(at)[0], point, along, 1e-6, scale=size_of(expected))
 
 
-@pytest.mark.parametrize("operator", of_tiers(ROWS, ("GRU",)))
+@pytest.mark.parametrize("operator", of_tiers(ROWS, ("GRU",), thorough=()))
 def test_hessian_and_mapped_gradients(operator):
     """`jax.hessian` is symmetric and holds differences of gradients; `vmap` of a gradient is a loop of gradients."""
     with jax.enable_x64(True):
@@ -217,7 +217,7 @@ def test_hessian_and_mapped_gradients(operator):
         assert_equal(mapped, jnp.stack([gradient(each) for each in points]))
 
 
-@pytest.mark.parametrize("operator", of_tiers(ROWS, ("GRU",)))
+@pytest.mark.parametrize("operator", of_tiers(ROWS, ("GRU",), thorough=()))
 def test_frames_that_do_not_exist(operator):
     """They have no gradient; a row without frames hands its initial state's on; a sequence of none has no other."""
     _, full, attributes, _, opset = feature_rich(operator)

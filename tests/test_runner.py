@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import Runner
+from jaxrnn.steps import ArraySpec, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
 
 
 def draws(infos, seed, **sizes):
@@ -87,8 +90,8 @@ def test_a_model_in_steps(models, name, options):
             np.testing.assert_allclose(found[key], value, atol=1e-5 * max(1, np.max(np.abs(value))))
     for key, value in state.items():
         np.testing.assert_allclose(run.state[key], value, atol=1e-5 * max(1, np.max(np.abs(value))))
-    for found, copy in kept:  # a later step leaves what was given alone
-        for key, value in copy.items():
+    for found, before in kept:  # a later step leaves what was given alone
+        for key, value in before.items():
             np.testing.assert_array_equal(found[key], value)
     run.reset()
     again = run(draws(model.spec.inputs, 0, **sizes))
@@ -115,18 +118,84 @@ def test_a_streamed_model_to_its_end(models):
             np.testing.assert_allclose(joined, expected[name], atol=1e-5)
 
 
-def test_a_caller_may_use_an_array_again():
-    # The state is the input itself, which XLA could hand on without a copy.
-    def last_frame(x):
-        return {"y": jnp.pad(x["x"][:-1], ((1, 0), (0, 0)))}
+class Caches:
+    """A step with a large cache, and entries whose names are those of the runner's vectors."""
 
-    streamed = jaxrnn.stream(last_frame, {"x": np.zeros((5, 4096), np.float32)}, axes={"x": 0})
+    spec = StepSpec(
+        "caches",
+        inputs=(ArraySpec("x", np.dtype("float32"), (3,)),),
+        outputs=tuple(OutputSpec(name, np.dtype("float32"), (40, 300)) for name in ("y", "y!")),
+        state=(
+            StateSpec("float32", np.dtype("float32"), (40, 300)),
+            StateSpec("float32!", np.dtype("float32"), (3,)),
+            StateSpec("n", np.dtype("int32"), ()),
+        ),
+    )
+
+    def init(self, batch=None, *, params=None, constants=None):
+        zeros = {each.name: jnp.zeros(each.shape, each.dtype) for each in self.spec.state}
+        return in_batch(self.spec, zeros, batch)
+
+    def step(self, params, state, inputs):
+        cache = jnp.concatenate([state["float32"][:, 3:], jnp.broadcast_to(inputs["x"], (40, 3))], 1)
+        after = {"float32": cache, "float32!": state["float32!"] + inputs["x"], "n": state["n"] + 1}
+        return {"y": cache, "y!": cache * 2}, after
+
+    def flush(self, params, state, tail=None, valid=None):
+        return nothing_left(self.spec, tail, valid)
+
+
+def test_large_arrays():
+    """They are not joined with others; names do not collide."""
+    run, x = Runner(Caches()), np.arange(6, dtype=np.float32).reshape(2, 3)
+    for frame in x:
+        outputs = run({"x": frame})
+    cache = np.zeros((40, 300), np.float32)
+    cache[:, -6:] = x.reshape(-1)
+    np.testing.assert_array_equal(outputs["y"], cache)
+    np.testing.assert_array_equal(outputs["y!"], cache * 2)
+    np.testing.assert_array_equal(run.state["float32"], cache)
+    np.testing.assert_array_equal(run.state["float32!"], x.sum(0))
+    assert run.state["n"] == 2
+
+
+def test_open_dimensions_change_from_step_to_step():
+    """Two outputs of one dtype share a vector, in which the size of the first sets the place of the second."""
+    nodes = [
+        helper.make_node("Add", ["x", "h"], ["y"]),
+        helper.make_node("Mul", ["y", "y"], ["z"]),
+        helper.make_node("Mul", ["h", "h"], ["h_out"]),
+    ]
+    sizes = {"x": ["T", 2], "h": [1, 2], "y": ["T", 2], "z": ["T", 2], "h_out": [1, 2]}
+    infos = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sizes.items()}
+    outputs = [infos[name] for name in ("y", "z", "h_out")]
+    graph = helper.make_graph(nodes, "g", [infos["x"], infos["h"]], outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    run = Runner(jaxrnn.load(model, state={"h": "h_out"}))
+    for each in (run, copy.copy(run)):
+        for size in (1, 4, 1, 3, 4, 0, 1):  # a size comes again after another
+            x = np.arange(2 * size, dtype=np.float32).reshape(size, 2)
+            found = each({"x": x})
+            np.testing.assert_array_equal(found["y"], x)
+            np.testing.assert_array_equal(found["z"], x * x)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_caller_may_use_an_array_again(late):
+    """An output or the state is the input itself, which XLA could hand on without a copy."""
+
+    def frames(x):
+        return {"y": jnp.pad(x["x"][: -late or None], ((late, 0), (0, 0)))}
+
+    streamed = jaxrnn.stream(frames, {"x": np.zeros((5, 4096), np.float32)}, axes={"x": 0})
     memory = np.zeros(2 * 4096, np.float32)
     aligned = memory[-memory.ctypes.data % 256 // 4 :][:4096].reshape(1, 4096)
-    run = Runner(streamed, None)
+    run, found = Runner(streamed, None), []
     for index in range(6):
         aligned[:] = index + 1
-        np.testing.assert_array_equal(run({"x": aligned})["y"], np.full((1, 4096), index, np.float32))
+        found.append(run({"x": aligned})["y"])
+    aligned[:] = 0
+    np.testing.assert_array_equal(found, np.broadcast_to(np.arange(1, 7)[:, None, None] - late, (6, 1, 4096)))
 
 
 def test_other_inputs_than_arrays_of_the_declared_type(models):
@@ -143,6 +212,8 @@ def test_other_inputs_than_arrays_of_the_declared_type(models):
             {"input": frame["input_2"]},
             {},
             {**frame, "more": frame["input_2"]},
+            [frame["input_2"]],
+            None,
         ):
             with pytest.raises(jaxrnn.InputError):
                 run(wrong)

@@ -52,7 +52,7 @@ def drawn(cell, *, bias=True, peephole=False):
     ("cell", "parts", "reverse", "lengths", "remat"),
     [
         pytest.param(LSTM(), {}, False, None, None, marks=pytest.mark.thorough),
-        (LSTM(clip=0.8), {"peephole": True}, True, [7, 0, 3], 3),
+        pytest.param(LSTM(clip=0.8), {"peephole": True}, True, [7, 0, 3], 3, marks=pytest.mark.thorough),
         pytest.param(
             LSTM(parse_activations(["HardSigmoid", "Elu", "Softsign"]), input_forget=True),
             {"peephole": True, "bias": False},

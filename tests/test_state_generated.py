@@ -130,7 +130,7 @@ def covering(cases: list[Case], facts_of: Callable[[Case], Iterable[Hashable]]) 
     return chosen
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_state_of_all_pairs_of_choices_is_found_or_asked_for():
     """``python tests/test_state_generated.py`` judges all cases."""
     cases = covering(
@@ -140,7 +140,7 @@ def test_state_of_all_pairs_of_choices_is_found_or_asked_for():
     assert_judged(cases, [verdict(each) for each in cases], most_asked=1 / 6)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_state_is_carried():
     """Carry each kind of update with each kind of sizes; the option ``--carry`` of this file carries all cases."""
     cases = covering(

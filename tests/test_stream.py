@@ -30,7 +30,7 @@ QUICK_GRADIENTS = (
 )
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, [name for name in CASES if name not in VARIANTS]))
+@pytest.mark.parametrize("name", of_tiers(CASES, [name for name in CASES if name not in VARIANTS], thorough=()))
 def test_values(name):
     """Delay, look-ahead and receptive field are those of the same trace."""
     case = CASES[name]
@@ -39,7 +39,7 @@ def test_values(name):
     check_facts(case.function, streamed, larger=name in LARGER)
 
 
-@pytest.mark.parametrize("name", of_tiers(DIFFERENTIATED, QUICK_GRADIENTS))
+@pytest.mark.parametrize("name", of_tiers(DIFFERENTIATED, QUICK_GRADIENTS, thorough=()))
 def test_gradients(name):
     case = CASES[name]
     check_gradients(case.function, (20, 3), **{k: v for k, v in case.options.items() if k in _FOR_GRADIENTS})

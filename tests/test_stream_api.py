@@ -15,6 +15,8 @@ from streaming_verifier import recording
 from tiers import of_tiers
 
 import jaxrnn
+from jaxrnn.demo import PACKAGED
+from jaxrnn.steps import nothing_left
 
 X = jax.ShapeDtypeStruct((20, 3), np.float32)
 
@@ -220,7 +222,7 @@ BOUNDED = (
 )
 
 
-@pytest.mark.parametrize("name", of_tiers([*EXACT, *BOUNDED], [*EXACT[::4], *BOUNDED[:1]]))
+@pytest.mark.parametrize("name", of_tiers([*EXACT, *BOUNDED], [*EXACT[::4], *BOUNDED[:1]], thorough=()))
 def test_reach_is_what_the_jacobian_shows(name):
     """Look-ahead and receptive field bound what outputs depend on, and nothing less does."""
     function = CASES[name].function
@@ -300,6 +302,27 @@ def test_long_streams():
     assert int(streamed.entries(state)["units"]) == 200
 
 
+def test_none_in_the_example_is_not_a_leaf():
+    def total(x):
+        return jnp.cumsum(x["x"]) if x["gain"] is None else jnp.cumsum(x["x"]) * x["gain"]
+
+    x = {"x": jnp.arange(5.0), "gain": None}
+    for axes in (0, {"x": 0, "gain": None}):
+        np.testing.assert_array_equal(jaxrnn.stream(total, x, axes=axes, pulse=2).run(None, x), total(x))
+    with pytest.raises(jaxrnn.StreamError, match="no leaf of the example has a time axis"):
+        jaxrnn.stream(total, None, axes=0)
+
+
+def test_jit_may_be_disabled():
+    def leaky(x):
+        return lax.scan(lambda level, frame: (0.5 * level + frame, level), 0.0, jnp.cumsum(x))[1]
+
+    x = jnp.arange(9.0)
+    expected = leaky(x)
+    with jax.disable_jit():
+        np.testing.assert_allclose(jaxrnn.stream(leaky, x, axes=0, pulse=2).run(None, x), expected, rtol=1e-6)
+
+
 def test_configuration_is_left_alone():
     before = dict(jax.config.values)
     streamed = jaxrnn.stream(jnp.tanh, X, axes=0)
@@ -335,3 +358,30 @@ def test_a_frame_that_is_not_finite_stays_where_a_transposed_convolution_has_it(
     x[0], x[4] = np.inf, np.nan
     streamed = jaxrnn.stream(function, X, axes=0)
     np.testing.assert_array_equal(jax.jit(streamed.run, static_argnums=0)(None, x), function(x))
+
+
+def test_all_frames_of_a_tail_exist_unless_a_number_is_given(tmp_path):
+    """In streams, live streams, pools and compiled files. A step without a flush refuses a tail."""
+
+    def smooth(x):
+        return {"y": conv(x["x"], (1, 2))}
+
+    streamed = jaxrnn.stream(smooth, {"x": X}, axes={"x": 0}, pulse=4)
+    x = recording((7, 3))
+    first, tail, expected = {"x": x[:4]}, {"x": x[4:]}, smooth({"x": x})["y"]
+    jaxrnn.save_compiled(streamed, tmp_path / "stream.jaxrnn")
+    for stepper in (streamed, jaxrnn.load_compiled(tmp_path / "stream.jaxrnn")):
+        (y, state), delay = stepper.step(None, stepper.init(), first), streamed.delay["y"]
+        rest, counts = stepper.flush(None, state, tail)
+        found = np.concatenate([y["y"], rest["y"][: int(counts["y"])]])
+        np.testing.assert_allclose(found[delay:], expected, atol=1e-6)
+        run, pool = jaxrnn.Runner(stepper, None), jaxrnn.StreamPool(stepper, None, 2)
+        stream = pool.open()
+        pool.push(stream, first)
+        for y, rest in ((run(first), run.flush(tail)), (pool.run()[stream], pool.flush(stream, tail))):
+            np.testing.assert_allclose(np.concatenate([y["y"], rest["y"]])[delay:], expected, atol=1e-6)
+    spec = jaxrnn.load(PACKAGED).spec
+    with pytest.raises(jaxrnn.InputError, match="no tail: a step takes a whole frame"):
+        nothing_left(spec, first)
+    with pytest.raises(jaxrnn.InputError, match="a tail would be lost"):
+        nothing_left(streamed.spec, tail)

@@ -133,6 +133,19 @@ def two_layers(x):
     return x + banded(jax.nn.gelu(x @ W[0].astype(x.dtype)), 2, 2)
 
 
+def chunked_as_pytorch_exports(x, by_floats):
+    """Chunks by `torch.arange(n) // 3` or `(torch.arange(n) / 3).int()`, as the exporters of PyTorch write them."""
+    n = jnp.arange(x.shape[0])
+    if by_floats:
+        quotient = n.astype(x.dtype) / 3
+        chunk = (jnp.floor(quotient) if by_floats == "floor" else quotient).astype(n.dtype)
+    else:
+        quotient = lax.div(n, jnp.full_like(n, 3))
+        chunk = jnp.where((n < 0) & (jnp.mod(n, 3) != 0), quotient - 1, quotient)
+    d = chunk[:, None] - chunk[None]
+    return attend(x, (d >= 0) & (d <= 1))
+
+
 CASES = {
     "banded": banded,
     "with look-ahead": lambda x: banded(x, 4, 2),
@@ -140,6 +153,9 @@ CASES = {
     "chunks": lambda x: chunked(x, 4, 0),
     "chunks and the one before": lambda x: chunked(x, 3, 1),
     "chunks as exported": chunked_as_exported,
+    "chunks by a choice": lambda x: chunked_as_pytorch_exports(x, by_floats=""),
+    "chunks by floats": lambda x: chunked_as_pytorch_exports(x, by_floats="floor"),
+    "chunks by truncated floats": lambda x: chunked_as_pytorch_exports(x, by_floats="truncate"),
     "a finite mask": lambda x: banded(x, fill=-1e9),
     "an added mask": additive,
     "triangles": by_triangles,
@@ -166,12 +182,27 @@ FACTS = {
 EXAMPLE = jax.ShapeDtypeStruct((12, WIDTH), np.float32)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, ["with look-ahead", "chunks and the one before", "keys first", "T5"]))
+@pytest.mark.parametrize(
+    "name",
+    of_tiers(
+        CASES,
+        [
+            "with look-ahead",
+            "chunks and the one before",
+            "chunks by a choice",
+            "chunks by floats",
+            "chunks by truncated floats",
+            "keys first",
+            "T5",
+        ],
+        thorough=(),
+    ),
+)
 def test_values(name):
     check_values(CASES[name], (20, WIDTH), lengths=(0, 1, 2, 5, 12, 23), chunkings=((1,), (3, 1), (8,)))
 
 
-@pytest.mark.parametrize("name", of_tiers(FACTS, ["with look-ahead", "chunks"]))
+@pytest.mark.parametrize("name", of_tiers(FACTS, ["with look-ahead", "chunks"], thorough=()))
 def test_facts(name):
     streamed = jaxrnn.stream(CASES[name], EXAMPLE, axes=0)
     assert (streamed.delay, streamed.look_ahead, streamed.receptive_field) == FACTS[name]
@@ -179,7 +210,7 @@ def test_facts(name):
 
 
 @pytest.mark.parametrize(
-    "name", of_tiers(["with look-ahead", "chunks", "an added mask", "two layers", "T5"], ["chunks"])
+    "name", of_tiers(["with look-ahead", "chunks", "an added mask", "two layers", "T5"], ["chunks"], thorough=())
 )
 def test_gradients(name):
     check_gradients(CASES[name], (12, WIDTH), length=7)
@@ -201,7 +232,7 @@ MODULES = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(MODULES, ["attention of Flax"]))
+@pytest.mark.parametrize("name", of_tiers(MODULES, []))
 def test_modules(name, tmp_path):
     """Exact in every mixture of pulses, and as an ONNX file in ONNX Runtime."""
     make, facts = MODULES[name]
@@ -287,6 +318,7 @@ T5 = """<ir_version: 8, opset_import: ["" : 18]> t5 (float[1, T, 4] x) => (float
 }"""
 
 
+@pytest.mark.thorough
 def test_a_relative_bias_of_pytorch(tmp_path):
     """An embedding of buckets of distances as PyTorch's exporter writes it, looked up once in the exported step."""
     proto = onnx.parser.parse_model(T5)
@@ -335,7 +367,7 @@ def test_a_window_of_copies(models, tmp_path):
     check_recorded(models, "unfold_script", streamed, model.params)
 
 
-@pytest.mark.parametrize("name", of_tiers(MODULES, []))
+@pytest.mark.parametrize("name", of_tiers(MODULES, [], thorough=()))
 def test_gradients_of_modules(name):
     graph, rest = nnx.split(MODULES[name][0]())
     double = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), rest)
@@ -414,7 +446,7 @@ def is_bounded(mask):
     return not np.any(seen & (np.abs(n[100:140, None] - n) > 60))
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(masks(), st.integers(1, 5), st.integers(0, 17))
 def test_masks_at_random(mask, pulse, length):

@@ -65,17 +65,17 @@ QUICK = ["logsumexp", "weighted deviation", "covariance", "variance of another r
 QUICK += ["chosen channels", "groups of channels"]
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK, thorough=()))
 def test_values(name):
     check_values(CASES[name], (20, CHANNELS), multiple=MULTIPLES.get(name, 1), tolerance=3e-5)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, ["weighted deviation"]))
+@pytest.mark.parametrize("name", of_tiers(CASES, ["weighted deviation"], thorough=()))
 def test_gradients(name):
     check_gradients(CASES[name], (20, CHANNELS), multiple=MULTIPLES.get(name, 1))
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, ["weighted deviation", "heads of attention"]))
+@pytest.mark.parametrize("name", of_tiers(CASES, ["weighted deviation", "heads of attention"], thorough=()))
 def test_files(name, tmp_path):
     check_exported(CASES[name], X.shape, tmp_path, multiple=MULTIPLES.get(name, 1), tolerance=3e-5)
 
@@ -111,7 +111,7 @@ CANCELLED = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(CANCELLED, ["steep", "there and back"]))
+@pytest.mark.parametrize("name", of_tiers(CANCELLED, ["steep", "there and back"], thorough=()))
 def test_values_that_cancel(name, tmp_path):
     """A value that is known at the end, added and subtracted again."""
     check_values(CANCELLED[name], (20, CHANNELS))
@@ -132,7 +132,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(PLACES, ["minus infinity", "smallest, padded"]))
+@pytest.mark.parametrize("name", of_tiers(PLACES, ["minus infinity", "smallest, padded"], thorough=()))
 def test_places(name, tmp_path):
     check_values(PLACES[name], (20, CHANNELS))
     check_exported(PLACES[name], X.shape, tmp_path, lengths=(1, 4, 7))

@@ -54,17 +54,19 @@ CASES = {f"{name}, {mode}": of_samples(name, mode) for name in ("convolve", "cor
 QUICK = ["convolve, same", "windows", "batches", "correlate, valid", "nearest, fewer", "linear, last axis"]
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK, thorough=()))
 def test_values(name):
     check_values(CASES[name], X.shape)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, ["convolve, same", "batches"]))
+@pytest.mark.parametrize("name", of_tiers(CASES, ["convolve, same", "batches"], thorough=()))
 def test_gradients(name):
     check_gradients(CASES[name], X.shape)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, ["convolve, same", "linear", "windows of the past", "batches"]))
+@pytest.mark.parametrize(
+    "name", of_tiers(CASES, ["convolve, same", "linear", "windows of the past", "batches"], thorough=())
+)
 def test_files(name, tmp_path):
     check_exported(CASES[name], X.shape, tmp_path)
 
@@ -127,12 +129,17 @@ def seeded(x):
     return jax.vmap(lambda i: jax.random.bits(jax.random.key(i), (WIDTH,)))(jnp.arange(x.shape[0]))
 
 
-@pytest.mark.parametrize("function", of_tiers([dropped, noisy], [dropped]))
+@pytest.mark.parametrize("function", of_tiers([dropped, noisy], [], thorough=[dropped]))
 def test_random_numbers(function, tmp_path):
     """The same numbers in all pulses, and in ONNX Runtime."""
     check_values(function, X.shape)
-    check_gradients(function, X.shape)
     check_exported(function, X.shape, tmp_path, opset=18, tolerance=1e-6)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("function", [dropped, noisy])
+def test_gradients_beside_random_numbers(function):
+    check_gradients(function, X.shape)
 
 
 def test_random_bits(tmp_path):

@@ -46,6 +46,7 @@ def look_ahead(x):
     of_tiers(
         itertools.product(CONSTRAINTS, (1, 2)),
         [*((each, 1) for each in CONSTRAINTS if each != ("S <= 5",)), (("mod(S, 3) == 1", "S >= 4"), 2)],
+        thorough=(),
     ),
 )
 def test_constraints_are_checked(constraints, multiple):
@@ -203,8 +204,8 @@ def two_inputs():
         ("T", {"dims": {"B": "U"}}, r"must give 'B' a size from 1 on, or a multiple of T such as '4\*T', not 'U'"),
         ("T", {"dims": {"B": 0}}, "must give 'B' a size from 1 on"),
         ("T", {"dims": {"B": 2.5}}, "must give 'B' a size from 1 on"),
-        ("T", {"dims": {"T": 4}}, "dims gives 'T'; dimensions left open"),
-        ("T", {"dims": {"F": 4}}, "dims gives 'F'; dimensions left open"),
+        ("T", {"dims": {"T": 4}}, "dims: 'T' is time, and stays open; dimensions that take a size: B, U"),
+        ("T", {"dims": {"F": 4}}, "dims: there is no dimension 'F'; dimensions that take a size: B, U"),
     ],
 )
 def test_dimensions_of_a_model(symbol, options, words):

@@ -184,7 +184,9 @@ def check_frames(name, streamed, step):
 
 @pytest.mark.parametrize(
     ("name", "pulse"),
-    of_tiers([(name, pulse) for name in FUNCTIONS for pulse in (1, 4, 16)], [(name, 4) for name in FUNCTIONS]),
+    of_tiers(
+        [(name, pulse) for name in FUNCTIONS for pulse in (1, 4, 16)], [(name, 4) for name in FUNCTIONS], thorough=()
+    ),
 )
 def test_positions(name, pulse):
     check_positions(name, pulse)
@@ -214,6 +216,7 @@ def check_positions(name, pulse):
     of_tiers(
         [(name, pulse) for name in FUNCTIONS if name != "half precision" for pulse in (1, 4, 16)],
         [("cast position", 4), ("first frames", 16), ("remainder", 1)],
+        thorough=(),
     ),
 )
 def test_positions_in_files(tmp_path, name, pulse):

@@ -13,7 +13,7 @@ import pytest
 from stream_functions import CASES
 from streaming_verifier import check_gradients, check_values
 
-from jaxrnn.streaming import associative
+from jaxrnn.streaming import functions
 from jaxrnn.streaming.passes import Facts, History, Pass
 from jaxrnn.streaming.plan import Plan
 from jaxrnn.streaming.rules import elementwise, recurrence
@@ -162,7 +162,7 @@ VALUES = {
     "a carry keeps on counting": (Template, "with_array", lineage_of_the_first, ["a loop that counts"]),
     "values used before they are known": (elementwise, "earliest_delay", never_waits, ["beside the first frames"]),
     "an associative scan starts anew": (recurrence, "associative", starts_anew, ["linear recurrence"]),
-    "an associative scan carries too little": (associative, "needed", outputs_need_themselves, ["running softmax"]),
+    "an associative scan carries too little": (functions, "needed", outputs_need_themselves, ["running softmax"]),
     "slices begin at frame 0": (time_rules, "constant_value", lambda _: lambda start, size: 0, ["first frames cut"]),
 }
 

@@ -195,7 +195,7 @@ def of(name):
     return functools.partial(CASES[name], past=ALL), functools.partial(CASES[name], past=PAST)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, FAST))
+@pytest.mark.parametrize("name", of_tiers(CASES, FAST[::2], thorough=FAST))
 def test_values(name):
     """Pulses of all sizes and the function with the band, with NaN in frames that do not exist."""
     function, reference = of(name)
@@ -210,7 +210,7 @@ def test_values(name):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", of_tiers(DERIVED, ["in a loop"]))
+@pytest.mark.parametrize("name", of_tiers(DERIVED, ["in a loop"], thorough=()))
 def test_gradients(name):
     function, reference = of(name)
     check_gradients(function, (12, WIDTH), length=9, past=PAST, reference=reference)
@@ -229,6 +229,7 @@ def test_the_state_is_of_past_keys_and_values():
     assert "past" not in known.table()
 
 
+@pytest.mark.thorough
 def test_a_long_past_is_no_band():
     """Within `past` frames, the function is as it was."""
     function, _ = of("two layers")
@@ -254,7 +255,7 @@ class Cross(nnx.Module):
         return {"y": self.layer(inputs["x"][None], inputs["z"][None], mask=seen[None, None])[0]}
 
 
-@pytest.mark.parametrize("pulse", of_tiers([1, 4], [4]))
+@pytest.mark.parametrize("pulse", of_tiers([1, 4], [], thorough=[4]))
 def test_cross_attention_of_flax_exported(pulse, tmp_path):
     """Two inputs, batches, a pickle's round trip through the recipe, and ONNX Runtime."""
     module, known = Cross(ALL), Cross(PAST)
@@ -301,7 +302,7 @@ def recordings_of(models, name):
 
 @pytest.mark.parametrize(
     ("name", "pulse"),
-    of_tiers(itertools.product(FILES, (1, 4)), [("sdpa_causal_script", 4), ("keras_attention", 4)]),
+    of_tiers(itertools.product(FILES, (1, 4)), [("keras_attention", 4)], [(name, 1) for name in FILES]),
 )
 def test_files(models, name, pulse):
     """The recorded outputs where `past` reaches back to the first frame; otherwise the model with the band."""
@@ -337,7 +338,7 @@ def test_refusals(name):
         jaxrnn.stream(function, EXAMPLE, axes=0, past=3)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(masks(), st.integers(1, 9), st.integers(1, 5), st.integers(0, 17))
 def test_masks_at_random(mask, past, pulse, length):
@@ -397,30 +398,36 @@ def test_low_precision(dtype):
     check_values(function, (12, WIDTH), lengths=(1, 4, 9), past=PAST, reference=reference, dtype=dtype, tolerance=0.05)
 
 
-def test_the_command(models, tmp_path):
-    """`--past` in each command that streams, the message without the option, and what is said about the change."""
+PAST_OPTIONS = ("--symbol", "T", "--past", 16)
+
+
+def test_the_commands_that_stream_and_export(models, tmp_path):
+    """`--past`, the message without the option, and what is said about the change."""
     file = models / "speech" / "causal_script.onnx"
-    options = ("--symbol", "T", "--past", 16)
     assert "give --past 64 to mask keys" in call_json("stream", file, "--symbol", "T", "--random", status=2)["error"]
-    arguments = ("stream", file, *options, "--pulse", 4, "--frames", 70, "--random", "--verify")
-    found = call_json(*arguments)
-    assert (found["past"], found["verified"], found["receptive_field"]) == (16, True, 17)
-    text = call(*arguments).stdout
+    text = call("stream", file, *PAST_OPTIONS, "--pulse", 4, "--frames", 70, "--random", "--verify").stdout
     assert "the model is changed by a past of 16" in text
     assert "the whole recording, by the model with a past of 16" in text
     step = tmp_path / "step.onnx"
-    found = call_json("export", file, *options, "-o", step, "--flush", tmp_path / "flush.onnx", "--verify")
+    found = call_json("export", file, *PAST_OPTIONS, "-o", step, "--flush", tmp_path / "flush.onnx", "--verify")
     assert (found["past"], found["verified"]) == (16, True)
     assert call_json("inspect", step)["past"] == 16
-    profiled = ("profile", file, *options, "--no-peak")
+    assert "changed by a past of 16" in call("inspect", step).stdout
+    assert "--past needs --symbol" in call("stream", step, "--past", 4, "--random", status=2).stderr
+
+
+@pytest.mark.thorough
+def test_the_other_commands(models, tmp_path):
+    file = models / "speech" / "causal_script.onnx"
+    found = call_json("stream", file, *PAST_OPTIONS, "--pulse", 4, "--frames", 70, "--random", "--verify")
+    assert (found["past"], found["verified"], found["receptive_field"]) == (16, True, 17)
+    profiled = ("profile", file, *PAST_OPTIONS, "--no-peak")
     assert call_json(*profiled)["past"] == 16
     assert "changed by a past of 16" in call(*profiled).stdout
-    assert "changed by a past of 16" in call("inspect", step).stdout
-    (about,) = call_json("inspect", file, "--symbol", "T", "--past", 16)["streams"]
+    (about,) = call_json("inspect", file, *PAST_OPTIONS)["streams"]
     assert (about["past"], about["problem"], about["receptive_field"]) == (16, None, 17)
     assert "--past 64" in call_json("inspect", file)["streams"][0]["problem"]
-    assert call_json("compile", file, *options, "-o", tmp_path / "c.jaxrnn")["past"] == 16
+    assert call_json("compile", file, *PAST_OPTIONS, "-o", tmp_path / "c.jaxrnn")["past"] == 16
     assert jaxrnn.load_compiled(tmp_path / "c.jaxrnn").spec.past == 16
-    assert "--past needs --symbol" in call("stream", step, "--past", 4, "--random", status=2).stderr
     banded = models / "speech" / "band_script.onnx"
-    assert "--past 16 has no effect" in call_json("stream", banded, *options, "--random", status=2)["error"]
+    assert "--past 16 has no effect" in call_json("stream", banded, *PAST_OPTIONS, "--random", status=2)["error"]

@@ -123,7 +123,7 @@ def undecided_by_jax():
 NETWORKS = st.lists(st.one_of(same_length(), other_length()), min_size=2, max_size=6)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize("first", range(0, PROGRAMS, GROUP))
 def test_programs_are_exact_or_refused_for_a_good_reason(first):
     found = run(0, first, GROUP)
@@ -133,7 +133,7 @@ def test_programs_are_exact_or_refused_for_a_good_reason(first):
     assert found.ends["exact"] >= 0.7 * GROUP, found.ends
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(NETWORKS, st.integers(1, 9))
 def test_gradients(layers, length):

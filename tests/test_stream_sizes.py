@@ -118,7 +118,7 @@ EXPORTED = ("positions", "positions behind a look-ahead", "windows beside a look
 EXPORTED += ("blocks with a tail that is padded", "an index in each frame", "a piece of each frame")
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, EXPORTED))
+@pytest.mark.parametrize("name", of_tiers(CASES, EXPORTED, thorough=()))
 def test_exported_files(name, tmp_path):
     function, options = CASES[name]
     options = {"lengths": (1, 2, 5), "constraints": (), **options, "pulses": (1, 2)}

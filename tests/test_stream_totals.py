@@ -71,6 +71,7 @@ def after_many_frames(function, pulse, frames=LONG):
     of_tiers(
         [(name, pulse) for name in FUNCTIONS for pulse in PULSES],
         [("running sum", pulse) for pulse in PULSES] + [("running mean", 16), ("sum", 16)],
+        thorough=(),
     ),
 )
 def test_many_frames(name, pulse):
@@ -403,7 +404,7 @@ def normalised(x):
     return jnp.where(ring == 3, smooth, y), jnp.cumprod(1 + jnp.sign(x) / 2**20), lax.cummax(x)
 
 
-@pytest.mark.parametrize("hours", of_tiers([1, 24], [1]))
+@pytest.mark.parametrize("hours", of_tiers([1, 24], [1], thorough=()))
 def test_a_day(hours):
     """A day of frames, 100 a second, in large pulses and at last one by one: as offline on its last minute."""
     total = hours * HOUR

@@ -234,6 +234,7 @@ CASES = [
     of_tiers(
         [(*case, counter) for counter in ("trip", "own") for case in CASES],
         [*((*case, "trip") for case in CASES[::4]), *((*case, "own") for case in CASES[::9])],
+        thorough=(),
     ),
 )
 def test_a_loop_over_time_is_a_scan(read, condition, collect, counter):
@@ -399,3 +400,37 @@ def test_an_open_batch_and_merged_zeros():
     np.testing.assert_allclose(model.apply(model.params, {"x": x})["y"], np.stack(expected, 1), rtol=1e-5, atol=1e-6)
     pulses = model.stream("unk__2", pulse=2).run(model.params, {"x": x[:1]})["y"]
     np.testing.assert_allclose(pulses, np.stack(expected, 1)[:1], rtol=1e-5, atol=1e-6)
+
+
+#: A loop over `x.unbind(0)`, as PyTorch's exporter writes the loop.
+UNBOUND = """
+<ir_version: 9, opset_import: ["" : 20], producer_name: "pytorch">
+main_graph (float[T,2,3] x) => (float[T,2,3] y)
+<int64 one = {1}, float[2,3] zeros = {0, 0, 0, 0, 0, 0}, bool always = {1}> {
+  frames = SplitToSequence <axis = 0, keepdims = 0> (x, one)
+  empty = SequenceEmpty ()
+  trips = SequenceLength (frames)
+  last, results = Loop (trips, always, zeros, empty) <body = body (
+      int64 trip, bool condition, float[2,3] h, seq(float[2,3]) before
+    ) => (bool go_on, float[2,3] h_next, seq(float[2,3]) after) {
+      frame = SequenceAt (frames, trip)
+      sum = Add (frame, h)
+      h_next = Tanh (sum)
+      after = SequenceInsert (before, h_next)
+      go_on = Identity (always)
+  }>
+  y = ConcatFromSequence <axis = 0, new_axis = 1> (results)
+}"""
+
+
+def test_a_loop_over_unbound_frames():
+    model = jaxrnn.load(onnx.parser.parse_model(UNBOUND))
+    x = np.random.default_rng(0).standard_normal((5, 2, 3)).astype("f")
+    h, expected = np.zeros((2, 3), "f"), []
+    for frame in x:
+        h = np.tanh(frame + h)
+        expected.append(h)
+    whole = model.apply(model.params, {"x": x})["y"]
+    pulses = model.stream(pulse=2).run(model.params, {"x": x})["y"]
+    for found in (whole, pulses):
+        np.testing.assert_allclose(found, np.stack(expected), rtol=1e-5, atol=1e-6)

@@ -65,6 +65,7 @@ def axis_of(mode):
     return {"scan": 0, "step": 1}[mode]
 
 
+@pytest.mark.thorough
 def test_whole_sequences_equal_full_back_propagation(model, mode):
     """Of unequal lengths, in one chunk or in none: plain gradients of each example alone, averaged by hand."""
     data = data_for(mode, (9, 9, 5))  # which leaves batches of one shape, with and without padding
@@ -240,7 +241,8 @@ def test_recomputing_and_narrow_products(model, mode):
         assert any(name in jaxpr for name in ("checkpoint", "remat")) == (remat is not None)
 
 
-@pytest.mark.parametrize("name", of_tiers(["predictor_net", "silero_vad_16k_op15"], ("predictor_net",)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["predictor_net", "silero_vad_16k_op15"])
 def test_a_real_network_takes_the_step_of_its_gradient(models, name):
     """Tokens of 64 bits and two layers with packed state; samples in frames, behind a convolutional front."""
     rng = np.random.default_rng(0)

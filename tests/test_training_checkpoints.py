@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
@@ -11,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from pathlib import Path
@@ -94,7 +92,8 @@ def _steps(folder):
     return {entry for entry in os.listdir(folder) if entry.isdigit()} if folder.exists() else set()
 
 
-def test_resumed_wherever_it_stopped(model, whole, tmp_path, capfd, threads):
+@pytest.mark.usefixtures("no_new_thread")
+def test_resumed_wherever_it_stopped(model, whole, tmp_path, capfd):
     """In the same process, after each of some numbers of updates, inside batches and at their ends."""
     for steps in (4, 6, 23):
         flat_fit(model, DATA, mean_square, steps=steps, checkpoints=tmp_path, keep=2, **OPTIONS)
@@ -104,7 +103,6 @@ def test_resumed_wherever_it_stopped(model, whole, tmp_path, capfd, threads):
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.isdigit()) == ["20", "23"]
     assert same(load_checkpoint(tmp_path, model), whole.params)
     assert capfd.readouterr() == ("", "")
-    assert threading.active_count() <= threads
     assert logging.getLogger("absl").level == logging.NOTSET or logging.getLogger("absl").level < logging.CRITICAL
 
 
@@ -134,7 +132,8 @@ def test_the_best_is_kept_and_loaded(model, tmp_path):
         load_checkpoint(tmp_path, jaxrnn.load(PACKAGED))
 
 
-@pytest.mark.parametrize(("every", "lost"), of_tiers([(4, (12, 16, 20, 24)), (7, (21, 24))], [(7, (21, 24))]))
+@pytest.mark.thorough
+@pytest.mark.parametrize(("every", "lost"), [(4, (12, 16, 20, 24)), (7, (21, 24))])
 def test_validations_and_checkpoints_each_in_their_own_time(model, tmp_path, every, lost):
     """Resumed between two validations, with the best parameters in a checkpoint after another update than theirs."""
     options = {
@@ -250,7 +249,8 @@ def test_a_full_disk_stops_and_loses_nothing(model, whole, tmp_path):
     assert same(flat_fit(model, DATA, mean_square, steps=23, checkpoints=folder, **OPTIONS).params, whole.params)
 
 
-def test_interrupted_it_writes_a_checkpoint_and_hands_back_control(model, whole, tmp_path, threads):
+@pytest.mark.usefixtures("no_new_thread")
+def test_interrupted_it_writes_a_checkpoint_and_hands_back_control(model, whole, tmp_path):
     class Interrupted(list):
         asked = 0
 
@@ -262,8 +262,6 @@ def test_interrupted_it_writes_a_checkpoint_and_hands_back_control(model, whole,
 
     with pytest.raises(KeyboardInterrupt):
         flat_fit(model, Interrupted(DATA), mean_square, steps=23, checkpoints=tmp_path, **OPTIONS)
-    gc.collect()  # an event loop of Orbax keeps its thread until then
-    assert threading.active_count() <= threads
     steps = sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit())
     assert steps[-1] % OPTIONS["every"]  # not one that was due
     assert same(flat_fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS).params, whole.params)

@@ -227,7 +227,7 @@ def finish(processes):
     return [(*output, process.returncode) for output, process in zip(outputs, processes, strict=True)]
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_processes_train_as_one(settings, tmp_path, monkeypatch):
     """Two with two devices each, one of which is interrupted, two that continue, the first of which is killed while it
     writes a checkpoint, and one with four devices that continues again: to what one process gives, up to rounding.

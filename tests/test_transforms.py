@@ -298,7 +298,7 @@ SHORT |= {"numpy_rank_promotion=raise", "numpy_dtype_promotion=strict"}
 SECOND = set(zip(TRANSFORMATIONS, [*FUNCTIONS][2:] + [*FUNCTIONS] * 3, strict=False))
 
 CELLS = [
-    pytest.param(*cell, marks=() if cell in DIAGONAL else pytest.mark.thorough)
+    pytest.param(*cell, marks=() if cell in DIAGONAL else pytest.mark.nightly)
     for cell in itertools.product(TRANSFORMATIONS, FUNCTIONS)
     if cell[0] not in SHORT or cell in DIAGONAL | SECOND
 ]

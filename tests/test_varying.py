@@ -45,7 +45,7 @@ def total(tree):
     return sum(jnp.sum(jnp.sin(leaf)) for leaf in floats(tree))
 
 
-@pytest.mark.parametrize("name", of_tiers(DIFFERENTIATED, QUICK))
+@pytest.mark.parametrize("name", of_tiers(DIFFERENTIATED, QUICK, thorough=()))
 def test_every_rule_of_streams(name):
     """Steps, scans and flushes, and their gradients, are traced: their types are right, or JAX says that they are not.
 

@@ -25,6 +25,7 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import InputError, NodeError, load
+from jaxrnn.demo import PACKAGED
 from jaxrnn.export import verify_export
 from jaxrnn.verification import verify
 from jaxrnn.verification.comparison import compare
@@ -89,6 +90,13 @@ def test_types_that_onnx_runtime_does_not_exchange_go_to_the_reference():
     assert "bfloat16" in report.notes[0]
     assert report.ok, report
     assert report.cases[0].outputs[0].dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("size", [{"time": 0}, {"batch": 0}])
+def test_recurrent_layers_without_frames_go_to_the_reference(size):
+    """ONNX Runtime would end the process."""
+    with pytest.raises(PeerError, match="runs no GRU or LSTM without frames or streams, and 'magnitude' is empty"):
+        verify(PACKAGED, dims=size, engine="ort")
 
 
 def test_static_and_given_inputs_reach_the_peer():

@@ -70,7 +70,12 @@ STREAMS = _mutants(
     ("carries stay", RECURRENCE, "_numbers(after[index], type_of", "_numbers(before[index], type_of"),
     ("frames in front", TIME, "along(where < 0, axis, array.ndim)", "along(where <= 0, axis, array.ndim)"),
     ("frames after the end", TIME, "jnp.clip(where - end, 0,", "jnp.clip(where - end + 1, 0,"),
-    ("totals drift", TOTALS, "_rounded(high, sum(_lows(a, b), start=error))", "_rounded(high, error)"),
+    (
+        "totals drift",
+        TOTALS,
+        "_rounded(high, sum([x.low for x in (a, b) if x.low is not None], start=error))",
+        "_rounded(high, error)",
+    ),
     (
         "narrow totals",
         TOTALS,
@@ -126,12 +131,12 @@ RECOGNITION = _mutants(
     "test_recognition.py",
     ("other sums than one", MATCHING, " or polynomial[_pair(z, g)] != -0.5 * sign * gate:", ":"),
     ("negative relus", MATCHING, 'if kind == "relu" and sign < 0:', 'if kind == "relu" and sign is None:'),
-    ("another carry in c", MATCHING, "if _is(algebra, carry, cell_state):", "if cell_state is not None:"),
+    ("another carry in c", MATCHING, "if _is_piece(algebra, carry, cell_state):", "if cell_state is not None:"),
     ("rows that meet", MATCHING, "(self._row[elements] == np.arange(elements.shape[0])[:, None]).all()", "True"),
     ("products beside the reset", MATCHING, "if candidate.recurrent:", "if candidate.recurrent is None:"),
 )
 
-ARITHMETIC, INDEXING = "export/rules/arithmetic.py", "export/rules/indexing.py"
+ARITHMETIC, INDEXING = "export/rules/arithmetic.py", "export/rules/movement.py"
 LOWERING = [
     *_mutants(
         "test_lowering_elements.py",

@@ -18,7 +18,7 @@ Reader = Literal["python", "command", "settings"]
 _READER: ContextVar[Reader] = ContextVar("reader", default="python")
 
 
-class Placeholder(str):
+class Metavar(str):
     """A word that the reader replaces by a value, shown without quotes."""
 
     __slots__ = ()
@@ -27,7 +27,7 @@ class Placeholder(str):
         return str(self)
 
 
-NAME, VALUE, SIZE, INPUT, OUTPUT = map(Placeholder, ("NAME", "VALUE", "SIZE", "INPUT", "OUTPUT"))
+NAME, VALUE, SIZE, INPUT, OUTPUT = map(Metavar, ("NAME", "VALUE", "SIZE", "INPUT", "OUTPUT"))
 
 
 @contextlib.contextmanager
@@ -43,7 +43,7 @@ def writing_for(reader: Reader) -> Iterator[None]:
 def argument(name: str, value: Any, call: str = "") -> str:
     """Write an argument as the reader of a message does: ``pulse=4``, ``--pulse 4`` or ``pulse: 4``.
 
-    The value None writes the name alone; a `Placeholder` such as `SIZE` stands for a value that only the reader knows.
+    The value None writes the name alone; a `Metavar` such as `SIZE` stands for a value that only the reader knows.
     ``call`` is the Python call that takes the argument, such as ``"jaxrnn.load(path)"``.
     """
     reader, option = _READER.get(), OPTIONS.get(name)

@@ -16,10 +16,10 @@ from jaxrnn._files.messages import bytes_of
 from jaxrnn._files.stores import Location, check_file, location
 from jaxrnn.errors import InputError
 
-#: The largest array that is taken from a file unless its user says otherwise: 2**31 float32 numbers.
+#: The default limit of an array in a file: 2**31 float32 numbers.
 MAX_ARRAY_BYTES = 2**33
-#: What a packed file may unpack to: so many bytes, or so many times its size if that is more. Recordings and weights
-#: pack to a half or a tenth, and masks or labels, which are small, to a thousandth.
+#: The limits of the bytes in a packed file: a number of bytes, and a multiple of the size of the file; the larger limit
+#: counts. Recordings and weights pack to a half or a tenth, and masks or labels, which are small, to a thousandth.
 UNPACKED, RATIO = 2**30, 100
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

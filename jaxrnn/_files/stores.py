@@ -18,7 +18,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
@@ -293,7 +293,12 @@ def in_place_of(path: Location) -> Iterator[Path]:
     if isinstance(path, Path):
         check_replaceable(path)
     beside = path.parent if isinstance(path, Path) else None
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=beside) as folder:
+    try:
+        held = tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=beside)
+    except OSError as error:
+        error.filename = str(path)  # in place of the name of the temporary folder
+        raise
+    with held as folder:
         written = Path(folder, path.name)
         yield written
         place(written, path)
@@ -328,10 +333,17 @@ def _copies() -> tempfile.TemporaryDirectory[str]:
 def at_once(
     function: Callable[[Item], Result], items: Iterable[Item], places: Iterable[Location | None]
 ) -> list[Result]:
-    """Map a function over items: in concurrent threads if a place is in a store, else one after the other."""
-    if any(isinstance(place, Url) for place in places):
-        return list(_threads().map(function, items))
-    return list(map(function, items))
+    """Map a function over items: in concurrent threads if a place is in a store, else one after the other.
+
+    After an error no further item begins, and the error is raised once no thread works on an item.
+    """
+    if not any(isinstance(place, Url) for place in places):
+        return list(map(function, items))
+    futures = [_threads().submit(function, item) for item in items]
+    wait(futures, return_when=FIRST_EXCEPTION)
+    begun = [future for future in futures if not future.cancel()]  # all, without an error
+    wait(begun)
+    return [future.result() for future in begun]
 
 
 @functools.cache

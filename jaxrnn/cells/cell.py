@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.cells.forms import by_platform, product, product_of_rows
+from jaxrnn.cells.forms import by_platform, is_plain, product, product_of_rows
 
 Carry = tuple[jax.Array, ...]
 
@@ -88,6 +88,20 @@ def clip_input(x: jax.Array, limit: float | None) -> jax.Array:
     return x if limit is None else jnp.clip(x, -limit, limit)
 
 
+def elu(x: jax.Array, alpha: jax.Array) -> jax.Array:
+    """Return x, or ``alpha * (exp(x) - 1)`` for negative x.
+
+    Except in plain forms, ``exp(x) - 1`` is ``2 t / (1 - t)`` with ``t = tanh(x / 2)``: as accurate as ``expm1``, at
+    half the time on a CPU.
+    """
+    low = jnp.minimum(x, 0)
+    if is_plain():
+        return jnp.where(x >= 0, x, alpha * jnp.expm1(low))
+    t = jnp.tanh(low * x.dtype.type(0.5))
+    # A power, as `jaxrnn.stream` would guard a division against zeros in frames that do not exist.
+    return jnp.where(x >= 0, x, alpha * ((t + t) * (1 - t) ** -1))
+
+
 #: Each function by ONNX's name, and the defaults of the coefficients that it takes (alpha, then beta).
 _FUNCTIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
     "Relu": (jax.nn.relu, ()),
@@ -100,7 +114,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
     "ThresholdedRelu": (lambda x, alpha: jnp.where(x >= alpha, x, jnp.zeros((), x.dtype)), (1.0,)),
     "ScaledTanh": (lambda x, alpha, beta: alpha * jnp.tanh(beta * x), (1.0, 1.0)),
     "HardSigmoid": (lambda x, alpha, beta: jnp.clip(alpha * x + beta, 0, 1), (0.2, 0.5)),
-    "Elu": (lambda x, alpha: jnp.where(x >= 0, x, alpha * jnp.expm1(jnp.minimum(x, 0))), (1.0,)),
+    "Elu": (elu, (1.0,)),
 }
 
 

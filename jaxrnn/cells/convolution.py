@@ -64,21 +64,30 @@ def convolve(
         in_order = jnp.transpose(x, numbers.lhs_spec), jnp.transpose(kernel, numbers.rhs_spec)
         return jnp.transpose(_depthwise(*in_order, distances), _inverse(numbers.out_spec))
 
+    known = known and all(isinstance(size, int) for size in itertools.chain(*distances[1]))
+    windows = windows_of(sizes[2:], taps[2:], *distances) if known else []
+
     def convolution(x: jax.Array, kernel: jax.Array, rhs_spec: Sequence[int]) -> jax.Array:
+        pads = distances[1]
+        if known and not is_plain():
+            outer = _outer_pads(windows)
+            x = _padded(x, {axis: (pad, 0, 0) for axis, pad in zip(numbers.lhs_spec[2:], outer, strict=True)})
+            pads = [(low - pad, high) for (low, high), pad in zip(pads, outer, strict=True)]
         return lax.conv_general_dilated(
             x,
             kernel,
-            *distances,
+            distances[0],
+            pads,
+            *distances[2:],
             dimension_numbers=lax.ConvDimensionNumbers(numbers.lhs_spec, tuple(rhs_spec), numbers.out_spec),
             feature_group_count=groups,
             precision=precision,
             preferred_element_type=dtype,
         )
 
-    known = known and all(isinstance(size, int) for size in itertools.chain(*distances[1]))
     if is_plain() or not known or not jnp.issubdtype(x.dtype, jnp.floating):
         return convolution(x, kernel, numbers.rhs_spec)
-    product = _product(sizes, taps, windows_of(sizes[2:], taps[2:], *distances), groups)
+    product = _product(sizes, taps, windows, groups)
     if product is None:
         return convolution(x, kernel, numbers.rhs_spec)
     order = product.kernel_order
@@ -92,6 +101,15 @@ def convolve(
 
     # Both take the kernel in the order of the product, so that a packed one is one array, and no step reorders it.
     return by_platform(products, plain, x, jnp.transpose(kernel, [numbers.rhs_spec[axis] for axis in order]))
+
+
+def _outer_pads(windows: list[Windows]) -> list[int]:
+    """Return the part of each pad in front that must not be part of a convolution.
+
+    XLA's kernel for CPUs reads outside of the operand if a pad in front is negative and the pad after is positive
+    (https://github.com/openxla/xla/issues/48713). The derivative has a negative pad if a pad is wider than a window.
+    """
+    return [0 if each.spacing > 1 else each.low - min(max(each.low, 0), each.extent) for each in windows]
 
 
 def _inverse(places: Sequence[int]) -> tuple[int, ...]:
@@ -152,6 +170,9 @@ def _depthwise(x: jax.Array, kernel: jax.Array, distances: tuple[Any, ...]) -> j
         return products(x, kernel)  # exact, and not every platform convolves integers
     return by_platform(products, convolution, x, kernel)
 
+
+#: Up to so many groups are a product each.
+FEW = 4
 
 #: A product multiplies so often while an element is moved.
 MULTIPLICATIONS = 32
@@ -225,21 +246,27 @@ class WindowProduct:
 
     def _product(self, kernel: jax.Array, under: jax.Array, precision: Any) -> jax.Array:
         """Return the product ``[groups, out and scattered taps, windows]``, without the first axis for one group."""
-        depth, groups = len(self._gathered) + 1, [self.groups] if self.groups > 1 else []
-        if groups:
+        depth = len(self._gathered) + 1
+        if self.groups > 1:
             under = under.reshape(*under.shape[: depth - 1], self.groups, -1, *under.shape[depth:])
+            kernels = kernel.reshape(self.groups, -1, *kernel.shape[1:])
+            if self.groups <= FEW:  # an axis of groups in front would move every element twice
+                parts = [lax.index_in_dim(under, group, depth - 1, keepdims=False) for group in range(self.groups)]
+                pairs = zip(kernels, parts, strict=True)
+                return jnp.stack([self._matrices(*pair, depth, precision) for pair in pairs])
             under = jnp.moveaxis(under, depth - 1, 0)
+            return jax.vmap(lambda kernel, under: self._matrices(kernel, under, depth, precision))(kernels, under)
+        return self._matrices(kernel, under, depth, precision)
+
+    def _matrices(self, kernel: jax.Array, under: jax.Array, depth: int, precision: Any) -> jax.Array:
+        """Return the product of one group, with the first ``depth`` axes of the operand as one."""
         # As matrices: with several axes that are summed over, XLA on CPUs refuses low precision.
-        summed = math.prod(under.shape[len(groups) : len(groups) + depth])
+        summed = math.prod(under.shape[:depth])
         wide = jnp.float32 if under.dtype.itemsize < 4 else under.dtype
-        kernel, under = kernel.reshape(*groups, -1, summed), under.reshape(*groups, summed, -1)
-        lead = len(groups)
-        same = tuple(range(lead))
+        kernel, under = kernel.reshape(-1, summed), under.reshape(summed, -1)
         # Of many streams, the windows come first in the result, and it is moved once.
-        y = lax.dot_general(
-            under, kernel, (((lead,), (lead + 1,)), (same, same)), precision=precision, preferred_element_type=wide
-        )
-        return jnp.swapaxes(y, lead, lead + 1)
+        y = lax.dot_general(under, kernel, (((0,), (1,)), ((), ())), precision=precision, preferred_element_type=wide)
+        return y.T
 
 
 @dataclass(frozen=True)

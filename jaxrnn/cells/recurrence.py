@@ -21,8 +21,8 @@ from jaxrnn.cells.forms import Types, in_blocks, in_chunks, is_in_parts, is_plai
 
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
-#: The two directions of a layer over one row run in one loop where the recurrent weights of each take up to so many
-#: bytes: such a loop spends its time on what surrounds the products. With larger weights, two loops are faster on CPUs.
+#: The most bytes of the recurrent weights of a direction for which both directions of a layer over one row run in one
+#: loop, because the products take little of its time. With larger weights, two loops are faster on CPUs.
 SMALL = 1 << 17
 
 
@@ -163,7 +163,7 @@ def _jvp(
         if not all(map(_is_zero, jax.tree.leaves(d_recurrent, is_leaf=_is_zero))):
             if exists is None:
                 before = (y[1:], initial[0][None]) if reverse else (initial[0][None], y[:-1])
-                # Of no frames, none has a hidden state before it.
+                # Without frames, there is no hidden state before a frame.
                 residuals = (jnp.concatenate(before) if y.shape[0] != 0 else y, *residuals)
             d_weights = jax.tree.map(_dense, d_recurrent, is_leaf=_is_zero)
             d_total = d_total + cell.weight_tangents(d_weights, residuals, coefficients)

@@ -16,7 +16,7 @@ import click
 
 from jaxrnn._files.arguments import writing_for
 from jaxrnn._jax.processors import features
-from jaxrnn.cli.errors import MISMATCH, MISTAKE, MismatchError, ask_for_json, print_error, print_json_error
+from jaxrnn.cli.errors import INTERRUPTED, MISMATCH, MISTAKE, MismatchError, ask_for_json, print_error, print_json_error
 from jaxrnn.errors import JaxrnnError
 
 #: Each subcommand: its module and attribute, and its line in ``jaxrnn --help``.
@@ -72,6 +72,9 @@ class LazyGroup(click.Group):
         except click.ClickException as error:
             print_json_error(error.format_message())
             raise
+        except KeyboardInterrupt:
+            print_error("interrupted")
+            ctx.exit(INTERRUPTED)
         except JaxrnnError as error:
             print_error(str(error))
             ctx.exit(MISMATCH if isinstance(error, MismatchError) else MISTAKE)
@@ -137,8 +140,8 @@ def main(cache: bool) -> None:
     jaxrnn evaluate settings.yaml                      run a model over a corpus
     jaxrnn demo                                        denoise a synthetic voice; needs no file
 
-    Exit status: 0 for success, 1 for a failed comparison, 2 for a bad file, input or option. With --json, a command
-    prints one JSON object on standard output and nothing else; an error is {"error": ...}.
+    Exit status: 0 for success, 1 for a failed comparison, 2 for a bad file, input or option, 130 for an interrupt. With
+    --json, a command prints one JSON object on standard output and nothing else; an error is {"error": ...}.
     """  # noqa: D301
     if cache:
         keep_programs()
@@ -167,6 +170,7 @@ def keep_programs() -> None:
             folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             return
+    _remove_unfinished(os.environ.get("JAX_COMPILATION_CACHE_DIR", folder))
     for name, value in {
         "JAX_COMPILATION_CACHE_DIR": str(folder),
         "JAX_COMPILATION_CACHE_MAX_SIZE": str(_SIZE),
@@ -174,3 +178,13 @@ def keep_programs() -> None:
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }.items():
         os.environ.setdefault(name, value)
+
+
+def _remove_unfinished(folder: str | os.PathLike[str]) -> None:
+    """Remove programs without a time of use, which a killed process left: with one of these, JAX keeps no program."""
+    with contextlib.suppress(OSError):
+        names = set(os.listdir(folder))
+        for name in names:
+            key = name.removesuffix("-cache")
+            if key != name and f"{key}-atime" not in names:
+                os.unlink(os.path.join(folder, name))

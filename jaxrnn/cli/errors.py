@@ -1,4 +1,4 @@
-"""Exit statuses and error messages of commands, as text or as JSON."""
+"""Exit statuses, signals and error messages of commands: without NumPy, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import click
 
@@ -37,7 +38,8 @@ def wants_json() -> bool:
 
 def print_error(message: str) -> None:
     """Print an error as a line on standard error, and with ``--json`` also as an object on standard output."""
-    print_json_error(message)
+    with contextlib.suppress(OSError):  # such as a full disk, which may be the error
+        print_json_error(message)
     click.secho(f"error: {message}", err=True, fg="red", color=False if os.environ.get("NO_COLOR") else None)
 
 
@@ -48,13 +50,13 @@ def print_json_error(message: str) -> None:
 
 
 @contextlib.contextmanager
-def ending_in_order() -> Iterator[None]:
-    """Turn SIGTERM into KeyboardInterrupt inside the context, so that the command releases its resources."""
+def on_signal(number: int, handle: Callable[[int, Any], Any]) -> Iterator[None]:
+    """Handle a signal by a function inside the context; only the main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(number, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from jaxrnn._files.stores import location
-from jaxrnn.cli.errors import INTERRUPTED, ending_in_order
+from jaxrnn.cli.errors import INTERRUPTED, on_signal
 from jaxrnn.cli.options import SoundOptions, json_option, settings_options, sound_options
 from jaxrnn.cli.output import Block, Table, busy, fields, show, text_of
 
@@ -86,7 +87,8 @@ def evaluate(
         prepared = prepare_evaluation(path, overrides, several)
     folder = prepared.evaluation.journal.folder
     try:
-        with ending_in_order():
+        # A KeyboardInterrupt releases the resources of the command.
+        with on_signal(signal.SIGTERM, signal.default_int_handler):
             times = run(prepared.evaluation)
     except KeyboardInterrupt:
         click.echo(f"interrupted; run the same command again to continue in {folder}", err=True)

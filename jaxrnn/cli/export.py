@@ -17,13 +17,12 @@ from jaxrnn.cli.options import (
     dim_option,
     json_option,
     model_file,
-    onnx_file,
     output_option,
     params_options,
-    parsed,
+    path_option,
     pulse_options,
     seed_option,
-    writable,
+    single_sizes,
 )
 from jaxrnn.onnx.stepfile import TARGETS
 
@@ -36,12 +35,10 @@ from jaxrnn.onnx.stepfile import TARGETS
     required=True,
 )
 @pulse_options("With --rate: samples per input frame.")
-@click.option(
-    "--flush",
-    metavar="FLUSH.onnx",
-    type=click.Path(path_type=Path),
-    callback=parsed(onnx_file),
-    help="Write a second graph beside OUT.onnx, which returns the last frames after the end of a recording.",
+@path_option(
+    ["--flush"],
+    "FLUSH.onnx",
+    "Write a second graph beside OUT.onnx, which returns the last frames after the end of a recording.",
 )
 @click.option(
     "--rate",
@@ -76,6 +73,11 @@ from jaxrnn.onnx.stepfile import TARGETS
     type=click.Choice(TARGETS),
     help="Write recurrent layers of a stream or step in the form that this engine runs. [default: for all engines]",
 )
+@click.option(
+    "--join-state",
+    is_flag=True,
+    help="Write the state of a stream or step as one vector for each element type. The metadata list its entries.",
+)
 @params_options
 @click.option(
     "--verify",
@@ -87,13 +89,10 @@ from jaxrnn.onnx.stepfile import TARGETS
     "for --verify, as in 'jaxrnn verify'.",
     several=True,
 )
-@click.option(
-    "--example",
-    metavar="FOLDER",
-    type=click.Path(path_type=Path),
-    callback=parsed(writable),
-    help="Also write a folder with the files and programs that run them: run.py, main.cpp and index.html, to start "
-    "from.",
+@path_option(
+    ["--example"],
+    "FOLDER",
+    "Also write a folder with the files and programs that run them: run.py, main.cpp and index.html, to start from.",
 )
 @seed_option("With --verify: seed of the inputs.")
 @json_option
@@ -110,6 +109,7 @@ def export(
     io_dtype: str | None,
     quantize: str | None,
     target: str | None,
+    join_state: bool,
     params: ParamsOptions,
     verify: bool,
     dims: dict[str, tuple[int, ...]],
@@ -155,10 +155,11 @@ def export(
       jaxrnn export vad.onnx --params tuned.npz -o tuned.onnx --verify --static sr=16000 --dim sequence=576
     """  # noqa: D301
     types = {"dtype": dtype, "io_dtype": io_dtype, "quantize": quantize}
-    if pulses.symbol is None and not as_step and (params or (any(types.values()) and not _has_steps(file))):
+    if pulses.symbol is None and not as_step and (params or (any(types.values()) and not file.has_steps)):
         from jaxrnn.cli.export_writing import write_graph_again
 
         of_steps = {"--flush": flush, "--opset": opset, "--batch": batch, "--rate": rate, "--target": target}
+        of_steps["--join-state"] = join_state or None
         _refuse_of_steps({**of_steps, "--example": example})
         write_graph_again(file, output, params, verify, dims, seed, types)
         return
@@ -169,13 +170,9 @@ def export(
             "--as-step is the step of the model; with --symbol NAME, a step is a pulse of the stream"
         )
     options: dict[str, Any] = {"opset": opset, "batch": batch, "frame_rate": _frame_rate(pulses, rate)}
-    options |= types | {"target": target}
-    write_step(file, output, pulses, flush, params, _single(dims), seed if verify else None, example, **options)
-
-
-def _has_steps(file: ModelFile) -> bool:
-    """Return True if callers carry the state of the model, so that a step can be exported."""
-    return {variable.kind for variable in file.load().state} == {"external"}
+    options |= types | {"target": target, "join_state": join_state}
+    sizes = single_sizes(dims, ": a stream or a step has no open dimensions")
+    write_step(file, output, pulses, flush, params, sizes, seed if verify else None, example, **options)
 
 
 def _frame_rate(pulses: PulseOptions, rate: float | None) -> float | None:
@@ -196,10 +193,3 @@ def _refuse_of_steps(options: Mapping[str, Any]) -> None:
             f"{option} is for a stream or a step, but --params and --checkpoint alone write the graph of FILE: "
             "give --symbol NAME for a stream, or --as-step for a step"
         )
-
-
-def _single(dims: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    for name, sizes in dims.items():
-        if len(sizes) != 1:
-            raise click.BadParameter(f"{name} needs one size: a stream or a step has no open dimensions")
-    return {name: size for name, (size,) in dims.items()}

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ import click
 import numpy as np
 
 from jaxrnn._files.messages import first_line
-from jaxrnn.cli.errors import INTERRUPTED, wants_json
+from jaxrnn.cli.errors import INTERRUPTED, on_signal, wants_json
 from jaxrnn.cli.options import grouped, json_option, settings_options
 from jaxrnn.cli.output import Block, Table, busy, show, text_of
 from jaxrnn.errors import JaxrnnError, TrainingError
@@ -176,20 +175,15 @@ def _separate_output() -> None:
 @contextlib.contextmanager
 def _agreed_interrupts() -> Iterator[None]:
     """Turn the first Ctrl-C into SIGTERM, after which JAX has all processes end after the same update."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    before = signal.getsignal(signal.SIGINT)
 
     def end_together(number: int, frame: Any) -> None:
         signal.signal(signal.SIGINT, before)
         click.echo("ending after this update; Ctrl-C again ends at once", err=True)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    before = signal.signal(signal.SIGINT, end_together)
-    try:
+    with on_signal(signal.SIGINT, end_together):
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume: bool | None) -> None:

@@ -13,7 +13,7 @@ import click
 
 from jaxrnn._files.arguments import SIZE, argument
 from jaxrnn._files.messages import as_json, bytes_of
-from jaxrnn.cli.options import FRAMES, ModelFile, dim_option, json_option, model_file, parsed, writable
+from jaxrnn.cli.options import FRAMES, ModelFile, dim_option, json_option, model_file, path_option
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, show, wrapped
 
 if TYPE_CHECKING:
@@ -34,13 +34,10 @@ Facts = Mapping[str, Any]
     is_flag=True,
     help=f"List every parameter and every constant, not only the {_LARGEST} largest.",
 )
-@click.option(
-    "--html",
-    "page",
-    metavar="PAGE.html",
-    type=click.Path(path_type=Path),
-    callback=parsed(writable),
-    help="Also write a page with the graph: bodies unfold in place, state is drawn as arrows, time in colour. The page "
+@path_option(
+    ["--html", "page"],
+    "PAGE.html",
+    "Also write a page with the graph: bodies unfold in place, state is drawn as arrows, time in colour. The page "
     "needs no network.",
 )
 @click.option("--symbol", metavar="NAME", help="The open dimension that is time. [default: try each candidate]")

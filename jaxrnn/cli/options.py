@@ -76,17 +76,21 @@ json_option = click.option(
 )
 
 
-def output_option(metavar: str, text: str, *, required: bool = False) -> Decorator:
-    """Return the option ``--output``, a file in an existing folder."""
+def path_option(names: Sequence[str], metavar: str, text: str, *, required: bool = False) -> Decorator:
+    """Return an option for a file or folder to write, in an existing folder."""
+    check = {".onnx": onnx_file, ".npz": outputs_file}.get(Path(metavar).suffix, writable)
     return click.option(
-        "--output",
-        "-o",
+        *names,
         metavar=metavar,
         required=required,
         type=click.Path(path_type=Path),
-        callback=parsed(onnx_file if metavar.endswith(".onnx") else writable),
+        callback=parsed(check),
         help=text,
     )
+
+
+#: The option ``--output``.
+output_option = functools.partial(path_option, ("--output", "-o"))
 
 
 def writable(path: Path) -> Path:
@@ -102,13 +106,20 @@ def onnx_file(path: Path) -> Path:
     return path
 
 
-def split_pairs(pairs: Sequence[str]) -> dict[str, str]:
-    """Return ``NAME=VALUE`` arguments as a dict. A name ends at the first ``=``."""
+def outputs_file(path: Path) -> Path:
+    """Return a path for outputs, of NumPy arrays or of sound, that can be written, or raise a usage error."""
+    if writable(path).suffix.lower() not in (".npz", ".wav"):
+        raise click.BadParameter(f"{path.name!r} must end in .npz, or for sound in .wav")
+    return path
+
+
+def split_pairs(pairs: Sequence[str], form: str = "NAME=VALUE") -> dict[str, str]:
+    """Return arguments of a form such as ``NAME=VALUE`` as a dict. A name ends at the first ``=``."""
     result: dict[str, str] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
         if not name or not value:
-            raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE")
+            raise click.BadParameter(f"{pair!r} is not of the form {form}")
         if name in result:
             raise click.BadParameter(f"{name!r} is given twice")
         result[name] = value
@@ -142,6 +153,11 @@ class ModelFile:
 
         return load(self.path, static=self.static, state=self.state, dims=self.dims)
 
+    @property
+    def has_steps(self) -> bool:
+        """Return True if callers carry the state of the model, so that a step can be exported."""
+        return {variable.kind for variable in self.load().state} == {"external"}
+
 
 def _static_value(name: str, text: str) -> Any:
     if text.endswith(".npy"):
@@ -166,7 +182,7 @@ state_option = click.option(
     "--state",
     metavar="INPUT=OUTPUT",
     multiple=True,
-    callback=parsed(lambda pairs: {} if list(pairs) == ["none"] else split_pairs(pairs) or None),
+    callback=parsed(lambda pairs: {} if list(pairs) == ["none"] else split_pairs(pairs, "INPUT=OUTPUT") or None),
     help="Name the output with the new value of a state input, if the file is ambiguous; 'none' if there is no state.",
 )
 #: ``FILE`` and ``--static`` as the argument ``file``; `model_file` adds ``--state``.
@@ -189,22 +205,27 @@ def _dims(ctx: click.Context, pairs: Sequence[str]) -> dict[str, tuple[int, ...]
     return result
 
 
-def _single_dims(ctx: click.Context, pairs: Sequence[str]) -> dict[str, int]:
-    sizes = _dims(ctx, pairs)
-    for name, several in sizes.items():
-        if len(several) != 1:
-            raise click.BadParameter(f"{name} needs one size; only verify and export take several")
-    return {name: size for name, (size,) in sizes.items()}
+def single_sizes(dims: Mapping[str, tuple[int, ...]], because: str) -> dict[str, int]:
+    """Return the size of each dimension, or raise a usage error for several sizes."""
+    for name, sizes in dims.items():
+        if len(sizes) != 1:
+            raise click.BadParameter(f"{name} needs one size{because}")
+    return {name: size for name, (size,) in dims.items()}
 
 
 def dim_option(text: str, *, several: bool = False) -> Decorator:
     """Return the option ``--dim``: sizes of open dimensions by name, several for each with ``several``."""
+
+    def callback(ctx: click.Context, parameter: click.Parameter, pairs: Sequence[str]) -> dict[str, Any]:
+        dims = _dims(ctx, pairs)
+        return dims if several else single_sizes(dims, "; only verify and export take several")
+
     return click.option(
         "--dim",
         "dims",
         metavar="NAME=SIZE,..." if several else "NAME=SIZE",
         multiple=True,
-        callback=lambda ctx, parameter, pairs: (_dims if several else _single_dims)(ctx, pairs),
+        callback=callback,
         help=f"{text} A name in place of a size renames the dimension, one name for several dimensions ties them, and "
         "a multiple relates them: --dim T=4*U.",
     )
@@ -283,15 +304,30 @@ def input_options(*, several: bool = False, random: str | None = None) -> Decora
 
 @dataclass(frozen=True)
 class SoundOptions:
-    """The options that put a network over spectra between two transforms; without ``--stft``, only ``hop`` counts."""
+    """The options that put a network over spectra between two transforms.
+
+    Without ``--stft``, only ``hop`` may be given, and only in commands with ``hop_alone``.
+    """
 
     stft: int | None
     hop: float | None
     window: str | None
+    padding: str | None
+    norm: str | None
+    synthesis: str | None
     takes: str | None
     gives: str | None
     exponent: float | None
-    others: dict[str, str | None]
+    hop_alone: bool = False
+
+    def __post_init__(self):
+        names = ["window", "padding", "norm", "synthesis", "takes", "gives", "exponent"]
+        names += [] if self.hop_alone else ["hop"]
+        option = next((f"--{name}" for name in names if getattr(self, name) is not None), None)
+        if self.stft is None and option is not None:
+            raise click.UsageError(f"{option} needs --stft SAMPLES, the length of a frame")
+        if self.stft is not None and (self.hop is None or self.hop != int(self.hop)):
+            raise click.UsageError("--stft needs --hop SAMPLES, a whole number: the distance between frames")
 
     def __bool__(self) -> bool:
         return self.stft is not None
@@ -299,9 +335,8 @@ class SoundOptions:
     @property
     def keys(self) -> dict[str, Any]:
         """The values as keys of ``system.stream.stft`` in the settings of an evaluation."""
-        values = {"size": self.stft, "hop": int(self.hop or 0), "window": self.window, **self.others}
-        values |= {"takes": self.takes, "gives": self.gives, "exponent": self.exponent}
-        return {key: value for key, value in values.items() if value is not None}
+        values = {"size": self.stft, **vars(self), "hop": int(self.hop or 0)}
+        return {key: value for key, value in values.items() if key not in ("stft", "hop_alone") and value is not None}
 
     def load(self, file: ModelFile, symbol: str | None) -> Model:
         """Load a model; with ``--stft``, return the `jaxrnn.audio.Waveform` of the model.
@@ -311,7 +346,7 @@ class SoundOptions:
         model = file.load()
         if not self:
             return model
-        from jaxrnn.audio import waveform_of
+        from jaxrnn.audio.waveforms import waveform_of
 
         waveform: Any = waveform_of(model, symbol, **self.keys)  # which has the functions of a model
         return waveform
@@ -322,32 +357,11 @@ def described(model: Any) -> list[str]:
     return getattr(model, "description", [])
 
 
-def _sound(
-    stft: int | None,
-    hop: float | None,
-    window: str | None,
-    padding: str | None,
-    norm: str | None,
-    synthesis: str | None,
-    takes: str | None,
-    gives: str | None,
-    exponent: float | None,
-) -> SoundOptions:
-    others = {"padding": padding, "norm": norm, "synthesis": synthesis}
-    values = {"window": window, **others, "takes": takes, "gives": gives, "exponent": exponent}
-    option = next((f"--{name}" for name, value in values.items() if value is not None), None)
-    if stft is None and option is not None:
-        raise click.UsageError(f"{option} needs --stft SAMPLES, the length of a frame")
-    if stft is not None and (hop is None or hop != int(hop)):
-        raise click.UsageError("--stft needs --hop SAMPLES, a whole number: the distance between frames")
-    return SoundOptions(stft, hop, window, takes, gives, exponent, others)
-
-
-def sound_options(hop: str = "") -> Decorator:
+def sound_options(hop: str = "", *, hop_alone: bool = False) -> Decorator:
     """Return the options of `SoundOptions` as the argument ``sound``; ``hop`` is more help for ``--hop``."""
     return grouped(
         "sound",
-        _sound,
+        functools.partial(SoundOptions, hop_alone=hop_alone),
         click.option(
             "--stft",
             type=click.IntRange(min=4),
@@ -525,8 +539,11 @@ _PULSE_OPTIONS = grouped(
 
 
 def pulse_options(hop: str = "") -> Decorator:
-    """Return the options that turn an offline model into a stream, as the argument ``pulses``."""
-    return lambda command: sound_options(hop)(_PULSE_OPTIONS(command))
+    """Return the options that turn an offline model into a stream, as the argument ``pulses``.
+
+    ``hop`` is the help for ``--hop`` without ``--stft``, in commands that take it alone.
+    """
+    return lambda command: sound_options(hop, hop_alone=bool(hop))(_PULSE_OPTIONS(command))
 
 
 def load_array(path: Path) -> np.ndarray:
@@ -550,15 +567,12 @@ def save_outputs(path: Path, arrays: Mapping[str, np.ndarray], rate: float | Non
     if path.suffix.lower() != ".wav":
         save_archive(path, arrays)
         return
-    from jaxrnn.audio import AUDIO, write_wav
+    from jaxrnn.audio.waveforms import AUDIO, write_wav
 
     if AUDIO not in arrays or rate is None:
-        what = (
-            f"an output {AUDIO!r}, as with --stft"
-            if AUDIO not in arrays
-            else "a sample rate: give a WAV file or --rate"
-        )
-        raise InputError(f"{path} needs {what}")
+        audio = f"an output {AUDIO!r}, as with --stft"
+        rated = "a sample rate: give a WAV file or --rate"
+        raise InputError(f"{path} needs {rated if AUDIO in arrays else audio}")
     write_wav(path, arrays[AUDIO], int(rate))
 
 
@@ -638,8 +652,19 @@ class ParamsOptions:
 
     checkpoint: Path | None
     step: int | None
+    last: bool
     best: bool
     archive: Path | None
+
+    def __post_init__(self):
+        chosen = {"--step": self.step is not None, "--last": self.last, "--best": self.best}
+        options = [option for option, value in chosen.items() if value]
+        if self.checkpoint is not None and self.archive is not None:
+            raise click.UsageError("give either --checkpoint DIR or --params FILE.npz")
+        if options and self.checkpoint is None:
+            raise click.UsageError(f"{options[0]} needs --checkpoint DIR")
+        if len(options) > 1:
+            raise click.UsageError(f"{' and '.join(options)} exclude each other")
 
     def __bool__(self) -> bool:
         return self.checkpoint is not None or self.archive is not None
@@ -649,7 +674,7 @@ class ParamsOptions:
         if self.checkpoint is not None:
             from jaxrnn.training import load_checkpoint
 
-            return load_checkpoint(self.checkpoint, model=model, step=self.step, best=self.best)
+            return load_checkpoint(self.checkpoint, model=model, step=self.step, best=not self.last)
         if self.archive is None:
             return model.params
         from jaxrnn.steps.specs import ArraySpec
@@ -659,23 +684,10 @@ class ParamsOptions:
         return restore_types(infos, load_archive(self.archive))
 
 
-def _params(checkpoint: Path | None, step: int | None, last: bool, best: bool, archive: Path | None) -> ParamsOptions:
-    options = [
-        option for option, value in {"--step": step is not None, "--last": last, "--best": best}.items() if value
-    ]
-    if checkpoint is not None and archive is not None:
-        raise click.UsageError("give either --checkpoint DIR or --params FILE.npz")
-    if options and checkpoint is None:
-        raise click.UsageError(f"{options[0]} needs --checkpoint DIR")
-    if len(options) > 1:
-        raise click.UsageError(f"{' and '.join(options)} exclude each other")
-    return ParamsOptions(checkpoint, step, not last, archive)
-
-
 #: The options for parameters, as the argument ``params``.
 params_options = grouped(
     "params",
-    _params,
+    ParamsOptions,
     click.option(
         "--checkpoint",
         metavar="DIR",

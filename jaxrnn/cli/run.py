@@ -49,6 +49,8 @@ def run(file: ModelFile, given: Inputs, output: Path | None, sound: SoundOptions
     """  # noqa: D301
     from jaxrnn.verification.sampling import random_inputs, restore_types
 
+    if symbol is not None and not sound:
+        raise click.UsageError("--symbol needs --stft SAMPLES: other models run on whole arrays")
     model = sound.load(file, symbol)
     arrays = restore_types(model.inputs, given.arrays)
     sample = random_inputs(model, arrays, dims=given.dims, seed=given.seed) if given.random else None

@@ -121,7 +121,10 @@ def stream(
     from jaxrnn.cli.stream_run import facts_of, open_source, recordings_for, report
     from jaxrnn.verification.running import check_lengths, make_ready, run
 
-    rate = given.rate if rate is None and pulses.sound else rate
+    if rate is not None and given.rate is not None and rate != given.rate:
+        raise click.UsageError(f"--rate {rate:g}: the WAV file has a sample rate of {given.rate}")
+    sound_rate = given.rate if rate is None else rate
+    rate = sound_rate if pulses.sound else rate
     duration = _duration(pulses.symbol, rate, None if pulses.sound else pulses.sound.hop, step_seconds)
     check_pulse_options(pulses.symbol, {"--frames": frames, "--verify": verify or None})
     refused = next(
@@ -152,7 +155,7 @@ def stream(
     streams = stepper.spec.streams
     if output is not None:
         state = {} if streams else {f"state/{name}": array for name, array in ran.state.items()}
-        save_outputs(output, {**ran.outputs, **state}, rate)
+        save_outputs(output, {**ran.outputs, **state}, sound_rate)
     result = facts_of(file.path, pulses.symbol, ready, sample, total, ran, checks, duration, output)
     result["sound"] = described(source.model)
     show(result, lambda facts: report(facts, given.seed, streams=streams))

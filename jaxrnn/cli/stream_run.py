@@ -48,7 +48,7 @@ from jaxrnn.verification.sampling import (
 
 
 @dataclass(frozen=True)
-class Source:
+class LoadedFile:
     """A file: the model (None if compiled), the stepper (None for a model to stream), and the parameters."""
 
     model: Model | None
@@ -57,7 +57,7 @@ class Source:
 
 
 def recordings_for(
-    source: Source, given: Inputs, pulses: PulseOptions, limit: int | None, frames: int | None, steps: int
+    source: LoadedFile, given: Inputs, pulses: PulseOptions, limit: int | None, frames: int | None, steps: int
 ) -> tuple[Stepper, Sample, int]:
     """Return the stepper, recordings of all inputs, and the number of frames to run.
 
@@ -133,7 +133,7 @@ def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Steppe
     return pulses.stream(model, sizes), sizes
 
 
-def open_source(file: ModelFile, pulses: PulseOptions, native: bool = False) -> Source:
+def open_source(file: ModelFile, pulses: PulseOptions, native: bool = False) -> LoadedFile:
     """Open an ONNX file or a compiled file."""
     symbol = pulses.symbol
     if is_compiled(file.path):
@@ -141,14 +141,14 @@ def open_source(file: ModelFile, pulses: PulseOptions, native: bool = False) -> 
             raise click.UsageError(f"{file.path} is compiled: 'jaxrnn compile' has fixed --static and --state")
         if symbol is not None:
             raise click.UsageError(f"{file.path} is compiled: --symbol needs the ONNX file")
-        return Source(None, load_compiled(file.path, native=native), None)
+        return LoadedFile(None, load_compiled(file.path, native=native), None)
     if native:
         raise click.UsageError(f"{file.path} is not compiled: --native runs machine code that 'jaxrnn compile' kept")
     model = pulses.load(file)
     if symbol is not None:
-        return Source(model, None, model.params)
+        return LoadedFile(model, None, model.params)
     check_steps(model)
-    return Source(model, model, model.params)
+    return LoadedFile(model, model, model.params)
 
 
 #: Percentiles of step times in the report.

@@ -33,10 +33,7 @@ __all__ = [
     "synthesise",
     "voiced",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy
 
 
 PACKAGED = Path(__file__).parent / "denoiser.onnx"

@@ -51,7 +51,4 @@ __all__ = [
     "write_report",
     "write_results",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

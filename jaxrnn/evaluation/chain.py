@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn.audio import window_values
+from jaxrnn.audio.frames import complex_of, window_values, with_mask
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.offline import Network
+from jaxrnn.evaluation.offline import BaseNetwork
 from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.systems import MAX_SIZE, Piece, check_rate
 from jaxrnn.steps.stepper import Stepper
@@ -173,17 +173,9 @@ class Chain:
                 spectrum = jnp.fft.rfft(current)
             else:
                 bins = (*current.shape[:2], self.size // 2 + 1)
-                if output[0, 0].size == bins[2]:
-                    factor = output.reshape(bins)
-                else:
-                    pairs = output.reshape((*bins, 2))
-                    factor = jax.lax.complex(pairs[..., 0], pairs[..., 1])
-                if stage.gives == "spectrum":
-                    spectrum = factor
-                elif jnp.iscomplexobj(factor):
-                    spectrum = spectrum * factor
-                else:
-                    spectrum = jax.lax.complex(spectrum.real * factor, spectrum.imag * factor)
+                is_real = output[0, 0].size == bins[2]
+                values = output.reshape(bins) if is_real else complex_of(output.reshape((*bins, 2)))
+                spectrum = values if stage.gives == "spectrum" else with_mask(spectrum, values)
                 current = jnp.fft.irfft(spectrum, self.size)
         overlap = carry["overlap"]
         if self.gives_sound:
@@ -242,9 +234,9 @@ class Stage:
             )
 
     @functools.cached_property
-    def network(self) -> Network:
+    def network(self) -> BaseNetwork:
         """The stepper with its parameters."""
-        return Network(self.stepper, self.params)
+        return BaseNetwork(self.stepper, self.params)
 
     @functools.cached_property
     def names(self) -> tuple[str, str]:
@@ -279,13 +271,14 @@ class Stage:
     def advance(
         self, params: Any, state: Any, features: jax.Array, counts: jax.Array, *, ending: bool
     ) -> tuple[jax.Array, Any]:
-        """Map features ``[batch, time, ...]`` to outputs ``[batch, time, ...]``, as `Network.advance` does."""
+        """Map features ``[batch, time, ...]`` to outputs ``[batch, time, ...]``, as `BaseNetwork.advance` does."""
         name, output = self.names
         pieces, state = self.network.advance(params, state, {name: features}, counts, ending=ending)
         return pieces[output].values[:, : features.shape[1]], state
 
 
 def _only(label: str, what: str, name: str | None, names: Sequence[str]) -> str:
+    """Return the name of an input or output that the caller chose, or the only one."""
     if name is None and len(names) == 1:
         return names[0]
     if name is None or name not in names:

@@ -17,7 +17,7 @@ from jaxrnn._files.stores import Location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.metrics import Column, Pool
 from jaxrnn.evaluation.results import Results, read_results
-from jaxrnn.evaluation.summary import Sums, check_slices, drawn, interval, mean_interval, slice_by
+from jaxrnn.evaluation.summary import GroupSums, check_slices, drawn, interval, mean_interval, slice_by
 
 if TYPE_CHECKING:
     import polars
@@ -225,7 +225,7 @@ def corpus_differences(
     pools: tuple[Pool, Pool], counts: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 ) -> tuple[CorpusDifference, ...]:
     """Return the differences of a metric that counts, from the counts ``(first, second)`` of each recording."""
-    sums = [Sums(pool, len(counts)) for pool in pools]
+    sums = [GroupSums(pool, len(counts)) for pool in pools]
     for place, pair in enumerate(counts):
         for each, count in zip(sums, pair, strict=True):
             each.add(place, count)

@@ -156,11 +156,9 @@ def _read_table(path: Location) -> Any:
 
 def columns_of(corpus: Iterable[Item]) -> list[str]:
     """Return the names of the further columns of the recordings."""
-    return (
-        corpus.columns
-        if isinstance(corpus, Manifest)
-        else list(dict.fromkeys(key for item in corpus for key in item.columns))
-    )
+    if isinstance(corpus, Manifest):
+        return corpus.columns
+    return list(dict.fromkeys(key for item in corpus for key in item.columns))
 
 
 def checked(items: Iterable[Item]) -> Sequence[Item]:

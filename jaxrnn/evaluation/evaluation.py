@@ -72,7 +72,7 @@ class Evaluation:
         computing: Computing | None = None,
     ):
         self.system, self.corpus, self.metrics = system, checked(corpus), tuple(metrics)
-        frames = chunk_frames(chunk, system.rate, system.multiple, batch)
+        frames = chunk_frames(system, chunk, batch)
         check_metrics(self.metrics, system, self.corpus)
         self.outputs = out / OUTPUTS if keep else None
         self.computing = computing or Evaluator(system, self.metrics, batch=batch, chunk=chunk, outputs=self.outputs)
@@ -289,11 +289,7 @@ REPORT = "report.html"
 
 
 def check_packages() -> None:
-    """Import the packages of an evaluation, its tables and its report, before it computes.
-
-    Raises:
-        MissingPackageError: a package is not installed.
-    """
+    """Import the packages of an evaluation, its tables and its report, before it computes."""
     for package in ("grain", "jinja2"):
         with optional_package(package, "an evaluation", "evaluate"):
             importlib.import_module(package)

@@ -57,7 +57,7 @@ class Evaluator:
     def __init__(
         self, system: System, metrics: Sequence[Metric], *, batch: int, chunk: float, outputs: Location | None = None
     ):
-        self._chunk = chunk_frames(chunk, system.rate, system.multiple, batch)
+        self._chunk = chunk_frames(system, chunk, batch)
         self._system, self._metrics, self._outputs = system, metrics, outputs
         self._devices = Devices(system, batch)
 
@@ -186,19 +186,13 @@ class Unit:
 
     The corpus alone determines the units. Results are therefore bit-identical on any worker, also after an
     interruption.
-
-    Attributes:
-        index: the number of the unit.
-        items: the recordings.
-        lengths: frames of each recording.
-        rate: frames per second.
-        streams: the batch size. Streams without a recording stay empty, because another batch size would compile again.
     """
 
     index: int
     items: tuple[Item, ...]
-    lengths: tuple[int, ...]
-    rate: int
+    lengths: tuple[int, ...]  # frames of each recording
+    rate: int  # frames per second
+    #: The batch size. Streams without a recording stay empty, because another batch size would compile again.
     streams: int
 
     @property

@@ -45,6 +45,8 @@ def writing_to(path: Location) -> Iterator[None]:
         yield
     except StoreError as error:
         raise StoreError(f"{error}. Finished units are kept; run again") from error
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{path} cannot be written, because a file is in place of the folder") from error
     except OSError as error:
         raise InputError(
             f"{path} cannot be written: {error.strerror or error}. Finished units are kept; make room and run again"
@@ -78,11 +80,8 @@ class Journal:
 
     Units are lines of JSON in the files of the folder ``units``. Each run appends to separate files, so that a kill
     can tear only the last line of a file. For results in a store, the files are written on this machine, and uploaded
-    every minute and when the run ends.
-
-    Args:
-        folder: the folder of results.
-        facts: the corpus, the models and the settings, which determine the results.
+    every minute and when the run ends. ``facts`` are the corpus, the models and the settings, which determine the
+    results.
     """
 
     def __init__(self, folder: Location, facts: Mapping[str, Any]):

@@ -42,7 +42,7 @@ class RecordingWorker:
         self.ended = False
         self.error: str | None = None
         self._judge = Judge(metrics, recording, reference, system)
-        self._writers: dict[str, Writer] = {}
+        self._writers: dict[str, OutputWriter] = {}
         self._position: dict[str, int] = {}
 
     def add(self, pieces: Mapping[str, tuple[np.ndarray, int]]) -> None:
@@ -65,7 +65,7 @@ class RecordingWorker:
                 is_sound = values.ndim == 1 and self._system.per_frame[name] == 1
                 prefix = f".{name}" if len(self._system.delay) > 1 else ""
                 file = f"{self.item.id}{prefix}{'.wav' if is_sound else '.npy'}"
-                self._writers[name] = Writer(self.outputs, file, self._system.rate)
+                self._writers[name] = OutputWriter(self.outputs, file, self._system.rate)
             self._writers[name].add(values)
         try:
             self._judge.take(name, values, first)
@@ -222,7 +222,7 @@ def discard_partial(folder: Location) -> None:
         shutil.rmtree(partial_of(folder), ignore_errors=True)
 
 
-class Writer:
+class OutputWriter:
     """A file for one output of a recording: sound as WAV, other outputs as NPY, moved into place when complete."""
 
     def __init__(self, folder: Location, name: str, rate: int):

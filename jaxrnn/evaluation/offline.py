@@ -56,7 +56,7 @@ class Offline:
     def __init__(self, stepper: Stepper, params: Any = None, *, rate: int = 16_000):
         check_rate(rate, "rate")
         self.rate = rate
-        self._network = network = Network(stepper, params)
+        self._network = network = BaseNetwork(stepper, params)
         spec = network.spec
         if spec.pulse > MAX_FRAMES:
             raise InputError(f"a pulse has at most {MAX_FRAMES:,} frames, not {spec.pulse:,}")
@@ -129,13 +129,8 @@ class Offline:
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
-    """The common base of `Offline` and `Stage`.
-
-    Attributes:
-        stepper: a model in steps, a streamed function, a compiled file or a custom `Stepper`.
-        params: the parameters; None for the parameters of the stepper.
-    """
+class BaseNetwork:
+    """The common base of `Offline` and `Stage`: a stepper with parameters, by default those of the stepper."""
 
     stepper: Stepper
     params: Any = field(default=None, repr=False)
@@ -168,11 +163,7 @@ class Network:
         return jax.tree.map(lambda array: jnp.broadcast_to(array, (batch, *array.shape)), self._bound.start())
 
     def fitted(self, each: ArraySpec, elements: int) -> ArraySpec:
-        """Return an input of one step, with its open dimension sized for frames of this number of elements.
-
-        Raises:
-            InputError: the input has no such frame.
-        """
+        """Return an input of one step, with its open dimension sized for frames of this number of elements."""
         spec = self.spec
         one = each.with_frames(each.sizes[each.time_axis] // spec.pulse) if each.time_axis is not None else each
         known = math.prod(size for size in one.shape or () if isinstance(size, int))
@@ -185,12 +176,9 @@ class Network:
     ) -> tuple[dict[str, Piece], Any]:
         """Process the next frames of the recordings.
 
-        Args:
-            params: the parameters from `packed`.
-            state: the state from `start` or from the last call.
-            frames: by input, ``[batch, time, ...]``; the elements of a frame are in the order of the input's elements.
-            counts: ``int32[batch]``, the number of frames that belong to each stream.
-            ending: True if a stream ends in these frames.
+        ``params`` come from `packed`. ``frames`` are ``[batch, time, ...]`` by input, with the elements of a frame in
+        the order of the input's elements. ``counts``, ``int32[batch]``, are the frames that belong to each stream.
+        ``ending`` is True if a stream ends in these frames.
         """
         bound = self._bound.with_params(params).with_pulse(next(iter(frames.values())).shape[1])
         outputs = {each.name: each for each in self.spec.outputs}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from jaxrnn.audio import waveform_of
+from jaxrnn.audio.waveforms import waveform_of
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
@@ -283,9 +283,9 @@ def _corpus(file: File) -> Sequence[Item]:
 
 def _chunked(file: File) -> System:
     """Return the system, after a check that it takes the chunks of the file."""
-    settings, system = file.settings, _system(file)
+    system = _system(file)
     with file.at("chunk"):
-        chunk_frames(settings.chunk, system.rate, system.multiple, settings.batch)
+        chunk_frames(system, file.settings.chunk, file.settings.batch)
     return system
 
 

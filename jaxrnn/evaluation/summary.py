@@ -85,7 +85,7 @@ def _corpora(
     for number, part in enumerate(parts):
         counted = part[is_counted[part]]
         numbers[number, counted] = np.arange(len(counted))
-        sums.append(Sums(pool, len(counted)))
+        sums.append(GroupSums(pool, len(counted)))
     for place, each in counts():
         for number in np.flatnonzero(numbers[:, place] >= 0):
             sums[number].add(int(numbers[number, place]), each)
@@ -218,7 +218,7 @@ def summarise(values: np.ndarray) -> dict[str, Any]:
     }
 
 
-class Sums:
+class GroupSums:
     """Counts of recordings, added up in groups for resampling: a group per recording up to `ALONE` recordings.
 
     ``groups`` are ``float64[groups, counts]``.

@@ -129,8 +129,9 @@ def resampling(rate: int, target: int) -> tuple[int, int]:
     return up, down
 
 
-def chunk_frames(seconds: float, rate: int, multiple: int, batch: int) -> int:
-    """Return the number of frames in a chunk of some seconds, rounded to a positive multiple."""
+def chunk_frames(system: System, seconds: float, batch: int) -> int:
+    """Return the number of frames in a chunk of some seconds, rounded to a positive multiple of the system's."""
+    rate, multiple = system.rate, system.multiple
     if batch < 1 or not seconds > 0:
         raise InputError(f"batch must be at least 1 and chunk above 0 seconds, not {batch} and {seconds}")
     check_rate(rate, "the system's rate")

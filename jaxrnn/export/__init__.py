@@ -7,7 +7,4 @@ from jaxrnn.export.files import Exported, ExportedGraph, export_onnx
 from jaxrnn.export.verification import ExportReport, verify_export
 
 __all__ = ["ExportReport", "Exported", "ExportedGraph", "export_onnx", "verify_export", "write_example"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

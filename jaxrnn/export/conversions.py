@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
 from jaxrnn.export import kernels
 from jaxrnn.export.writer import constant_of
 
-#: Just below protobuf's limit.
-_LARGEST = 2**31 - 2**24
+#: Just below protobuf's limit. The tensors of larger models go to an external file.
+LARGEST = 2**31 - 2**24
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class Conversion:
             name: _converted(array, types[name]) if types[name] == dtype else array
             for name, array in facts.first.items()
         }
-        return model, dataclasses.replace(facts, spec=spec, first=first)
+        parts = {name: tuple(map(changed, parts)) for name, parts in facts.parts.items() if types[name] == dtype}
+        return model, dataclasses.replace(facts, spec=spec, first=first, parts={**facts.parts, **parts})
 
 
 def quantized(model: ir.Model) -> ir.Model:
@@ -93,7 +94,7 @@ def quantized(model: ir.Model) -> ir.Model:
             "ONNX Runtime, which quantises the file, is not installed: pip install 'jaxrnn[verify]'"
         ) from error
     proto = ir.to_proto(model)
-    if proto.ByteSize() > _LARGEST:
+    if proto.ByteSize() > LARGEST:
         raise InputError("the file is larger than 2 GB: quantise parts of the model separately")
     # The quantizer logs advice about its own preparation of a file unless this entry is there.
     proto.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
@@ -190,7 +191,7 @@ class _Conversion:
 
     def _convert(self, node: ir.Node) -> None:
         """Convert the operands of a node, and its results."""
-        bodies = list(_graphs_of(node))
+        bodies = [each.as_graph() for each in node.attributes.values() if each.type == ir.AttributeType.GRAPH]
         changed = [self._is_changed(value) for value in node.outputs]
         is_wide = bool(bodies) or any(value in self.wide for value in node.outputs)
         for body in bodies:
@@ -233,7 +234,7 @@ class _Conversion:
         return value is not None and value.dtype in (ir.DataType.FLOAT, self.kind)
 
     def _constant(self, value: ir.Value, known: np.ndarray, dtype: np.dtype) -> ir.Value:
-        """Return a constant in another type, under the name of the constant if nothing else reads it."""
+        """Add a constant in another type to the graph."""
         made = ir.Value(name=f"{value.name}_{dtype.name}", shape=value.shape, type=ir.TensorType(_kind_of(dtype)))
         made.const_value = ir.tensor(_converted(known, dtype), name=made.name)
         self.graph.register_initializer(made)
@@ -283,12 +284,6 @@ def _type_of(value: ir.Value | None) -> np.dtype | None:
 
 def _kind_of(dtype: np.dtype) -> ir.DataType:
     return ir.DataType.from_numpy(dtype)
-
-
-def _graphs_of(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
 
 
 def _retype(node: ir.Node, kind: ir.DataType) -> None:

@@ -42,6 +42,8 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
     if step.facts.kind != "step" or step.facts.batch is not None:
         raise InputError("an example is for a stream or a step of one stream: export without a batch")
     check_writable(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file, and an example is a folder: give another name")
     folder.mkdir(exist_ok=True)
     paths = [path for path in exported.files if path.suffix != ".npz"]
     for path in paths:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from jaxrnn._files.arguments import argument, called
 from jaxrnn._files.messages import first_line, short_repr
 from jaxrnn._files.stores import check_writable
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
-from jaxrnn.export.conversions import Conversion
+from jaxrnn.export.conversions import LARGEST, WIDE_KINDS, Conversion
 from jaxrnn.export.graphs import Graph, file_names, flush_graph, function_graph, step_graph
 from jaxrnn.export.sources import Source
 from jaxrnn.model import Model
@@ -30,7 +31,7 @@ from jaxrnn.model.loading import write_graph
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, METADATA, STEP, TARGETS, StepFile, is_rate
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Stepper, missing_parts
-from jaxrnn.steps.stepspec import OutputSpec, said_past
+from jaxrnn.steps.stepspec import OutputSpec, StateSpec, said_past
 from jaxrnn.version import __version__
 
 #: The default opset. Every engine of the last years supports it.
@@ -56,6 +57,7 @@ def export_onnx(
     io_dtype: str | np.dtype | None = None,
     quantize: str | None = None,
     target: str | None = None,
+    join_state: bool = False,
 ) -> Exported | None:
     """Write a model, a stream, a step or a function as an ONNX file.
 
@@ -104,6 +106,9 @@ def export_onnx(
         target: ``"tract"`` writes recurrent layers in the form that tract runs: frame by frame where some frames of a
             pulse may not exist, and without attributes that tract ignores. All engines run such a file, ONNX Runtime
             more slowly.
+        join_state: write the state of a step or stream as one vector for each element type, so that a program passes
+            one array from call to call. The metadata list the entries in each vector. With `dtype`, totals over time
+            are a vector of their own.
 
     Returns:
         The written files, or None after writing a model's whole graph.
@@ -115,7 +120,7 @@ def export_onnx(
         ModelError: ONNX rejects the graph.
     """
     options = {"flush": flush, "example": example, "batch": batch, "dims": dims, "opset": opset, "label": label}
-    options |= {"frame_rate": frame_rate, "target": target}
+    options |= {"frame_rate": frame_rate, "target": target, "join_state": join_state or None}
     if target not in (None, *TARGETS):
         raise InputError(f"target must be None, for all engines, or {' or '.join(map(repr, TARGETS))}, not {target!r}")
     if frame_rate is not None and not is_rate(frame_rate):
@@ -136,7 +141,8 @@ def export_onnx(
     paths = [Path(path), *([] if flush is None else [Path(flush)])]
     check_targets(paths)
     version = _known_opset(OPSET if opset is None else opset)
-    graphs = _graphs(stepper, params, options)
+    apart = WIDE_KINDS if join_state and dtype is not None else ()
+    graphs = _graphs(stepper, params, options, apart)
     stated = {"frame_rate": None if frame_rate is None else float(frame_rate), "target": target}
     graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, **stated)) for each in graphs]
     return _write(graphs, paths, version, conversion)
@@ -153,7 +159,7 @@ def _write_converted(model: Model, params: Any, path: Path, conversion: Conversi
         write_files({path: converted}, {})
 
 
-def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph]:
+def _graphs(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collection[str]) -> list[Graph]:
     example, batch, dims = options["example"], options["batch"], options["dims"] or {}
     if not missing_parts(stepper):
         if example is not None:
@@ -162,7 +168,8 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph
             check_count("batch, the number of streams,", batch)
         if isinstance(stepper, Model):
             dims, batch = _sizes_of(stepper, dims, batch)
-        source = Source(stepper, params, batch, dims, options["label"])
+        joined = {"join_state": bool(options["join_state"]), "apart": apart}
+        source = Source(stepper, params, batch, dims, options["label"], **joined)
         names = file_names(source)
         return [step_graph(source, names), *([flush_graph(source, names)] if options["flush"] is not None else [])]
     if not callable(stepper):
@@ -171,7 +178,7 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any]) -> list[Graph
         )
     if example is None:
         raise InputError("a function is traced on an example: give example=x, an array or a dict of arrays by name")
-    if given := [name for name in ("flush", "batch", "dims", "frame_rate") if options[name] is not None]:
+    if given := [name for name in ("flush", "batch", "dims", "frame_rate", "join_state") if options[name] is not None]:
         raise InputError(f"leave out {given[0]}: a function has no state, and its sizes come from its example")
     return [function_graph(stepper, params, example, options["label"])]
 
@@ -260,8 +267,6 @@ class Exported:
     files: tuple[Path, ...]
 
 
-#: Just below protobuf's limit. The tensors of larger models go to an external file.
-LARGEST = 2**31 - 2**24
 #: Tensors up to this many bytes stay in the model: ONNX's inference reads shapes.
 SMALL = 1024
 
@@ -478,13 +483,13 @@ def _in_time(milliseconds: float | None) -> str:
 
 def _texts(facts: StepFile) -> dict[str, str]:
     spec = facts.spec
-    texts = {facts.inputs[each.name]: _input_text(each) for each in spec.inputs}
+    texts = {facts.inputs[each.name]: _frames_text(each) for each in spec.inputs}
     for each in spec.outputs:
         if each.name in facts.outputs:
             texts[facts.outputs[each.name]] = _output_text(each, facts)
     for each in spec.state:
         names = facts.state[each.name]
-        texts[names.input] = f"State ({each.kind})"
+        texts[names.input] = f"State ({each.kind}{_parts_text(facts.parts.get(each.name, ()))})"
         if names.output is not None:
             texts[names.input] += f": {names.output} of the previous step"
             texts[names.output] = f"State ({each.kind}): {names.input} of the next step"
@@ -495,7 +500,17 @@ def _texts(facts: StepFile) -> dict[str, str]:
     return texts
 
 
-def _input_text(each: ArraySpec) -> str:
+def _parts_text(parts: Sequence[StateSpec]) -> str:
+    """Return the entries of a joined state with the ranges of their elements."""
+    texts, start = [], 0
+    for part in parts:
+        end = start + math.prod(part.sizes)
+        texts.append(f"{part.name} {list(part.sizes)} at {start} to {end}")
+        start = end
+    return "".join(f"; {text}" for text in texts)
+
+
+def _frames_text(each: ArraySpec) -> str:
     if each.time_axis is None:
         return ""
     return f"{_count(each.sizes[each.time_axis], 'frame')} along axis {each.time_axis}"
@@ -504,7 +519,7 @@ def _input_text(each: ArraySpec) -> str:
 def _output_text(each: OutputSpec, facts: StepFile) -> str:
     if each.time_axis is None:
         return "Known at the end" if each.at_end else ""
-    text = f"{_count(each.sizes[each.time_axis], 'frame')} along axis {each.time_axis}"
+    text = _frames_text(each)
     if facts.kind == STEP and each.delay:
         text += f"; drop the first {each.delay} of a stream, which precede frame 0"
     if each.name in facts.counts:

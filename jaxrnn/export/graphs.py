@@ -12,19 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
-from jax import lax
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import InputError
 from jaxrnn.export.lower import Argument, lower
-from jaxrnn.export.sources import Source, check_params, exact
+from jaxrnn.export.sources import Source, check_params, exact, from_pairs, paired, traced_pairs
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, STEP, StateNames, StepFile
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 from jaxrnn.streaming.diagnostics import of_file
-from jaxrnn.streaming.plan import shape_of
+from jaxrnn.streaming.plan import as_struct
 from jaxrnn.streaming.transform import as_function, explained
 
 #: The role of an array in a file, and the stepper's name for the array.
@@ -47,14 +46,14 @@ class Names:
     default the input has the name of the entry, with dots for slashes, and the output the suffix ``_next``.
     """
 
-    def __init__(self, spec: StepSpec, own: Mapping[str, StateNames] | None = None):
+    def __init__(self, spec: StepSpec, state: Sequence[ArraySpec] = (), own: Mapping[str, StateNames] | None = None):
         self._taken: set[str] = set()
         self._names: dict[Key, str] = {}
         for each in spec.inputs:
             self._names[INPUT, each.name] = self._unused(each.name, "in")
         for each in spec.outputs:
             self._names[OUTPUT, each.name] = self._unused(each.name, "out")
-        own = own or {each.name: StateNames(each.name.strip("/").replace("/", "."), None) for each in spec.state}
+        own = own or {each.name: StateNames(each.name.strip("/").replace("/", "."), None) for each in state}
         for name, names in own.items():
             self._names[BEFORE, name] = self._unused(names.input, "state")
         for name, names in own.items():
@@ -81,7 +80,9 @@ class Names:
         for path in paths:
             key = PARAM, jax.tree_util.keystr(path)
             if key not in self._names:
-                self._names[key] = self._unused(".".join(map(_part, _of_variable(path))) or "params", "param")
+                # The last key of a Flax path leads from a variable to its value.
+                keys = path[:-1] if path and path[-1] == jax.tree_util.GetAttrKey("value") else path
+                self._names[key] = self._unused(".".join(map(_part, keys)) or "params", "param")
         return [self[PARAM, jax.tree_util.keystr(path)] for path in paths]
 
     def _unused(self, name: str, ending: str) -> str:
@@ -98,11 +99,6 @@ class Names:
         return chosen
 
 
-def _of_variable(path: Sequence[Any]) -> Sequence[Any]:
-    """Drop the last key of a Flax path, which leads from a variable to its value."""
-    return path[:-1] if path and path[-1] == jax.tree_util.GetAttrKey("value") else path
-
-
 def _part(key: Any) -> str:
     if isinstance(key, (jax.tree_util.DictKey, jax.tree_util.FlattenedIndexKey)):
         return str(key.key)
@@ -113,7 +109,7 @@ def _part(key: Any) -> str:
 
 def file_names(source: Source) -> Names:
     """Return the names of the files of a stepper."""
-    return Names(source.spec, source.state_names)
+    return Names(source.spec, source.state, source.state_names)
 
 
 @dataclass(frozen=True)
@@ -142,13 +138,13 @@ def step_graph(source: Source, names: Names) -> Graph:
 
     def step(params: Any, arrays: Keyed) -> dict[Key, Any]:
         outputs, state = source.step(params, _of(BEFORE, arrays), _of(INPUT, arrays))
-        return _keyed(OUTPUT, outputs) | _keyed(AFTER, {each.name: state[each.name] for each in spec.state})
+        return _keyed(OUTPUT, outputs) | _keyed(AFTER, {each.name: state[each.name] for each in source.state})
 
     with source.types():
-        inputs, state = _structs(spec.inputs, source.lead), _structs(spec.state, source.lead)
+        inputs, state = _structs(spec.inputs, source.lead), _structs(source.state, source.lead)
         traced = trace(step, source.params, _keyed(INPUT, inputs) | _keyed(BEFORE, state))
-    start = {name: to_pairs(array) for name, array in first.items()}
-    facts = StepFile(STEP, spec, source.batch, state=names.state(after=True), first=start)
+    spec = dataclasses.replace(spec, state=source.state)
+    facts = StepFile(STEP, spec, source.batch, state=names.state(after=True), first=first, parts=source.parts)
     return _graph(traced, names, facts, source.lead, source.operators)
 
 
@@ -166,10 +162,11 @@ def flush_graph(source: Source, names: Names) -> Graph:
     with source.types():
         tail = _keyed(INPUT, _structs(spec.inputs, source.lead)) if streams else {}
         valid = {(VALID, ""): jax.ShapeDtypeStruct(source.lead, np.int32)} if streams else {}
-        state = _keyed(BEFORE, _structs(spec.state, source.lead))
+        state = _keyed(BEFORE, _structs(source.state, source.lead))
         traced = trace(flush, source.params, tail | valid | state)
     entry = names[VALID, ""] if streams else None
-    facts = StepFile(FLUSH, spec, source.batch, state=names.state(after=False), valid=entry)
+    spec = dataclasses.replace(spec, state=source.state)
+    facts = StepFile(FLUSH, spec, source.batch, state=names.state(after=False), valid=entry, parts=source.parts)
     return _graph(traced, names, facts, source.lead, source.operators)
 
 
@@ -178,7 +175,7 @@ def function_graph(function: Callable[..., Any], params: Any, example: Any, labe
     check_params(params)
     callee = as_function(function)
     label = str(label or getattr(function, "__name__", type(function).__name__))
-    inputs = {name: shape_of(array) for name, array in _by_name(example, "x", "the example of a function").items()}
+    inputs = {name: as_struct(array) for name, array in _by_name(example, "x", "the example of a function").items()}
     single = not isinstance(example, Mapping)
 
     def call(params: Any, arrays: Keyed) -> dict[Key, Any]:
@@ -285,48 +282,25 @@ def trace(function: Callable[[Any, Keyed], Keyed], params: Any, inputs: Structs)
     results: list[Key] = []
 
     def flat(leaves: Any, arrays: Sequence[Any]) -> list[Any]:
-        given = {
-            key: lax.complex(array[..., 0], array[..., 1]) if is_complex(struct) else array
-            for (key, struct), array in zip(inputs.items(), arrays, strict=True)
-        }
+        given = {key: from_pairs(array, struct) for (key, struct), array in zip(inputs.items(), arrays, strict=True)}
         outputs = function(structure.unflatten(leaves), given)
         results[:] = outputs
-        return [_to_pairs(jnp.asarray(array)) for array in outputs.values()]
+        return [traced_pairs(jnp.asarray(array)) for array in outputs.values()]
 
-    paired = {key: _paired(struct) for key, struct in inputs.items()}
+    stored = {key: paired(struct) for key, struct in inputs.items()}
     with plain_forms():
-        closed = jax.make_jaxpr(flat)(list(map(_without_values, leaves)), list(paired.values()))
+        closed = jax.make_jaxpr(flat)(list(map(_without_values, leaves)), list(stored.values()))
     if any(isinstance(value, Tracer) for value in closed.consts):
         raise InputError("the function closes over values that are being traced; call export_onnx outside of jit")
     values = [np.asarray(leaf).astype(aval.dtype) for leaf, aval in zip(leaves, closed.in_avals, strict=False)]
     paths = [path for path, _ in with_paths]
     # The avals of the jaxpr, not the given shapes: without 64-bit types JAX narrows the given types.
     taken, given = closed.in_avals[len(leaves) :], closed.out_avals
-    return Traced(closed, values, paths, _named(paired, taken), _named(results, given))
+    return Traced(closed, values, paths, _named(stored, taken), _named(results, given))
 
 
 def _named(keys: Iterable[Key], avals: Sequence[Any]) -> Structs:
     return {key: jax.ShapeDtypeStruct(aval.shape, aval.dtype) for key, aval in zip(keys, avals, strict=True)}
-
-
-def is_complex(array: Any) -> bool:
-    """Return True for arrays of complex numbers."""
-    return jnp.issubdtype(array.dtype, jnp.complexfloating)
-
-
-def to_pairs(array: np.ndarray) -> np.ndarray:
-    """Return an array in the file's layout, complex numbers as pairs."""
-    return np.stack([np.real(array), np.imag(array)], -1) if is_complex(array) else array
-
-
-def _to_pairs(array: Any) -> Any:
-    return jnp.stack([lax.real(array), lax.imag(array)], -1) if is_complex(array) else array
-
-
-def _paired(struct: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    if not is_complex(struct):
-        return struct
-    return jax.ShapeDtypeStruct((*struct.shape, 2), np.finfo(struct.dtype).dtype)
 
 
 def _without_values(leaf: Any) -> Any:

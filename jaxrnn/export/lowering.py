@@ -16,11 +16,11 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export.movement import thin
 from jaxrnn.export.quantized import FEW
-from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, plain_name, shape_of
+from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, shape_of
 from jaxrnn.jaxprs.equations import bind, evaluate, is_key, needed, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.moves import ON_ELEMENTS, counted, move
-from jaxrnn.streaming.diagnostics import Path, describe_equation, scope_of
+from jaxrnn.streaming.diagnostics import Path, describe_equation, node_scope_of
 
 #: A function ``rule(lowering, equation, *operands)`` that writes an equation and returns its result, or a list of
 #: results if the primitive has several.
@@ -100,7 +100,7 @@ class Lowering:
     def _at(self, equation: JaxprEqn) -> Iterator[None]:
         outer, scope = self.path, self.writer.scope
         self.path = (*outer, equation)
-        self.writer.scope = plain_name(scope_of(self.path))
+        self.writer.scope = node_scope_of(self.path)
         try:
             yield
         except UnsupportedError as error:

@@ -1,4 +1,4 @@
-"""Movements of elements in their simplest form. Known arrays move at once; consecutive movements merge."""
+"""Movements of elements in their simplest form, and reductions. Known arrays move at once; movements merge."""
 
 from __future__ import annotations
 
@@ -135,6 +135,15 @@ def pad(writer: Writer, x: Operand, widths: Sequence[tuple[int, int]], value: Op
     shape = [low + size + high for size, (low, high) in zip(shape_of(x), widths, strict=True)]
     sizes = np.array([*(low for low, _ in widths), *(high for _, high in widths)], np.int64)
     return writer.node("Pad", x, sizes, value, shape=shape, dtype=dtype_of(x))
+
+
+def reduction(writer: Writer, operator: str, x: Operand, axes: Sequence[int], shape: Sequence[int]) -> ir.Value:
+    """Write a reduction to a shape, with or without the axes. The opset decides how a node states the axes."""
+    as_operand = writer.opset >= (13 if operator == "ReduceSum" else 18)
+    operands = (x, np.array(axes, np.int64)) if as_operand else (x,)
+    keep = len(shape) == len(shape_of(x))
+    attributes = {"keepdims": int(keep)} | ({} if as_operand else {"axes": axes})
+    return writer.node(operator, *operands, shape=shape, dtype=dtype_of(x), **attributes)
 
 
 def padding_of(node: ir.Node) -> list[tuple[int, int]] | None:

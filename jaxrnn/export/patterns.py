@@ -96,9 +96,7 @@ class Op:
     def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
         """Yield the matches of a value."""
         node = None if value is None else value.producer()
-        if node is None or node.op_type != self.operator:
-            return
-        if len(node.inputs) < len(self.operands):
+        if node is None or node.op_type != self.operator or len(node.inputs) < len(self.operands):
             return
         here: Found | None = replace(found, nodes=(*found.nodes, node))
         if self.name:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 
 from jaxrnn._files.arguments import static_argument
@@ -22,7 +24,7 @@ from jaxrnn.jaxprs.scanning import step_with_layers
 from jaxrnn.onnx.stepfile import FLUSH, StateNames, StepFile
 from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.stepper import Stepper
-from jaxrnn.steps.stepspec import Layout, StepSpec
+from jaxrnn.steps.stepspec import Layout, StateSpec, StepSpec
 
 Arrays = Mapping[str, Any]
 
@@ -31,42 +33,68 @@ class Source:
     """A stepper with its parameters and sizes, for one stream or a batch.
 
     ``spec`` describes one stream without open dimensions. ``batch`` is the number of streams that the file states, or
-    None without a batch axis.
+    None without a batch axis. ``state`` describes the arrays of the state in the file, and ``parts`` the entries in
+    each array if the state is joined. Entries of the kinds ``apart`` are not joined with others.
     """
 
     def __init__(
-        self, stepper: Stepper, params: Any, batch: int | None, dims: Mapping[str, int], label: str | None = None
+        self,
+        stepper: Stepper,
+        params: Any,
+        batch: int | None,
+        dims: Mapping[str, int],
+        label: str | None = None,
+        *,
+        join_state: bool = False,
+        apart: Collection[str] = (),
     ):
         bound = Bound(stepper, params, batch=batch, dims=dims)
         self._form = form = bound.export_form()
-        whole = bound.stepper.spec
+        declared = bound.stepper.spec
         check_params(bound.params)
-        if whole.constants:
+        if declared.constants:
             raise UnsupportedError(
-                f"{whole.label}: the state before the first frame depends on the input(s) "
-                f"{', '.join(whole.constants)}, and a file contains one first state. If the model returns the next "
+                f"{declared.label}: the state before the first frame depends on the input(s) "
+                f"{', '.join(declared.constants)}, and a file contains one first state. If the model returns the next "
                 f"value of this input, export its step (without --symbol, in Python with step=True). Otherwise stream "
                 f"a function that closes over their values, or fix an input of a model, "
-                f"{static_argument(whole.constants[0])}"
+                f"{static_argument(declared.constants[0])}"
             )
-        for each in (*whole.inputs, *whole.state):
+        for each in (*declared.inputs, *declared.state):
             if each.dtype is None or each.is_text or each.shape is None:
                 raise UnsupportedError(
-                    f"{whole.label}: {each.as_input} needs a numeric type and a known rank in a file"
+                    f"{declared.label}: {each.as_input} needs a numeric type and a known rank in a file"
                 )
         bound.check_sizes()
         self._bound = bound = Bound(form.stepper, bound.params, batch=batch, dims=dims)
         self.params, self.batch, self.lead = bound.params, batch, bound.lead
         spec, file = dataclasses.replace(bound.spec, batch_symbol=None), form.step_file
         if file is not None and file.kind == FLUSH:
-            raise InputError(f"{whole.label} is a flush, not a step: export the step and its flush together")
+            raise InputError(f"{declared.label} is a flush, not a step: export the step and its flush together")
         if file is not None:
             spec, self.batch = _in_time(spec, file), batch or file.batch
         name = label or PurePath(spec.label).name or type(stepper).__name__
         self.spec = dataclasses.replace(spec, label=name.encode(errors="replace").decode())
-        #: The names of a model's state in the file that it came from; None for other steppers.
+        stored = [(each, paired(each.struct())) for each in self.spec.state]
+        entries = [
+            dataclasses.replace(each, dtype=np.dtype(struct.dtype), shape=struct.shape) for each, struct in stored
+        ]
+        vectors = _vectors(entries, apart) if join_state else None
+        self._layout = Layout({each.name: each.struct() for each in entries}, joined=join_state, vectors=vectors)
+        self.state = tuple(entries)
+        own = {} if file is None else {file.state[name].input: parts for name, parts in file.parts.items()}
+        self.parts = {each.name: own[each.name] for each in entries if each.name in own}
+        if vectors is not None:
+            self.parts = {
+                name: tuple(each for each in entries if vectors[each.name] == name) for name in self._layout.vectors
+            }
+            self.state = tuple(
+                StateSpec(name, np.dtype(each.dtype), each.shape, kind=_kind(self.parts[name], apart))
+                for name, each in self._layout.vectors.items()
+            )
+        #: The names of a model's state in the file that it came from; None for other steppers and a joined state.
         self.state_names = None
-        if form.state_names is not None:
+        if form.state_names is not None and not join_state:
             self.state_names = {name: StateNames(*pair) for name, pair in form.state_names.items()}
         #: The operators of the model that is traced, by scope; None for functions and other steppers.
         self.operators = form.operators
@@ -77,13 +105,13 @@ class Source:
         return exact(self._form.keeps_types or any(each.is_wide for each in specs))
 
     def first(self) -> dict[str, np.ndarray]:
-        """Return the state before the first frame, by entry."""
+        """Return the state before the first frame, as the file stores the state."""
         with self.types():
             entries = self.spec.entries(self._bound.start())
-            return {each.name: np.asarray(entries[each.name]) for each in self.spec.state}
+            return self._layout.pack({each.name: to_pairs(np.asarray(entries[each.name])) for each in self.spec.state})
 
     def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Run one step of one stream or of the batch; return the outputs and the new state."""
+        """Run one step of one stream or of the batch on the file's state; return the outputs and the new state."""
         bound = self._bound.with_params(params)
 
         def one(state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -93,7 +121,8 @@ class Source:
 
             run = step if self._form.has_layers else functools.partial(step_with_layers, step)
             new, outputs = run(self._carried(state), dict(inputs))
-            return outputs, self.spec.entries(new)
+            after = self.spec.entries(new)
+            return outputs, self._layout.pack({name: traced_pairs(jnp.asarray(array)) for name, array in after.items()})
 
         return bound.mapped(one)(state, inputs)
 
@@ -102,10 +131,27 @@ class Source:
         bound = self._bound.with_params(params)
         return bound.mapped(lambda state, *tail: tuple(bound.flush(self._carried(state), *tail)))(state, *tail)
 
-    def _carried(self, entries: Arrays) -> dict[str, Any]:
-        """Return the state as a step carries it."""
+    def _carried(self, state: Arrays) -> dict[str, Any]:
+        """Return the file's state as a step carries the state."""
+        entries = self._layout.unpack(dict(state))
         layout = Layout({each.name: each.struct() for each in self.spec.state}, joined=self.spec.joined)
-        return layout.pack(entries)
+        return layout.pack({each.name: from_pairs(entries[each.name], each) for each in self.spec.state})
+
+
+def _vectors(entries: Iterable[StateSpec], apart: Collection[str]) -> dict[str, str]:
+    """Return the name of the vector of each entry: ``state``, or with several types ``state_float32`` and others."""
+    kinds = {each.name: str(each.dtype) for each in entries}
+    kinds |= {each.name: f"{each.dtype}_total" for each in entries if each.kind in apart and each.dtype == np.float32}
+    several = len({*kinds.values()}) > 1
+    return {name: f"state_{kind}" if several else "state" for name, kind in kinds.items()}
+
+
+def _kind(parts: Collection[StateSpec], apart: Collection[str]) -> str:
+    """Return the kind of a vector: that of the entries if it is the same, ``total`` for kinds apart, or ``joined``."""
+    kinds = {each.kind for each in parts}
+    if len(kinds) == 1:
+        return kinds.pop()
+    return "total" if kinds <= {*apart} else "joined"
 
 
 @contextlib.contextmanager
@@ -113,6 +159,33 @@ def exact(wide: bool) -> Iterator[None]:
     """Keep 64-bit types in a ``with`` block if ``wide``, and allow moves of the library's own arrays."""
     with jax.enable_x64(True) if wide else contextlib.nullcontext(), own_arithmetic():
         yield
+
+
+def is_complex(array: Any) -> bool:
+    """Return True for arrays of complex numbers, and for their specs."""
+    return jnp.issubdtype(array.dtype, jnp.complexfloating)
+
+
+def to_pairs(array: np.ndarray) -> np.ndarray:
+    """Return an array as a file stores it: complex numbers as pairs along a last axis, the real part first."""
+    return np.stack([np.real(array), np.imag(array)], -1) if is_complex(array) else array
+
+
+def traced_pairs(array: Any) -> Any:
+    """Return the same as `to_pairs` for traced arrays."""
+    return jnp.stack([lax.real(array), lax.imag(array)], -1) if is_complex(array) else array
+
+
+def from_pairs(array: Any, spec: Any) -> Any:
+    """Return an array of a file as the stepper takes it, complex if ``spec`` is."""
+    return lax.complex(array[..., 0], array[..., 1]) if is_complex(spec) else array
+
+
+def paired(struct: Any) -> jax.ShapeDtypeStruct:
+    """Return shape and dtype of an array as a file stores it."""
+    if not is_complex(struct):
+        return jax.ShapeDtypeStruct(struct.shape, struct.dtype)
+    return jax.ShapeDtypeStruct((*struct.shape, 2), np.finfo(struct.dtype).dtype)
 
 
 def check_params(params: Any) -> None:

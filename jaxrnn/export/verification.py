@@ -18,14 +18,15 @@ import onnx_ir as ir
 from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import InputError
+from jaxrnn.export.sources import is_complex, to_pairs
 from jaxrnn.model import Model
-from jaxrnn.onnx.interface import spec_of
+from jaxrnn.onnx.graph import spec_of
 from jaxrnn.onnx.state.find import read_facts
 from jaxrnn.onnx.stepfile import FLUSH, STEP, StepFile
 from jaxrnn.steps.recordings import recording_specs, time_axis
 from jaxrnn.steps.specs import ArraySpec, taken
 from jaxrnn.steps.stepper import Stepper, whole_pulse
-from jaxrnn.steps.stepspec import StepSpec
+from jaxrnn.steps.stepspec import Layout, StateSpec, StepSpec
 from jaxrnn.verification.comparison import Comparison, compare, tolerances
 from jaxrnn.verification.peers import OpenPeer, PeerError, candidates
 from jaxrnn.verification.running import Check, Offline, Ready, awkward_lengths, make_ready, offline_outputs, run
@@ -119,7 +120,7 @@ def verify_export(
     recordings = random_arrays(specs, {}, dims={"frames": total}, seed=seed, limits=limits).inputs
     lengths = [*(awkward_lengths(spec, total, shortest) if spec.streams else ()), total]
     with jax.default_matmul_precision("highest"):
-        reference = Reference(stepper, params, step_file.facts, flushed, offline)
+        reference = JaxReference(stepper, params, step_file.facts, flushed, offline)
         steps = [reference.step(recordings, length) for length in lengths]
         wholes = [reference.whole(recordings, length) for length in lengths]
     if wholes[-1] is not None and wholes[-1].problem is not None:
@@ -169,17 +170,22 @@ class _Comparing:
         self._tolerances = max((tolerances(each, None, None) for each in floats), default=(None, None))
         operators = {node.op_type for file in files for node in file.graph.all_nodes()}
         self._is_rough = any(name.startswith("DynamicQuantize") for name in operators)
+        self._parts = files[0].facts.parts
         self._steps: dict[str, float] = {}
         for file in files:
             for name, step in quantisation_steps(file).items():
-                self._steps[name] = max(step, self._steps.get(name, 0.0))
+                parts = [f"state {part.name}" for part in self._parts.get(name.removeprefix("state "), ())]
+                for each in parts or [name]:
+                    self._steps[each] = max(step, self._steps.get(each, 0.0))
 
-    def checks(self, frames: int, found: Results, step: Results, whole: Results | None) -> Iterator[Check]:
+    def checks(
+        self, frames: int, found: RecordingOutputs, step: RecordingOutputs, whole: RecordingOutputs | None
+    ) -> Iterator[Check]:
         yield Check(frames, tuple(self._comparisons(found, step)), against=STEPS)
         if whole is not None:
             yield Check(frames, tuple(self._comparisons(found, whole)), whole.problem)
 
-    def _comparisons(self, found: Results, known: Results) -> Iterator[Comparison]:
+    def _comparisons(self, found: RecordingOutputs, known: RecordingOutputs) -> Iterator[Comparison]:
         for name, expected in known.outputs.items():
             value, axis = found.outputs[name], self._axes[name]
             if not self._flushed:
@@ -188,8 +194,12 @@ class _Comparing:
                 if axis is not None:
                     expected = expected[(slice(None),) * axis + (slice(value.shape[axis]),)]
             yield self._compare(name, value, expected, axis)
+        state = dict(found.state)
+        for name, parts in self._parts.items() if state else ():
+            entries = Layout({part.name: part for part in parts}, vectors={part.name: name for part in parts})
+            state |= entries.unpack({name: state.pop(name)})
         for name, expected in known.state.items():
-            yield self._compare(f"state {name}", found.state[name], expected, None)
+            yield self._compare(f"state {name}", state[name], expected, None)
 
     def _compare(self, name: str, value: Any, expected: Any, axis: int | None) -> Comparison:
         inexact = expected is not None and jnp.issubdtype(expected.dtype, jnp.inexact)
@@ -344,7 +354,7 @@ class _Opened:
         """Return the frames that exist of every output."""
         spec, facts = self._facts.spec, self._facts
         # NaN in the padding shows any use of frames that do not exist.
-        padded = whole_pulse(spec, tail, valid, convert=taken, fill=np.nan)
+        padded, _ = whole_pulse(spec, tail, valid, convert=taken, fill=np.nan)
         results = self._results(state, padded or {}, valid)
         axes = {each.name: each.time_axis for each in spec.outputs}
         outputs = {own: results[name] for own, name in facts.outputs.items()}
@@ -360,7 +370,7 @@ class _Opened:
 
 
 @dataclass(frozen=True)
-class Results:
+class RecordingOutputs:
     """The outputs of a recording from frame 0 on; an output is None before the first frame.
 
     ``state`` is the state after the last step, and empty for streams. ``problem`` is the reason for missing outputs.
@@ -371,13 +381,13 @@ class Results:
     problem: str | None = None
 
 
-def results_of(ready: Ready, recordings: Arrays, frames: int) -> Results:
+def results_of(ready: Ready, recordings: Arrays, frames: int) -> RecordingOutputs:
     """Run a stepper on the first frames of a recording."""
     ran = run(ready, recordings, frames)
-    return Results(ran.outputs, {} if ready.spec.streams else ran.state)
+    return RecordingOutputs(ran.outputs, {} if ready.spec.streams else ran.state)
 
 
-class Reference:
+class JaxReference:
     """The exported stepper, and the function over whole recordings, in the layout of the files.
 
     The streams of a batch run in sequence, so that any influence between streams would show.
@@ -385,29 +395,29 @@ class Reference:
 
     def __init__(self, stepper: Stepper, params: Any, facts: StepFile, flushed: bool, offline: Offline | None):
         self._offline = offline
-        lead = _lead(stepper.spec, facts.spec)
+        lead = _lead(stepper.spec, facts)
         self._batch = facts.batch if lead else None
-        ready = make_ready(stepper, params, {}, _sizes(stepper.spec, facts.spec, lead))
+        ready = make_ready(stepper, params, {}, _sizes(stepper.spec, facts, lead))
         self._ready = dataclasses.replace(
             ready, spec=_in_time(ready.spec, facts.spec, lead), flush=ready.flush if flushed else None
         )
         #: The batch axis of a recording, after the axis of stacked frames.
         self._axis = 0 if facts.spec.streams else 1
 
-    def step(self, recordings: Arrays, frames: int) -> Results:
+    def step(self, recordings: Arrays, frames: int) -> RecordingOutputs:
         """Run the stepper on the first frames of recordings."""
         rows = [results_of(self._ready, row, frames) for row in self._rows(recordings)]
         state = self._joined([row.state for row in rows], 0)
-        return Results(self._joined([row.outputs for row in rows], self._axis), state)
+        return RecordingOutputs(self._joined([row.outputs for row in rows], self._axis), state)
 
-    def whole(self, recordings: Arrays, frames: int) -> Results | None:
+    def whole(self, recordings: Arrays, frames: int) -> RecordingOutputs | None:
         """Run the function on the first frames; return None without a function."""
         if self._offline is None:
             return None
         rows = [offline_outputs(self._offline, self._ready.spec, row, frames) for row in self._rows(recordings)]
         if (problem := rows[0][1]) is not None:
-            return Results({}, problem=problem)
-        return Results(self._joined([outputs for outputs, _ in rows], self._axis))
+            return RecordingOutputs({}, problem=problem)
+        return RecordingOutputs(self._joined([outputs for outputs, _ in rows], self._axis))
 
     def _rows(self, recordings: Arrays) -> list[dict[str, np.ndarray]]:
         """Return a recording for each stream in the stepper's layout."""
@@ -419,7 +429,7 @@ class Reference:
 
     def _row(self, each: ArraySpec, array: np.ndarray, index: int | None) -> np.ndarray:
         row = array if index is None else array.take(index, self._axis)
-        if _is_complex(each.dtype):
+        if is_complex(each):
             return (row[..., 0] + 1j * row[..., 1]).astype(each.dtype)
         return row.astype(each.dtype) if jnp.issubdtype(row.dtype, jnp.floating) else row  # of an export with dtype
 
@@ -430,18 +440,20 @@ class Reference:
         """Return one output of every stream in the files' layout."""
         if arrays[0] is None:
             return None
-        joined: Any = arrays[0] if self._batch is None else np.stack(arrays, axis)
-        return np.stack([joined.real, joined.imag], -1) if _is_complex(joined.dtype) else joined
+        return to_pairs(arrays[0] if self._batch is None else np.stack(arrays, axis))
 
 
-def _is_complex(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.complexfloating)
+def _entries(facts: StepFile) -> Sequence[StateSpec]:
+    """Return the entries of the state of a file, with the batch axes of the file unless the state is joined."""
+    return [entry for each in facts.spec.state for entry in facts.parts.get(each.name, (each,))]
 
 
-def _lead(stepper: StepSpec, file: StepSpec) -> int:
+def _lead(stepper: StepSpec, facts: StepFile) -> int:
     """Return the number of batch axes that a file adds before the stepper's axes."""
-    pairs = zip((*stepper.inputs, *stepper.state), (*file.inputs, *file.state), strict=True)
-    leads = (len(there.sizes) - len(here.shape or ()) - _is_complex(here.dtype) for here, there in pairs)
+    file = facts.spec
+    state = () if facts.parts else zip(stepper.state, file.state, strict=True)
+    pairs = (*zip(stepper.inputs, file.inputs, strict=True), *state)
+    leads = (len(there.sizes) - len(here.shape or ()) - is_complex(here) for here, there in pairs)
     return next(leads, 0)
 
 
@@ -463,13 +475,17 @@ def _in_time(stepper: StepSpec, file: StepSpec, lead: int) -> StepSpec:
     )
 
 
-def _sizes(stepper: StepSpec, file: StepSpec, lead: int) -> dict[str, int]:
+def _sizes(stepper: StepSpec, facts: StepFile, lead: int) -> dict[str, int]:
     """Return the sizes of a stepper's open dimensions in the file, after the batch axes."""
     sizes = {}
+    inputs = [
+        (named, (sized.shape or ())[lead:]) for named, sized in zip(stepper.inputs, facts.spec.inputs, strict=True)
+    ]
     # The state of a stream has fixed sizes, and may have other entries in the file.
-    state = [] if stepper.streams else zip(stepper.state, file.state, strict=True)
-    for named, sized in (*zip(stepper.inputs, file.inputs, strict=True), *state):
+    listed = [] if stepper.streams else zip(stepper.state, _entries(facts), strict=True)
+    state = [(named, (sized.shape or ())[0 if facts.parts else lead :]) for named, sized in listed]
+    for named, shape in (*inputs, *state):
         # The file has a further last axis for pairs of complex numbers.
-        pairs = zip(named.shape or (), (sized.shape or ())[lead:], strict=False)
+        pairs = zip(named.shape or (), shape, strict=False)
         sizes |= {name: size for name, size in pairs if isinstance(name, str)}
     return sizes

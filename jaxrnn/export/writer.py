@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -125,7 +125,9 @@ class Writer:
         """
         own, inputs = operator in OWN, list(inputs)
         if not own:
-            check_operator(operator, self.opset)
+            count = max((place + 1 for place, each in enumerate(inputs) if each is not None), default=0)
+            used = frozenset(name for name, value in attributes.items() if value is not None)
+            check_operator(operator, self.opset, count, used)
             types = [None if each is None else dtype_of(each) for each in inputs]
             if changed := kernels.substitutes(operator, self.opset, types, [np.dtype(dtype) for _, dtype in results]):
                 return self._cast_around(operator, inputs, results, changed, attributes)
@@ -199,11 +201,26 @@ def _content(array: np.ndarray) -> tuple[Any, ...]:
     return array.shape, array.dtype.str, array.dtype.name, array.tobytes()
 
 
-def check_operator(operator: str, opset: int) -> None:
-    """Refuse an operator that an opset does not have, and name the opset that added it."""
-    if onnx.defs.has(operator, max_inclusive_version=opset):
+@functools.cache
+def _versions() -> dict[str, list[tuple[int, int, frozenset[str]]]]:
+    """Return the versions of each operator: the opset, the most inputs, and the names of the attributes."""
+    result: dict[str, list[tuple[int, int, frozenset[str]]]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if not schema.domain:
+            entry = schema.since_version, schema.max_input, frozenset(schema.attributes)
+            result.setdefault(schema.name, []).append(entry)
+    return result
+
+
+def check_operator(operator: str, opset: int, inputs: int, attributes: frozenset[str]) -> None:
+    """Refuse an operator that an opset does not have, or not in this form, and name the opset that added the form."""
+    versions = _versions()[operator]
+    here = max((first for first, _, _ in versions if first <= opset), default=0)
+    fitting = [first for first, most, names in versions if inputs <= most and attributes <= names]
+    later = [first for first in fitting if first > opset]
+    if here in fitting or not later:
         return
-    first = min(schema.since_version for schema in onnx.defs.get_all_schemas_with_history() if schema.name == operator)
+    first = min(later)
     raise UnsupportedError(
         f"{operator} needs opset {first}, and the file gets opset {opset}: give {argument('opset', first)}"
     )
@@ -224,11 +241,6 @@ def operand_of(value: ir.Value) -> Operand:
     """Return the array of an initializer, or the value itself."""
     known = constant_of(value)
     return value if known is None else known
-
-
-def plain_name(scope: str) -> str:
-    """Remove the transformations of JAX from a scope."""
-    return re.sub(r"(^|/)\w+\(\)", "", scope)
 
 
 def _attribute(value: Any) -> Any:

@@ -37,16 +37,7 @@ class Agreement:
 def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framework: str) -> tuple[Agreement, ...]:
     """Compare a model with its module at the sizes of the example and at other sizes.
 
-    Args:
-        model: the imported model.
-        run: the module as a function of arrays.
-        example: inputs of the module.
-        axes: the open dimensions of each input, by axis.
-        framework: name of the framework in messages.
-
-    Raises:
-        ModelError: an output differs, or the model fails at sizes at which the module runs. The message lists the
-            differences.
+    A ModelError lists the outputs that differ, or names sizes at which the module runs and the model fails.
     """
     found = []
     for sizes in _choices(example, axes):
@@ -90,11 +81,7 @@ def resized(example: Arrays, axes: Axes, sizes: Mapping[str, int]) -> dict[str, 
 
 
 def sizes_of(example: Arrays, axes: Axes) -> dict[str, int]:
-    """Return the sizes of the open dimensions in an example.
-
-    Raises:
-        InputError: two inputs have different sizes in one dimension, or a name is not a dimension.
-    """
+    """Return the sizes of the open dimensions in an example, which must agree in all inputs."""
     sizes: dict[str, int] = {}
     for name, array in example.items():
         for axis, symbol in axes.get(name, {}).items():
@@ -144,11 +131,7 @@ def _listed(sizes: Mapping[str, int]) -> str:
 def check_weights(
     params: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], owner: str, model: Model | None
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a module's weights among parameters.
-
-    Raises:
-        InputError: a name is unknown or missing, or a shape differs.
-    """
+    """Return the arrays of a module's weights among parameters, after a check of names and shapes."""
     arrays = {name: np.asarray(params[name]) for name in shapes if name in params}
     for name, array in arrays.items():
         if array.shape != shapes[name]:
@@ -170,11 +153,7 @@ def check_weights(
 
 
 def check_after(model: Model, params: Mapping[str, Any], run: Run, framework: str) -> None:
-    """Compare a module with new weights with the model, on random inputs.
-
-    Raises:
-        ModelError: an output differs.
-    """
+    """Compare a module with new weights with the model, on random inputs."""
     inputs = random_inputs(model).inputs
     with jax.default_matmul_precision("highest"):
         here = model.apply(params, inputs)

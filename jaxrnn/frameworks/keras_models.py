@@ -18,7 +18,7 @@ import onnx
 
 from jaxrnn.errors import InputError, ModelError, optional_package
 from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights
-from jaxrnn.frameworks.weights import export_with_names
+from jaxrnn.frameworks.weights import declare_shapes, export_with_names
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.onnx.tensors import graphs_below
@@ -75,10 +75,11 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
                 entry.type.tensor_type.shape.dim[axis].dim_param = symbol
         _rename(proto, dict(zip((entry.name for entry in proto.graph.input), names, strict=True)))
         _rename(proto, dict(zip((entry.name for entry in proto.graph.output), outputs, strict=True)))
-        for entry, tensor in zip(proto.graph.output, network.outputs, strict=True):
-            shape = ["batch" if axis == 0 and size is None else size for axis, size in enumerate(tensor.shape)]
-            kind = entry.type.tensor_type.elem_type
-            entry.CopyFrom(onnx.helper.make_tensor_value_info(entry.name, kind, shape))
+        shapes = [
+            ["batch" if axis == 0 and size is None else size for axis, size in enumerate(tensor.shape)]
+            for tensor in network.outputs
+        ]
+        declare_shapes(proto, shapes)
         _write_erfc(proto)
         _check_operators(proto, network.name)
         try:

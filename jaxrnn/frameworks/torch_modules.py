@@ -18,7 +18,7 @@ import onnx
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, optional_package
 from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights, parsed, resized, sizes_of
 from jaxrnn.frameworks.projections import projected_lstm
-from jaxrnn.frameworks.weights import export_with_names
+from jaxrnn.frameworks.weights import declare_shapes, export_with_names
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 
@@ -95,7 +95,7 @@ def from_torch(
                 proto = export_with_names(
                     _weights(module), lambda weights, export=export: _with(module, weights, export)
                 )
-                _declare(proto.proto, shapes)
+                declare_shapes(proto.proto, shapes)
                 model = load(proto.proto, **options)
                 _check_open(model, axes)
                 check_agreement(model, call.run, call.arrays, axes, "PyTorch")
@@ -108,11 +108,8 @@ def from_torch(
             else:
                 model.label = type(module).__name__
                 return model
-    raise ModelError(
-        "\n".join(
-            [f"no exporter of PyTorch writes a file that agrees with {type(module).__name__}:", *failures, _ADVICE]
-        )
-    )
+    problem = f"no exporter of PyTorch writes a file that agrees with {type(module).__name__}:"
+    raise ModelError("\n".join([problem, *failures, _ADVICE]))
 
 
 def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model | None = None) -> None:
@@ -440,13 +437,6 @@ def _with(module: torch.nn.Module, weights: Mapping[str, np.ndarray], export: Ca
         finally:
             for name, tensor in old.items():
                 entries[name].copy_(tensor)
-
-
-def _declare(proto: onnx.ModelProto, shapes: Sequence[Sequence[int | str | None]]) -> None:
-    """Declare the shapes of the outputs, which exporters state wrongly or not at all."""
-    for output, shape in zip(proto.graph.output, shapes, strict=True):
-        kind = output.type.tensor_type.elem_type
-        output.CopyFrom(onnx.helper.make_tensor_value_info(output.name, kind, shape))
 
 
 def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:

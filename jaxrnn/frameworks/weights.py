@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,21 +27,20 @@ _MOST_PIECES = 16
 
 
 @dataclass(frozen=True)
-class Exported:
+class WeightsFile:
     """A file with the weights of a module as its parameters.
 
-    Attributes:
-        proto: the file. Initializers hold the weights by the framework's name, in the framework's layout; nodes at the
-            start of the graph bring each weight into the layout of the operator that reads the weight.
-        folded: names of weights that are not parameters: the exporter computed with them, as with a normalization
-            that became part of a convolution, or the module does not use them.
+    Initializers hold the weights by the framework's name, in the framework's layout; nodes at the start of the graph
+    bring each weight into the layout of the operator that reads the weight.
     """
 
     proto: onnx.ModelProto
+    #: Names of weights that are not parameters: the exporter computed with them, as with a normalization that became
+    #: part of a convolution, or the module does not use them.
     folded: tuple[str, ...]
 
 
-def export_with_names(weights: Arrays, export: Callable[[Arrays], onnx.ModelProto]) -> Exported:
+def export_with_names(weights: Arrays, export: Callable[[Arrays], onnx.ModelProto]) -> WeightsFile:
     """Export a module so that its weights are parameters under their own names.
 
     Exporters rename weights, regroup gates, transpose matrices, and merge equal tensors. So the module is exported
@@ -49,12 +48,7 @@ def export_with_names(weights: Arrays, export: Callable[[Arrays], onnx.ModelProt
     rearrangement of weights, and the two exports must state the same rearrangement. Then nodes that rearrange replace
     the tensor, and the weights come back with their values.
 
-    Args:
-        weights: float arrays of the module by name.
-        export: exports the module with the given weights in place of its own.
-
-    Raises:
-        ModelError: a weight and another value of the file have the same name.
+    ``export`` exports the module with the given weights, float arrays by name, in place of its own.
     """
     marked = [name for name, array in weights.items() if array.dtype in (np.float32, np.float64)]
     # In a second round, weights that the exporter has computed with keep their values.
@@ -77,9 +71,9 @@ def export_with_names(weights: Arrays, export: Callable[[Arrays], onnx.ModelProt
             if found is not None and (found[0] >= 0).any():
                 writer.replace(place, *found)
         if all(found is not None for found in sources):
-            return Exported(writer.finish(), tuple(name for name in weights if name not in writer.written))
+            return WeightsFile(writer.finish(), tuple(name for name in weights if name not in writer.written))
         marked = [name for name in marked if name in writer.written]
-    return Exported(export(weights), tuple(weights))
+    return WeightsFile(export(weights), tuple(weights))
 
 
 def _numbered(weights: Arrays) -> dict[str, np.ndarray]:
@@ -334,3 +328,10 @@ def _rename_reads(graph: onnx.GraphProto, old: str, new: str) -> None:
             for output in each.output:
                 if output.name == old and each is not graph:
                     each.node.append(helper.make_node("Identity", [new], [old]))
+
+
+def declare_shapes(proto: onnx.ModelProto, shapes: Sequence[Sequence[int | str | None]]) -> None:
+    """Declare the shapes of the outputs, which exporters state wrongly or not at all."""
+    for output, shape in zip(proto.graph.output, shapes, strict=True):
+        kind = output.type.tensor_type.elem_type
+        output.CopyFrom(helper.make_tensor_value_info(output.name, kind, shape))

@@ -5,7 +5,4 @@ from __future__ import annotations
 from jaxrnn.inspection.page import write_page
 
 __all__ = ["write_page"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

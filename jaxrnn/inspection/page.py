@@ -1,8 +1,9 @@
-"""Sections of a long graph: a reader sees about a dozen parts first, and unfolds some.
+"""The page of a file: its graph, state, streams and parameters in one HTML file, with long graphs in sections.
 
-A section is a run of consecutive nodes in the order of evaluation. A section never needs a value of a later section, so
-the drawing has no cycle, whichever sections are folded. Sections follow the modules of the exported network if the
-exporter names them. Otherwise a section ends where few values cross to the next node.
+A reader sees about a dozen sections first, and unfolds some. A section is a run of consecutive nodes in the order of
+evaluation. A section never needs a value of a later section, so the drawing has no cycle, whichever sections are
+folded. Sections follow the modules of the exported network if the exporter names them. Otherwise a section ends where
+few values cross to the next node.
 """
 
 from __future__ import annotations

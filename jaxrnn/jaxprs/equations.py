@@ -40,6 +40,9 @@ CALLS = {
     "custom_lin": "jaxpr",
 }
 
+#: The same for primitives that evaluate a function once and keep no rule for derivatives.
+INLINED = {**CALLS, "remat2": "jaxpr", "checkpoint": "jaxpr"}
+
 #: Other primitives whose jaxprs take their operands, or parts of them, and nothing else.
 BODIES = frozenset({"scan", "while", "cond", "remat2", "checkpoint", "custom_linear_solve"})
 
@@ -159,6 +162,15 @@ def shape_of(atom: Atom) -> tuple[Any, ...]:
 def type_of(atom: Atom) -> Any:
     """Return the element type of a variable or literal, or None if it is not an array."""
     return getattr(atom.aval, "dtype", None)
+
+
+def free_axes(equation: JaxprEqn) -> list[list[int]]:
+    """Return the axes of both operands of a ``dot_general`` that are neither summed nor batch axes."""
+    bound = [{*summed, *batch} for summed, batch in zip(*equation.params["dimension_numbers"], strict=True)]
+    return [
+        [axis for axis in range(len(shape_of(atom))) if axis not in axes]
+        for atom, axes in zip(equation.invars, bound, strict=True)
+    ]
 
 
 def is_key(dtype: Any) -> bool:

@@ -61,10 +61,6 @@ def _window(shape: Sequence[int], starts: Sequence[np.ndarray], sizes: Sequence[
     return tuple(slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))
 
 
-def _dynamic_slice(params: Mapping[str, Any], x: np.ndarray, *starts: np.ndarray) -> np.ndarray:
-    return x[_window(x.shape, starts, params["slice_sizes"])]
-
-
 def _dynamic_update(params: Mapping[str, Any], x: np.ndarray, new: np.ndarray, *starts: np.ndarray) -> np.ndarray:
     result = np.array(x)
     result[_window(x.shape, starts, new.shape)] = new
@@ -147,19 +143,17 @@ def _scatter(params: Mapping[str, Any], x: np.ndarray, indices: np.ndarray, new:
     return result
 
 
-#: As functions of their parameters and operands.
+#: Primitives that move elements, as functions of the parameters and the operands.
 _MOVES: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("copy", "copy_p", "stop_gradient"), lambda params, x: x),
+    **dict.fromkeys(("optimization_barrier", "pvary"), lambda params, *parts: list(parts)),
     "broadcast_in_dim": lambda params, x, *_: _broadcast(params, x),
     "concatenate": lambda params, *parts: np.concatenate(parts, params["dimension"]),
-    "copy": lambda params, x: x,
-    "copy_p": lambda params, x: x,
-    "dynamic_slice": _dynamic_slice,
+    "dynamic_slice": lambda params, x, *starts: x[_window(x.shape, starts, params["slice_sizes"])],
     "dynamic_update_slice": _dynamic_update,
     "expand_dims": lambda params, x: np.expand_dims(x, tuple(params["dimensions"])),
     "gather": _gather,
-    "optimization_barrier": lambda params, *parts: list(parts),
     "pad": _pad,
-    "pvary": lambda params, *parts: list(parts),
     "reshape": lambda params, x, *_: _reshape(params, x),
     "rev": lambda params, x: np.flip(x, tuple(params["dimensions"])),
     "scatter": _scatter,
@@ -168,11 +162,10 @@ _MOVES: dict[str, Callable[..., Any]] = {
     "split": lambda params, x: np.split(x, np.cumsum(params["sizes"])[:-1], params["axis"]),
     "squeeze": lambda params, x: np.squeeze(x, tuple(params["dimensions"])),
     "stack": lambda params, *parts: np.stack(parts, params["axis"]),
-    "stop_gradient": lambda params, x: x,
     "tile": lambda params, x: np.tile(x, params["reps"]),
     "transpose": lambda params, x: np.transpose(x, params["permutation"]),
 }
-#: The operands that move, where that is not the first alone; the others say where to.
+#: The operands that move, if not the first alone; the other operands are positions.
 _MOVED = {
     **dict.fromkeys(("concatenate", "stack", "optimization_barrier", "pvary"), slice(None)),
     **dict.fromkeys(("dynamic_update_slice", "pad"), slice(2)),
@@ -198,22 +191,21 @@ def move(equation: JaxprEqn, operands: Sequence[np.ndarray]) -> list[np.ndarray]
     return result if result is None or isinstance(result, list) else [result]
 
 
+#: Primitives that compute each element of the result from the same element of the operands.
 # fmt: off
 ELEMENTWISE = (
     "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e",
-    "bessel_i1e", "cbrt", "ceil", "clamp", "clz", "complex", "conj", "convert_element_type", "copy", "copy_p", "cos",
-    "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt",
-    "igamma",
-    "igammac", "imag", "integer_pow", "is_finite", "le", "le_to", "lgamma", "log", "log1p", "logistic", "lt", "lt_to",
-    "max", "min", "mul", "mulhi", "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "polygamma",
-    "population_count",
-    "pow", "real", "reduce_precision", "regularized_incomplete_beta", "rem", "round", "rsqrt", "select_n",
-    "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square",
-    "stop_gradient", "sub", "tan", "tanh", "xor", "zeta",
+    "bessel_i1e", "cbrt", "ceil", "clamp", "clz", "complex", "conj", "convert_element_type", "copy", "copy_p",
+    "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt",
+    "igamma", "igammac", "imag", "integer_pow", "is_finite", "le", "le_to", "lgamma", "log", "log1p", "logistic",
+    "lt", "lt_to", "max", "min", "mul", "mulhi", "ne", "neg", "nextafter", "not", "optimization_barrier", "or",
+    "polygamma", "population_count", "pow", "real", "reduce_precision", "regularized_incomplete_beta", "rem",
+    "round", "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin",
+    "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor", "zeta",
 )
 # fmt: on
 
-#: Those that NumPy computes as XLA does, or to a rounding.
+#: Elementwise primitives that NumPy computes like XLA, up to rounding.
 ON_ELEMENTS: dict[str, Callable[..., Any]] = {
     "abs": np.abs,
     "add": np.add,
@@ -279,7 +271,7 @@ def _split(closed: ClosedJaxpr, *, computing: bool) -> tuple[list[np.ndarray | N
             return evaluate(equation.params["jaxpr"], operands, apply)
         pairs = zip(equation.invars, operands, strict=True)
         operands = [np.asarray(x, type_of(atom)) if isinstance(atom, Literal) else x for atom, x in pairs]
-        if platforms_of(equation) is not None:  # forms agree: what is known of one is known of all
+        if platforms_of(equation) is not None:  # all forms have the same results
             for form in equation.params["branches"]:
                 results = evaluate(form, operands[1:], apply)
                 if not any(isinstance(result, Tracer) for result in results):

@@ -90,7 +90,7 @@ operator_p = Primitive("onnx_operator")
 operator_p.multiple_results = True
 
 
-def whole(name: str, along: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def one_equation(name: str, along: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a function of arrays (some None) and attributes, so that it is one equation in plain forms."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,4 @@ from __future__ import annotations
 from jaxrnn.model.model import Model
 
 __all__ = ["Model"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -60,7 +60,7 @@ class NodeInfo:
 
 
 @dataclass(frozen=True)
-class Subgraph:
+class GraphScope:
     """A graph: the outer graph, or a graph inside of a node."""
 
     name: str  # the attribute that holds the graph; empty for the outer graph
@@ -104,7 +104,7 @@ class GraphInfo:
 
     nodes: tuple[NodeInfo, ...]
     values: tuple[ValueInfo, ...]
-    graphs: tuple[Subgraph, ...]
+    graphs: tuple[GraphScope, ...]
     state: tuple[StatePlace, ...]
     statistics: dict[str, Statistics]
 
@@ -134,7 +134,7 @@ class _Reading:
     parameters: Mapping[ir.Value, str]
     nodes: list[NodeInfo] = field(default_factory=list)
     values: list[ValueInfo] = field(default_factory=list)
-    graphs: list[Subgraph] = field(default_factory=list)
+    graphs: list[GraphScope] = field(default_factory=list)
     numbers: dict[ir.Value, int] = field(default_factory=dict)
 
     def number(self, value: ir.Value) -> int:
@@ -151,7 +151,7 @@ class _Reading:
         here = len(self.graphs)
         ends = tuple(map(self.number, inputs)), tuple(map(self.number, graph.outputs))
         links = {} if node is None else _links(node, graph, inputs)
-        self.graphs.append(Subgraph(name, number, *ends, **links))
+        self.graphs.append(GraphScope(name, number, *ends, **links))
         for each in graph:
             if each.op_type == "Constant" and read_constant(each.outputs[0]) is not None:
                 continue
@@ -392,16 +392,13 @@ def _values(
         node = _node_at(scope, paths)
         if node is not None:
             by_node.setdefault(node, []).extend(values)
+
+    def renamed(size: int | str) -> int | str:
+        """Return a size with the name that the file has for the length."""
+        return size if isinstance(size, int) else re.sub(rf"\b{SYMBOL}\b", lambda _: symbol, size)
+
     for number, values in by_node.items():
-        # The file has another name for the length.
-        shapes = (
-            [
-                size if isinstance(size, int) else re.sub(rf"\b{SYMBOL}\b", lambda _: symbol, size)
-                for size in value.shape
-            ]
-            for value in values
-        )
-        named = [dataclasses.replace(value, shape=tuple(shape)) for value, shape in zip(values, shapes, strict=True)]
+        named = [dataclasses.replace(value, shape=tuple(map(renamed, value.shape))) for value in values]
         outputs = [output for output in graph.nodes[number].outputs if graph.values[output].name]
         for output in outputs:
             declared = graph.values[output]

@@ -17,9 +17,8 @@ from jaxrnn.model import Model
 from jaxrnn.model.graph_facts import GraphInfo, GraphStream, StreamInfo, graph_facts, stream_facts
 from jaxrnn.model.loading import model_of, read_model
 from jaxrnn.model.streaming import check_symbol, time_symbols
-from jaxrnn.onnx.graph import node_label, normal_domain
+from jaxrnn.onnx.graph import node_label, normal_domain, spec_of
 from jaxrnn.onnx.inference import infer_shapes
-from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, operator_of, own_operators
 from jaxrnn.onnx.parameters import choose_parameters

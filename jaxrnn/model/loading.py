@@ -8,7 +8,7 @@ import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,9 +23,8 @@ from jaxrnn._jax.precision import check_names
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.model import Model
-from jaxrnn.onnx.graph import read_graph
+from jaxrnn.onnx.graph import name_dimensions, read_graph
 from jaxrnn.onnx.inference import check_shapes
-from jaxrnn.onnx.interface import name_dimensions
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, own_operators
 from jaxrnn.onnx.program import bind, bound_loops
@@ -33,9 +32,6 @@ from jaxrnn.onnx.reading import Source, SourceFile, check_proto, label_of, label
 from jaxrnn.onnx.state import read_facts
 from jaxrnn.onnx.tensors import tensors_of
 from jaxrnn.onnx.writing import write_model
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
 
 
 def load(
@@ -114,6 +110,9 @@ def model_of(
     state: Mapping[str, str] | None = None,
 ) -> Model:
     """Return the model of a file and its graph; ``options`` are the other arguments of `load`."""
+    for name, given in {"static": static, "state": state, "dims": options.get("dims")}.items():
+        if given is not None and not isinstance(given, Mapping):
+            raise InputError(f"{name} must be a dict by name, not {type(given).__name__}")
     name_dimensions(graph.graph, options.get("dims") or {})
     initial: dict[str, np.ndarray] = {}
     # State inputs with a value in the file become inputs without a value.

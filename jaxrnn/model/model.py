@@ -23,8 +23,7 @@ from jaxrnn.jaxprs.packing import Packed, Purpose, computing_type, folded_for, r
 from jaxrnn.model.steps import Steps, scan
 from jaxrnn.model.streaming import operators_by_scope, stream_model
 from jaxrnn.onnx.evaluate import BoundNode, Scope, collecting, evaluate
-from jaxrnn.onnx.graph import normal_domain
-from jaxrnn.onnx.interface import bind_inputs, bind_static, spec_of
+from jaxrnn.onnx.graph import bind_inputs, bind_static, normal_domain, spec_of
 from jaxrnn.onnx.program import Program, fingerprint_of
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import Findings, StateVar, check_pairs, find_state, stated_state
@@ -337,7 +336,7 @@ class Model:
         state = self.init(batch, dims=dims)
         return self.scan(params, state, inputs, time_axis=time_axis, lengths=lengths, dtype=dtype)[0]
 
-    def flush(self, params: Any, state: Arrays, tail: Any = None, valid: Any = 0) -> Flushed:
+    def flush(self, params: Any, state: Arrays, tail: Any = None, valid: Any = None) -> Flushed:
         """Return the rest after the end of a recording: nothing, because a step keeps nothing back.
 
         Raises:

@@ -16,7 +16,7 @@ from jaxrnn._jax.context import compiled, exact_types
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.jaxprs.packing import Packed, folded_for, run_packed
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
-from jaxrnn.onnx.interface import bind_inputs
+from jaxrnn.onnx.graph import bind_inputs
 from jaxrnn.onnx.state import Findings, StateVar, open_sizes
 from jaxrnn.steps.recordings import cut_frames, join_frames
 from jaxrnn.steps.specs import ArraySpec, check_names, converted

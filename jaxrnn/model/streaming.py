@@ -14,7 +14,7 @@ from jaxrnn._files.arguments import NAME, SIZE, argument, called, either
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, LimitError, NodeError, StateError, StreamError, is_count
 from jaxrnn.onnx.evaluate import Block
-from jaxrnn.onnx.interface import is_batch_name
+from jaxrnn.onnx.graph import is_batch_name
 from jaxrnn.onnx.reading import labelled
 from jaxrnn.steps.specs import Dimension
 from jaxrnn.streaming import Streamed, stream
@@ -30,7 +30,7 @@ _FORMULA = re.compile(r".*[*+/()].*")
 
 
 @dataclasses.dataclass(frozen=True)
-class Graph:
+class GraphFunction:
     """The whole graph of a model as a function of parameters and inputs."""
 
     model: Model
@@ -99,9 +99,9 @@ def stream_model(
         names = check_symbol(model, symbol)
     for name, size in dims.items():
         if name not in names or _times(name, symbol):
-            raise InputError(
-                f"{model.label}: {called('dims')} gives {name!r}; dimensions left open: {', '.join(names)}"
-            )
+            others = ", ".join(other for other in names if not _times(other, symbol)) or "none"
+            reason = f"there is no dimension {name!r}" if name not in names else f"{name!r} is time, and stays open"
+            raise InputError(f"{model.label}: {called('dims')}: {reason}; dimensions that take a size: {others}")
         if not is_count(size, 1) and not _times(size, symbol):
             raise InputError(
                 f"{model.label}: {called('dims')} must give {name!r} a size from 1 on, or a multiple of {symbol} "
@@ -133,7 +133,7 @@ def stream_model(
     options = {"axes": axes, "pulse": pulse, "multiple": multiple, "constraints": constraints, "past": past}
     try:
         with exact_types(), of_file(operators_by_scope(model)):
-            return stream(Graph(model), example, params=model.params, **options)
+            return stream(GraphFunction(model), example, params=model.params, **options)
     except (NodeError, StreamError) as error:
         others = [name for name in names if name != symbol and name not in dims]
         cause = error if isinstance(error, NodeError) else error.__cause__

@@ -9,7 +9,4 @@ from jaxrnn.nnx.cell import Cell
 from jaxrnn.nnx.module import Module, Named, RecurrentState, named
 
 __all__ = ["Cell", "Module", "Named", "RecurrentState", "named"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

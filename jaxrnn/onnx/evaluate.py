@@ -62,6 +62,13 @@ class Block:
         """Return the node that computes each value."""
         return {output: node for node in self.nodes for output in node.outputs}
 
+    def all_nodes(self) -> Iterator[BoundNode]:
+        """Yield the nodes of the graph and of all subgraphs, each node before the nodes of its subgraphs."""
+        for node in self.nodes:
+            yield node
+            for inner in node.blocks:
+                yield from inner.all_nodes()
+
     def part(self, inputs: Iterable[ir.Value], outputs: Iterable[ir.Value]) -> Block:
         """Return the part of the graph that computes ``outputs`` from ``inputs``."""
         inputs, outputs = tuple(inputs), tuple(outputs)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.arguments import Placeholder, argument
+from jaxrnn._files.arguments import Metavar, argument
 from jaxrnn._files.arrays import MAX_ARRAY_BYTES
 from jaxrnn._files.messages import bytes_of, short_repr
 from jaxrnn._jax.context import exact_types
@@ -150,7 +150,7 @@ def current() -> Budget:
 
 def raised(field: str) -> str:
     """Return the part of a message about raising a limit."""
-    limits = Placeholder(f"jaxrnn.Limits({field}=NUMBER)")
+    limits = Metavar(f"jaxrnn.Limits({field}=NUMBER)")
     return f"if you trust the file, {argument('limits', limits, 'jaxrnn.load(path)')} raises the limit"
 
 

@@ -69,11 +69,7 @@ WEIGHTS = "jaxrnn.weights"
 
 
 def stated_parameters(model: ir.Model) -> frozenset[str] | None:
-    """Return the initializers that the metadata of a file list as its parameters, or None without such a list.
-
-    Raises:
-        ModelError: the entry is not a list of initializers of the graph.
-    """
+    """Return the initializers that the metadata of a file list as its parameters, or None without such a list."""
     text = model.metadata_props.get(WEIGHTS)
     if text is None:
         return None

@@ -22,6 +22,7 @@ from jaxrnn.errors import JaxrnnError, ModelError, UnsupportedError
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.limits import MAX_DEPTH, Limits
 from jaxrnn.onnx.tensors import check_tensor, graphs_in, proto_label, tensors_of, write_out_sparse
+from jaxrnn.steps.schemas import COMPILED
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -32,12 +33,12 @@ def label_of(source: Source) -> str:
         return f"model {source.graph.name!r}"
     if isinstance(source, bytes):
         return f"model of {len(source)} bytes"
-    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else repr(source)
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
 
 
 @contextlib.contextmanager
 def labelled(label: str) -> Iterator[None]:
-    """Prefix every error of the project inside the context with the label of the model."""
+    """Prefix every error of the project inside the context with the label of a model, or of an example."""
     try:
         yield
     except JaxrnnError as error:
@@ -115,6 +116,11 @@ def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
 
 
 def _parse(data: bytes) -> onnx.ModelProto:
+    if data.startswith(COMPILED):
+        raise ModelError(
+            "this is a compiled file, which runs with jaxrnn.load_compiled and 'jaxrnn stream'; here, give the ONNX "
+            "file of the model"
+        )
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)

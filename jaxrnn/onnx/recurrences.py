@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.onnx.graph import known_shape, node_label, subgraphs_of
+from jaxrnn.onnx.graph import known_shape, node_label, spec_of, subgraphs_of
 from jaxrnn.onnx.inference import infer_shapes
-from jaxrnn.onnx.interface import spec_of
 from jaxrnn.onnx.operators import OwnOperators, traits_of
 from jaxrnn.onnx.registry import Carries
 

@@ -64,24 +64,17 @@ class Movement(enum.Enum):
 
 @dataclass(frozen=True)
 class Carries:
-    """The state that an operator carries from step to step.
+    """The state that an operator carries from step to step."""
 
-    Attributes:
-        states: for each name, the input with the old value and the output with the new one. Empty for `BODY`.
-        time_axis: the time axis of the first input; None if a call is one step.
-        by_function: whether the function itself declares its carries with `jaxprs.recurrences.visible`, because they
-            depend on its attributes. Otherwise the evaluator does.
-        weights: the inputs with weights.
-        features: an input, and the axis of the features of a frame.
-        hidden: an input, and the axis of the hidden units of a cell.
-    """
-
+    #: For each name, the input with the old value and the output with the new value. Empty for `BODY`.
     states: Mapping[str, tuple[int, int]]
-    time_axis: int | None = None
+    time_axis: int | None = None  # of the first input; None if a call is one step
+    #: True if the function itself declares its carries with `jaxprs.primitives.visible`, because the carries depend on
+    #: its attributes. Otherwise the evaluator does.
     by_function: bool = False
-    weights: tuple[int, ...] = ()
-    features: tuple[int, int] | None = None
-    hidden: tuple[int, int] | None = None
+    weights: tuple[int, ...] = ()  # the inputs with weights
+    features: tuple[int, int] | None = None  # an input, and the axis of the features of a frame
+    hidden: tuple[int, int] | None = None  # an input, and the axis of the hidden units of a cell
 
 
 #: The carries of Scan and Loop, which the graph attribute ``body`` determines.

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn.steps.schemas import check, checked_spec, is_positive, is_text, or_none
+from jaxrnn.steps.schemas import check, checked_spec, is_positive, is_size, is_text, or_none
 from jaxrnn.steps.specs import ArraySpec
-from jaxrnn.steps.stepspec import OutputSpec, StepSpec, milliseconds
+from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, milliseconds
 from jaxrnn.version import __version__
 
 #: Kinds of files: a step with its state in and out, the flush after the last step, or a function without state.
@@ -46,20 +46,16 @@ _SCHEMA = {
     "counts": {},
     "files": {},
 }
+_OPTIONAL = {"frame_rate": is_rate, "target": is_text}
 
 
 @short_repr
 @dataclass(frozen=True)
 class StateNames:
-    """The input and output of a file for an entry of the state.
-
-    Attributes:
-        input: the file's input.
-        output: the file's output; None in a flush, after which the state ends.
-    """
+    """The input and output of a file for an entry of the state."""
 
     input: str
-    output: str | None
+    output: str | None  # None in a flush, after which the state ends
 
 
 @short_repr
@@ -69,35 +65,26 @@ class StepFile:
 
     The keys of all mappings are names of the exported stepper. The values are names of the file, which differ only if
     the file cannot have the stepper's name.
-
-    Attributes:
-        kind: ``"step"``, ``"flush"`` or ``"function"``.
-        spec: the spec of the stepper with the file's arrays: the batch axis first, and no open dimensions.
-        batch: the number of streams of the file; None without a batch axis.
-        inputs: the file's inputs besides the state.
-        outputs: the file's outputs besides the state. A step lacks outputs that only a flush returns.
-        state: the input and output of every entry of the state.
-        first: every entry of the state before the first frame; empty in a flush.
-        valid: a flush's input for the number of existing frames in its tail, ``int32``; None without a tail.
-        counts: a flush's outputs for the number of existing frames, by output, ``int32``.
-        files: the files that belong together, relative to the folder of this file: ``"step"``, ``"flush"``,
-            ``"first_state"``.
-        frame_rate: input frames a second, if the exporter was given the rate.
-        target: the engine that the file was written for; None for all engines.
     """
 
-    kind: str
-    spec: StepSpec
-    batch: int | None = None
-    inputs: Mapping[str, str] = field(default_factory=dict)
+    kind: str  # "step", "flush" or "function"
+    spec: StepSpec  # of the stepper with the file's arrays: the batch axis first, and no open dimensions
+    batch: int | None = None  # the number of streams; None without a batch axis
+    inputs: Mapping[str, str] = field(default_factory=dict)  # besides the state
+    #: Besides the state. A step lacks outputs that only a flush returns.
     outputs: Mapping[str, str] = field(default_factory=dict)
     state: Mapping[str, StateNames] = field(default_factory=dict)
+    #: Every entry of the state before the first frame; empty in a flush.
     first: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
-    valid: str | None = None
+    valid: str | None = None  # a flush's input for the number of existing frames in its tail; None without a tail
+    #: A flush's outputs for the number of existing frames, by output.
     counts: Mapping[str, str] = field(default_factory=dict)
+    #: The files that belong together, relative to this file's folder: "step", "flush", "first_state".
     files: Mapping[str, str] = field(default_factory=dict)
-    frame_rate: float | None = None
-    target: str | None = None
+    frame_rate: float | None = None  # input frames a second, if the exporter was given the rate
+    target: str | None = None  # the engine that the file was written for; None for all engines
+    #: In a file with a joined state, the entries of the stepper's state in each array, in order.
+    parts: Mapping[str, tuple[StateSpec, ...]] = field(default_factory=dict)
 
     @property
     def look_ahead_ms(self) -> float | None:
@@ -126,7 +113,10 @@ class StepFile:
             name, names = each["name"], self.state[each["name"]]
             first = {"first": _array_to_json(self.first[name])} if name in self.first else {}
             settled = {key: value for key, value in each.items() if key != "time_axis"}
-            state.append({"input": names.input, "output": names.output, **settled, **first})
+            own = self.parts.get(name, ())
+            parts = [{"name": part.name, "kind": part.kind, "shape": list(part.sizes)} for part in own]
+            listed = {"parts": parts} if parts else {}
+            state.append({"input": names.input, "output": names.output, **settled, **listed, **first})
         return {
             "jaxrnn": __version__,
             "kind": self.kind,
@@ -145,14 +135,11 @@ class StepFile:
     @classmethod
     def from_json(cls, fields: Any) -> StepFile:
         """Return the facts that `to_json` described."""
-        frame_rate = fields.get("frame_rate") if isinstance(fields, dict) else None
-        if frame_rate is not None:
-            check(frame_rate, is_rate, "frame_rate")
-            fields = _without(fields, "frame_rate")
-        target = fields.get("target") if isinstance(fields, dict) else None
-        if target is not None:
-            check(target, is_text, "target")
-            fields = _without(fields, "target")
+        optional = {key: fields.get(key) if isinstance(fields, dict) else None for key in _OPTIONAL}
+        for key, value in optional.items():
+            if value is not None:
+                check(value, _OPTIONAL[key], key)
+                fields = _without(fields, key)
         check(fields, _SCHEMA, "")
         for key in ("counts", "files"):
             for name, value in fields[key].items():
@@ -161,7 +148,9 @@ class StepFile:
         arrays = {
             "inputs": [_without(each, "input") for each in fields["inputs"]],
             "outputs": [_without(each, "output") for each in fields["outputs"]],
-            "state": [{**_without(each, "input", "output", "first"), "time_axis": None} for each in fields["state"]],
+            "state": [
+                {**_without(each, "input", "output", "first", "parts"), "time_axis": None} for each in fields["state"]
+            ],
         }
         spec = checked_spec({**_without(fields, *own), **_SETTLED, **arrays}, "the facts")
         outputs = (each for each, own in zip(spec.outputs, fields["outputs"], strict=True) if own["output"] is not None)
@@ -188,9 +177,22 @@ class StepFile:
             fields["valid"],
             dict(fields["counts"]),
             dict(fields["files"]),
-            frame_rate,
-            target,
+            **optional,
+            parts={
+                each.name: _joined_parts(each, given["parts"])
+                for each, given in zip(spec.state, fields["state"], strict=True)
+                if "parts" in given
+            },
         )
+
+
+def _joined_parts(array: StateSpec, fields: Any) -> tuple[StateSpec, ...]:
+    """Return the entries in an array of a joined state, which have the dtype of the array."""
+    check(fields, [{"name": is_text, "kind": is_text, "shape": [is_size]}], f"the parts of {array.name}")
+    parts = [StateSpec(part["name"], array.dtype, tuple(part["shape"]), kind=part["kind"]) for part in fields]
+    if array.sizes[-1:] != (sum(math.prod(part.sizes) for part in parts),):
+        raise ValueError(f"the parts of {array.name} do not add up to the {array.sizes[-1]} elements of the array")
+    return tuple(parts)
 
 
 def _without(fields: Mapping[str, Any], *keys: str) -> dict[str, Any]:

@@ -21,7 +21,4 @@ __all__ = [
     "profile_model",
     "profile_stepper",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

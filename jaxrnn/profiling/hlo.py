@@ -168,13 +168,13 @@ class HloModule:
 
 def _instruction(line: str, start: re.Match[str]) -> Instruction:
     rest = line[start.end() :]
-    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
+    end = _closing(rest) + 1 if rest.startswith("(") else rest.index(" ")
     shapes = tuple(
         Shape(dtype, tuple(int(size.lstrip("<=")) for size in dims.split(",") if size))
         for dtype, dims in _SHAPE.findall(rest[:end])
     )
     opcode, _, after = rest[end:].strip().partition("(")
-    close = _closing("(" + after, 0) - 1
+    close = _closing("(" + after) - 1
     text, attributes = after[:close], after[close + 1 :]
     op_name = _OP_NAME.search(attributes)
     called = tuple(
@@ -185,11 +185,11 @@ def _instruction(line: str, start: re.Match[str]) -> Instruction:
     return Instruction(start[2], opcode, shapes, operands, called, scope, text, attributes, bool(start[1]))
 
 
-def _closing(text: str, start: int) -> int:
-    """Return the index of the parenthesis that closes the parenthesis at `start`."""
+def _closing(text: str) -> int:
+    """Return the index of the parenthesis that closes the first letter of a text."""
     depth = 0
-    for place in range(start, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
+    for place, letter in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
         if depth == 0:
             return place
     return len(text) - 1

@@ -17,7 +17,7 @@ from jaxrnn._files.messages import first_line
 from jaxrnn.errors import InputError
 from jaxrnn.profiling.hlo import Computation, HloModule, Instruction, cost_of
 from jaxrnn.profiling.results import Profile, Region
-from jaxrnn.profiling.timing import Peaks, Recorded, measure_peaks, record, recorder_seconds, time_calls
+from jaxrnn.profiling.timing import Peaks, RecordedRegions, measure_peaks, record, recorder_seconds, time_calls
 
 _FLOATS = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _ANALYSIS = {"flops": "flops", "transcendentals": "transcendentals", "bytes accessed": "bytes"}
@@ -67,7 +67,7 @@ def profile(
     times = np.array([*first, *time_calls(call)])
     if peaks is True:
         peaks = measure_peaks(_dtype_of(module))
-    names = Names(None if nodes is None else list(nodes))
+    names = NodeNames(None if nodes is None else list(nodes))
     regions = sorted(_regions(module, recorded, names), key=lambda region: -region.seconds)
     seconds = float(np.median(times))
     in_regions = sum(region.seconds for region in regions)
@@ -100,9 +100,9 @@ def profile(
     )
 
 
-def _record(call: Callable[[], Any], module: HloModule, seconds: float) -> tuple[Recorded, list[str]]:
+def _record(call: Callable[[], Any], module: HloModule, seconds: float) -> tuple[RecordedRegions, list[str]]:
     """Record the regions of a call; return the recording and notes for the reader."""
-    nothing = Recorded({}, {}, False)
+    nothing = RecordedRegions({}, {}, False)
     try:
         recorded = record(call, module.name, seconds)
     except RuntimeError as error:
@@ -118,14 +118,14 @@ def _record(call: Callable[[], Any], module: HloModule, seconds: float) -> tuple
     if not leaves:
         platform = jax.default_backend()
         return nothing, [f"the backend {platform!r} reports no regions: only whole calls are timed"]
-    regions = Recorded(leaves, recorded.counts, recorded.on_host)
+    regions = RecordedRegions(leaves, recorded.counts, recorded.on_host)
     if regions.on_host:
         # The profiler takes longer in a loop, whose events leave the caches, than in its own measurement.
         regions = regions.less(min(regions.shortest, 2 * recorder_seconds()))
     return regions, []
 
 
-def _regions(module: HloModule, recorded: Recorded, names: Names) -> Iterator[Region]:
+def _regions(module: HloModule, recorded: RecordedRegions, names: NodeNames) -> Iterator[Region]:
     sets: dict[str, float] = {}
     for name, seconds in recorded.seconds.items():
         place = module.find(name)
@@ -185,7 +185,7 @@ _TRANSCENDENTAL = 16
 _FAR = 3
 
 
-class Names:
+class NodeNames:
     """The nodes of a program, found by the scopes in an ``op_name``; without names of nodes, scopes are the nodes."""
 
     def __init__(self, nodes: Collection[str] | None):
@@ -218,7 +218,7 @@ def _unwrapped(op_name: str) -> str:
     return op_name
 
 
-def shares_of(module: HloModule, computation: Computation, item: Instruction, names: Names) -> dict[str, float]:
+def shares_of(module: HloModule, computation: Computation, item: Instruction, names: NodeNames) -> dict[str, float]:
     """Return the nodes of an instruction with their shares of the work, which add up to 1.
 
     The operations of the parts of the instruction estimate the work. XLA adds instructions without a scope, for example
@@ -230,7 +230,9 @@ def shares_of(module: HloModule, computation: Computation, item: Instruction, na
     return {name: amount / total for name, amount in work.most_common()}
 
 
-def _by_others(module: HloModule, computation: Computation, item: Instruction, names: Names, far: int) -> Counter[str]:
+def _by_others(
+    module: HloModule, computation: Computation, item: Instruction, names: NodeNames, far: int
+) -> Counter[str]:
     """Return nodes of an instruction without a scope by its neighbours, or by the readers of its readers."""
     for related in _related(module, computation, item):
         if work := Counter(name for other in related if (name := names.find(other.op_name)) is not None):
@@ -241,7 +243,7 @@ def _by_others(module: HloModule, computation: Computation, item: Instruction, n
     return work
 
 
-def _work_of(module: HloModule, computation: Computation, item: Instruction, names: Names) -> Counter[str]:
+def _work_of(module: HloModule, computation: Computation, item: Instruction, names: NodeNames) -> Counter[str]:
     """Count operations by node, of an instruction and the called computations."""
     work: Counter[str] = Counter()
     if item.opcode in ("fusion", "call", "while", "conditional"):

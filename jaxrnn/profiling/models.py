@@ -20,7 +20,6 @@ from jaxrnn.errors import InputError, check_count
 from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.model import Model
 from jaxrnn.model.streaming import time_symbols
-from jaxrnn.onnx.evaluate import Block
 from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.results import LowPrecision, OutputDifference, Profile
 from jaxrnn.profiling.timing import Peaks, time_calls
@@ -114,7 +113,8 @@ def profile_model(
             model=model,
             sizes=dims if streamed else None,
         )
-    return _profiled(target, dict(operators_of(model)), peaks, seed)
+    operators = {node.name: str(node.operator) for node in model.program.block.all_nodes()}
+    return _profiled(target, operators, peaks, seed)
 
 
 def profile_stepper(
@@ -194,19 +194,6 @@ def differences_of(
         largest, scale = (float(np.abs(array).max(initial=0)) for array in (error, output))
         differences.append(OutputDifference(name, largest, scale, decibels))
     return tuple(differences)
-
-
-def operators_of(model: Model) -> Iterator[tuple[str, str]]:
-    """Iterate over names and operators of all nodes, including subgraphs."""
-
-    def inside(block: Block) -> Iterator[tuple[str, str]]:
-        for node in block.nodes:
-            yield node.name, str(node.operator)
-            for value in node.attributes.values():
-                if isinstance(value, Block):
-                    yield from inside(value)
-
-    yield from inside(model.program.block)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRegions:
     """The regions of a call."""
 
     #: Time of all executions of an instruction in a call: the median of the faster half of the calls.
@@ -51,10 +51,10 @@ class Recorded:
         """The time of the shortest execution."""
         return min((seconds / self.counts[name] for name, seconds in self.seconds.items()), default=0.0)
 
-    def less(self, each: float) -> Recorded:
+    def less(self, each: float) -> RecordedRegions:
         """Subtract `each` seconds from each execution."""
         taken = {name: max(seconds - each * self.counts[name], 0.0) for name, seconds in self.seconds.items()}
-        return Recorded(taken, self.counts, self.on_host)
+        return RecordedRegions(taken, self.counts, self.on_host)
 
 
 def time_calls(call: Callable[[], Any], seconds: float = _SECONDS) -> list[float]:
@@ -68,7 +68,7 @@ def time_calls(call: Callable[[], Any], seconds: float = _SECONDS) -> list[float
     return times
 
 
-def record(call: Callable[[], Any], module: str, one_call: float) -> Recorded:
+def record(call: Callable[[], Any], module: str, one_call: float) -> RecordedRegions:
     """Record calls of the program `module` with JAX's profiler; `one_call` is the approximate time of a call."""
     events = _events(call, module, 2)
     if events:
@@ -115,7 +115,7 @@ def _of_plane(plane: Any, module: str) -> Iterator[Event]:
                 yield Event(str(name), stats.get("run_id"), event.duration_ns, not plane.name.startswith("/device:"))
 
 
-def _summed(events: Sequence[Event]) -> Recorded:
+def _summed(events: Sequence[Event]) -> RecordedRegions:
     by_run: dict[Any, list[Event]] = defaultdict(list)
     for event in events:
         by_run[event.run].append(event)
@@ -136,7 +136,7 @@ def _summed(events: Sequence[Event]) -> Recorded:
         for name, nanoseconds in spent.items():
             sums[name].append(nanoseconds * 1e-9)
             counts[name].append(times[name])
-    return Recorded(
+    return RecordedRegions(
         {name: statistics.median(values) for name, values in sums.items()},
         {name: round(statistics.median(values)) for name, values in counts.items()},
         any(event.on_host for event in events),

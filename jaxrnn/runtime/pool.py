@@ -192,7 +192,7 @@ class StreamPool:
         }
 
     @_in_turn
-    def flush(self, stream: int, tail: Arrays | None = None, valid: int = 0) -> dict[str, np.ndarray]:
+    def flush(self, stream: int, tail: Arrays | None = None, valid: int | None = None) -> dict[str, np.ndarray]:
         """Return the rest of a recording that has ended, and give the stream a new state; other streams do not change.
 
         The outputs of all runs, followed by the rest and without the first `StepSpec.delay` frames, equal the output
@@ -201,7 +201,7 @@ class StreamPool:
         Args:
             stream: the id of a stream without waiting frames.
             tail: input frames that do not fill a pulse, by name, with any padding up to a pulse.
-            valid: the number of existing frames in the tail.
+            valid: the number of existing frames in the tail; by default all.
 
         Returns:
             Outputs by name: the remaining frames along the time axis, and results for the whole recording.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -115,8 +118,11 @@ class Runner:
         Raises:
             InputError: an input is missing or unknown, or has a wrong dtype or shape. The stream does not change.
         """
+        if type(inputs) is not dict:
+            inputs = self._bound(inputs)
         for name, array in inputs.items():
-            if type(array) is not np.ndarray or array.dtype != self._dtypes.get(name):
+            dtype = self._dtypes.get(name)
+            if type(array) is not np.ndarray or (array.dtype is not dtype and array.dtype != dtype):
                 inputs = self._bound(inputs)
                 break
         with self._turn:
@@ -137,7 +143,7 @@ class Runner:
         with exact_types():
             return {name: np.asarray(value) for name, value in bind(self._stream.spec.inputs, inputs).items()}
 
-    def flush(self, tail: Arrays | None = None, valid: int = 0) -> dict[str, np.ndarray]:
+    def flush(self, tail: Arrays | None = None, valid: int | None = None) -> dict[str, np.ndarray]:
         """Return the rest of the recording by name, and begin a new stream.
 
         The rest consists of the frames that the delay kept back, and of results for the whole recording. A model in
@@ -145,7 +151,7 @@ class Runner:
 
         Args:
             tail: input frames that do not fill a pulse.
-            valid: the number of existing frames in the tail.
+            valid: the number of existing frames in the tail; by default all.
         """
         with self._turn, exact_types():
             results = self._stream.rest(self._step.unpack(self._state), tail, valid)
@@ -187,28 +193,55 @@ class ReadyStep:
         return {name: np.asarray(value) for name, value in outputs.items()}, after
 
 
+#: The bytes of an array that is not joined with others.
+LARGE = 1 << 15
+
+
+def _layout(arrays: Arrays) -> Layout:
+    """Return the layout of arrays as one vector for each dtype; large arrays stay apart.
+
+    XLA writes a joined vector in one loop that decides for each element which array is next, and computes that element
+    there: for the caches of GTCRN (66 KiB) the loop took a quarter of a step.
+    """
+    sizes = {name: math.prod(each.shape) * each.dtype.itemsize for name, each in arrays.items()}
+    vectors = {name: f"{name}!" if sizes[name] >= LARGE else str(each.dtype) for name, each in arrays.items()}
+    return Layout(arrays, vectors=vectors)
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class _Places:
+    """The name and vector of each output, and its ends and shape in the vector; a part of the result of a trace.
+
+    The ends are None for an array that keeps its shape.
+    """
+
+    entries: tuple[tuple[str, int, tuple[int, int] | None, tuple[int, ...]], ...]
+
+
 class JoinedStep:
     """A step compiled for a device, with one vector for each dtype of the state and of the outputs.
 
-    Passing many small arrays to JAX takes longer than a step of a small network, and JAX accepts tuples fastest.
+    Passing many small arrays to JAX takes longer than a step of a small network, and JAX accepts tuples fastest. Large
+    arrays are not joined. An output that is alone in its vector keeps its shape, because NumPy takes half a
+    microsecond for a view.
     """
 
     def __init__(self, step: Step, state: Arrays, device: Any):
-        self._layout, self._device = Layout(state), device
+        self._layout, self._device = _layout(state), device
 
-        #: Name, vector, slice and shape of each output; set when JAX traces the step.
-        self._places: tuple[tuple[str, int, slice, tuple[int, ...]], ...] = ()
-
-        def joined(vectors: Vectors, inputs: Arrays) -> tuple[Vectors, Vectors]:
+        def joined(vectors: Vectors, inputs: Arrays) -> tuple[Vectors, _Places, Vectors]:
             with unmapped():
                 outputs, new = step(self._entries(vectors), inputs)
-            layout = Layout(outputs)
-            numbers = {name: number for number, name in enumerate(layout.vectors)}
-            self._places = tuple(
-                (name, numbers[place.vector], slice(place.start, place.start + place.size), place.shape)
-                for name, place in layout.places.items()
-            )
-            return tuple(layout.pack(outputs).values()), tuple(self._layout.pack(new).values())
+            layout = _layout(outputs)
+            results, places = layout.pack(outputs), []
+            entries = Counter(place.vector for place in layout.places.values())
+            for name, place in layout.places.items():
+                part: tuple[int, int] | None = (place.start, place.start + place.size)
+                if entries[place.vector] == 1:
+                    results[place.vector], part = outputs[name], None
+                places.append((name, list(results).index(place.vector), part, place.shape))
+            return tuple(results.values()), _Places(tuple(places)), tuple(self._layout.pack(new).values())
 
         # A step without a state would run on JAX's default device.
         self._step = jax.jit(joined, out_shardings=jax.sharding.SingleDeviceSharding(device))
@@ -225,9 +258,13 @@ class JoinedStep:
 
     def __call__(self, packed: Vectors, inputs: Arrays) -> tuple[dict[str, np.ndarray], Vectors]:
         """Return the outputs as read-only host arrays, and the state after the step."""
-        vectors, after = self._step(packed, inputs)
-        flat = [np.asarray(vector) for vector in vectors]
-        return {name: flat[number][part].reshape(shape) for name, number, part, shape in self._places}, after
+        vectors, places, after = self._step(packed, inputs)
+        arrays = [np.asarray(vector) for vector in vectors]
+        outputs = {
+            name: arrays[number] if part is None else arrays[number][part[0] : part[1]].reshape(shape)
+            for name, number, part, shape in places.entries
+        }
+        return outputs, after
 
     def _entries(self, vectors: Vectors) -> dict[str, Any]:
         return self._layout.unpack(dict(zip(self._layout.vectors, vectors, strict=True)))

@@ -19,7 +19,4 @@ __all__ = [
     "nothing_left",
     "whole_pulse",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -30,8 +30,8 @@ class Bound:
 
     The parameters are plain or packed; None stands for ``stepper.params``. ``batch`` is a number of streams, which can
     be a symbol, or None for one stream without a batch axis. ``dims`` are sizes of open dimensions by name; a size of
-    the batch dimension has the effect of ``batch``. `whole` is the spec with these sizes and an open batch dimension,
-    and `spec` also has the number of streams. `lead` is the axis that every array of a batch has in front:
+    the batch dimension has the effect of ``batch``. `open_spec` is the spec with these sizes and an open batch
+    dimension, and `spec` also has the number of streams. `lead` is the axis that every array of a batch has in front:
     ``(batch,)``, or ``()``.
     """
 
@@ -51,9 +51,9 @@ class Bound:
         symbol = spec.batch_symbol
         self.batch = self.dims.get(symbol) if symbol is not None and batch is None else batch
         self.lead = () if batch is None or symbol is not None else (batch,)
-        self.whole = spec.sized({name: size for name, size in self.dims.items() if name != symbol})
+        self.open_spec = spec.sized({name: size for name, size in self.dims.items() if name != symbol})
         streams = 1 if self.batch is None else self.batch
-        self.spec = self.whole if symbol is None else self.whole.sized({symbol: streams})
+        self.spec = self.open_spec if symbol is None else self.open_spec.sized({symbol: streams})
 
     def with_params(self, params: Any) -> Bound:
         """Return the step with other parameters, such as traced parameters."""
@@ -151,7 +151,7 @@ class Bound:
         """Return the outputs of many steps in one call, and the state after the last step."""
         return _member(self.stepper, "scan")(self.params, state, inputs)
 
-    def flush(self, state: State, tail: Arrays | None = None, valid: Any = 0) -> Flushed:
+    def flush(self, state: State, tail: Arrays | None = None, valid: Any = None) -> Flushed:
         """Return the rest of a recording; ``tail`` has the frames of a whole pulse, of which ``valid`` exist."""
         given = (tail, valid) if self.spec.streams else ()
         outputs, counts = self.stepper.flush(self.params, state, *given)
@@ -161,17 +161,17 @@ class Bound:
     def _flush(self) -> Callable[..., Any]:
         return self.ready("flush") or jax.jit(self.flush)
 
-    def rest(self, state: State, tail: Arrays | None, valid: int) -> dict[str, np.ndarray]:
+    def rest(self, state: State, tail: Arrays | None, valid: int | None) -> dict[str, np.ndarray]:
         """Return the rest of a recording as NumPy arrays of the existing frames; compiled once for all tails."""
-        filled = whole_pulse(self.spec, tail, valid, convert=taken)
+        filled, existing = whole_pulse(self.spec, tail, valid, convert=taken)
         if filled is None:
             outputs, counts = self.flush(state)
         else:
-            outputs, counts = self._flush(state, filled, np.int32(valid))
-            if valid and not outputs:
+            outputs, counts = self._flush(state, filled, np.int32(existing))
+            if existing and not outputs:
                 raise InputError(
-                    f"{self.spec.label} has a flush without outputs: the {valid} frame(s) of the tail would be lost; "
-                    "push whole pulses"
+                    f"{self.spec.label} has a flush without outputs, so that the {existing} frame(s) of the tail would "
+                    "be lost: push whole pulses"
                 )
         axes, rest = {output.name: output.time_axis for output in self.spec.outputs}, {}
         for name, value in outputs.items():

@@ -127,7 +127,7 @@ def concatenated(spec: StepSpec, output: OutputSpec, pieces: Any) -> Any:
     return pieces[-1] if output.time_axis is None else join_frames(pieces, output.time_axis)
 
 
-def whole(output: OutputSpec, body: Any, rest: Any, frames: int | None = None) -> Any:
+def joined_output(output: OutputSpec, body: Any, rest: Any, frames: int | None = None) -> Any:
     """Return one output of a whole recording, from frame 0 on.
 
     ``body`` has the joined values of the steps, and ``rest`` the value of the flush; each may be None. ``frames`` is

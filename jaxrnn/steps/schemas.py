@@ -12,6 +12,9 @@ from jaxrnn._files.messages import bytes_of
 from jaxrnn.steps.specs import dtype_named
 from jaxrnn.steps.stepspec import StepSpec
 
+#: The beginning of a compiled file, of any format.
+COMPILED = b"jaxrnn compiled model"
+
 
 def is_text(value: Any) -> bool:
     """Return True for a string."""
@@ -42,8 +45,13 @@ def is_dtype(value: Any) -> bool:
     return dtype.name == value and dtype.kind not in "OSUTMm"
 
 
-def _size(value: Any) -> bool:
-    return is_text(value) or (is_whole(value) and value >= 0)
+def is_size(value: Any) -> bool:
+    """Return True for an integer from 0 on."""
+    return is_whole(value) and value >= 0
+
+
+def _dimension(value: Any) -> bool:
+    return is_text(value) or is_size(value)
 
 
 def _rate(value: Any) -> bool:
@@ -55,7 +63,7 @@ def or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or check(value)
 
 
-_ARRAY = {"name": is_text, "dtype": is_dtype, "shape": [_size], "time_axis": or_none(is_whole)}
+_ARRAY = {"name": is_text, "dtype": is_dtype, "shape": [_dimension], "time_axis": or_none(is_whole)}
 #: The schema of `StepSpec.to_json`.
 SPEC = {
     "label": is_text,
@@ -65,7 +73,7 @@ SPEC = {
         {
             **_ARRAY,
             "dtype": or_none(is_dtype),
-            "shape": or_none(lambda shape: isinstance(shape, list) and all(map(_size, shape))),
+            "shape": or_none(lambda shape: isinstance(shape, list) and all(map(_dimension, shape))),
             "delay": or_none(is_whole),
             "rate": or_none(_rate),
             "at_end": is_flag,

@@ -156,6 +156,10 @@ def converted(spec: ArraySpec, value: Any) -> Any:
         )
     if not hasattr(value, "dtype"):
         return jnp.asarray(_from_python(spec, spec.dtype, value))
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(f"{spec.as_input} got a masked array; give its masked elements a value with .filled(value)")
+    if isinstance(value, np.ndarray) and not value.dtype.isnative:
+        value = value.astype(value.dtype.newbyteorder("="))  # JAX has no arrays of the other order of bytes
     if value.dtype == spec.dtype:
         return jnp.asarray(value)
     if widens(value.dtype, spec.dtype):

@@ -70,7 +70,7 @@ class Stepper(Protocol):
                 mean = params * state["mean"] + (1 - params) * inputs["x"]
                 return {"y": mean}, {"mean": mean}
 
-            def flush(self, params, state, tail=None, valid=0):
+            def flush(self, params, state, tail=None, valid=None):
                 return nothing_left(self.spec, tail, valid)
     """
 
@@ -102,14 +102,14 @@ class Stepper(Protocol):
         """
         ...
 
-    def flush(self, params: Any, state: State, tail: Any = None, valid: Any = 0) -> Flushed:
+    def flush(self, params: Any, state: State, tail: Any = None, valid: Any = None) -> Flushed:
         """Return the frames that are left at the end of a recording.
 
         Args:
             params: as in `step`.
             state: the state after the last step.
             tail: input frames that do not fill a pulse, with any padding, and the inputs without a time axis.
-            valid: the number of existing frames in the tail, ``int32``; can be traced.
+            valid: the number of existing frames in the tail, ``int32``; can be traced. None: all frames of the tail.
         """
         ...
 
@@ -150,14 +150,14 @@ def check_valid(valid: Any, room: int, multiple: int) -> None:
         raise InputError(f"valid must be from 0 to the {room} frame(s) of the tail{also}, not {valid}")
 
 
-def nothing_left(spec: StepSpec, tail: Any = None, valid: Any = 0) -> Flushed:
+def nothing_left(spec: StepSpec, tail: Any = None, valid: Any = None) -> Flushed:
     """Return the empty flush of a step that keeps no frames back.
 
     Raises:
         InputError: the tail has frames, which would be lost.
     """
-    whole_pulse(spec, tail, valid)
-    if not isinstance(valid, Tracer) and np.any(np.asarray(valid) != 0):
+    _, existing = whole_pulse(spec, tail, valid)
+    if not isinstance(existing, Tracer) and np.any(np.asarray(existing) != 0):
         raise InputError(f"{spec.label} keeps nothing back, so that a tail would be lost: pass whole pulses to step")
     return Flushed({}, {})
 
@@ -169,27 +169,27 @@ def whole_pulse(
     lead: tuple[Any, ...] = (),
     convert: Callable[[ArraySpec, Any], Any] = converted,
     fill: float = 0.0,
-) -> dict[str, Any] | None:
+) -> tuple[dict[str, Any] | None, Any]:
     """Pad a tail to one whole pulse, so that one compiled flush serves every tail.
 
     Args:
         spec: the spec of the stream.
         tail: frames that do not fill a pulse, by name, with any padding up to a pulse; None for an empty tail.
-        valid: the number of existing frames.
+        valid: the number of existing frames; None: all frames of the tail.
         lead: the batch of the state.
         convert: converts a value to the declared dtype.
         fill: the value of the padding in arrays of floats; other arrays are padded with 0.
 
     Returns:
-        The arrays; None for a step without a time axis, which has no tail.
+        The arrays, or None for a step without a time axis, which has no tail; and the number of existing frames.
 
     Raises:
         InputError: an array does not fit, or the tail cannot have ``valid`` frames.
     """
     if not spec.streams:
-        if tail is not None or isinstance(valid, Tracer) or np.any(np.asarray(valid) != 0):
+        if tail is not None or isinstance(valid, Tracer) or np.any(np.asarray(0 if valid is None else valid) != 0):
             raise InputError(f"{spec.label} has no tail: a step takes a whole frame, and keeps nothing back")
-        return None
+        return None, 0
     parts = {} if tail is None else tail
     if not isinstance(parts, Mapping):
         raise InputError(f"the tail must be a dict of arrays by name, not {type(parts).__name__}")
@@ -202,11 +202,12 @@ def whole_pulse(
         if value is None:
             value = np.zeros(each.with_frames(0).batched(lead).sizes, each.dtype)
         arrays[each.name] = value if hasattr(value, "dtype") else converted(each, value)
-    count = spec.count_frames(arrays, lead)
+    count = spec.count_frames(arrays, lead) or 0
     filled = {each.name: _filled(each, arrays[each.name], len(lead), fill) for each in spec.inputs}
     bound = bind([each.batched(lead) for each in spec.inputs], filled, convert=convert, note=batch_note(lead))
-    check_valid(valid, count or 0, spec.multiple)
-    return bound
+    existing = count if valid is None else valid
+    check_valid(existing, count, spec.multiple)
+    return bound, existing
 
 
 def _filled(each: ArraySpec, array: Any, lead: int, fill: float) -> Any:

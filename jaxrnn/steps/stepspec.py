@@ -21,7 +21,7 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Place:
+class EntryPlace:
     """The place of a state entry: the vector, the first element and the shape."""
 
     vector: str
@@ -38,18 +38,18 @@ class Place:
 class Layout:
     """The places of all entries of a state: `places` by the name of the entry, and `vectors`, the stored shapes.
 
-    ``entries`` are arrays or shapes by name. If ``joined``, the entries are stored in one vector for each dtype;
-    otherwise each entry is stored by name.
+    ``entries`` are arrays or shapes by name. If ``joined``, the entries are stored in one vector for each dtype, or in
+    the vectors that ``vectors`` names by entry; otherwise each entry is stored by name.
     """
 
-    def __init__(self, entries: Mapping[str, Any], *, joined: bool = True):
+    def __init__(self, entries: Mapping[str, Any], *, joined: bool = True, vectors: Mapping[str, str] | None = None):
         sizes: dict[str, int] = {}
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, EntryPlace] = {}
         self.joined = joined
         for name, entry in entries.items():
             dtype = np.dtype(entry.dtype)
-            vector = dtype.name if joined else name
-            place = Place(vector, sizes.get(vector, 0), tuple(entry.shape), dtype)
+            vector = (dtype.name if vectors is None else vectors[name]) if joined else name
+            place = EntryPlace(vector, sizes.get(vector, 0), tuple(entry.shape), dtype)
             self.places[name] = place
             sizes[vector] = place.start + place.size
         if not joined:
@@ -59,14 +59,16 @@ class Layout:
         self.vectors = {name: jax.ShapeDtypeStruct((size,), dtypes[name]) for name, size in sizes.items()}
 
     def pack(self, entries: Mapping[str, Any]) -> State:
-        """Return the vectors of the entries; NumPy entries give NumPy vectors."""
+        """Return the vectors of the entries, with their leading batch axes; NumPy entries give NumPy vectors."""
         if not self.joined:
             return {name: entries[name] for name in self.places}
         parts: dict[str, list[Any]] = {name: [] for name in self.vectors}
         for name, place in self.places.items():
-            parts[place.vector].append(entries[name].reshape(-1))
+            entry = entries[name]
+            lead = entry.shape[: entry.ndim - len(place.shape)]
+            parts[place.vector].append(entry.reshape((*lead, place.size)))
         known = all(isinstance(array, np.ndarray) for arrays in parts.values() for array in arrays)
-        return {name: (np if known else jnp).concatenate(arrays) for name, arrays in parts.items()}
+        return {name: (np if known else jnp).concatenate(arrays, -1) for name, arrays in parts.items()}
 
     def unpack(self, state: State) -> dict[str, Any]:
         """Return the entries by name, with the leading batch axes of the vectors."""
@@ -163,7 +165,8 @@ class StateSpec(ArraySpec):
     Attributes:
         kind: the purpose. In a stream, ``history`` and ``delay`` are past frames, ``carry`` is the carry of a
             recurrence, ``total`` a running sum, ``first`` and ``last`` are frames for the flush, and ``counter`` counts
-            units (smallest pulses). In a model in steps, the state of the file is ``external``.
+            units (smallest pulses). In a model in steps, the state of the file is ``external``. In an exported file,
+            an array with entries of several kinds is ``joined``.
     """
 
     kind: str = "carry"

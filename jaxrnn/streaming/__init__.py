@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from jaxrnn.steps.stepper import Flushed
 from jaxrnn.streaming import rules as _rules  # noqa: F401  (registers them)
-from jaxrnn.streaming.associative import associative_scan
-from jaxrnn.streaming.convolutions import convolve, correlate
+from jaxrnn.streaming.functions import associative_scan, convolve, correlate
 from jaxrnn.streaming.interpreter import register
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.streamed import Streamed
@@ -24,7 +23,4 @@ __all__ = [
     "register",
     "stream",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -65,10 +65,10 @@ class _Map(NamedTuple):
     def on_all_frames(self, stream: Stream) -> Any:
         """Return the jaxpr of the map on all frames, or None if the scan and the rest are not one map."""
         of_block, of_rest = (self.program(each, self.block) for each in (self.body, self.rest))
-        whole = self.program(self.rest, shape_of(self.frames[0])[0])
+        on_all = self.program(self.rest, shape_of(self.frames[0])[0])
         equal = fingerprint(of_block) == fingerprint(of_rest)
-        is_map = equal and not any(map(_counts, walk(whole.jaxpr))) and self._is_of_frames(stream)
-        return whole if is_map else None
+        is_map = equal and not any(map(_counts, walk(on_all.jaxpr))) and self._is_of_frames(stream)
+        return on_all if is_map else None
 
     def _is_of_frames(self, stream: Stream) -> bool:
         """Return True if the program of the rest computes each frame alone, in the same way."""
@@ -95,8 +95,8 @@ def without_blocks(closed: Any, stream: Stream) -> Any:
     for scan in jaxpr.eqns:
         try:
             found = _map_of(jaxpr, scan, constants)
-            whole = None if found is None else found.on_all_frames(stream)
-            jaxpr = jaxpr if found is None or whole is None else _replaced(jaxpr, found, whole)
+            on_all = None if found is None else found.on_all_frames(stream)
+            jaxpr = jaxpr if found is None or on_all is None else _replaced(jaxpr, found, on_all)
         except Exception:  # of JAX, because the rest is not a map; the stream is refused later
             continue
     return closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr)
@@ -134,10 +134,10 @@ def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | Non
     if not heads or not flat or not joins or any(isinstance(each, Literal) for each in consts):
         return None
     block, frames = shape_of(blocks[0])[1], [each.invars[0] for each in heads]
-    total, whole = shape_of(frames[0])[0], block * params["length"]
-    left = total - whole
+    total, covered = shape_of(frames[0])[0], block * params["length"]
+    left = total - covered
     tails = _tails(jaxpr, frames, left)
-    starts = [*((each, 0) for each in heads), *((each, whole) for each in tails or ())]
+    starts = [*((each, 0) for each in heads), *((each, covered) for each in tails or ())]
     if (
         tails is None
         or not all(_reads_from(each, start, makers) for each, start in starts)
@@ -191,10 +191,10 @@ def _reads_from(equation: JaxprEqn, start: Any, makers: Mapping[Var, list[JaxprE
     return str(index.val) == str(start)
 
 
-def _replaced(jaxpr: Any, found: _Map, whole: Any) -> Any:
+def _replaced(jaxpr: Any, found: _Map, on_all: Any) -> Any:
     """Return a jaxpr with the program on all frames in place of the joined results."""
     results = [each.outvars[0] for each in found.joins]
-    inner = whole.jaxpr
+    inner = on_all.jaxpr
     if inner.constvars or len({*inner.outvars}) != len(results) or not made_by(inner.eqns) >= {*inner.outvars}:
         return jaxpr
     names = dict(zip((*inner.invars, *inner.outvars), (*found.consts, *found.frames, *results), strict=True))

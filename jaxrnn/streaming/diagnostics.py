@@ -160,7 +160,7 @@ def describe_equation(path: Path) -> str:
     name, place = path[-1].primitive.name, place_of_equation(path)
     if place.calls is not None and place.calls.endswith(f".{name.replace('-', '_')}"):
         place = Place(place.line, None)
-    scope = re.sub(r"(^|/)\w+\(\)", "", scope_of(path))  # transformations such as vmap() are not nodes
+    scope = node_scope_of(path)
     where = " of ".join(part for part in (f"node {scope!r}" if scope else "", str(place)) if part)
     return f"{name!r}" + (f" ({where})" if where else "")
 

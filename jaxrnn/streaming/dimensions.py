@@ -123,14 +123,19 @@ def constant_value(dimension: Any, size: Any) -> int | None:
     return int(used[0]) if len(used) == 1 else None
 
 
-def out_shape(equation: JaxprEqn, index: int = 0) -> Any:
-    """Return the shape of a result of an equation, over all of time."""
-    return shape_of(equation.outvars[index])
+def out_shape(equation: JaxprEqn) -> Any:
+    """Return the shape of the first result of an equation, over all of time."""
+    return shape_of(equation.outvars[0])
 
 
 def in_shape(equation: JaxprEqn, index: int = 0) -> Any:
     """Return the shape of an operand of an equation, over all of time."""
     return shape_of(equation.invars[index])
+
+
+def gathered_axes(equation: JaxprEqn) -> list[int]:
+    """Return the axes of the result of a gather that are axes of the indices."""
+    return [d for d in range(len(out_shape(equation))) if d not in equation.params["dimension_numbers"].offset_dims]
 
 
 def symbolic_sizes(jaxpr: Any, path: tuple[JaxprEqn, ...] = ()) -> Iterator[tuple[Any, tuple[JaxprEqn, ...]]]:

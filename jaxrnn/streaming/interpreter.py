@@ -24,7 +24,7 @@ from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn, Literal, P
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs import equations
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES
-from jaxrnn.jaxprs.equations import CALLS, Atom, bind, shape_of, type_of
+from jaxrnn.jaxprs.equations import INLINED, Atom, bind, shape_of, type_of
 from jaxrnn.jaxprs.moves import move
 from jaxrnn.jaxprs.primitives import is_platform_index
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
@@ -48,11 +48,9 @@ from jaxrnn.streaming.values import (
 )
 
 #: Primitives whose rules accept a `Deferred` operand: the rule may choose another operand, or raise a clearer error.
-TAKES_DEFERRED = ("select_n", "gather", "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_lin")
-
-
+TAKES_DEFERRED = {"select_n", "gather", *INLINED}
 #: Primitives whose rules take chunks with late frames.
-TAKES_LATE = {*CALLS, "remat2", "checkpoint", "concatenate", "conv_general_dilated", "gather", "slice"}
+TAKES_LATE = {*INLINED, "concatenate", "conv_general_dilated", "gather", "slice"}
 TAKES_LATE |= {f"reduce_window{kind}" for kind in ("", "_sum", "_max", "_min")}
 #: Primitives that apply to late frames as to other frames: frame by frame, without singular derivatives.
 FRAME_BY_FRAME = {
@@ -62,7 +60,7 @@ FRAME_BY_FRAME = {
 
 
 #: Equations that contain others, inside of which values may have time on two axes.
-CONTAINERS = {*CALLS, *CUSTOM_RULES, "remat2", "checkpoint", "onnx_operator"}
+CONTAINERS = {*INLINED, *CUSTOM_RULES, "onnx_operator"}
 
 
 def interpret(run: Pass, inner: Any, arguments: Sequence[Any], *, late: bool = False) -> list[Any]:
@@ -191,8 +189,8 @@ def _with_fronts(run: Pass, equation: JaxprEqn, operands: Sequence[Any], fronts:
     """Apply a rule to the frames and to the late frames separately."""
     rule = RULES[equation.primitive.name]
     since = next(value.late.since for value in operands if isinstance(value, Chunk) and value.late is not None)
-    whole = [dataclasses.replace(value, late=None) if isinstance(value, Chunk) else value for value in operands]
-    pairs = zip(listed(rule(run, equation, *whole)), listed(rule(run, equation, *fronts)), strict=True)
+    on_time = [dataclasses.replace(value, late=None) if isinstance(value, Chunk) else value for value in operands]
+    pairs = zip(listed(rule(run, equation, *on_time)), listed(rule(run, equation, *fronts)), strict=True)
     return [
         # An empty result has no late frames.
         result if result.delay is None else dataclasses.replace(result, affine=None, late=Late(front.array, since))
@@ -359,8 +357,8 @@ def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
         dtype = type_of(result)
         count = int(np.prod(shape_of(result)))
         number = count == 1 and jnp.issubdtype(dtype, np.floating) and not any(map(is_length, operands))
-        whole = jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.bool_)
-        if not (number or whole) or count > LARGEST:
+        is_index = jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.bool_)
+        if not (number or is_index) or count > LARGEST:
             return None
     if any(map(is_length, operands)):
         return _fold_lengths(equation, operands)

@@ -7,6 +7,7 @@ such a constraint, the error suggests the weakest constraint, which is found by 
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -166,7 +167,8 @@ def identities(parts: Sequence[str], allowed: Lengths) -> list[str]:
             found = _as_sum(part, other, lengths)
             if found is not None:
                 equality = f"{part} == {found}"
-                if _is_taken(equality):
+                with contextlib.suppress(ValueError, NotImplementedError):  # JAX needs a single term on the left
+                    jax.export.SymbolicScope([equality])
                     equalities.append(equality)
                 break
         else:
@@ -189,15 +191,6 @@ def _as_sum(part: str, other: str, lengths: np.ndarray) -> str | None:
             terms += [f"{slope}*{SYMBOL}"] if slope else []
             return " + ".join([*terms, str(number)])
     return None
-
-
-def _is_taken(equality: str) -> bool:
-    """Return True if JAX accepts an equality, whose left side must be a single term."""
-    try:
-        jax.export.SymbolicScope([equality])
-    except (ValueError, NotImplementedError):
-        return False
-    return True
 
 
 def _divisions(size: Any) -> Iterator[ast.Call]:
@@ -271,19 +264,12 @@ def _at_most(error: UndecidedError, attempt: Attempt, multiple: int) -> str:
     """Return advice for a function that works up to a length, such as the length of a table."""
     bounds = " ".join(part for part in parts_of(str(error)) if part.startswith("min("))
     numbers = {int(number) for number in re.findall(r"\d+", bounds)}
-    for most in sorted(numbers, reverse=True):
-        if most > 1 and _is_streamed(attempt, f"S <= {most}"):
+    for most in sorted((number for number in numbers if number > 1), reverse=True):
+        with contextlib.suppress(JaxrnnError):
+            attempt(1, (f"S <= {most}",))
             said = either(in_python("constraints", [f"S <= {most}"], ""), f"--longest {most * multiple}")
             return f"recordings of {most * multiple} frames or fewer can be streamed: give {said} if no others occur"
     return ""
-
-
-def _is_streamed(attempt: Attempt, constraint: str) -> bool:
-    try:
-        attempt(1, (constraint,))
-    except JaxrnnError:
-        return False
-    return True
 
 
 def fixed_length(error: BaseException, works: Callable[[int], bool]) -> int | None:
@@ -300,10 +286,8 @@ def _is_decided(attempt: Attempt, times: int, *constraints: str) -> bool:
     """Return True if the outcome of an attempt does not depend on further constraints."""
     try:
         attempt(times, constraints)
-    except UndecidedError:
-        return False
-    except JaxrnnError:
-        return True
+    except JaxrnnError as error:
+        return not isinstance(error, UndecidedError)
     return True
 
 

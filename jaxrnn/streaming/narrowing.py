@@ -75,7 +75,7 @@ class _Step:
 
 
 @dataclasses.dataclass(frozen=True)
-class Origin:
+class WideOrigin:
     """A chunk of a narrow type, and the equations that compute a wider chunk of the same frames."""
 
     chunk: Chunk
@@ -97,7 +97,7 @@ class Origin:
                 found = None if found is None else step.before(found)
         return found
 
-    def moved(self, rule: Callable[[Any], Any]) -> Origin | None:
+    def moved(self, rule: Callable[[Any], Any]) -> WideOrigin | None:
         """Move the elements of each frame by a rule; return None if a constant does not move with the elements."""
         steps = []
         for step in self.steps:
@@ -105,7 +105,7 @@ class Origin:
                 return None
             operands = tuple(rule(each) if isinstance(each, Chunk) else each for each in step.operands)
             steps.append(dataclasses.replace(step, operands=operands))
-        return Origin(rule(self.chunk), tuple(steps))
+        return WideOrigin(rule(self.chunk), tuple(steps))
 
 
 def _is_number(value: Any) -> bool:
@@ -114,8 +114,8 @@ def _is_number(value: Any) -> bool:
 
 
 def origin_of(
-    equation: JaxprEqn, operands: Sequence[Any], result: Chunk, before: Origin | None, rule: Callable[[Any], Any]
-) -> Origin | None:
+    equation: JaxprEqn, operands: Sequence[Any], result: Chunk, before: WideOrigin | None, rule: Callable[[Any], Any]
+) -> WideOrigin | None:
     """Return the narrow origin of the result of an equation, or None.
 
     Args:
@@ -137,7 +137,7 @@ def origin_of(
     if name not in _CHEAP and not (name == "onnx_operator" and equation.params["name"] == "DequantizeLinear"):
         return None
     step = _Step(equation, tuple(None if each is chunk else each for each in operands))
-    first = Origin(chunk, (step,)) if before is None else Origin(before.chunk, (*before.steps, step))
+    first = WideOrigin(chunk, (step,)) if before is None else WideOrigin(before.chunk, (*before.steps, step))
     narrow, wide = (each.array.dtype for each in (first.chunk, result))
     if jnp.issubdtype(wide, jax.dtypes.extended) or not narrow.itemsize < wide.itemsize:
         return None

@@ -40,7 +40,7 @@ from jaxrnn.streaming.diagnostics import (
     scope_of,
 )
 from jaxrnn.streaming.dimensions import magnitude_of, value_of
-from jaxrnn.streaming.narrowing import Origin, origin_of, streamed_operand
+from jaxrnn.streaming.narrowing import WideOrigin, origin_of, streamed_operand
 from jaxrnn.streaming.timeline import Clock, Laps, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Mask, Reach, along, is_length, is_static, split_outer
 
@@ -69,6 +69,10 @@ class Placeholder:
         if jnp.issubdtype(dtype, jnp.inexact):
             return self.value
         return bool(self.integer) if jnp.issubdtype(dtype, np.bool_) else self.integer
+
+
+#: The elements of a history of which the next state is put together apart from the frames for the readers.
+LONG = 1 << 13
 
 
 class History:
@@ -104,8 +108,13 @@ class History:
             self._store(lax.slice_in_dim(joined, frames.shape[place], None, axis=place))
             return joined
         # XLA's CPU backend copies flat arrays at full speed; for several axes, the backend computes each index.
-        flat = jnp.concatenate([old.reshape(-1), frames.reshape(-1)])
-        self._store(flat[frames.size :].reshape(old.shape))
+        past, new = old.reshape(-1), frames.reshape(-1)
+        flat = jnp.concatenate([past, new])
+        later = flat[new.size :]
+        if new.size < past.size >= LONG:
+            # XLA would compute a slice of the concatenation as a second concatenation, element by element.
+            later = jnp.concatenate([past[new.size :], new])
+        self._store(later.reshape(old.shape))
         return flat.reshape(old.shape[0] + frames.shape[0], *frames.shape[1:])
 
     def _store(self, later: Any) -> None:
@@ -192,7 +201,7 @@ class Pass:
     #: Lineages of moved values, keyed by the movement and the lineage before.
     _moved: dict[Any, object] = field(default_factory=dict)
     #: Narrow origins, keyed by the lineage of the wider chunk.
-    _narrow: dict[object, Origin] = field(default_factory=dict)
+    _narrow: dict[object, WideOrigin] = field(default_factory=dict)
     #: Masks of existing frames, keyed by timeline and delay.
     _exist: dict[tuple[Timeline, int], Any] = field(default_factory=dict)
 
@@ -422,7 +431,7 @@ class Pass:
             self._starts[filled.lineage] = jnp.asarray(value, chunk.array.dtype)
         return dataclasses.replace(self._fills[key], reach=chunk.reach)
 
-    def origin_of(self, chunk: Chunk) -> Origin | None:
+    def origin_of(self, chunk: Chunk) -> WideOrigin | None:
         """Return the narrow origin of a chunk, with the same frames."""
         origin = self._narrow.get(chunk.lineage)
         if origin is None:

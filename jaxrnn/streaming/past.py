@@ -19,12 +19,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.extend.core.primitives import closed_call_p
 
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, OfArrays, with_rule
-from jaxrnn.jaxprs.equations import CALLS, bind, evaluate, shape_of, type_of
+from jaxrnn.jaxprs.equations import INLINED, bind, evaluate, shape_of, type_of
 from jaxrnn.streaming.dimensions import symbolic_axes, symbolic_sizes, value_of
 from jaxrnn.streaming.values import Mask
-
-#: Calls that the evaluation for a length replaces by their equations.
-_INLINED = {**CALLS, "remat2": "jaxpr", "checkpoint": "jaxpr"}
 
 
 def with_band(jaxpr: Any, masks: Sequence[Mask], past: int) -> Any:
@@ -108,8 +105,8 @@ def _apply(size: Callable[[Any], Any], equation: JaxprEqn, operands: list[Any]) 
     name = equation.primitive.name
     if name == "dim_as_value":
         return [np.asarray(size(equation.params["dim"]), type_of(equation.outvars[0]))]
-    if name in _INLINED:
-        return at_sizes(equation.params[_INLINED[name]], operands, size)
+    if name in INLINED:
+        return at_sizes(equation.params[INLINED[name]], operands, size)
     if name in CUSTOM_RULES:
         as_traced = lambda *arrays: bind(equation, arrays)  # noqa: E731
         domain = OfArrays(functools.partial(at_sizes, size=size))

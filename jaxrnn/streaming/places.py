@@ -24,7 +24,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import is_key, type_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape
-from jaxrnn.streaming.values import Chunk, is_length, is_static
+from jaxrnn.streaming.values import Chunk, is_length, is_static, static_number
 
 #: The longest distance, and the largest table, that are looked at.
 LARGEST = 1 << 22
@@ -45,7 +45,8 @@ DIVISIONS = {
     "div": operator.floordiv,
     "rem": operator.mod,
 }
-_UNCHANGED = ("convert_element_type", "copy", "stop_gradient", "reduce_precision")
+#: Operations that leave a number as it is.
+UNCHANGED = ("convert_element_type", "copy", "stop_gradient", "reduce_precision")
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Places:
         least: the smallest value; None if unknown.
         constants: sum of the sizes of all constants in the formula.
         scale: product of all divisors in it.
+        is_quotient: whether the value is a quotient of floats, which only a conversion to integers reads.
     """
 
     formula: Callable[[Any, Any], Any]
@@ -82,6 +84,7 @@ class Places:
     least: int | None = None
     constants: int = 0
     scale: int = 1
+    is_quotient: bool = False
 
     @classmethod
     def counting(cls) -> Places:
@@ -142,7 +145,7 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
     drifts = {each.drift for each in known}
     formulas = [each.formula for each in known]
     dtype = np.dtype(type_of(equation.outvars[0]))
-    whole = dtype.kind in "iub"
+    is_integer = dtype.kind in "iub"
 
     def made(function: Callable[..., Any], drift: Fraction = Fraction(0), **changed: Any) -> Places:
         def formula(i: Any, j: Any) -> Any:
@@ -151,9 +154,13 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
         return Places(formula, drift, **{"period": period, "constants": constants, "scale": scale, **changed})
 
     least = [each.least for each in known]
+    if any(each.is_quotient for each in known):
+        truncates = name == "convert_element_type" and is_integer and least[0] is not None and least[0] >= 0
+        rounded = made(lambda value: np.floor(value).astype(int), known[0].drift, least=least[0])
+        return rounded if name == "floor" or (truncates and dtype.itemsize >= 4) else None
     if name == "convert_element_type" and (dtype == np.bool_) != (type_of(equation.invars[0]) == np.bool_):
         return made((lambda value: value != 0) if dtype == np.bool_ else (lambda value: value * 1))
-    if name in _UNCHANGED:
+    if name in UNCHANGED:
         # Smaller types do not hold the numbers of later frames.
         return known[0] if known[0].drift == 0 or dtype.itemsize >= 4 else None
     if name == "add":
@@ -169,6 +176,8 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
         return made(lambda low, x, high: np.clip(x, low, high))
     if name in COMPARISONS and len(drifts) == 1:
         return made(COMPARISONS[name])
+    if name == "select_n" and not known[0].drift and len({each.drift for each in known[1:]}) == 1:
+        return made(lambda which, *cases: np.choose(which.astype(int), cases), known[1].drift)
     if any(drifts) and name not in ("mul", *DIVISIONS):
         return None
     if name in LOGIC and all(each == np.bool_ for each in map(type_of, equation.invars)):
@@ -179,12 +188,10 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
         return made(np.abs, least=0)
     if name == "sign":
         return made(np.sign)
-    if name == "select_n":
-        return made(lambda which, *cases: np.choose(which.astype(int), cases))
-    return _with_number(name, known, made, whole)
+    return _with_number(name, known, made, is_integer)
 
 
-def _with_number(name: str, known: Sequence[Places], made: Callable[..., Places], whole: bool) -> Places | None:
+def _with_number(name: str, known: Sequence[Places], made: Callable[..., Places], is_integer: bool) -> Places | None:
     """Return a product or quotient with a number."""
     if len(known) != 2:
         return None
@@ -196,9 +203,16 @@ def _with_number(name: str, known: Sequence[Places], made: Callable[..., Places]
         return made(operator.mul, x.drift * number, constants=x.constants * max(abs(number), 1), least=least)
     if name == "mul" and not any(each.drift for each in known):
         return made(operator.mul)
-    if name not in DIVISIONS or not whole or numbers[1] is None or numbers[1] < 1:
+    if name not in DIVISIONS or numbers[1] is None or numbers[1] < 1:
         return None
     x, number = known[0], numbers[1]
+    if not is_integer:
+        if name != "div" or not x.drift:
+            return None
+        period = math.lcm(x.period, number * x.drift.denominator)
+        least = None if x.least is None else x.least // number
+        changed = {"period": period, "scale": x.scale * number, "constants": x.constants, "least": least}
+        return made(np.true_divide, x.drift / number, is_quotient=True, **changed)
     if name in ("div", "rem") and (x.least is None or x.least < 0):
         return None  # these round to 0, which does not repeat on both sides of 0
     changed: dict[str, Any] = {"constants": x.constants, "scale": x.scale * number, "least": 0}
@@ -246,7 +260,7 @@ def with_places(equation: JaxprEqn, operands: Sequence[Any], results: list[Any])
     return results if places is None else [dataclasses.replace(results[0], places=places)]
 
 
-_MOVES = (*_UNCHANGED, "broadcast_in_dim", "reshape", "squeeze", "transpose", "slice", "dynamic_slice", "gather")
+_MOVES = (*UNCHANGED, "broadcast_in_dim", "reshape", "squeeze", "transpose", "slice", "dynamic_slice", "gather")
 _JOINS = ("select_n", "concatenate", "stack")
 #: Products with larger numbers are meant to overflow, such as hashes.
 _LARGEST_FACTOR = 2048
@@ -259,7 +273,7 @@ def growth_of(equation: JaxprEqn, operands: Sequence[Any]) -> Fraction | int:
     if not any(growths) or not (jnp.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4):
         return 0
     name = equation.primitive.name
-    growth, number = growths[0], _static_number(operands[1]) if len(operands) == 2 else None
+    growth, number = growths[0], static_number(operands[1]) if len(operands) == 2 else None
     if name in _MOVES:
         return growth
     if name in _JOINS:
@@ -274,22 +288,11 @@ def growth_of(equation: JaxprEqn, operands: Sequence[Any]) -> Fraction | int:
     if name in ("neg", "abs"):
         return -growth if name == "neg" else abs(growth)
     if name == "mul":
-        number = _static_number(operands[0]) if number is None else number
+        number = static_number(operands[0]) if number is None else number
         return 0 if number is None or abs(number) > _LARGEST_FACTOR else (growth or growths[1]) * number
     if name == "div" and number:
         return Fraction(growth) / number
     return 0
-
-
-def _static_number(value: Any) -> int | None:
-    if (
-        not is_static(value)
-        or is_length(value)
-        or np.size(value) == 0
-        or np.any(np.asarray(value) != np.ravel(value)[0])
-    ):
-        return None
-    return int(np.ravel(value)[0])
 
 
 def _has_places(value: Any) -> bool:

@@ -33,8 +33,8 @@ from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.passes import Facts, Pass, Placeholder
 from jaxrnn.streaming.past import at_length, with_band
 from jaxrnn.streaming.reach import Extent, Reach
+from jaxrnn.streaming.replacements import with_numbers
 from jaxrnn.streaming.timeline import Clock, Laps, smallest_period
-from jaxrnn.streaming.triangles import with_numbers
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs, is_length
 
 #: The largest `past`.
@@ -54,7 +54,7 @@ class Leaf:
     name: str  # the path to the array, for messages
 
     @property
-    def whole(self) -> jax.ShapeDtypeStruct:
+    def struct(self) -> jax.ShapeDtypeStruct:
         """The shape and dtype over all of time."""
         return jax.ShapeDtypeStruct(self.shape, self.dtype)
 
@@ -121,7 +121,7 @@ class Plan:
         past: int | None = None,
     ):
         self.leaves = tuple(leaves)  # the arrays of the input
-        self.params = jax.tree.map(shape_of, params)
+        self.params = jax.tree.map(as_struct, params)
         self.label, self.lengths = label, lengths  # the name in messages, and the lengths of recordings
         self.placeholder = placeholder
         self.past = past
@@ -138,7 +138,7 @@ class Plan:
         self.outputs: list[Any] = []  # chunks and final values without arrays; None for other outputs
         self.results: list[jax.ShapeDtypeStruct] = []  # of each output, for the smallest pulse
         self.layout = Layout({})  # the state entries, by name
-        constants = [leaf.whole for leaf in leaves if leaf.axis is None]
+        constants = [leaf.struct for leaf in leaves if leaf.axis is None]
         with own_arithmetic():
             units = -(-max(_front_pads(jaxpr), default=0) // self.clock.unit)
             start = functools.partial(self._traced_start, max(1, units), jax.tree.leaves(self.params), constants)
@@ -188,7 +188,7 @@ class Plan:
                 )
             if is_length(value):
                 value = FinalValue(run.unstreamed(value))
-            if is_key(shape_of(getattr(value, "array", value)).dtype):
+            if is_key(as_struct(getattr(value, "array", value)).dtype):
                 run.refuse("an output contains random keys", "return jax.random.key_data(key)")
             if isinstance(value, Chunk):
                 if value.outer != 1:
@@ -228,7 +228,7 @@ class Plan:
     def _start(self, units: int, params: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         """Return the state entries before the first frame, in the order of the layout."""
         run = Pass(self.clock, units, -units, None, None, self.facts, self.placeholder)
-        self.results = [shape_of(array) for array in self._pass(params, self._placeholders(units, constants), run)]
+        self.results = [as_struct(array) for array in self._pass(params, self._placeholders(units, constants), run)]
         # The count stays below 2**24. As a float, the count fits into the vector that holds nearly all of the state.
         counters = {COUNT: np.zeros((), np.int32 if is_plain() else np.float32)}
         if self.facts.counts:
@@ -264,7 +264,7 @@ class Plan:
                     new[LAPS] = (laps + done).astype(self.layout.places[LAPS].dtype)
         return outputs, self.layout.pack(new)
 
-    def whole(self, params: Sequence[Any], arrays: Sequence[Any], frames: int) -> list[Any]:
+    def offline(self, params: Sequence[Any], arrays: Sequence[Any], frames: int) -> list[Any]:
         """Return the outputs for whole recordings of this many frames of the trace, without chunks and state."""
         return [jnp.asarray(each) for each in at_length(self.closed, [*params, *arrays], frames)]
 
@@ -389,7 +389,7 @@ def _clock_of(jaxpr: Any, multiple: int, allow: Callable[[Any], Any], most: int 
     return Clock(unit, multiple, allow, most)
 
 
-def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+def as_struct(leaf: Any) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of an array, a number or a ``jax.ShapeDtypeStruct``."""
     if not hasattr(leaf, "dtype"):
         return jax.eval_shape(lambda: jnp.asarray(leaf))

@@ -237,17 +237,17 @@ class Reach:
         return order
 
 
-class Content:
+class ComparableReach:
     """A reach that compares equal if the intervals in a long recording are equal."""
 
     def __init__(self, reach: Reach, timeline: Timeline):
         self._reach, self._unit = reach, timeline.unit
 
     def __hash__(self) -> int:
-        return hash(Content)
+        return hash(ComparableReach)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Content):
+        if not isinstance(other, ComparableReach):
             return NotImplemented
         if self._reach is other._reach:
             return True
@@ -310,10 +310,7 @@ def _count(timeline: Timeline, total: int) -> int:
 
 
 def _union(total: int, *spans: Span) -> Span:
-    result = spans[0]
-    for span in spans[1:]:
-        result = result | span
-    return result
+    return functools.reduce(operator.or_, spans)
 
 
 def _accumulated(total: int, span: Span) -> Span:
@@ -337,7 +334,5 @@ def _sliding(extreme: np.ufunc, values: np.ndarray, length: int, dilation: int) 
 
 def union(reaches: Iterable[Reach | None]) -> Reach | None:
     """Return the reach of a value that depends on several values; None reads no input."""
-    result = None
-    for reach in reaches:
-        result = reach if result is None else result if reach is None else result | reach
-    return result
+    known = [reach for reach in reaches if reach is not None]
+    return functools.reduce(operator.or_, known) if known else None

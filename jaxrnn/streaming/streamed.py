@@ -20,12 +20,12 @@ from jaxrnn.cells.forms import Types, product_type
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.packing import Packed, Purpose, fits, fold, folding_of, run_folded, unpack
 from jaxrnn.jaxprs.schedule import Step
-from jaxrnn.steps.recordings import part, recording_specs, scan_steps, whole
+from jaxrnn.steps.recordings import joined_output, part, recording_specs, scan_steps
 from jaxrnn.steps.specs import ArraySpec, bind
 from jaxrnn.steps.stepper import ExportForm, Flushed, State, check_valid
 from jaxrnn.steps.stepspec import StateSpec, StepSpec, batch_note, in_batch, said_past
-from jaxrnn.streaming.plan import Plan, check_pulse, shape_of
-from jaxrnn.streaming.values import Chunk, FinalValue
+from jaxrnn.streaming.plan import Plan, as_struct, check_pulse
+from jaxrnn.streaming.values import Chunk, FinalValue, along
 
 #: Arrays by name: the paths in the pytree, such as ``x['audio']``.
 Arrays = Mapping[str, Any]
@@ -189,14 +189,14 @@ class Streamed:
         return self._packed(params)
 
     @_in_its_types
-    def flush(self, params: Any, state: State, tail: Any = None, valid: Any = 0) -> Flushed:
+    def flush(self, params: Any, state: State, tail: Any = None, valid: Any = None) -> Flushed:
         """Return the remaining outputs after the stream has ended: delayed frames, and values known at the end.
 
         Args:
             params: as in `step`.
             state: the state after the last step.
             tail: the last input frames, which do not fill a pulse, with any padding.
-            valid: number of frames in the tail that exist; may be traced.
+            valid: the number of existing frames in the tail; can be traced. None: all frames of the tail.
 
         Raises:
             InputError: an argument does not fit, or the constraints do not allow the length of the recording.
@@ -210,6 +210,7 @@ class Streamed:
                 leaves[each.name] = np.zeros(each.with_frames(0).batched(lead).sizes, each.dtype)
         arrays, frames = self._recording(leaves, lead)
         units = self._plan.rest(frames // self.multiple)
+        valid = frames if valid is None else valid
         check_valid(valid, frames, self.multiple)
         existing = jnp.asarray(valid, jnp.int32)
         existing = existing if self.multiple == 1 else existing // np.int32(self.multiple)
@@ -242,7 +243,9 @@ class Streamed:
             int(kind.timeline.length(total // self.multiple)) if isinstance(kind, Chunk) else None
             for kind in self._plan.outputs
         ]
-        return self._tree(whole(*parts) for parts in zip(self._flat.outputs, bodies, last, lengths, strict=True))
+        return self._tree(
+            joined_output(*parts) for parts in zip(self._flat.outputs, bodies, last, lengths, strict=True)
+        )
 
     def offline(self, params: Any, x: Any) -> Any:
         """Apply the function to a whole recording at once, without state: the function that `run` equals.
@@ -265,7 +268,7 @@ class Streamed:
         arrays, total = self._recording(self._leaves(x))
         self._plan.lengths.check(self._flat.label, total, self.multiple)
         self._check_params(params)
-        return self._tree(self._whole(params, arrays, frames=total // self.multiple))
+        return self._tree(self._offline(params, arrays, frames=total // self.multiple))
 
     # -- checks of arguments
 
@@ -361,9 +364,9 @@ class Streamed:
         return (jax.vmap(one) if batched else one)(state, arrays)
 
     @compiled
-    def _whole(self, params: Any, arrays: Arrays, *, frames: int) -> list[Any]:
+    def _offline(self, params: Any, arrays: Arrays, *, frames: int) -> list[Any]:
         leaves = [arrays[each.name] for each in self._flat.inputs]
-        return self._plan.whole(self._param_leaves(params), leaves, frames)
+        return self._plan.offline(self._param_leaves(params), leaves, frames)
 
     def _one_step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
         """Process one pulse of one stream, with the folded program if the parameters were packed for this pulse."""
@@ -383,7 +386,7 @@ class Streamed:
 
     def _stages(self, params: Any) -> Step:
         """Return the step as a jaxpr, traced once for each combination of shapes, types and mesh."""
-        leaves, structure = jax.tree.flatten(jax.tree.map(shape_of, params))
+        leaves, structure = jax.tree.flatten(jax.tree.map(as_struct, params))
         return self._traced(structure, tuple(leaves), Types.here(), jax.sharding.get_abstract_mesh())
 
     def _traced_step(self, structure: Any, leaves: tuple[Any, ...], *_: Any) -> Step:
@@ -521,9 +524,7 @@ def _nan_unless(allowed: Any, outputs: Sequence[Any]) -> list[Any]:
 
 def _zeros_after(output: Any, axis: int, count: Any) -> Any:
     """Replace frames from `count` on by zeros."""
-    places = jnp.arange(output.shape[axis], dtype=jnp.int32).reshape(
-        [-1 if d == axis else 1 for d in range(output.ndim)]
-    )
+    places = along(jnp.arange(output.shape[axis], dtype=jnp.int32), axis, output.ndim)
     return jnp.where(places < count, output, jnp.zeros((), output.dtype))
 
 

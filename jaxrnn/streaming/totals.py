@@ -50,13 +50,9 @@ def _rounded(high: Any, error: Any) -> Wide:
     return Wide(total, jnp.where(known, error - (total - high), jnp.zeros_like(error)))
 
 
-def _lows(*numbers: Wide) -> list[Any]:
-    return [number.low for number in numbers if number.low is not None]
-
-
 def _sum(a: Wide, b: Wide) -> Wide:
     high, error = _two_sum(a.high, b.high)
-    return _rounded(high, sum(_lows(a, b), start=error))
+    return _rounded(high, sum([x.low for x in (a, b) if x.low is not None], start=error))
 
 
 def _halves(x: Any) -> tuple[Any, Any]:

@@ -29,7 +29,7 @@ from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, 
 from jaxrnn.streaming.dimensions import UndecidedError, parts_of, symbolic_sizes
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
 from jaxrnn.streaming.passes import Placeholder
-from jaxrnn.streaming.plan import Plan, check_past, shape_of, symbolic_leaf
+from jaxrnn.streaming.plan import Plan, as_struct, check_past, symbolic_leaf
 from jaxrnn.streaming.streamed import Streamed
 
 #: Values in frames that do not exist; tests replace the values by NaN.
@@ -127,7 +127,7 @@ class _Offline:
             raise StreamError(f"multiple must be a positive number of frames, not {multiple!r}")
         self.multiple = operator.index(multiple)
         self.times = [1 if length is None else length // shortest for length in frames]  # for each input frame
-        self.example, self.params_example = jax.tree.map(shape_of, (example, params))
+        self.example, self.params_example = jax.tree.map(as_struct, (example, params))
 
     def planned(self, lengths: Lengths, past: int | None) -> Plan:
         """Return the plan for these lengths, or raise an error with a remedy."""
@@ -165,7 +165,7 @@ class _Offline:
                 symbolic_leaf(x.shape, x.dtype, axis, 1 if axis is None else ratio * self.multiple * times, name, scope)
                 for x, axis, ratio, name in zip(shapes, self.axes, self.times, self.names, strict=True)
             ]
-            inputs, sizes = jax.tree.unflatten(self.structure, [leaf.whole for leaf in leaves]), ""
+            inputs, sizes = jax.tree.unflatten(self.structure, [leaf.struct for leaf in leaves]), ""
             try:
                 closed, outputs = trace_over_time(self.function, self.params, inputs)
                 closed = without_blocks(closed, lambda f, x, params: stream(f, x, axes=0, params=params))
@@ -205,25 +205,12 @@ def _about_fixed(frames: int, *, is_file: bool) -> str:
 
 def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:
     """Return the stream of a model, traced again with a compute dtype; refuse a function without products."""
-    low = _traced_in(streamed, products=dtype)
+    recipe, (pulse,) = streamed.__reduce__()
+    assert isinstance(recipe, Recipe)
+    low = recipe.in_types(products=dtype)(pulse)
     if low.fingerprint == streamed.fingerprint:
         raise InputError(f"{streamed.spec.label} has no float32 product that could compute in {dtype.name}")
     return low
-
-
-def in_plain_forms(streamed: Streamed) -> Streamed:
-    """Return the stream, traced again in plain forms, as an ONNX graph needs.
-
-    The state entries have the same names. Each entry is a separate array, with the axes in the order of its value.
-    """
-    return _traced_in(streamed, plain=True)
-
-
-def _traced_in(streamed: Streamed, **types: Any) -> Streamed:
-    """Trace the stream again, with other types or forms."""
-    recipe, (pulse,) = streamed.__reduce__()
-    assert isinstance(recipe, Recipe)
-    return recipe.in_types(**types)(pulse)
 
 
 def _scope_of(constraints: Sequence[str]) -> Any:
@@ -281,9 +268,6 @@ class Recipe:
             ) from error
         return vars(self)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
 
 def _name_of(function: Any) -> str:
     if isinstance(function, functools.partial):
@@ -292,17 +276,23 @@ def _name_of(function: Any) -> str:
 
 
 def _axes_of(axes: Any, example: Any) -> list[int | None]:
-    """Return the time axis of each leaf, counted from the front."""
+    """Return the time axis of each leaf, counted from the front. None in the example is not a leaf."""
+
+    def is_none(item: Any) -> bool:
+        return item is None
+
     try:
-        whole = jax.tree.broadcast(axes, example, is_leaf=lambda item: item is None)
+        axes_of_leaves = jax.tree.broadcast(axes, example, is_leaf=is_none)
     except ValueError as error:
         raise StreamError(f"axes must be an integer, or a pytree of integers that fits the example: {error}") from error
     result: list[int | None] = []
     for (path, leaf), axis in zip(
-        jax.tree_util.tree_flatten_with_path(example)[0],
-        jax.tree.leaves(whole, is_leaf=lambda item: item is None),
+        jax.tree_util.tree_flatten_with_path(example, is_leaf=is_none)[0],
+        jax.tree.leaves(axes_of_leaves, is_leaf=is_none),
         strict=True,
     ):
+        if leaf is None:
+            continue
         rank = len(np.shape(leaf))
         if axis is not None and not (isinstance(axis, int) and -rank <= axis < rank):
             raise StreamError(
@@ -316,14 +306,16 @@ def _axes_of(axes: Any, example: Any) -> list[int | None]:
 _UNTRACEABLE = (TypeError, AssertionError, NotImplementedError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
-def trace_over_time(function: Callable[..., Any], params: Any, whole: Any) -> tuple[Any, Any]:
+def trace_over_time(function: Callable[..., Any], params: Any, inputs: Any) -> tuple[Any, Any]:
     """Trace a function of arrays with a symbolic dimension; return the jaxpr and the pytree of the outputs.
 
     If the function cannot be traced for every length, raise `UndecidedError` with JAX's error as the cause. Errors
     of jaxrnn pass through, except for `NodeError`.
     """
     try:
-        return trace_nested(function, params, whole)
+        # A loop over frames that runs as Python would need a number of frames.
+        with jax.disable_jit(False):
+            return trace_nested(function, params, inputs)
     except JaxrnnError as error:
         if type(error) is not NodeError:
             raise

@@ -332,6 +332,12 @@ def static_integer(value: Any) -> Any:
     return int(item)
 
 
+def static_number(value: Any) -> Any:
+    """Return the number that all elements of a static array equal, or None."""
+    array = np.asarray(value) if is_static(value) and not is_length(value) else np.empty(0)
+    return array.flat[0].item() if array.size and np.all(array == array.flat[0]) else None
+
+
 def along(vector: Any, axis: int, rank: int) -> Any:
     """Reshape a vector to lie along one axis of an array of the given rank."""
     return jnp.reshape(vector, [-1 if index == axis else 1 for index in range(rank)])

@@ -18,7 +18,4 @@ __all__ = [
     "load_checkpoint",
     "validate",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -83,9 +83,8 @@ def check_alike(placement: Placement, facts: Mapping[str, Any]) -> None:
     first, *others = map(json.loads, gather_texts(json.dumps(common, default=str)))
     for number, other in enumerate(others, 1):
         if differing := differences(first, other, "in process 0", f"in process {number}"):
-            more = f" (and {len(differing) - 5} more)" if len(differing) > 5 else ""
             raise TrainingError(
-                f"process {number} differs from process 0: {'; '.join(differing[:5])}{more}. "
+                f"process {number} differs from process 0: {first_of(differing)}. "
                 "Start all processes with the same settings, model, examples and versions"
             )
 
@@ -169,6 +168,12 @@ def digest_of_all(arrays: Mapping[str, Any]) -> str:
     """Return one digest of arrays by name."""
     parts = "".join(f"{name}:{digest(np.asarray(arrays[name]))};" for name in sorted(arrays))
     return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+
+
+def first_of(differing: list[str]) -> str:
+    """Join the first five differences, and count the others."""
+    more = f" (and {len(differing) - 5} more)" if len(differing) > 5 else ""
+    return "; ".join(differing[:5]) + more
 
 
 def differences(

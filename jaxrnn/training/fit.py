@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jaxrnn._files.arguments import either
 from jaxrnn._files.stores import in_place_of
 from jaxrnn._jax.precision import compute_type
 from jaxrnn.errors import InputError, TrainingError, check_count, optional_package
@@ -22,6 +23,7 @@ from jaxrnn.training.agreement import (
     differences,
     digest_of_all,
     digest_of_examples,
+    first_of,
     training_facts,
 )
 from jaxrnn.training.batches import Batches, drawn_order, sequence_order
@@ -227,18 +229,17 @@ def _resume(state: TrainState, placement: Placement, folder: Folder) -> None:
     if not folder.steps():
         return
     if not folder.options.resume:
+        given = either("resume=False", "--fresh")
         raise TrainingError(
-            f"resume=False, but {folder.path} has checkpoints already, after updates {folder.steps()}; choose another "
+            f"{given}, but {folder.path} has checkpoints already, after updates {folder.steps()}; choose another "
             "folder, or delete it"
         )
     snapshot = folder.newest(set_aside=True)
     assert snapshot is not None, "there are checkpoints"
     check_alike(placement, {"step": snapshot.counters.step})
-    differing = differences(snapshot.settings, state.settings)
-    if differing:
-        more = f" (and {len(differing) - 5} more)" if len(differing) > 5 else ""
+    if differing := differences(snapshot.settings, state.settings):
         raise TrainingError(
-            f"the checkpoints in {folder.path} are of another training: {'; '.join(differing[:5])}{more}. "
+            f"the checkpoints in {folder.path} are of another training: {first_of(differing)}. "
             "Choose another folder, or the same settings"
         )
     state.restore(snapshot, placement)

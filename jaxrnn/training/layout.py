@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from jaxrnn._files.messages import describe, first_line, near_or_all, pairs_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.model.streaming import time_symbols
+from jaxrnn.onnx.reading import labelled
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.options import OPEN, Sequences, TimeAxis, sequences_argument
@@ -52,7 +52,7 @@ class ExampleLayout:
 
     def read(self, label: str, value: Any) -> Example:
         """Return an example as arrays, after checking that its layout is that of the first example."""
-        with naming(label):
+        with labelled(label):
             example = read_example(value, self.inputs, self.state, wide=self.wide)
             self.check(example)
         return example
@@ -119,15 +119,6 @@ class ExampleLayout:
         return f"; to train on unequal lengths say where time is: {sequences_argument(mode=self.mode, time_axis=axes)}"
 
 
-@contextlib.contextmanager
-def naming(label: str) -> Iterator[None]:
-    """Prefix errors with the label of an example."""
-    try:
-        yield
-    except JaxrnnError as error:
-        raise type(error)(f"{label}: {error}") from error
-
-
 def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> ExampleLayout:
     """Return the layout of the first example.
 
@@ -141,7 +132,7 @@ def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> E
     )
     state = () if mode == "apply" else tuple(str(variable.input) for variable in model.state)
     infos, outputs = _inputs(model, mode), tuple(info.name for info in model.outputs)
-    with naming(label):
+    with labelled(label):
         if mode == "apply":
             initial = [str(variable.input) for variable in model.state if variable.kind == "external"]
             missing = [name for name in initial if isinstance(value, Mapping) and name not in value]

@@ -1,4 +1,4 @@
-"""The training loop: updates, each checked while the next one runs; validation, checkpoints, stopping, progress."""
+"""The training loop: checked updates, validation, checkpoints, stopping and progress. Bad updates are explained."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxrnn._files.progress import progress_bar
-from jaxrnn.errors import JaxrnnError, TrainingError
+from jaxrnn._jax.context import exact_types
+from jaxrnn.cells.forms import matrix_products_in
+from jaxrnn.errors import InputError, JaxrnnError, TrainingError
 from jaxrnn.training.batches import Batch, BatchChunk, Batches, Order, Position
 from jaxrnn.training.checkpoints import Folder
-from jaxrnn.training.diagnosis import check_padding, explain
+from jaxrnn.training.parameters import finite
 from jaxrnn.training.sharding import AgreedInterrupt
 from jaxrnn.training.train_state import Record, TrainState
-from jaxrnn.training.updates import Updates, UpdateState
+from jaxrnn.training.updates import Forward, Updates, UpdateState
 from jaxrnn.training.validation import Validator
 
 
@@ -226,3 +229,190 @@ def showing(progress: bool | None, total: int, done: int, updates: int) -> Itera
             bar(done, updates=updates, rate=rate, loss=text)
 
         yield show
+
+
+Arrays = Mapping[str, Any]
+
+
+def explain(updates: Updates, before: UpdateState, after: UpdateState, chunk: BatchChunk, labels: list[str]) -> str:
+    """Describe the first value that is not finite in an update."""
+    trained = [name for name in updates.forward.model.program.parameters if name in before.trained]
+    carry = {}
+    for name, array in before.carry.items():
+        shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        carry[name] = np.concatenate([np.asarray(shard.data) for shard in shards])
+    with matrix_products_in(updates.forward.dtype):
+        reason = _on_examples(updates.forward, updates.params(before.trained), carry, chunk, trained, labels)
+    if reason:
+        return reason
+    if updates.placement.processes > 1:
+        return "the loss and the gradients of every example of this process are finite; see what the others say"
+    bad = next((name for name in trained if not finite(after.trained[name])), None)
+    if bad is None:
+        return "the loss and the gradients of every example are finite, but not their means"
+    return (
+        f"the gradients are finite, but the update makes parameters infinite or NaN, the first of them {bad!r}; the "
+        "learning rate may be too high"
+    )
+
+
+def _on_examples(
+    forward: Forward, params: Arrays, carry: Arrays, chunk: BatchChunk, trained: list[str], labels: list[str]
+) -> str:
+    arrays, mask, weights = chunk.own
+    device = next(iter(chunk.mask.addressable_shards)).device
+    with jax.default_device(device), exact_types():
+        params = jax.device_put({name: np.asarray(value) for name, value in params.items()})
+
+        def row(index: int) -> tuple[Any, Any, Any]:
+            return jax.tree.map(lambda x: jax.device_put(x[index]), (carry, arrays, mask))
+
+    def loss_of(values: Arrays, state: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
+        return forward.measure({**params, **values}, state, example, mask, chunk.ragged)[0]
+
+    gradients = jax.jit(jax.value_and_grad(loss_of))
+    values = {name: params[name] for name in trained}
+    for index in map(int, np.flatnonzero(weights)):
+        for name, array in {**arrays, **carry}.items():
+            if not finite(array[index]):
+                return f"{name!r} of {labels[index]} holds {_kind(array[index])}"
+        loss, gradient = gradients(values, *row(index))
+        bad = [name for name in trained if not finite(gradient[name])]
+        if np.isfinite(loss) and not bad:
+            continue
+        if not np.isfinite(loss):
+            where = _first_node(forward, params, *row(index), chunk.ragged)
+            reason = where or "every output of the model is finite there, so it is the loss function that is not"
+            return f"the loss of {labels[index]} is {_kind(np.asarray(loss))}; {reason}"
+        return (
+            f"the loss of {labels[index]} is finite ({float(loss):.4g}), but the first parameter whose gradient is not "
+            f"is {bad[0]!r} ({_kind(gradient[bad[0]])})"
+        )
+    return ""
+
+
+def _first_node(forward: Forward, params: Arrays, state: Arrays, example: Arrays, mask: Any, ragged: bool) -> str:
+    layout, model = forward.layout, forward.model
+    inputs = {info.name: example[info.name] for info in layout.inputs}
+    if layout.mode != "scan":
+        return _walk(forward, params, {**inputs, **forward.state_inputs(state)}, "")
+    step = jax.jit(model.step)
+    for frame in range(int(np.asarray(mask).sum())):
+        here = {}
+        for info in layout.inputs:
+            value, axis = inputs[info.name], layout.axes.get(info.name)
+            if axis is None:
+                here[info.name] = value
+            elif value.ndim == len(info.shape or ()):
+                size = value.shape[axis] // mask.shape[0]
+                here[info.name] = jax.lax.slice_in_dim(value, frame * size, (frame + 1) * size, axis=axis)
+            else:
+                here[info.name] = jax.lax.index_in_dim(value, frame, axis, keepdims=False)
+        outputs, new = step(params, state, here)
+        if not all(map(finite, [*outputs.values(), *new.values()])):
+            return _walk(forward, params, {**here, **forward.state_inputs(state)}, f", in frame {frame}")
+        state = new
+    return ""
+
+
+def _walk(forward: Forward, params: Arrays, inputs: Arrays, where: str) -> str:
+    for name, (node, value) in forward.model.intermediates(params, inputs).items():
+        if any(not finite(leaf) for leaf in jax.tree.leaves(value)):
+            leaf = next(leaf for leaf in jax.tree.leaves(value) if not finite(leaf))
+            return (
+                f"the first node whose output is not finite is {node.name!r} ({node.operator}), output {name!r}"
+                f"{where}: {_kind(leaf)}"
+            )
+    return ""
+
+
+def _kind(array: Any) -> str:
+    wide = np.asarray(array)
+    wide = wide if wide.dtype.kind in "fc" else wide.astype(np.float32)
+    return "NaN" if np.isnan(wide).any() else "infinity"
+
+
+Outputs = dict[str, np.ndarray]
+#: An example with its mask: without padding, and with padding.
+Sides = tuple[tuple[Any, jax.Array], ...]
+
+
+def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk, labels: list[str]) -> None:
+    """Compare the loss of the shortest example of a batch with and without padding.
+
+    A loss may ignore its mask. Apart from `Model.scan`, which takes lengths, the graph sees missing frames: harmless
+    for causal models, but not for a reverse recurrence or a mean over time. An InputError says whether the model or the
+    loss is the cause.
+    """
+    arrays, mask, weights = chunk.own
+    counts = np.where(weights, mask.sum(1), mask.shape[1])
+    row, frames = int(counts.argmin()), int(counts.min())
+    if frames == mask.shape[1]:
+        return
+    long = {name: array[row] for name, array in arrays.items()}
+    short = {name: _cut(array, forward.layout.axes.get(name), frames, mask.shape[1]) for name, array in long.items()}
+    with exact_types():
+        values = jax.device_put({name: np.asarray(value) for name, value in params.items()})
+        state = {} if forward.layout.mode == "apply" else forward.model.init()
+        sides = jax.device_put(((short, np.ones(frames, bool)), (long, mask[row])))
+
+    @jax.jit
+    def run(sides: Sides) -> list[Any]:
+        return [forward.run(values, state, *side, True)[0] for side in sides]
+
+    @jax.jit
+    def judge(outputs: Sequence[Any], sides: Sides) -> list[jax.Array]:
+        return [forward.judge(*each)[0] for each in zip(outputs, *zip(*sides, strict=True), strict=True)]
+
+    low_precision = forward.dtype is not None or any(x.dtype.itemsize == 2 for x in values.values())
+    tolerance = 0.05 if low_precision else 1e-3
+
+    def losses(outputs: Sequence[Any]) -> tuple[float, float, bool]:
+        short, long = map(float, judge(outputs, sides))
+        return short, long, abs(long - short) > tolerance * (abs(long) + abs(short) + 1e-3)
+
+    said = f"{labels[row]} was padded from {frames} to {mask.shape[1]} frames, and that changes its loss"
+    *_, differ = losses(_made_up(*jax.eval_shape(run, sides)))
+    if differ:
+        raise InputError(
+            f"{said}, also where the model's outputs are the same in every frame that exists: the loss must leave out "
+            "the frames where its mask is False"
+        )
+    if forward.layout.mode == "scan":
+        return
+    without, padded = run(sides)
+    expected, actual, differ = losses((without, padded))
+    if differ:
+        changed = [name for name in without if _differ(without[name], padded[name], tolerance)]
+        raise InputError(
+            f"{said} from {expected:.6g} to {actual:.6g}, through output {(changed or list(without))[0]!r}: the model "
+            "looks ahead, takes a mean over time, or gives its last state. Train it on examples of one length, with "
+            "batch_size=1 and bucket=1, in mode 'scan' if it has a state, or through an input of the file that takes "
+            "lengths"
+        )
+
+
+def _cut(array: np.ndarray, axis: int | None, frames: int, padded: int) -> np.ndarray:
+    if axis is None:
+        return array
+    return array.take(np.arange(array.shape[axis] * frames // padded), axis)
+
+
+def _made_up(short: Mapping[str, Any], long: Mapping[str, Any]) -> tuple[Outputs, Outputs]:
+    """Return random outputs between 0 and 1 that agree in common frames, with zeros in further frames."""
+    rng, without, padded = np.random.default_rng(0), {}, {}
+    for name, shape in short.items():
+        values = rng.uniform(0.1, 0.9, shape.shape)
+        without[name] = values.astype(shape.dtype)
+        widths = [(0, more - less) for less, more in zip(shape.shape, long[name].shape, strict=True)]
+        padded[name] = np.pad(without[name], widths)
+    return without, padded
+
+
+def _differ(without: Any, padded: Any, tolerance: float) -> bool:
+    expected, actual = np.asarray(without, np.float64), np.asarray(padded, np.float64)
+    actual = actual[tuple(slice(0, size) for size in expected.shape)]
+    scale = np.abs(expected).max(initial=0.0) + 1e-6
+    return actual.shape != expected.shape or not np.allclose(
+        actual, expected, rtol=0, atol=tolerance * scale, equal_nan=True
+    )

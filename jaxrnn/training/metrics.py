@@ -34,10 +34,7 @@ __all__ = [
     "si_sdr",
     "si_sdr_improvement",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy
 
 
 def accuracy(

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jaxrnn._files.arguments import Placeholder, argument
+from jaxrnn._files.arguments import Metavar, argument
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Url, location
 from jaxrnn.cells.forms import Remat, recomputing
@@ -22,7 +22,7 @@ TimeAxis = int | Mapping[str, int] | None
 MODES = ("apply", "step", "scan")
 
 #: A value that the reader of a message chooses.
-OPEN = Placeholder("...")
+OPEN = Metavar("...")
 
 
 class _Group(dict[str, Any]):

@@ -44,10 +44,8 @@ class Updates:
         self.frozen = placement.replicate(dict(frozen))
         everywhere: Any = placement.everywhere
         split: Any = placement.split
-        states = UpdateState(everywhere, everywhere, split)
-        self._update = jax.jit(
-            self._plain_update, static_argnames="ragged", out_shardings=(states, placement.everywhere)
-        )
+        results = UpdateState(everywhere, everywhere, split), everywhere
+        self._update = jax.jit(self._plain_update, static_argnames="ragged", out_shardings=results)
 
     def begin(self, trained: Arrays) -> UpdateState:
         """Return the state before the first update, without a carry."""

@@ -8,7 +8,4 @@ from jaxrnn.verification.sampling import random_inputs
 from jaxrnn.verification.verify import Case, Mismatch, Recorded, Report, verify
 
 __all__ = ["Case", "Comparison", "Mismatch", "PeerError", "Recorded", "Report", "compare", "random_inputs", "verify"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -17,6 +17,7 @@ import onnx
 from jaxrnn._files.messages import first_line
 from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError
 from jaxrnn.onnx.reading import Source, read_source
+from jaxrnn.onnx.tensors import graphs_below
 from jaxrnn.steps.specs import ArraySpec
 
 
@@ -90,6 +91,8 @@ class OnnxRuntime:
             if kind and np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).isbuiltin != 1:
                 name = onnx.TensorProto.DataType.Name(kind).lower()
                 raise PeerError(f"{self.name} cannot exchange {name} arrays with Python (the type of {value.name!r})")
+        graphs = (inner for graph in (proto.graph, *proto.functions) for inner in graphs_below(graph))
+        self._recurrent = any(node.op_type in ("GRU", "LSTM") for graph in graphs for node in graph.node)
         options = onnxruntime.SessionOptions()
         if not optimized:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -104,6 +107,10 @@ class OnnxRuntime:
         """Return all outputs of the model by name as NumPy arrays."""
         taken = {value.name for value in self._session.get_inputs()}
         names = [value.name for value in self._session.get_outputs()]
+        empty = [name for name, value in feeds.items() if name in taken and getattr(value, "size", 1) == 0]
+        if self._recurrent and empty:
+            # ONNX Runtime would end the process.
+            raise PeerError(f"{self.name} runs no GRU or LSTM without frames or streams, and {empty[0]!r} is empty")
         try:
             values = self._session.run(None, {name: value for name, value in feeds.items() if name in taken})
         except Exception as error:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.steps.bound import Bound
-from jaxrnn.steps.recordings import concatenated, one_step, part, whole
+from jaxrnn.steps.recordings import concatenated, joined_output, one_step, part
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification.comparison import Comparison, compare
@@ -99,7 +99,7 @@ def run(ready: Ready, recordings: Arrays, total: int, indices: Iterable[int] | N
         # Frames of a stream without the delay, or the stacked outputs of steps.
         of_output = [piece[output.name] for piece in pieces if output.name in piece]
         body = concatenated(spec, output, np.stack(of_output)) if of_output else None
-        joined[output.name] = whole(output, body, last.get(output.name))
+        joined[output.name] = joined_output(output, body, last.get(output.name))
     return Run(joined, entries, np.array(seconds), flush_seconds)
 
 

@@ -18,7 +18,7 @@ from jaxrnn._files.arguments import SIZE, argument
 from jaxrnn._files.messages import bytes_of, pairs_of
 from jaxrnn.errors import InputError, JaxrnnError, is_count
 from jaxrnn.model import Model
-from jaxrnn.onnx.interface import is_batch_name
+from jaxrnn.onnx.graph import is_batch_name
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.steps.specs import ArraySpec
 

@@ -17,7 +17,7 @@ from jaxrnn.errors import InputError, StaticValueError
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.onnx.evaluate import BoundNode
-from jaxrnn.onnx.interface import bind_inputs, spec_of
+from jaxrnn.onnx.graph import bind_inputs, spec_of
 from jaxrnn.onnx.reading import Source
 from jaxrnn.verification.comparison import Comparison, compare
 from jaxrnn.verification.peers import Peer, PeerError, candidates, complete_proto, expose, feed
@@ -209,7 +209,6 @@ def verify(
             cases = tuple(_check(model, peer, sample, static or {}, atol, rtol, nodes, recorded) for sample in samples)
         except PeerError as error:
             failures.append(str(error))
-            failures.append(str(error))
             continue
         return Report(model.label, peer.name, tuple(failures), atol, rtol, seed, cases)
     with samples[0].naming_assumptions():
@@ -345,9 +344,8 @@ def _conclusion(case: Case, engine: str) -> str:
 
 
 def _error(comparison: Comparison) -> str:
-    if comparison.max_abs is None:
-        return str(comparison.reason)
-    return f"{comparison.reason}, by up to {comparison.max_abs:.3g}"
+    by = "" if comparison.max_abs is None else f", by up to {comparison.max_abs:.3g}"
+    return f"{comparison.reason}{by}"
 
 
 def _place(case: Case) -> str:

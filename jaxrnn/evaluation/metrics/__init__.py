@@ -34,10 +34,7 @@ __all__ = [
     "over_whole",
     "si_sdr",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy
 
 
 _BUILT_IN = (

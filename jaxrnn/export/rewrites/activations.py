@@ -28,8 +28,9 @@ _EXPONENTIAL = either(Expm1(Min(X, 0.0)), Expm1(Where(Greater(X, 0.0), 0.0, X)))
 _CUBE = either(Pow(X, 3.0), Mul(X, Mul(X, X)))
 
 
-def _as(name: str) -> Callable[[Match], Operand | None]:
-    return lambda match: match.node(name, match["x"])
+def _as(name: str, *attributes: str) -> Callable[[Match], Operand | None]:
+    """Return a builder of an operator on x, whose attributes have the names of matched numbers."""
+    return lambda match: match.node(name, match["x"], **{each: match[each] for each in attributes})
 
 
 def _clip(match: Match) -> Operand | None:
@@ -87,10 +88,6 @@ def _gelu_by_complement(match: Match) -> Operand | None:
     return write("Mul", write("Mul", x, match.number(0.5)), write("Add", error, match.number(1)))
 
 
-def _thresholded(match: Match) -> Operand | None:
-    return match.node("ThresholdedRelu", match["x"], alpha=match["alpha"])
-
-
 def _mish(match: Match) -> Operand | None:
     """Build ``x * n / (n + 2)`` with ``n = e * (e + 2)`` and ``e = exp(min(x, 20))``; for few elements, ``Mish``."""
     write, x, two = match.writer.node, match["x"], match.number(2)
@@ -139,7 +136,7 @@ REWRITES = (
         ),
         _gelu("tanh"),
     ),
-    Rewrite(Where(Greater(X, ALPHA), X, 0.0), _thresholded),
+    Rewrite(Where(Greater(X, ALPHA), X, 0.0), _as("ThresholdedRelu", "alpha")),
 )
 
 

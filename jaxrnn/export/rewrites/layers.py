@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.export.movement import reshape, source_of
-from jaxrnn.export.patterns import Known, Match, Number, Op, Rewrite, Value, by_channel, operator
+from jaxrnn.export.movement import reduction, reshape, source_of
+from jaxrnn.export.patterns import Known, Match, Number, Rewrite, Value, by_channel, operator
 from jaxrnn.export.writer import Operand, constant_of, dtype_of, operand_of, shape_of
 
 #: The opset that made the addend of ``Gemm`` optional.
@@ -48,20 +48,13 @@ def _kept_axes(node: ir.Node) -> list[int] | None:
     return axes_of(node) if len(shape_of(node.outputs[0])) == len(shape_of(source_of(node))) else None
 
 
-def _reduction(match: Match, operator: str, x: Operand, axes: list[int], *, keep: bool) -> Operand:
-    as_operand = match.writer.opset >= (13 if operator == "ReduceSum" else 18)
-    operands = (x, np.array(axes, np.int64)) if as_operand else (x,)
-    attributes = {"keepdims": int(keep)} | ({} if as_operand else {"axes": axes})
-    return match.writer.node(operator, *operands, shape=match.shape, dtype=match.dtype, **attributes)
-
-
 def _keeping(match: Match) -> Operand | None:
     """Build a reduction with ``keepdims`` from a reduction and a reshape."""
     node = match["reduction"]
     axes, shape = axes_of(node), shape_of(match["x"])
     if axes is None or match.shape != tuple(1 if axis in axes else size for axis, size in enumerate(shape)):
         return None
-    return _reduction(match, node.op_type, match["x"], axes, keep=True)
+    return reduction(match.writer, node.op_type, match["x"], axes, match.shape)
 
 
 def _mean(match: Match) -> Operand | None:
@@ -73,11 +66,7 @@ def _mean(match: Match) -> Operand | None:
     count = math.prod(shape_of(x)[axis] for axis in axes)
     if match["count"] != (count if match.root.op_type == "Div" else float(match.dtype.type(1 / count))):
         return None
-    return _reduction(match, "ReduceMean", x, axes, keep=len(match.shape) == len(shape_of(x)))
-
-
-def _average_pool(match: Match) -> Operand | None:
-    return match["mean"].outputs[0]
+    return reduction(match.writer, "ReduceMean", x, axes, match.shape)
 
 
 def _softmax(operator: str) -> Callable[[Match], Operand | None]:
@@ -250,25 +239,18 @@ def _of_parameters(match: Match, x: ir.Value, y: ir.Value, added: ir.Value | Non
 
 
 def _gemm_biased(match: Match) -> Operand | None:
-    node, added = match["product"], match["bias"]
-    if len(node.inputs) > 2:
-        return None
-    return match.like(node, node.inputs[1], added)
+    node = match["product"]
+    return None if len(node.inputs) > 2 else match.like(node, node.inputs[1], match["bias"])
 
 
 def _transposing(side: str) -> Callable[[Match], Operand | None]:
     def build(match: Match) -> Operand | None:
-        if len(match.shape) != 2 or len(shape_of(match["x"])) != 2 or len(shape_of(match["y"])) != 2:
-            return None
-        if match.writer.opset < _GEMM_OF_TWO:
+        are_matrices = all(len(shape) == 2 for shape in (match.shape, shape_of(match["x"]), shape_of(match["y"])))
+        if not are_matrices or match.writer.opset < _GEMM_OF_TWO:
             return None
         return match.node("Gemm", match["x"], match["y"], shape=match.shape, **{f"trans{side}": 1})
 
     return build
-
-
-def _with_bias(product: Op) -> Op:
-    return Add(product.named("product"), BIAS)
 
 
 REWRITES = (
@@ -278,7 +260,7 @@ REWRITES = (
     ),
     Rewrite(Div(ReduceSum(X).named("sum"), COUNT), _mean),
     Rewrite(Mul(ReduceSum(X).named("sum"), COUNT), _mean),
-    Rewrite(Div(Mul(AveragePool(X).named("mean"), COUNT), COUNT), _average_pool),
+    Rewrite(Div(Mul(AveragePool(X).named("mean"), COUNT), COUNT), lambda match: match["mean"].outputs[0]),
     Rewrite(Div(_EXPONENTIAL, ReduceSum(_EXPONENTIAL).named("sum")), _softmax("Softmax")),
     Rewrite(Sub(Sub(X, ReduceMax(X).named("max")), Log(ReduceSum(_EXPONENTIAL).named("sum"))), _softmax("LogSoftmax")),
     Rewrite(Mul(_CENTRED, Reciprocal(_DEVIATION)), _normalized),
@@ -290,7 +272,7 @@ REWRITES = (
     Rewrite(Add(_LAYER, BIAS), _layer_biased),
     Rewrite(Add(Mul(_INSTANCE, SCALE), BIAS), _instance_scaled),
     *(Rewrite(Mul(each(X, WEIGHT).named("product"), SCALE), _scaled) for each in (Conv, ConvTranspose)),
-    *(Rewrite(_with_bias(each(X, Y)), _biased) for each in (Conv, ConvTranspose)),
+    *(Rewrite(Add(each(X, Y).named("product"), BIAS), _biased) for each in (Conv, ConvTranspose)),
     Rewrite(Add(Mul(X, SCALE), BIAS), _batch_normalization),
     Rewrite(Add(MatMul(X, Y), ADDED), _gemm),
     Rewrite(MatMul(X, Y), _gemm),

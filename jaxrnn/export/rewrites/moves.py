@@ -6,12 +6,11 @@ A network with channels last becomes a network with channels first between its f
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.export.movement import concatenate, reshape, source_of, transpose
+from jaxrnn.export.movement import concatenate, reduction, reshape, source_of, transpose
 from jaxrnn.export.patterns import Known, Match, Rewrite, Value, operator
 from jaxrnn.export.rewrites.layers import axes_of
 from jaxrnn.export.writer import Operand, constant_of, dtype_of, maker_of, shape_of
@@ -171,8 +170,8 @@ def _transpose_after_known(match: Match) -> Operand | None:
         return None
     if known is None or known.ndim > len(order) or match.shape != tuple(shape[axis] for axis in order):
         return None
-    whole = known.reshape((1,) * (len(order) - known.ndim) + known.shape)
-    operands: list[Operand] = [match["x"], whole.transpose(np.argsort(order))]
+    known = known.reshape((1,) * (len(order) - known.ndim) + known.shape)
+    operands: list[Operand] = [match["x"], known.transpose(np.argsort(order))]
     if constant_of(match.root.inputs[0]) is not None:
         operands.reverse()
     y = match.writer.node(match.root.op_type, *operands, shape=shape, dtype=match.dtype)
@@ -190,11 +189,7 @@ def _of_reduction(match: Match) -> Operand | None:
     shape = shape_of(match["x"])
     if node.attributes["keepdims"].as_int() or kept != sorted(kept):
         return None
-    as_operand = len(node.inputs) > 1
-    operands: Sequence[Operand] = (match["x"], np.array(sources, np.int64)) if as_operand else (match["x"],)
-    attributes = {} if as_operand else {"axes": sources}
-    result = tuple(shape[axis] for axis in kept)
-    return match.writer.node(node.op_type, *operands, shape=result, dtype=match.dtype, keepdims=0, **attributes)
+    return reduction(match.writer, node.op_type, match["x"], sources, [shape[axis] for axis in kept])
 
 
 _TRANSPOSED, _OTHER_TRANSPOSED = Transpose(X).named("move"), Transpose(Y).named("other")

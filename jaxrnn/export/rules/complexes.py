@@ -155,8 +155,8 @@ def _joined(atoms: Sequence[Any], parts: Sequence[Any], join: Callable[[Any, Any
     return [join(atom, next(rest), next(rest)) if _is_complex(atom) else next(rest) for atom in atoms]
 
 
-def _whole(atom: Any, first: Any, second: Any) -> Any:
-    """Return an array from its parts."""
+def _from_parts(atom: Any, first: Any, second: Any) -> Any:
+    """Return an array of complex numbers or random keys from its parts."""
     if is_key(type_of(atom)):
         return jax.random.wrap_key_data(jnp.stack([first, second], -1), impl="threefry2x32")
     return lax.complex(first, second)
@@ -173,7 +173,7 @@ def _of_parts(body: ClosedJaxpr) -> ClosedJaxpr:
     atoms, results = body.jaxpr.invars, body.jaxpr.outvars
 
     def function(*parts: Any) -> list[Any]:
-        values = evaluate(body, _joined(atoms, parts, _whole))
+        values = evaluate(body, _joined(atoms, parts, _from_parts))
         return [part for atom, each in zip(results, values, strict=True) for part in _split(atom, each)]
 
     return jax.make_jaxpr(function)(
@@ -212,7 +212,8 @@ def _with_complex(name: str, rule: Rule | None, lowering: Lowering, equation: Ja
     if name in ("real", "imag"):
         return _part(operands[0], name)
     if name == "fft":
-        return transform(lowering, equation, *(_part(operands[0], each) for each in _parts_of(operands[0])))
+        names = ("real", "imag") if _has_complex(operands) else ("real",)
+        return transform(lowering, equation, *(_part(operands[0], each) for each in names))
     if name == "convert_element_type":
         return _converted(rule, lowering, equation, operands[0])
     if name in _HANDED_ON and rule is not None:
@@ -225,10 +226,6 @@ def _with_complex(name: str, rule: Rule | None, lowering: Lowering, equation: Ja
     parts = [_part(each, part) for each in operands for part in ("real", "imag")]
     results = lowering.trace(function, *parts)
     return Complex(*results) if len(results) == 2 else results[0]
-
-
-def _parts_of(x: Any) -> tuple[str, ...]:
-    return ("real", "imag") if _has_complex([x]) else ("real",)
 
 
 def _converted(rule: Rule | None, lowering: Lowering, equation: JaxprEqn, x: Any) -> Any:

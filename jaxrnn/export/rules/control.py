@@ -16,20 +16,15 @@ from jaxrnn.export.lowering import Lowering, Rule, subgraph
 from jaxrnn.export.movement import concatenate, cut_along, reshape, source_of
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, maker_of, shape_of
-from jaxrnn.jaxprs.equations import CALLS, evaluate, needed, type_of, walk
+from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES
+from jaxrnn.jaxprs.equations import INLINED, evaluate, needed, type_of, walk
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.primitives import platforms_of
 from jaxrnn.jaxprs.scanning import scan_recognised
-from jaxrnn.streaming.associative import scan_parts
+from jaxrnn.streaming.functions import scan_parts
 
 #: Primitives that only call a function, and the parameter with the function.
-_CALLS = {
-    **CALLS,
-    "checkpoint": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "remat2": "jaxpr",
-}
+_CALLS = INLINED | dict.fromkeys(CUSTOM_RULES, "call_jaxpr")
 
 
 def call(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:

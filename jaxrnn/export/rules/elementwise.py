@@ -172,7 +172,7 @@ _LONGEST_CHAIN = 24
 
 def range_of(x: Operand | None, depth: int = _LONGEST_CHAIN) -> Range:
     """Return bounds of integers or booleans, by default the bounds of the type."""
-    if x is None or not (dtype_of(x) == np.bool_ or jnp.issubdtype(dtype_of(x), jnp.integer)):
+    if x is None or not _is_integer(x):
         return (0, 0)
     array = x if isinstance(x, np.ndarray) else constant_of(x)
     if array is not None and array.size:
@@ -191,18 +191,19 @@ def _of_node(node: ir.Node, depth: int) -> Range | None:
         assert inputs[0] is not None
         return 0, max(shape_of(inputs[0])[node.attributes["axis"].as_int()] - 1, 0)
     if operator == "Cast":
-        return range_of(inputs[0], depth) if _is_whole(inputs[0]) else None
+        return range_of(inputs[0], depth) if _is_integer(inputs[0]) else None
     if traits_of(node).moves_first:
         return range_of(inputs[0], depth)
     if operator in ("Concat", "Where"):
         parts = [range_of(each, depth) for each in (inputs[1:] if operator == "Where" else inputs)]
         return min(low for low, _ in parts), max(high for _, high in parts)
-    if operator in _ARITHMETIC and all(map(_is_whole, inputs)):
+    if operator in _ARITHMETIC and all(map(_is_integer, inputs)):
         return _ARITHMETIC[operator](node, [range_of(each, depth) for each in inputs])
     return None
 
 
-def _is_whole(x: ir.Value | None) -> bool:
+def _is_integer(x: Operand | None) -> bool:
+    """Return True for integers and booleans."""
     return x is not None and (dtype_of(x) == np.bool_ or jnp.issubdtype(dtype_of(x), jnp.integer))
 
 

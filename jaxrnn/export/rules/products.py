@@ -15,8 +15,8 @@ from jaxrnn.export.movement import cut, pad, padding_of, reshape, source_of, tra
 from jaxrnn.export.rules.elementwise import cast
 from jaxrnn.export.rules.windows import window_product
 from jaxrnn.export.writer import Operand, Writer, dtype_of, maker_of, shape_of
+from jaxrnn.jaxprs.equations import free_axes, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
-from jaxrnn.jaxprs.equations import type_of
 
 
 def contract(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
@@ -24,7 +24,7 @@ def contract(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> 
     (contract_x, contract_y), (batch_x, batch_y) = equation.params["dimension_numbers"]
     dtype = type_of(equation.outvars[0])
     writer = lowering.writer
-    rows, columns = _free(x, (*contract_x, *batch_x)), _free(y, (*contract_y, *batch_y))
+    rows, columns = free_axes(equation)
     batch = [shape_of(x)[axis] for axis in batch_x]
     inner = math.prod(shape_of(x)[axis] for axis in contract_x)
     of_rows, of_columns = ([shape_of(each)[axis] for axis in axes] for each, axes in ((x, rows), (y, columns)))
@@ -37,10 +37,6 @@ def contract(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> 
     right = reshape(writer, right, (*batch, inner, math.prod(of_columns)))
     product = writer.node("MatMul", left, right, shape=(*batch, *kept, math.prod(of_columns)), dtype=dtype)
     return reshape(writer, product, shape_of_atom(equation.outvars[0]))
-
-
-def _free(x: Operand, taken: Sequence[int]) -> list[int]:
-    return [axis for axis in range(len(shape_of(x))) if axis not in taken]
 
 
 #: The types of convolutions in engines.

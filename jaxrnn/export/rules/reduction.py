@@ -13,7 +13,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.export.lowering import Lowering, Rule
-from jaxrnn.export.movement import concatenate, cut_along, reshape
+from jaxrnn.export.movement import concatenate, cut_along, reduction, reshape
 from jaxrnn.export.rules.elementwise import cast, elements
 from jaxrnn.export.writer import Operand, Writer, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
@@ -25,13 +25,10 @@ _OPERATORS = {
     "reduce_min": "ReduceMin",
     "reduce_prod": "ReduceProd",
 }
-#: The opset that made axes an operand.
-_AXES_AS_OPERAND = {"ReduceSum": 13}
-_OTHERS = 18
 
 
 def reduce(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write one reduction. Axes are an attribute or an operand, depending on the opset."""
+    """Write one reduction."""
     return reduced(lowering.writer, operator, x, equation.params["axes"])
 
 
@@ -41,10 +38,7 @@ def reduced(writer: Writer, operator: str, x: Operand, axes: Sequence[int]) -> O
     shape = [size for axis, size in enumerate(shape_of(x)) if axis not in axes]
     if not axes or all(shape_of(x)[axis] == 1 for axis in axes):
         return reshape(writer, x, shape)
-    as_operand = writer.opset >= _AXES_AS_OPERAND.get(operator, _OTHERS)
-    operands = (x, np.array(axes, np.int64)) if as_operand else (x,)
-    attributes = {} if as_operand else {"axes": axes}
-    return writer.node(operator, *operands, shape=shape, dtype=dtype_of(x), keepdims=0, **attributes)
+    return reduction(writer, operator, x, axes, shape)
 
 
 def parity(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
@@ -103,12 +97,9 @@ def running(combine: Callable[[Any, Any], Any], lowering: Lowering, equation: Ja
         shift = 1
         while shift < length:
             part = functools.partial(lax.slice_in_dim, axis=axis)
-            if reverse:
-                changed = combine(part(x, 0, length - shift), part(x, shift, length))
-                x = jnp.concatenate([changed, part(x, length - shift, length)], axis)
-            else:
-                changed = combine(part(x, 0, length - shift), part(x, shift, length))
-                x = jnp.concatenate([part(x, 0, shift), changed], axis)
+            changed = combine(part(x, 0, length - shift), part(x, shift, length))
+            parts = [changed, part(x, length - shift, length)] if reverse else [part(x, 0, shift), changed]
+            x = jnp.concatenate(parts, axis)
             shift *= 2
         return x
 

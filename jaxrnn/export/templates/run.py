@@ -93,10 +93,14 @@ def main(source, target):
     if not source.endswith(".wav"):
         np.savez(target, **run(dict(np.load(source))))
         return
-    with wave.open(source) as file:
-        if (file.getnchannels(), file.getsampwidth()) != (1, 2):
-            sys.exit(f"{source}: expected one channel of 16 bits")
-        rate, data = file.getframerate(), file.readframes(file.getnframes())
+    try:
+        with wave.open(source) as file:
+            form = file.getnchannels(), file.getsampwidth()
+            rate, data = file.getframerate(), file.readframes(file.getnframes())
+    except (OSError, EOFError, wave.Error) as error:
+        sys.exit(f"{source} cannot be read: {error}; expected a WAV file of one channel of 16 bits")
+    if form != (1, 2):
+        sys.exit(f"{source}: expected one channel of 16 bits")
     if STREAM["rate"] not in (None, rate):
         sys.exit(f"{source} has {rate} samples a second, but the network takes {STREAM['rate']:g}")
     samples = np.frombuffer(data, "<i2").astype(np.float32) / 32768

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxrnn.jaxprs.origins import flows as of
-
 
 @dataclass
 class Flow:
@@ -111,7 +109,7 @@ def half_of(flow: Flow, half: tuple[int, int] | None) -> Flow:
 def carry(final: Flow, start: Flow | None) -> None:
     """Mark the elements of a final value as updates of the elements of the initial value at the same positions."""
     for name, codes in (start.codes if start is not None else {}).items():
-        final.codes[name] = np.where(codes >= of.STEP, of.carried(codes), final.codes[name])
+        final.codes[name] = np.where(codes >= STEP, carried(codes), final.codes[name])
 
 
 def combined(
@@ -123,19 +121,19 @@ def combined(
         dependent = [flow for flow in operands if name in flow.codes]
         planes = [np.broadcast_to(flow.codes[name], shape) for flow in dependent]
         # A source minus its own mean, or plus a function of itself alone, is normalised or transformed, not carried on.
-        transformed = any(flow.deps == {name} and (flow.codes[name] < of.STEP).all() for flow in dependent)
+        transformed = any(flow.deps == {name} and (flow.codes[name] < STEP).all() for flow in dependent)
         chosen = "other" if transformed and kind in ("add", "count") else kind
         codes = planes[0] if planes else np.zeros(shape, np.int64)
         if len(planes) == 1:
             free = all(not flow.deps for flow in operands if name not in flow.codes)
-            codes = of.alone(chosen, codes, free)
+            codes = alone(chosen, codes, free)
         for plane in planes[1:]:
-            codes = of.combine(chosen, codes, plane)
+            codes = combine(chosen, codes, plane)
         for flow in conditions:
             if name in flow.codes:
                 # What decides where elements go has another shape.
                 same = flow.shape in (shape, ())
-                codes = np.maximum(codes, of.dense(flow.codes[name]) if same else of.DENSE)
+                codes = np.maximum(codes, dense(flow.codes[name]) if same else DENSE)
         result[name] = codes
     return result
 
@@ -174,8 +172,8 @@ OTHER, SCALED, GATED, SUMMED, MIXED, EXPOSED, SQUASHED, RETAINED, WRITTEN, SHOWN
 STEP = 16
 DENSE = OTHER  # position 0
 
-#: The kinds of primitives on elements; every other one is "other". Two kinds more are "count", adding to integers, and
-#: "write", replacing elements at places that depend on data.
+#: The kinds of primitives on elements; other primitives are "other". Two kinds belong to no primitive: "count" adds to
+#: integers, and "write" replaces elements at places that depend on data.
 KINDS = {
     "add": "add",
     "add_any": "add",

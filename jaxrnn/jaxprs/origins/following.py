@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES
-from jaxrnn.jaxprs.equations import CALLS, bind, evaluate, inner_jaxprs, shape_of, type_of
+from jaxrnn.jaxprs.equations import INLINED, bind, evaluate, inner_jaxprs, shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS, counted, move, moved_operands
 from jaxrnn.jaxprs.origins import flows as of
 from jaxrnn.jaxprs.origins.flows import (
@@ -32,11 +32,11 @@ from jaxrnn.jaxprs.origins.flows import (
 from jaxrnn.jaxprs.primitives import Carried
 
 #: Equations that call a function on their operands.
-_CALLS = frozenset({*CALLS, *CUSTOM_RULES, "remat2", "checkpoint"})
+_CALLS = frozenset({*INLINED, *CUSTOM_RULES})
 #: Primitives that leave elements what they are, in perhaps another type.
 _SAME = frozenset({"convert_element_type", "reduce_precision"})
-#: Sums with weights. Two of them between a state and its update are no cell: nor is a product of two values that depend
-#: on data, as in attention.
+#: Sums with weights. Between the state of a cell and its update, there is at most one of these sums, and no product of
+#: two values that depend on data, as in attention.
 _CONTRACTIONS = frozenset({"conv_general_dilated", "dot_general"})
 _LOOPS = frozenset({"recurrent_layer", "scan", "while"})
 _FOLDED = 1 << 16  # elements of a value that XLA computes while elements are followed
@@ -100,7 +100,9 @@ class Following:
         if name in _CALLS:
             return self.run(next(inner_jaxprs(equation)), flows, label)
         if name == "recurrence":
-            return self._recurrence(label, equation, flows)
+            params, count = equation.params, equation.params["count"]
+            declared = params["carried"], params["steps"], params["shown"]
+            return self._carried(label, flows[:count], flows[count:], *declared)
         if name in _LOOPS and label in self.written:
             return self._loop(label, equation, flows)
         if name == "cond":
@@ -205,12 +207,6 @@ class Following:
                 flow.codes = combined("select", shape, cases, (condition,))
             merged.append(flow)
         return merged
-
-    def _recurrence(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
-        """Evaluate a recurrence with declared carries."""
-        params = equation.params
-        results, starts = flows[: params["count"]], flows[params["count"] :]
-        return self._carried(label, results, starts, params["carried"], params["steps"], params["shown"])
 
     def _loop(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
         """Evaluate a loop or layer with carries that are read from its jaxpr."""

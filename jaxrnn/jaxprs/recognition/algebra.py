@@ -17,13 +17,23 @@ from jax.extend.core import JaxprEqn, Literal
 
 from jaxrnn._jax.varying import struct_of
 from jaxrnn.cells.forms import product_type
-from jaxrnn.jaxprs.equations import Atom, bind, fingerprint_of_equations, needed, shape_of, trace, type_of, variables
+from jaxrnn.jaxprs.equations import (
+    Atom,
+    bind,
+    fingerprint_of_equations,
+    free_axes,
+    needed,
+    shape_of,
+    trace,
+    type_of,
+    variables,
+)
 from jaxrnn.jaxprs.recognition.body import Body, Elements, everything, operands_of
 
-#: By the factors of a monomial, which are numbers of terms in order: its coefficient.
+#: The coefficient of each monomial; a monomial is the numbers of its terms, in order.
 Polynomial = dict[tuple[int, ...], float]
 
-#: A sum with more monomials is no cell, and is not looked into.
+#: Sums with more monomials are not part of a cell, and count as one term.
 _LARGEST = 12
 
 
@@ -132,7 +142,7 @@ def _times(a: Polynomial, b: Polynomial) -> Polynomial:
 Rule = Callable[[Algebra, JaxprEqn, np.ndarray], Polynomial | None]
 
 
-def _whole(total: Polynomial, *parts: Polynomial) -> Polynomial | None:
+def _unless_cancelled(total: Polynomial, *parts: Polynomial) -> Polynomial | None:
     """Return a sum, or None if terms cancelled: ``0 * x`` and ``x - x`` are NaN for infinite x."""
     return total if {monomial for part in parts for monomial in part if monomial} <= total.keys() else None
 
@@ -140,18 +150,14 @@ def _whole(total: Polynomial, *parts: Polynomial) -> Polynomial | None:
 def _linear(sign: float) -> Rule:
     def rule(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
         a, b = (algebra.polynomial(part) for part in operands_of(equation, at))
-        return _whole(_sum(a, b, sign), a, b)
+        return _unless_cancelled(_sum(a, b, sign), a, b)
 
     return rule
 
 
 def _product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
     a, b = (algebra.polynomial(part) for part in operands_of(equation, at))
-    return _whole(_times(a, b), {tuple(sorted((*x, *y))): 1.0 for x in a for y in b})
-
-
-def _negative(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
-    return _times(algebra.polynomial(operands_of(equation, at)[0]), {(): -1.0})
+    return _unless_cancelled(_times(a, b), {tuple(sorted((*x, *y))): 1.0 for x in a for y in b})
 
 
 def _quotient(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
@@ -182,14 +188,6 @@ def _inverse(algebra: Algebra, elements: Elements) -> Polynomial | None:
         if algebra.body.number(one) == 1.0 and inner is not None and inner.primitive.name == "exp":
             return algebra.sigmoid(operands_of(inner, power.at)[0], -1.0)
     return None
-
-
-def _tanh(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
-    return algebra.tanh(operands_of(equation, at)[0])
-
-
-def _logistic(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
-    return algebra.sigmoid(operands_of(equation, at)[0])
 
 
 def _custom(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
@@ -232,11 +230,11 @@ _RULES: dict[str, Rule] = {
     "custom_jvp_call": _custom,
     "div": _quotient,
     "integer_pow": _power,
-    "logistic": _logistic,
+    "logistic": lambda algebra, equation, at: algebra.sigmoid(operands_of(equation, at)[0]),
     "mul": _product,
-    "neg": _negative,
+    "neg": lambda algebra, equation, at: _times(algebra.polynomial(operands_of(equation, at)[0]), {(): -1.0}),
     "sub": _linear(-1.0),
-    "tanh": _tanh,
+    "tanh": lambda algebra, equation, at: algebra.tanh(operands_of(equation, at)[0]),
 }
 
 
@@ -340,10 +338,7 @@ def _affine_product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray, coeffi
         return None
     if any(shape[axis] != 1 for shape, axes in zip(shapes, batch, strict=True) for axis in axes):
         return None
-    free = [
-        tuple(axis for axis in range(len(shape)) if axis not in (*contracted, *batched))
-        for shape, contracted, batched in zip(shapes, contract, batch, strict=True)
-    ]
+    free = free_axes(equation)
     counts = [math.prod(shape[axis] for axis in axes) for shape, axes in zip(shapes, free, strict=True)]
     places = np.unravel_index(at, tuple(counts))  # a batch of one changes no position
     matrix = fixed.index(True)

@@ -36,7 +36,14 @@ class Body:
         self._constants = step.constants()
         self.forms: dict[Var, list[Atom]] = {}
         for choice in (equation for equation in step.equations if platforms_of(equation) is not None):
-            self._look_into(choice)
+            forms = forms_of(choice)
+            for place, result in enumerate(choice.outvars):
+                self.forms[result] = [form.results[place] for form in forms]
+            for form in forms:
+                self._constants.update(form.constants)
+                self._makers.update(
+                    (variable, equation) for equation in form.equations for variable in equation.outvars
+                )
         self._moves: dict[Var, np.ndarray | None] = {}
         self.known: set[Var] = set()
         self.learn([*step.fixed, *step.frame])
@@ -46,14 +53,6 @@ class Body:
         self.known.update(new)
         unknown = dependents(self.equations, self.step.carry, self.known)
         self.known.update(variable for variable in self.step.makers if variable not in unknown)
-
-    def _look_into(self, choice: JaxprEqn) -> None:
-        forms = forms_of(choice)
-        for place, result in enumerate(choice.outvars):
-            self.forms[result] = [form.results[place] for form in forms]
-        for form in forms:
-            self._constants.update(form.constants)
-            self._makers.update((variable, equation) for equation in form.equations for variable in equation.outvars)
 
     def is_known(self, atom: Atom) -> bool:
         """Return True if an atom can be computed for all frames."""
@@ -135,13 +134,13 @@ def operands_of(equation: JaxprEqn, at: np.ndarray) -> list[Elements]:
     ]
 
 
-def whole(atom: Atom) -> Elements:
+def all_elements(atom: Atom) -> Elements:
     """Return all elements of a variable, in order."""
     return Elements(atom, everything(atom).reshape(-1))
 
 
 @dataclass(frozen=True)
-class Mask:
+class UpdateMask:
     """The condition of an update: elements that equal ``when`` are updated, and other elements are kept."""
 
     elements: Elements
@@ -155,10 +154,10 @@ class CarryPiece:
     carry: Var  # the variable of the array before the step
     at: np.ndarray  # the positions in the array
     source: Elements  # the elements after the step, if they are updated
-    mask: Mask | None = None  # the condition of the update; None for an unconditional update
+    mask: UpdateMask | None = None  # the condition of the update; None for an unconditional update
 
 
-class Carries:
+class CarryPieces:
     """The pieces of all arrays of the carry.
 
     Attributes:
@@ -174,7 +173,7 @@ class Carries:
             self.pieces += self._pieces(carry, after)
 
     def _pieces(self, carry: Var, after: Atom) -> Iterator[CarryPiece]:
-        for mask, source in self.body.sources(whole(after)):
+        for mask, source in self.body.sources(all_elements(after)):
             at = np.flatnonzero(mask)
             updated = self._unmasked(carry, at, source)
             if updated is None:
@@ -185,9 +184,9 @@ class Carries:
             self.updates[source.atom] = new.atom
             for part, inner in self.body.sources(new):
                 chosen = Elements(condition.elements.atom, condition.elements.at[part])
-                yield CarryPiece(carry, at[part], inner, Mask(chosen, condition.when))
+                yield CarryPiece(carry, at[part], inner, UpdateMask(chosen, condition.when))
 
-    def _unmasked(self, carry: Var, at: np.ndarray, source: Elements) -> tuple[Mask, Elements] | None:
+    def _unmasked(self, carry: Var, at: np.ndarray, source: Elements) -> tuple[UpdateMask, Elements] | None:
         """Return the mask of elements that choose between old and new values, and the new values."""
         equation = self.body.equation_of(source.atom)
         if equation is None or equation.primitive.name != "select_n" or len(equation.invars) != 3:
@@ -199,7 +198,7 @@ class Carries:
         for new in (0, 1):
             old = self.body.source(cases[1 - new])
             if old.atom is carry and np.array_equal(old.at, at):
-                return Mask(chooser, bool(new)), cases[new]
+                return UpdateMask(chooser, bool(new)), cases[new]
         return None
 
     def of(self, variable: Var) -> list[CarryPiece]:
@@ -263,5 +262,5 @@ def joined_positions(equation: JaxprEqn, output: int) -> np.ndarray | None:
     return None if moved is None else moved[output]
 
 
-#: Moves whose results hold elements of their own, or whose derivative is another one.
+#: Moves whose results hold new elements, or whose derivative differs from the derivative of a move.
 _WRITING = frozenset({"dynamic_update_slice", "pad", "scatter", "select_n", "stop_gradient"})

@@ -11,7 +11,7 @@ from jax.extend.core import Var
 from jaxrnn.cells.cell import GRU, LSTM, RNN, Activation
 from jaxrnn.jaxprs.equations import Atom, variables
 from jaxrnn.jaxprs.recognition.algebra import Algebra, Gate, Matrix, Polynomial, Product, Sum, Term, expand
-from jaxrnn.jaxprs.recognition.body import Carries, CarryPiece, Elements, Mask, size_of, whole
+from jaxrnn.jaxprs.recognition.body import CarryPiece, CarryPieces, Elements, UpdateMask, all_elements, size_of
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class CellState:
 
 
 @dataclass(frozen=True)
-class Match:
+class CellMatch:
     """A cell in a body."""
 
     cell: LSTM | GRU | RNN
-    grid: Grid
+    grid: CellGrid
     states: tuple[CellState, ...]  # the carry, with the hidden state first
     gates: tuple[GateInput, ...]  # the inputs of the gates, in the order of the cell
-    mask: Mask | None  # the condition of updates, ``[rows, 1]``
+    mask: UpdateMask | None  # the condition of updates, ``[rows, 1]``
 
     @property
     def output(self) -> Var:
@@ -55,9 +55,9 @@ class Match:
         return biases and any(gate.inputs for gate in self.gates)
 
 
-def match(algebra: Algebra, carries: Carries, variable: Var) -> Match | None:
+def match(algebra: Algebra, carries: CarryPieces, variable: Var) -> CellMatch | None:
     """Return the cell with a hidden state that becomes this variable; None without a cell or with unknown inputs."""
-    elements = whole(variable)
+    elements = all_elements(variable)
     if not elements.at.size:
         return None
     polynomial = algebra.polynomial(elements)
@@ -77,11 +77,11 @@ def _ordered(piece: CarryPiece, at: np.ndarray) -> CarryPiece:
     order = np.argsort(piece.source.at)[np.searchsorted(np.sort(piece.source.at), at)]
     mask = piece.mask
     if mask is not None:
-        mask = Mask(Elements(mask.elements.atom, mask.elements.at[order]), mask.when)
+        mask = UpdateMask(Elements(mask.elements.atom, mask.elements.at[order]), mask.when)
     return CarryPiece(piece.carry, piece.at[order], Elements(piece.source.atom, at), mask)
 
 
-def _rnn(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Polynomial) -> Match | None:
+def _rnn(algebra: Algebra, carries: CarryPieces, hidden: CarryPiece, polynomial: Polynomial) -> CellMatch | None:
     ((monomial, sign), *others) = polynomial.items() or [((), 0.0)]
     if others or len(monomial) != 1 or algebra.terms[monomial[0]].kind not in ("tanh", "relu") or abs(sign) != 1:
         return None
@@ -91,12 +91,12 @@ def _rnn(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Pol
     return _matched(algebra, RNN((Activation(kind.capitalize()),)), (hidden,), [(monomial[0], sign)])
 
 
-def _gru(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Polynomial) -> Match | None:
+def _gru(algebra: Algebra, carries: CarryPieces, hidden: CarryPiece, polynomial: Polynomial) -> CellMatch | None:
     """Match ``h' = (1/2 - Z/2) G + (1/2 + Z/2) h``, in tanh Z and G."""
     singles = [m[0] for m in polynomial if len(m) == 1 and polynomial[m] in (0.5, -0.5)]
     carry = next((n for n in singles if algebra.terms[n].kind == "carry" and polynomial[n,] == 0.5), None)
     g = next((n for n in singles if algebra.terms[n].kind == "tanh"), None)
-    if carry is None or g is None or len(polynomial) != 4 or not _is(algebra, carry, hidden):
+    if carry is None or g is None or len(polynomial) != 4 or not _is_piece(algebra, carry, hidden):
         return None
     z = _other(polynomial, carry)
     if z is None or _other(polynomial, g) != z or algebra.terms[z].kind != "tanh":
@@ -120,7 +120,7 @@ def _resets(algebra: Algebra, candidate: Sum, hidden: CarryPiece) -> Gate | None
     return gate.resets[0] if gate is not None and len(set(gate.resets)) == 1 else None
 
 
-def _lstm(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Polynomial) -> Match | None:
+def _lstm(algebra: Algebra, carries: CarryPieces, hidden: CarryPiece, polynomial: Polynomial) -> CellMatch | None:
     """Match ``c' = (1/2 + F/2) c + (1/2 + I/2) G`` and ``h' = (1/2 + O/2) tanh(c')``, in tanh F, I, G and O."""
     c_tanh = next((m[0] for m in polynomial if len(m) == 1 and polynomial[m] == 0.5), None)
     o = None if c_tanh is None else _other(polynomial, c_tanh)
@@ -146,7 +146,7 @@ def _lstm(algebra: Algebra, carries: Carries, hidden: CarryPiece, polynomial: Po
     pieces = [piece for piece in carries.of(new.atom) if _becomes(piece, new)] if isinstance(new.atom, Var) else []
     for piece in pieces:
         cell_state = _ordered(piece, new.at)
-        if _is(algebra, carry, cell_state):
+        if _is_piece(algebra, carry, cell_state):
             gates = [(i, i_sign), (o, o_sign), (f, f_sign), (g, sign)]
             return _matched(algebra, LSTM(), (hidden, cell_state), gates)
     return None
@@ -167,7 +167,7 @@ def _other(polynomial: Polynomial, number: int) -> int | None:
     return others[0] if len(others) == 1 else None
 
 
-def _is(algebra: Algebra, number: int, piece: CarryPiece) -> bool:
+def _is_piece(algebra: Algebra, number: int, piece: CarryPiece) -> bool:
     """Return True if a term is a piece of the carry before the step."""
     atom, at = algebra.terms[number].elements
     return atom is piece.carry and np.array_equal(at, piece.at)
@@ -182,7 +182,7 @@ def _numbers(hidden: CarryPiece) -> dict[Var, np.ndarray]:
 
 def _matched(
     algebra: Algebra, cell: LSTM | GRU | RNN, pieces: tuple[CarryPiece, ...], terms: list[tuple[int, float]]
-) -> Match | None:
+) -> CellMatch | None:
     """Return the match if the cell allows the inputs of every gate."""
     sums = []
     for place, (number, sign) in enumerate(terms):
@@ -209,7 +209,7 @@ def _matched(
         return None
     if any(_mask_key(mask) != _mask_key(masks[0]) for mask in masks):
         return None
-    return Match(cell, grid, states, entered, masks[0])
+    return CellMatch(cell, grid, states, entered, masks[0])
 
 
 def _allowed(algebra: Algebra, cell: LSTM | GRU | RNN, gates: tuple[GateInput, ...]) -> bool:
@@ -229,15 +229,15 @@ def _allowed(algebra: Algebra, cell: LSTM | GRU | RNN, gates: tuple[GateInput, .
     return cell.linear_before_reset and bool(inner.recurrent) and fixed and not other
 
 
-def _row_mask(grid: Grid, mask: Mask | None) -> Mask | None:
+def _row_mask(grid: CellGrid, mask: UpdateMask | None) -> UpdateMask | None:
     """Return a mask that is equal for all hidden units of a row, ``[rows, 1]``."""
     if mask is None:
         return None
     at = grid.place(mask.elements.at)
-    return Mask(Elements(mask.elements.atom, at[:, :1]), mask.when) if (at == at[:, :1]).all() else None
+    return UpdateMask(Elements(mask.elements.atom, at[:, :1]), mask.when) if (at == at[:, :1]).all() else None
 
 
-def _mask_key(mask: Mask | None) -> object:
+def _mask_key(mask: UpdateMask | None) -> object:
     return None if mask is None else (mask.elements.key, mask.when)
 
 
@@ -285,7 +285,7 @@ class _Part:
     reset: Gate | None = None
 
 
-class Grid:
+class CellGrid:
     """The places of a cell's elements; ``elements`` are the numbers of the elements, ``[rows, hidden]``."""
 
     def __init__(self, elements: np.ndarray):
@@ -304,25 +304,21 @@ class Grid:
         return at[self.elements]
 
 
-def find_grid(algebra: Algebra, sums: list[Sum], hidden: Mapping[Var, np.ndarray]) -> Grid | None:
+def find_grid(algebra: Algebra, sums: list[Sum], hidden: Mapping[Var, np.ndarray]) -> CellGrid | None:
     """Return the grid in which the first product of the hidden state has its rows."""
+    every = np.arange(max(positions.max() for positions in hidden.values()) + 1)
     for total in sums:
         for product in total.products:
             for part in _parts(algebra, product, hidden) or ():
-                if part.hidden is not None and np.array_equal(np.sort(part.hidden, axis=None), _all(hidden)):
-                    return Grid(part.hidden)
+                if part.hidden is not None and np.array_equal(np.sort(part.hidden, axis=None), every):
+                    return CellGrid(part.hidden)
         inner = find_grid(algebra, [inner for _, inner in total.scaled], hidden)
         if inner is not None:
             return inner
     return None
 
 
-def _all(hidden: Mapping[Var, np.ndarray]) -> np.ndarray:
-    numbers = np.concatenate([positions.reshape(-1) for positions in hidden.values()])
-    return np.arange(numbers.max() + 1)
-
-
-def gate_input(algebra: Algebra, grid: Grid, total: Sum, hidden: Mapping[Var, np.ndarray]) -> GateInput | None:
+def gate_input(algebra: Algebra, grid: CellGrid, total: Sum, hidden: Mapping[Var, np.ndarray]) -> GateInput | None:
     """Return a sum as the input of a gate in the grid, or None if parts are outside of the grid or of another form."""
     result = GateInput()
     result.addends = [(Elements(e.atom, grid.place(e.at)), coefficient) for e, coefficient in total.addends]

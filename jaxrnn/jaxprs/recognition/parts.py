@@ -18,7 +18,7 @@ from jaxrnn.cells.recurrence import run_layer, sequence
 from jaxrnn.jaxprs.equations import Atom, Environment, shape_of, type_of, variables
 from jaxrnn.jaxprs.recognition.algebra import Matrix
 from jaxrnn.jaxprs.recognition.body import Elements, identity_of
-from jaxrnn.jaxprs.recognition.matching import CellState, GateInput, Match, Submatrix
+from jaxrnn.jaxprs.recognition.matching import CellMatch, CellState, GateInput, Submatrix
 from jaxrnn.jaxprs.schedule import Part, Values
 
 
@@ -26,11 +26,11 @@ from jaxrnn.jaxprs.schedule import Part, Values
 class RecognisedCell(Part):
     """A recognised cell, which runs over all frames as a sequence."""
 
-    match: Match  # the cell in its step
+    match: CellMatch  # the cell in its step
     is_layer: bool  # whether the cell is a layer with its own frames and weights
 
     @classmethod
-    def of(cls, match: Match, is_fixed: Callable[[Atom], bool]) -> RecognisedCell:
+    def of(cls, match: CellMatch, is_fixed: Callable[[Atom], bool]) -> RecognisedCell:
         """Return the part of a match, in a step with these fixed atoms."""
         return cls(tuple(match.reads), (match.output,), match, match.is_layer(is_fixed))
 
@@ -108,7 +108,7 @@ def elements_of(values: Values, chosen: Elements) -> jax.Array:
 class Gates:
     """The gates of a match on values of all frames."""
 
-    def __init__(self, match: Match, values: Values):
+    def __init__(self, match: CellMatch, values: Values):
         self.match, self.values = match, values
         self.hidden = match.grid.elements.shape[1]
         self.dtype = type_of(match.output)
@@ -188,10 +188,8 @@ class Gates:
                 waiting.clear()
 
         for blocks in gates:
-            if len(blocks) == 1 and (not waiting or _alike(blocks[0], waiting[0])):
-                waiting.append(blocks[0])
-                continue
-            flush()
+            if len(blocks) != 1 or (waiting and not _alike(blocks[0], waiting[0])):
+                flush()
             if len(blocks) == 1:
                 waiting.append(blocks[0])
                 continue
@@ -205,7 +203,7 @@ class Gates:
 
     def _added(self, gates: list[GateInput]) -> jax.Array:
         """Return the addends of the gates, ``[..., rows or 1, gates * hidden]``."""
-        # The same variable in several gates is read once; of a gate that adds it twice, each by itself.
+        # A variable that several gates add is read once. If a gate adds a variable twice, each addend is read.
         chosen: dict[Any, list[tuple[int, Elements, float]]] = {}
         for place, gate in enumerate(gates):
             counts: Counter[Any] = Counter()

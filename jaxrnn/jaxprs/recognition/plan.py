@@ -11,8 +11,16 @@ from jax.extend.core.primitives import copy_p
 from jaxrnn.jaxprs.equations import Atom, made_by, needed, read_by, shape_of, type_of, variables
 from jaxrnn.jaxprs.primitives import platforms_of
 from jaxrnn.jaxprs.recognition.algebra import Algebra
-from jaxrnn.jaxprs.recognition.body import Body, Carries, CarryPiece, Elements, joined_positions, operands_of, whole
-from jaxrnn.jaxprs.recognition.matching import Match, match
+from jaxrnn.jaxprs.recognition.body import (
+    Body,
+    CarryPiece,
+    CarryPieces,
+    Elements,
+    all_elements,
+    joined_positions,
+    operands_of,
+)
+from jaxrnn.jaxprs.recognition.matching import CellMatch, match
 from jaxrnn.jaxprs.recognition.parts import Delayed, RecognisedCell
 from jaxrnn.jaxprs.schedule import Loop, Part, Schedule, Step, arrange, loop_around
 
@@ -45,10 +53,10 @@ class _Planner:
     def __init__(self, step: Step, loose: bool):
         self.step, self.loose = step, loose
         self.body = Body(step)
-        self.carries = Carries(self.body)
+        self.carries = CarryPieces(self.body)
         self.algebra = Algebra(self.body)
         self.next_of = dict(zip(step.carry, step.next_carry, strict=True))
-        self.cells: list[Match] = []
+        self.cells: list[CellMatch] = []
         #: The arrays of the carry whose values, for each frame and the last, a part gives.
         self.covered: set[Var] = set()
         self._known_before_loop: set[Var] = set()
@@ -72,7 +80,7 @@ class _Planner:
             if carry is not None:
                 self.covered.add(carry)
                 self.body.learn([carry])
-                parts.append(Delayed.of(carry, whole(carry), whole(self.next_of[carry])))
+                parts.append(Delayed.of(carry, all_elements(carry), all_elements(self.next_of[carry])))
                 continue
             delayed = self._delayed(open_carries)
             if delayed:
@@ -110,14 +118,14 @@ class _Planner:
             for state in cell.states
         )
 
-    def _cell(self, candidates: Iterable[Var]) -> Match | None:
+    def _cell(self, candidates: Iterable[Var]) -> CellMatch | None:
         for variable in candidates:
             cell = match(self.algebra, self.carries, variable)
             if cell is not None and (self.loose or cell.mask is None or self._only_under_mask(cell, cell.output)):
                 return cell
         return None
 
-    def _only_under_mask(self, cell: Match, variable: Var) -> bool:
+    def _only_under_mask(self, cell: CellMatch, variable: Var) -> bool:
         """Return True if a masked hidden state is only read under its mask."""
         assert cell.mask is not None
         if any(atom is variable for atom in (*self.step.outputs, *self.step.next_carry)):
@@ -131,7 +139,7 @@ class _Planner:
                 if not moves or not all(self._only_under_mask(cell, moved) for moved in equation.outvars):
                     return False
                 continue
-            at = whole(equation.outvars[0]).at
+            at = all_elements(equation.outvars[0]).at
             chooser, *cases = operands_of(equation, at)
             chooser = self.body.source(chooser)
             seen = self.body.source(cases[cell.mask.when])
@@ -165,7 +173,7 @@ class _Planner:
         parts = []
         reached = self._reached([*self.step.outputs, *(self.next_of[carry] for carry in open_carries)])
         for variable in (variable for variable in self.step.makers if variable in reached):
-            before = self.body.source(whole(variable))
+            before = self.body.source(all_elements(variable))
             if before.atom not in open_carries:
                 continue
             for piece in self.carries.pieces:

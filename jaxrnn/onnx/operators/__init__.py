@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from jaxrnn._files.arguments import Placeholder, argument
+from jaxrnn._files.arguments import Metavar, argument
 from jaxrnn.errors import InputError, UnsupportedError
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.registry import (
@@ -92,7 +92,7 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
         reason = REFUSED.get((domain, name)) or _nearest(domain, name)
         raise UnsupportedError(
             f"{full_name} (opset {opset}) is not implemented; {reason}, or "
-            f"{argument('operators', {(domain, name): Placeholder('function')}, 'jaxrnn.load(path)')} adds your own "
+            f"{argument('operators', {(domain, name): Metavar('function')}, 'jaxrnn.load(path)')} adds your own "
             "operator"
         )
     schema = schema_of(domain, name, opset)  # without a definition of ONNX, the newest registered version counts

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrnn.cells.cell import elu as elu_of
 from jaxrnn.onnx.operators.arithmetic import of_one_type, unary
 from jaxrnn.onnx.operators.reduction import first_extreme
 from jaxrnn.onnx.registry import bounded, elementwise, since
@@ -36,7 +37,7 @@ def prelu(x: Value, slope: Value) -> Value:
 def elu(x: Value, *, alpha: float = 1.0) -> Value:
     """Elu."""
     x = traced(x)
-    return jnp.where(x >= 0, x, x.dtype.type(alpha) * jnp.expm1(jnp.minimum(x, 0)))
+    return elu_of(x, x.dtype.type(alpha))
 
 
 def celu(x: Value, *, alpha: float = 1.0) -> Value:
@@ -127,25 +128,22 @@ def flattened(function: Callable[..., Any]) -> Callable[..., Value]:
     return apply
 
 
-softmax, log_softmax = jax.nn.softmax, jax.nn.log_softmax
-_hardmax = lambda x, axis: hardmax(x, axis=axis)  # noqa: E731 - so that the three entries below look the same
-
 OPERATORS = {
     "Celu": elementwise(celu, 12, 28),
     "Elu": elementwise(elu, 6, 22),
     "Gelu": elementwise(gelu, 20),
     "HardSigmoid": elementwise(hard_sigmoid, 6, 22),
     "HardSwish": elementwise(hard_swish, 14, 22),
-    "Hardmax": since(flattened(_hardmax), 1, 11) | bounded(hardmax, 13),
+    "Hardmax": since(flattened(hardmax), 1, 11) | bounded(hardmax, 13),
     "LeakyRelu": elementwise(leaky_relu, 6, 16),
-    "LogSoftmax": since(flattened(log_softmax), 1, 11) | bounded(along(log_softmax), 13),
+    "LogSoftmax": since(flattened(jax.nn.log_softmax), 1, 11) | bounded(along(jax.nn.log_softmax), 13),
     "Mish": elementwise(mish, 18, 22),
     "PRelu": elementwise(prelu, 7, 9, 16),
     "Relu": elementwise(relu, 6, 13, 14),
     "Selu": elementwise(selu, 6, 22),
     "Shrink": elementwise(shrink, 9),
     "Sigmoid": elementwise(unary(jax.nn.sigmoid), 6, 13),
-    "Softmax": since(flattened(softmax), 1, 11) | bounded(along(softmax), 13),
+    "Softmax": since(flattened(jax.nn.softmax), 1, 11) | bounded(along(jax.nn.softmax), 13),
     "Softplus": elementwise(unary(jax.nn.softplus), 1, 22),
     "Softsign": elementwise(unary(jax.nn.soft_sign), 1, 22),
     "SwiGLU": elementwise(swiglu, 28),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jaxrnn._files.arguments import Placeholder, argument, static_or_eager
+from jaxrnn._files.arguments import Metavar, argument, static_or_eager
 from jaxrnn._jax import varying
 from jaxrnn.cells.forms import in_chunks, is_plain
 from jaxrnn.errors import NodeError, StaticValueError
@@ -105,7 +106,7 @@ class _Loop:
         _, _, values = varying.while_loop(self._is_unfinished, self._step, self._start())
         if not self.label:
             return list(values)
-        bound = argument("max_trip_count", Placeholder("NUMBER"), "jaxrnn.load(path)")
+        bound = argument("max_trip_count", Metavar("NUMBER"), "jaxrnn.load(path)")
         reason = (
             f"{self.label}: its trip count depends on data, so that it runs as a while loop, which has no "
             f"reverse-mode derivative. Give the largest number of trips: {bound}, or a number for each node by name; "
@@ -118,8 +119,9 @@ class _Loop:
         if isinstance(trips, int) and trips <= 0:
             return self._without_trips()
         if isinstance(trips, int) and trips == 1:
-            if (outputs := self._as_layers(walk)) is not None:
-                return outputs
+            with contextlib.suppress(StaticValueError, CarryTypeError):
+                if is_plain() and (outputs := walk.run_recognised()) is not None:
+                    return outputs
             _, *outputs = self.body(np.asarray(0, np.int64), np.asarray(True), *self.carried)
             count = len(self.carried)
             return [*outputs[:count], *(traced(value)[None] for value in outputs[count:])]
@@ -135,15 +137,6 @@ class _Loop:
             # A shape or a position depends on the trip, or a carried value changes its type: every trip is a separate
             # computation.
             return self._in_python(np.asarray(trips), None)
-
-    def _as_layers(self, walk: TimeLoop) -> list[Value] | None:
-        """Run a loop of one trip in plain forms if its body has recurrent cells; otherwise return None."""
-        if not is_plain():
-            return None
-        try:
-            return walk.run_recognised(1)
-        except (StaticValueError, CarryTypeError):
-            return None
 
     def _in_python(self, limit: Value, bound: int | None) -> list[Value]:
         """Run the loop in Python, for shapes that depend on the trip and for sequences."""

@@ -14,7 +14,7 @@ from jax import lax
 from jaxrnn.cells.convolution import convolve
 from jaxrnn.cells.forms import is_plain, product, product_operands
 from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, of_one_type, shapes_of
-from jaxrnn.onnx.operators.pooling import Pads, Windows, kernel_of
+from jaxrnn.onnx.operators.pooling import Pads, WindowAttributes, kernel_of
 from jaxrnn.onnx.operators.types import rounded, wide_type
 from jaxrnn.onnx.registry import Carries, Pair, Versions, bounded, inherits, since
 from jaxrnn.onnx.values import Value, check_choice, traced
@@ -56,7 +56,7 @@ def _pointwise(x, w):
     return jnp.moveaxis(y, -1, 1) if x_first else jnp.moveaxis(y, 0, 1)
 
 
-@inherits(Windows)
+@inherits(WindowAttributes)
 def conv(
     x: Value,
     w: Value,
@@ -73,7 +73,7 @@ def conv(
             f"{x.shape[1]} input channels do not fit a weight with {w.shape[1]} channels in a group, {group} groups "
             f"and {w.shape[0]} outputs"
         )
-    windows = Windows(x.shape[2:], kernel_of(w, kernel_shape), **geometry)
+    windows = WindowAttributes(x.shape[2:], kernel_of(w, kernel_shape), **geometry)
     is_padded = any(low or high for low, high in windows.pads)
     is_pointwise = set(windows.kernel) == set(windows.strides) == {1} and group == 1 and not is_padded
     if is_pointwise and not is_plain():
@@ -82,7 +82,7 @@ def conv(
     return _biased(_convolve(x, w, windows.strides, windows.pads, windows.dilations, group), b)
 
 
-@inherits(Windows)
+@inherits(WindowAttributes)
 def conv_transpose(
     x: Value,
     w: Value,
@@ -100,7 +100,7 @@ def conv_transpose(
         raise ValueError(
             f"{x.shape[1]} input channels do not fit a weight with {w.shape[0]} channels and {group} groups"
         )
-    windows = Windows(x.shape[2:], kernel_of(w, kernel_shape), **geometry)
+    windows = WindowAttributes(x.shape[2:], kernel_of(w, kernel_shape), **geometry)
     rank, strides, reach = len(windows.kernel), windows.strides, windows.reach
     extra = tuple(output_padding) if output_padding else (0,) * rank
     full = [stride * (n - 1) + r for n, stride, r in zip(x.shape[2:], strides, reach, strict=True)]

@@ -28,7 +28,7 @@ def per_axis(values: Sequence[int] | None, rank: int, name: str) -> tuple[int, .
 Pads = list[tuple[Any, Any]]
 
 
-class Windows:
+class WindowAttributes:
     """Kernel, strides, dilations and padding of each spatial axis of an image, from ONNX's attributes."""
 
     def __init__(
@@ -86,13 +86,13 @@ def kernel_of(w: Any, kernel_shape: Sequence[int] | None) -> tuple[int, ...]:
     return kernel
 
 
-class PoolingWindows(Windows):
+class PoolingWindows(WindowAttributes):
     """The windows of a pooling operator, which may extend past the padding if their number is rounded up.
 
     ``overhang`` is the number of elements after the padding that rounding up adds.
     """
 
-    @inherits(Windows)
+    @inherits(WindowAttributes)
     def __init__(self, x: Any, *, kernel_shape: tuple[int, ...], ceil_mode: int = 0, **geometry: Any):
         super().__init__(x.shape[2:], per_axis(kernel_shape, x.ndim - 2, "kernel_shape"), **geometry)
         self.overhang = [self._overhang(axis) if ceil_mode else 0 for axis in range(x.ndim - 2)]
@@ -230,13 +230,13 @@ def global_lp_pool(x: Value, *, p: int = 2) -> Value:
     return jnp.sum(jnp.abs(x) ** p, tuple(range(2, x.ndim)), keepdims=True) ** x.dtype.type(1 / p)
 
 
-@inherits(Windows, "pads", "strides")
+@inherits(WindowAttributes, "pads", "strides")
 def max_unpool(
     x: Value, indices: Value, output_shape: Static | None = None, *, kernel_shape: tuple[int, ...], **geometry: Any
 ) -> Value:
     """MaxUnpool: each value back at its flat index, zeros elsewhere."""
     x = traced(x)
-    windows = Windows(x.shape[2:], per_axis(kernel_shape, x.ndim - 2, "kernel_shape"), **geometry)
+    windows = WindowAttributes(x.shape[2:], per_axis(kernel_shape, x.ndim - 2, "kernel_shape"), **geometry)
     natural = tuple(
         (size - 1) * stride + kernel - low - high
         for size, stride, kernel, (low, high) in zip(

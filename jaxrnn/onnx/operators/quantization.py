@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.cells.forms import is_plain
-from jaxrnn.jaxprs.primitives import whole
+from jaxrnn.jaxprs.primitives import one_equation
 from jaxrnn.onnx.operators.linear import conv
 from jaxrnn.onnx.operators.shaping import axes_of
 from jaxrnn.onnx.operators.types import convert, numpy_dtype
@@ -100,7 +100,7 @@ def _division_dtype(x: jax.Array, scale: jax.Array) -> np.dtype:
     return np.dtype(scale.dtype)
 
 
-@whole("QuantizeLinear", "elements")
+@one_equation("QuantizeLinear", "elements")
 def quantize_linear(
     x: Value,
     y_scale: Value,
@@ -125,7 +125,7 @@ def quantize_linear(
     return _quantized(steps, zero_point, dtype, bool(saturate))
 
 
-@whole("DequantizeLinear", "elements")
+@one_equation("DequantizeLinear", "elements")
 def dequantize_linear(
     x: Value,
     x_scale: Value,
@@ -148,7 +148,7 @@ def dequantize_linear(
     return (steps.astype(jnp.float32) * scale).astype(dtype)
 
 
-@whole("DynamicQuantizeLinear")
+@one_equation("DynamicQuantizeLinear")
 def dynamic_quantize_linear(x: Value) -> list[Value]:
     """DynamicQuantizeLinear: uint8 over the range of the data and 0; the scale is 1 for data of zeros."""
     x = traced(x)
@@ -168,7 +168,7 @@ def of_matrix(value: jax.Array, matrix: jax.Array, axis: int, name: str) -> jax.
     return value[:, None] if value.ndim == 1 and axis == -2 else value
 
 
-@whole("MatMulInteger", "rows")
+@one_equation("MatMulInteger", "rows")
 def matmul_integer(a: Value, b: Value, a_zero_point: Value = None, b_zero_point: Value = None) -> Value:
     """MatMulInteger: the product of the operands less their zero points; int32, which wraps around."""
     a, b = wide(a), wide(b)
@@ -185,7 +185,7 @@ def _requantized(product: jax.Array, factor: jax.Array, y_zero_point: Value) -> 
     return quantized(scaled, wide(y_zero_point), dtype_of(y_zero_point))
 
 
-@whole("QLinearMatMul", "rows")
+@one_equation("QLinearMatMul", "rows")
 def q_linear_matmul(
     a: Value,
     a_scale: Value,
@@ -225,14 +225,14 @@ def _convolved(x: Value, w: Value, x_zero_point: Value, w_zero_point: Value, b: 
     return conv(wide_x, wide_w, b, **window)
 
 
-@whole("ConvInteger", "windows")
+@one_equation("ConvInteger", "windows")
 @inherits(conv)
 def conv_integer(x: Value, w: Value, x_zero_point: Value = None, w_zero_point: Value = None, **window: Any) -> Value:
     """ConvInteger: the convolution of the operands less their zero points; int32, which wraps around."""
     return _convolved(x, w, x_zero_point, w_zero_point, None, **window)
 
 
-@whole("QLinearConv", "windows")
+@one_equation("QLinearConv", "windows")
 @inherits(conv)
 def q_linear_conv(
     x: Value,

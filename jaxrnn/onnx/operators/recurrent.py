@@ -24,13 +24,14 @@ from jaxrnn.onnx.values import Value, check_choice, is_known, is_static, traced
 def make_cells(
     make: Callable[[tuple[Any, ...], float | None], Cell],
     default: tuple[str, ...],
-    clip: float | None,
     direction: str,
-    activations: Sequence[str] | None,
-    alpha: Sequence[float] | None,
-    beta: Sequence[float] | None,
+    *,
+    activation_alpha: tuple[float, ...] | None = None,
+    activation_beta: tuple[float, ...] | None = None,
+    activations: tuple[str, ...] | None = None,
+    clip: float | None = None,
 ) -> list[Cell]:
-    """Return a cell for each direction, with the activations of the direction; a ``clip`` of 0 means no clipping."""
+    """Return a cell for each direction, from attributes of a node; a ``clip`` of 0 means no clipping."""
     check_choice("direction", direction, DIRECTIONS)
     count = len(DIRECTIONS[direction])
     names = tuple(activations) if activations else default * count
@@ -38,7 +39,7 @@ def make_cells(
         raise ValueError(
             f"activations has {len(names)} names; {len(default)} for each of {count} direction(s) expected"
         )
-    parsed = parse_activations(names, alpha or (), beta or ())
+    parsed = parse_activations(names, activation_alpha or (), activation_beta or ())
     each = len(default)
     return [make(parsed[index * each : (index + 1) * each], clip or None) for index in range(count)]
 
@@ -102,6 +103,7 @@ def checked_lengths(sequence_lens: Value, time: Any, batch: Any) -> jax.Array | 
     return traced(sequence_lens)
 
 
+@inherits(make_cells)
 def _layer(
     make: Callable[[tuple[Any, ...], float | None], Cell],
     default: tuple[str, ...],
@@ -113,21 +115,18 @@ def _layer(
     initial: Sequence[Value],
     p: Value = None,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
     direction: str = "forward",
     hidden_size: int | None = None,
     layout: int = 0,
     output_count: int,
+    **of_cells: Any,
 ) -> list[Value]:
     """Run a recurrent operator: output Y and the final carries, in the layout of the node.
 
     The keyword-only parameters are the attributes that all recurrent operators share. ``make`` makes a cell from
     activations and the bound of ``clip``.
     """
-    cells = make_cells(make, default, clip, direction, activations, activation_alpha, activation_beta)
+    cells = make_cells(make, default, direction, **of_cells)
     of_one_type(x, w, r, b, p, *initial)
     check_choice("layout", layout, (0, 1))
     x, w, r = traced(x), traced(w), traced(r)

@@ -50,7 +50,7 @@ def _enlarged(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
     factor = change.scale.numerator
     if change.scale.denominator != 1:
         return None
-    place = positions(Rescaling(1, factor, change.scale), _local(sampling.coordinates))
+    place = source_positions(Rescaling(1, factor, change.scale), _local(sampling.coordinates))
     index, weights = taps(place, sampling, change.scale)
     used = [offset for offset, weight in zip(index.flat, weights.flat, strict=True) if weight]
     if sampling.exclude_outside and any(used):
@@ -82,7 +82,7 @@ def _reduced(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
         return None
     if sampling.coordinates == "pytorch_half_pixel" and not change.out > 1:
         return None
-    place = positions(Rescaling(count, 1, change.scale), _local(sampling.coordinates))
+    place = source_positions(Rescaling(count, 1, change.scale), _local(sampling.coordinates))
     index, weights = taps(place, sampling, change.scale)
     used = [offset for offset, weight in zip(index.flat, weights.flat, strict=True) if weight]
     if not all(0 <= offset < count for offset in used):
@@ -148,7 +148,7 @@ def _mixture(dtype: Any, elements: Any, index: np.ndarray, weights: np.ndarray) 
 
 def _gathered(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
     """Return weighted sums of gathered elements along an axis of known size; indices are clamped."""
-    index, weights = taps(positions(change, sampling.coordinates), sampling, change.scale)
+    index, weights = taps(source_positions(change, sampling.coordinates), sampling, change.scale)
     if sampling.exclude_outside:
         inner = np.where((index >= 0) & (index < change.size), weights, 0)
         total = inner.sum(1, keepdims=True)
@@ -218,7 +218,7 @@ def exact_scale(scale: float) -> Fraction:
     return simple if np.float32(float(simple)) == np.float32(scale) else exact
 
 
-def positions(axis: Rescaling, coordinates: str) -> np.ndarray:
+def source_positions(axis: Rescaling, coordinates: str) -> np.ndarray:
     """Return the input position, in elements, of every output element, ``float64[out]``."""
     current().check((axis.out,), np.float64, constant=True)
     i = np.arange(axis.out, dtype=np.float64)

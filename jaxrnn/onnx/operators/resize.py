@@ -16,8 +16,8 @@ from jaxrnn.onnx.operators.resampling import (
     Sampling,
     check_sampling,
     exact_scale,
-    positions,
     resample,
+    source_positions,
     working_type,
 )
 from jaxrnn.onnx.operators.shaping import axes_of
@@ -181,7 +181,7 @@ def _extrapolated(y: Any, changes: dict[int, Rescaling], value: float) -> Any:
     """Set the elements that come from outside of the input to the value."""
     outside: Any = False
     for axis, change in changes.items():
-        place = positions(change, _CROP)
+        place = source_positions(change, _CROP)
         beyond = (place < 0) | (place > change.size - 1)
         outside = outside | beyond.reshape([-1 if d == axis else 1 for d in range(len(y.shape))])
     if not np.any(outside):

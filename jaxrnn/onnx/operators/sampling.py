@@ -14,7 +14,7 @@ from jax import lax
 
 from jaxrnn.cells.forms import product_operands
 from jaxrnn.onnx.operators.arithmetic import of_one_type
-from jaxrnn.onnx.operators.pooling import Windows, kernel_of
+from jaxrnn.onnx.operators.pooling import WindowAttributes, kernel_of
 from jaxrnn.onnx.operators.resampling import cubic_kernel, working_type
 from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.registry import Static, Versions, inherits, since
@@ -180,7 +180,7 @@ def affine_grid(theta: Value, size: Static, *, align_corners: int = 0) -> Value:
     return moved.astype(theta.dtype)
 
 
-@inherits(Windows, "dilations", "pads", "strides")
+@inherits(WindowAttributes, "dilations", "pads", "strides")
 def deform_conv(
     x: Value,
     w: Value,
@@ -206,7 +206,7 @@ def deform_conv(
             f"{channels} input channels do not fit a weight with {w.shape[1]} channels in a group, {group} groups, "
             f"{w.shape[0]} outputs and {offset_group} groups of offsets"
         )
-    windows = Windows(x.shape[2:], kernel, **geometry)
+    windows = WindowAttributes(x.shape[2:], kernel, **geometry)
     sizes = windows.counts
     points, places = math.prod(kernel), math.prod(sizes)
     if offset.shape != (batch, offset_group * points * rank, *sizes):
@@ -241,7 +241,7 @@ def deform_conv(
     return y.astype(dtype)
 
 
-@inherits(Windows, "dilations", "pads", "strides")
+@inherits(WindowAttributes, "dilations", "pads", "strides")
 def col2im(x: Value, image_shape: Static, block_shape: Static, **geometry: Any) -> Value:
     """Col2Im: overlap-add of blocks at every place of an image, one axis after the other."""
     x, image, kernel = traced(x), dimensions(image_shape), dimensions(block_shape)
@@ -250,7 +250,7 @@ def col2im(x: Value, image_shape: Static, block_shape: Static, **geometry: Any) 
         raise ValueError(
             f"the input must have 3 axes, and image and block equal ranks, not {x.ndim}, {len(image)}, {rank}"
         )
-    windows = Windows(image, kernel, **geometry)
+    windows = WindowAttributes(image, kernel, **geometry)
     counts = windows.counts
     if x.shape[1] % math.prod(kernel) or x.shape[2] != math.prod(counts):
         raise ValueError(

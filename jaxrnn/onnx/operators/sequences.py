@@ -86,13 +86,15 @@ def split_to_sequence(input: Value, split: Static | None = None, *, axis: int = 
     """SplitToSequence: parts of known sizes, equal parts with a smaller last part, or single slices."""
     (axis,) = axes_of([axis], len(input.shape))
     size = input.shape[axis]
+    each = 1 if split is None else 0 if split.ndim else int(split)
+    # PyTorch writes `unbind` as a split of 1 without the axis. The specification ignores `keepdims` beside a split.
+    squeezed = each == 1 and not keepdims
     if split is not None and split.ndim:
         sizes = dimensions(split)
     else:
-        each = 1 if split is None else int(split)
         if each == 1 and not isinstance(size, int):
             frames = jnp.moveaxis(traced(input), axis, 0)
-            return Stacked(frames if split is None and not keepdims else jnp.expand_dims(frames, 1 + axis))
+            return Stacked(frames if squeezed else jnp.expand_dims(frames, 1 + axis))
         if each < 1 or not isinstance(size, int):
             raise ValueError(f"axis {axis} of size {size} cannot be cut into parts of {each}")
         current().evaluate(-(-size // each))
@@ -100,7 +102,7 @@ def split_to_sequence(input: Value, split: Static | None = None, *, axis: int = 
     if sum(sizes) != size or any(isinstance(part, int) and part < 0 for part in sizes):
         raise ValueError(f"the sizes {list(sizes)} do not add up to axis {axis} of size {size}")
     parts = parts_of(input, axis, sizes)
-    if split is None and not keepdims:
+    if squeezed:
         parts = [squeeze(part, np.asarray([axis])) for part in parts]
     return tuple(parts)
 

@@ -17,7 +17,7 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, ModelError, StateError
 from jaxrnn.jaxprs.origins import DataFlow, flows
 from jaxrnn.jaxprs.origins.flows import Site
-from jaxrnn.onnx.interface import spec_of
+from jaxrnn.onnx.graph import spec_of
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state.pairing import (
     BUFFER,

@@ -342,7 +342,7 @@ class Pairing:
         self._take_said()
         self._take_arithmetic()
         if len(self._data()) > 1:  # one input is data
-            candidates = _first_hand(self._unnamed(arithmetic=True), self.flow)
+            candidates = self._first_hand(self._unnamed(arithmetic=True))
             if candidates:
                 raise self._incomplete(candidates)
         return self.pairs
@@ -357,6 +357,14 @@ class Pairing:
     def _free(self, edges: Iterable[Edge]) -> list[Edge]:
         return [edge for edge in edges if not _uses(self.pairs.values(), edge)]
 
+    def _first_hand(self, edges: list[Edge]) -> list[Edge]:
+        """Drop edges to outputs that are computed from a different candidate of the same input."""
+
+        def used(edge: Edge, other: Edge) -> bool:
+            return edge.source == other.source and self.flow.derived(edge.output, other.output)
+
+        return [edge for edge in edges if not any(used(edge, other) and not used(other, edge) for other in edges)]
+
     def _take(self, edges: Sequence[Edge]) -> None:
         for group in _groups(edges):
             for edge in _best(group):
@@ -369,7 +377,7 @@ class Pairing:
     def take_proved(self) -> dict[str, Edge]:
         """Return the declared pairs and the proved pairs."""
         for rank in (CARRIED, GROWN, BUFFER, LAST_OUTPUT, CELL):
-            free = _first_hand(self._free(each for each in self.edges if each.rank == rank), self.flow)
+            free = self._first_hand(self._free(each for each in self.edges if each.rank == rank))
             named = [edge for edge in free if edge.affinity == 2]
             if rank != CARRIED:  # a cache and what is joined to it both grow into the same output
                 free = [edge for edge in free if edge in named or not _uses(named, edge)]
@@ -407,7 +415,7 @@ class Pairing:
     def _take_arithmetic(self) -> None:
         """Take cells, averages and counters without telling names if each fits one pair only."""
         for rank in (KEPT, PRODUCT):
-            weak = _first_hand([edge for edge in self._unnamed() if edge.rank == rank], self.flow)
+            weak = self._first_hand([edge for edge in self._unnamed() if edge.rank == rank])
             others = weak if rank == KEPT else self._free(self.edges)
             alone = [edge for edge in weak if not any(other != edge and _uses([other], edge) for other in others)]
             if len({edge.source for edge in alone}) < len(self._data()):
@@ -445,15 +453,6 @@ class Pairing:
 
 def _uses(chosen: Iterable[Edge], edge: Edge) -> bool:
     return any(edge.source == other.source or edge.output == other.output for other in chosen)
-
-
-def _first_hand(edges: list[Edge], flow: DataFlow) -> list[Edge]:
-    """Drop edges to outputs that are computed from a different candidate of the same input."""
-
-    def used(edge: Edge, other: Edge) -> bool:
-        return edge.source == other.source and flow.derived(edge.output, other.output)
-
-    return [edge for edge in edges if not any(used(edge, other) and not used(other, edge) for other in edges)]
 
 
 def _groups(edges: Sequence[Edge]) -> Iterator[list[Edge]]:

@@ -19,8 +19,8 @@ from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import JaxrnnError, LimitError, NodeError
 from jaxrnn.jaxprs.origins import DataFlow, Flow, Following, union
 from jaxrnn.jaxprs.primitives import visible_recurrences
-from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, call, evaluate
-from jaxrnn.onnx.interface import is_batch_name, spec_of
+from jaxrnn.onnx.evaluate import BoundNode, Scope, call, evaluate
+from jaxrnn.onnx.graph import is_batch_name, spec_of
 from jaxrnn.onnx.limits import current, spending
 from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, shapes_of
 from jaxrnn.onnx.program import Program
@@ -57,18 +57,11 @@ def follow(
 ) -> DataFlow:
     """Follow every element from the inputs to the outputs."""
     with spending(program.block.limits, loading=True) as budget:
-        nodes = list(_nodes(program.block))
+        nodes = list(program.block.all_nodes())
         operators = {node.name: node.operator.name for node in nodes}
         written = {node.name for node in nodes if node.operator.own and node.operator.traits.carries is None}
         following = Following(operators, written, budget.keep, elements=sources is not None)
         return _Trace(program, strict, following).run(sizes, known, sources or ())
-
-
-def _nodes(block: Block) -> Iterator[BoundNode]:
-    for node in block.nodes:
-        yield node
-        for inner in node.blocks:
-            yield from _nodes(inner)
 
 
 class _Trace:
@@ -192,13 +185,10 @@ _FACTORS = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 7
 
 
 class Sizes:
-    """Open dimensions in classes: all dimensions of a class are equal, and some are constants.
-
-    Attributes:
-        value: for each open dimension the first name of its class, or the constant that it must be.
-    """
+    """Open dimensions in classes: all dimensions of a class are equal, and some are constants."""
 
     def __init__(self, symbols: Iterable[str]):
+        #: For each open dimension the first name of its class, or the constant that it must be.
         self.value: dict[str, Dimension] = {symbol: symbol for symbol in symbols}
         named = {name: name.partition("*") for name in self.value}
         #: The declared multiples of other dimensions: ``4*U`` is 4 times ``U``.

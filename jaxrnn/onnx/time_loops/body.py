@@ -197,7 +197,7 @@ def hoist_reads(block: Block, is_fixed: Callable[[ir.Value], bool]) -> Block:
 
 
 @dataclass(frozen=True)
-class Line:
+class Progression:
     """An integer that changes by the same amount in every trip: ``first + slope * trip``."""
 
     first: Any
@@ -251,7 +251,7 @@ class Positions:
             return None
         return value if is_static(value) else None
 
-    def lines(self, key: ir.Value | None) -> tuple[Line, ...] | None:
+    def lines(self, key: ir.Value | None) -> tuple[Progression, ...] | None:
         """Return the elements of a value as lines, or None if unknown."""
         first, second = (None, None) if key is None else (self.known(key, 0), self.known(key, 1))
         if first is None or second is None or not symbols.are_whole(first) or first.shape != second.shape:
@@ -261,7 +261,7 @@ class Positions:
             slope = symbols.size_of(after) - symbols.size_of(before)
             if not isinstance(slope, int):
                 return None
-            lines.append(Line(symbols.size_of(before), slope))
+            lines.append(Progression(symbols.size_of(before), slope))
         return tuple(lines)
 
     def trips(self, limit: Value, go_on: Value) -> Any:
@@ -303,7 +303,7 @@ class Positions:
             bounds += [max_dim(count, 1) for count in counts]
         return functools.reduce(_least, bounds) if bounds else without_end
 
-    def _claims(self, key: ir.Value) -> list[Line] | None:
+    def _claims(self, key: ir.Value) -> list[Progression] | None:
         """Return the lines that must be below zero after a trip for a next trip, or None if unknown."""
         body = self.body
         key = body.origin(key)
@@ -315,8 +315,8 @@ class Positions:
                 return None
             item = value.reshape(()).item()
             if isinstance(item, symbols.Claim):
-                return [Line(difference, 0) for difference in item.below_zero]
-            return [] if item else [Line(0, 0)]
+                return [Progression(difference, 0) for difference in item.below_zero]
+            return [] if item else [Progression(0, 0)]
         maker = body.makers.get(key)
         if maker is None:
             return None
@@ -331,7 +331,7 @@ class Positions:
             return None if inner is None else self._compared(inner, negated=True)
         return self._compared(maker, negated=False)
 
-    def _compared(self, node: BoundNode, *, negated: bool) -> list[Line] | None:
+    def _compared(self, node: BoundNode, *, negated: bool) -> list[Progression] | None:
         if node.operator.traits.compares not in _ORDERED:
             return None
         first, second = (self.lines(key) for key in node.inputs)
@@ -341,10 +341,10 @@ class Positions:
         if swapped != negated:
             first, second = second, first
         ((a,), (b,)) = first, second
-        return [Line(a.first - b.first - (or_equal != negated), a.slope - b.slope)]
+        return [Progression(a.first - b.first - (or_equal != negated), a.slope - b.slope)]
 
 
-def stays_inside(line: Line, size: Any, trips: Any) -> bool:
+def stays_inside(line: Progression, size: Any, trips: Any) -> bool:
     """Return True if a position moves, and is inside an axis in every trip for every length."""
     last = line.first + line.slope * (trips - 1)
     low, high = (line.first, last) if line.slope > 0 else (last, line.first)
@@ -364,7 +364,7 @@ def _equal(first: Any, second: Any) -> bool:
     return str(first - second) == "0"
 
 
-def _count(line: Line) -> Any:
+def _count(line: Progression) -> Any:
     """Return the trips that a claim allows if true before the first trip; None if the loop ends never or later."""
     before = line.first - line.slope
     if line.slope > 0:

@@ -17,7 +17,7 @@ from jaxrnn.errors import JaxrnnError, LimitError
 from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
 from jaxrnn.onnx.evaluate import BoundNode, Subgraph
 from jaxrnn.onnx.limits import current
-from jaxrnn.onnx.time_loops.body import FIXED, STEADY, Growth, Line, Positions, stays_inside
+from jaxrnn.onnx.time_loops.body import FIXED, STEADY, Growth, Positions, Progression, stays_inside
 from jaxrnn.onnx.values import Stacked, Value, all_traced, is_sequence, is_static, traced
 
 
@@ -37,9 +37,9 @@ class TimeLoop:
         assert outputs is not None
         return outputs
 
-    def run_recognised(self, trips: Any) -> list[Value] | None:
-        """Run a body with recurrent cells as sequences; return None without cells."""
-        return self._run(scan_recognised, trips)
+    def run_recognised(self) -> list[Value] | None:
+        """Run one trip of a body with recurrent cells as sequences; return None without cells."""
+        return self._run(scan_recognised, 1)
 
     def _run(self, scan: Callable[..., Any], trips: Any) -> list[Value] | None:
         body, block = self.positions.body, self.positions.body.block
@@ -115,7 +115,7 @@ def _grown(growth: Growth, start: Value, values: Value) -> Value:
 
 
 #: An axis, the positions along it, and the shape that replaces it.
-_Access = tuple[int, tuple[Line, ...], tuple[int, ...]]
+_Access = tuple[int, tuple[Progression, ...], tuple[int, ...]]
 
 #: A read of more frames in each trip stays in the loop.
 _MAX_FRAMES = 64
@@ -128,7 +128,7 @@ class Read:
     node: BoundNode
     data: Value
     axis: int | None  # the axis of the frames; None for the elements of a sequence
-    positions: tuple[Line, ...]  # the position of each frame in the result
+    positions: tuple[Progression, ...]  # the position of each frame in the result
     shape: tuple[int, ...]  # the shape of the frames in the result, in place of the axis
 
 
@@ -190,16 +190,16 @@ def _sliced(positions: Positions, node: BoundNode, value: Value) -> _Access | No
         return None
     _, starts, ends, axes, steps, *_ = (*node.inputs, None, None)
     begin, end = positions.lines(starts), positions.lines(ends)
-    chosen = (Line(0, 0),) if axes is None else positions.lines(axes)
-    stride = (Line(1, 0),) if steps is None else positions.lines(steps)
+    chosen = (Progression(0, 0),) if axes is None else positions.lines(axes)
+    stride = (Progression(1, 0),) if steps is None else positions.lines(steps)
     parts = (begin, end, chosen, stride)
     if any(part is None or len(part) != 1 for part in parts):
         return None
     (begin,), (end,), (axis,), (stride,) = parts  # type: ignore[misc]
     frames = end.first - begin.first
-    if stride != Line(1, 0) or axis.slope or begin.slope != end.slope or not isinstance(frames, int):
+    if stride != Progression(1, 0) or axis.slope or begin.slope != end.slope or not isinstance(frames, int):
         return None
-    places = tuple(Line(begin.first + offset, begin.slope) for offset in range(min(frames, _MAX_FRAMES + 1)))
+    places = tuple(Progression(begin.first + offset, begin.slope) for offset in range(min(frames, _MAX_FRAMES + 1)))
     return int(axis.first) % value.ndim, places, (frames,)
 
 
@@ -217,7 +217,7 @@ def frames_of(read: Read, trips: Any) -> jax.Array:
     return jnp.moveaxis(shaped, range(1, 1 + ranks), range(1 + read.axis, 1 + read.axis + ranks))
 
 
-def _strip(frames: jax.Array, line: Line, trips: Any) -> jax.Array:
+def _strip(frames: jax.Array, line: Progression, trips: Any) -> jax.Array:
     """Return the frames at the positions of a line, in the order of the trips."""
     last = line.first + line.slope * (trips - 1)
     low, high = (line.first, last) if line.slope > 0 else (last, line.first)

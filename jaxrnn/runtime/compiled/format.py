@@ -27,45 +27,34 @@ from jaxrnn._files.stores import check_regular, in_place_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import ModelError
 from jaxrnn.runtime.compiled.native import BATCHED, Native, arguments_of
-from jaxrnn.steps.schemas import SPEC, check, check_size, checked_spec, is_dtype, is_text, is_whole
+from jaxrnn.steps.schemas import COMPILED, SPEC, check, check_size, checked_spec, is_dtype, is_text, is_whole
 from jaxrnn.steps.specs import dtype_named
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.version import __version__
 
 #: The first line of a file; each format has its own.
-MAGIC = b"jaxrnn compiled model, format 2\n"
-#: The common beginning of the first lines of all formats.
-FAMILY = MAGIC.partition(b",")[0]
+MAGIC = COMPILED + b", format 2\n"
 
 
 class Archive(NamedTuple):
-    """The content of a file.
-
-    Attributes:
-        spec: the spec of the stepper.
-        jax: the version of JAX that compiled the functions.
-        params: the leaves of the parameters.
-        start: the state before the first frame, in the order of `StepSpec.carried`, each array up to broadcasting; None
-            if a function ``init`` computes the state.
-        functions: serialised functions by name.
-        native: the machine code; None without machine code, or if it was not read.
-        digest: the SHA-256 of the file; empty before the file is written.
-    """
+    """The content of a file."""
 
     spec: StepSpec
-    jax: str
-    params: Sequence[Any]
+    jax: str  # the version of JAX that compiled the functions
+    params: Sequence[Any]  # the leaves of the parameters
+    #: The state before the first frame, in the order of `StepSpec.carried`, each array up to broadcasting; None if a
+    #: function ``init`` computes the state.
     start: Sequence[np.ndarray] | None
-    functions: Mapping[str, bytes]
-    native: Native | None = None
-    digest: str = ""
+    functions: Mapping[str, bytes]  # serialised, by name
+    native: Native | None = None  # the machine code; None without machine code, or if it was not read
+    digest: str = ""  # the SHA-256 of the file; empty before the file is written
 
 
 def is_compiled(path: str | os.PathLike[str]) -> bool:
     """Return True if a file begins like a compiled file of any format; raise ModelError for an unreadable file."""
     try:
         with check_regular(path).open("rb") as opened:
-            return opened.read(len(FAMILY)) == FAMILY
+            return opened.read(len(COMPILED)) == COMPILED
     except OSError as error:
         raise ModelError(f"{os.fspath(path)}: the file cannot be read: {error.strerror or error}") from error
 
@@ -109,7 +98,7 @@ def read(path: str | os.PathLike[str], native: bool = False) -> Archive:
         raise ModelError(f"{os.fspath(path)}: the file cannot be read: {error.strerror or error}") from error
     if not data.startswith(MAGIC):
         other = data.partition(b"\n")[0][:80].decode(errors="replace")
-        what = f"the first line is {other!r}" if data.startswith(FAMILY) else "it is another kind of file"
+        what = f"the first line is {other!r}" if data.startswith(COMPILED) else "it is another kind of file"
         raise ModelError(
             f"{os.fspath(path)} is not a model compiled by this version of jaxrnn: {what}; write it with "
             "'jaxrnn compile'"

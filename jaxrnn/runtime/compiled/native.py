@@ -42,16 +42,10 @@ Results = list[dict[str, tuple[str, list[int]]]]
 
 
 class Native(NamedTuple):
-    """Machine code by function.
+    """Machine code by function."""
 
-    Attributes:
-        made: the `environment` of the compilation.
-        results: by function, the dtypes and shapes of the results.
-        code: by function, the bytes.
-    """
-
-    made: Mapping[str, Any]
-    results: Mapping[str, Results]
+    made: Mapping[str, Any]  # the `environment` of the compilation
+    results: Mapping[str, Results]  # the dtypes and shapes of the results
     code: Mapping[str, bytes]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn._files.stores import check_replaceable
+from jaxrnn._files.stores import check_writable
 from jaxrnn._jax.context import default_device, exact_types
 from jaxrnn.errors import InputError, UnsupportedError, check_count
 from jaxrnn.jaxprs.packing import Packed
@@ -77,7 +77,7 @@ def save_compiled(
             ``batches`` are not numbers of streams, or ``batches`` are given without ``native``.
         UnsupportedError: the step calls back into Python and therefore has no machine code.
     """
-    check_replaceable(Path(path))
+    check_writable(Path(path))
     counts = [check_count("batches, the numbers of streams,", batch) for batch in dict.fromkeys(batches)]
     if counts and not native:
         raise InputError(
@@ -117,7 +117,7 @@ def archive(
             name: bytes(jax.export.export(jax.jit(function), platforms=platforms)(shapes, *rest).serialize())
             for name, (function, rest) in functions.items()
         }
-    spec = dataclasses.replace(bound.whole, label=label or PurePath(bound.whole.label).name, needs_params=False)
+    spec = dataclasses.replace(bound.open_spec, label=label or PurePath(bound.open_spec.label).name, needs_params=False)
     return Archive(spec, jax.__version__, tuple(map(np.asarray, leaves)), start, exported)
 
 
@@ -144,7 +144,7 @@ def _leaves_of(params: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
 
 def _functions(bound: Bound, rebuild: Callable[[Sequence[Any]], Any]) -> Functions:
     """Return the functions of a file by name, with the shapes of the arguments after the leaves of the parameters."""
-    spec, symbol = bound.whole, bound.whole.batch_symbol
+    spec, symbol = bound.open_spec, bound.open_spec.batch_symbol
     time, batch = jax.export.symbolic_shape("time, batch")
     keeps = spec.streams or bool(jax.eval_shape(bound.flush, structs(spec.carried, spec, ())).outputs)
     functions: Functions = {}

@@ -215,14 +215,17 @@ class CompiledStepper:
             outputs, after = self._call(f"scan{BATCHED}", params, dict(state), swapped)
             return {name: jnp.moveaxis(array, 0, 1) for name, array in outputs.items()}, after
 
-    def flush(self, params: Sequence[Any] | None, state: State, tail: Arrays | None = None, valid: Any = 0) -> Flushed:
+    def flush(
+        self, params: Sequence[Any] | None, state: State, tail: Arrays | None = None, valid: Any = None
+    ) -> Flushed:
         """Return the frames that are left at the end of a recording, as every `Stepper`.
 
         Args:
             params: as in `step`.
             state: the state after the last step.
             tail: input frames that do not fill a pulse, by name, with any padding up to a pulse.
-            valid: the number of existing frames in the tail, for a batch also an array of numbers; can be traced.
+            valid: the number of existing frames in the tail, for a batch also an array of numbers; can be traced. None:
+                all frames of the tail.
 
         Raises:
             InputError: the tail does not fit.
@@ -232,11 +235,11 @@ class CompiledStepper:
             lead, spec = self._of_batch(state)
             if "flush" not in self._archive.functions:
                 return nothing_left(self.spec, tail, valid)
-            arrays = whole_pulse(spec, tail, valid, lead, taken)
-            if isinstance(valid, jax.Array):
-                existing = jnp.broadcast_to(valid.astype(jnp.int32), lead)
+            arrays, existing = whole_pulse(spec, tail, valid, lead, taken)
+            if isinstance(existing, jax.Array):
+                existing = jnp.broadcast_to(existing.astype(jnp.int32), lead)
             else:
-                existing = np.broadcast_to(np.asarray(valid, np.int32), lead)
+                existing = np.broadcast_to(np.asarray(existing, np.int32), lead)
             name = f"flush{BATCHED}" if lead else "flush"
             outputs, counts = self._call(name, params, dict(state), arrays or {}, existing)
         return Flushed(outputs, {name: counts.get(name) for name in outputs})

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
+from jaxrnn.jaxprs.equations import INLINED
 from jaxrnn.streaming.interpreter import AWAITING_RULES, PAIR_RULES, RULES, register
 from jaxrnn.streaming.rules import (
     awaiting,
     control,
     elementwise,
     frames,
-    indexing,
     movement,
     pairs,
     recurrence,
@@ -24,9 +24,9 @@ from jaxrnn.streaming.rules import (
 __all__ = ["RULES"]
 
 #: Primitives whose rule also runs without streamed operands.
-_ALWAYS = {*control.INLINED, "dim_as_value"}
+_ALWAYS = {*INLINED, "dim_as_value"}
 
-for _family in (elementwise, movement, time, indexing, windows, reductions, frames, scatters, recurrence, control):
+for _family in (elementwise, movement, time, windows, reductions, frames, scatters, recurrence, control):
     for _name, _rule in _family.RULES.items():
         register(_name, _rule, always=_name in _ALWAYS)
 PAIR_RULES.update(pairs.RULES)

@@ -29,7 +29,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import shape_of, type_of
+from jaxrnn.jaxprs.equations import free_axes, shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
 from jaxrnn.streaming.dimensions import constant_value, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import RULES as FRAMES
@@ -84,7 +84,7 @@ def _combined(run: Pass, operation: Callable[..., Any], *chunks: Chunk | None) -
     if len(present) < 2:
         return present[0] if present else None
     arrays, like = align(run, present)
-    return run.make(operation(*arrays), like.axis, like.timeline, like.delay, like.reach)
+    return run.same(like, operation(*arrays))
 
 
 def _sum(run: Pass, a: Shifted, b: Shifted) -> Shifted:
@@ -205,7 +205,7 @@ def placed(run: Pass, x: Awaiting, rank: int, dimensions: Sequence[int]) -> Awai
 
     def move(chunk: Chunk) -> Chunk:
         array = jnp.expand_dims(jnp.transpose(chunk.array, order), new)
-        return run.make(array, dimensions[chunk.axis], chunk.timeline, chunk.delay, chunk.reach)
+        return run.same(chunk, array, dimensions[chunk.axis])
 
     return x.each(move, axis=dimensions[x.axis])
 
@@ -270,10 +270,7 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> FinalVa
     """Sum the products of two operands over time."""
     (summed, batch) = equation.params["dimension_numbers"]
     shapes = [in_shape(equation, place) for place in (0, 1)]
-    free = [
-        [axis for axis in range(len(shape)) if axis not in (*summed[place], *batch[place])]
-        for place, shape in enumerate(shapes)
-    ]
+    free = free_axes(equation)
     counts = [len(batch[0]), len(free[0]), len(free[1]), len(summed[0])]
     ends = list(itertools.accumulate(counts, initial=0))
     products = []
@@ -287,8 +284,8 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> FinalVa
         products.append(placed(run, value, ends[4], [places[order.index(axis)] for axis in range(len(order))]))
     if products[0].axis != products[1].axis:
         return None
-    whole = [shapes[0][axis] for axis in (*batch[0], *free[0])] + [shapes[1][axis] for axis in free[1]]
-    shape = [*whole, *(shapes[0][axis] for axis in summed[0])]
+    kept = [shapes[0][axis] for axis in (*batch[0], *free[0])] + [shapes[1][axis] for axis in free[1]]
+    shape = [*kept, *(shapes[0][axis] for axis in summed[0])]
     return _total(run, equation, _product(run, *products), shape, range(ends[3], ends[4]))
 
 

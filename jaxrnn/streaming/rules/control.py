@@ -19,16 +19,16 @@ from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.forms import Types
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
-from jaxrnn.jaxprs.equations import CALLS, bind, shape_of, type_of
+from jaxrnn.jaxprs.equations import INLINED, bind, shape_of, type_of
 from jaxrnn.jaxprs.primitives import choose, computed, platforms_of
-from jaxrnn.streaming.associative import scan_parts
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape
+from jaxrnn.streaming.functions import scan_parts
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import KeepsStateError, Pass
-from jaxrnn.streaming.reach import Content, union
+from jaxrnn.streaming.reach import ComparableReach, union
+from jaxrnn.streaming.replacements import resized
 from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import scan_over_time
-from jaxrnn.streaming.rules.resizing import resized
 from jaxrnn.streaming.rules.windows import whole_convolution
 from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Pairs
 
@@ -110,6 +110,8 @@ def _widened(run: Pass, value: Any, kind: Template) -> Any:
         return value
     if not isinstance(value, Chunk):
         run.refuse("a carry gets a time axis only inside the loop", "start with an array that has this time axis")
+    if value.delay is None:  # frames that are all equal are equal in each of several merged streams
+        value = dataclasses.replace(value, timeline=kind.chunk.timeline)
     if kind.delay is None:
         return Chunk(value.array, value.axis, value.timeline, value.delay, union([value.reach, kind.chunk.reach]))
     spread = run.spread(value, kind.delay)
@@ -148,7 +150,7 @@ def _unrolled(
             stacked.append(jnp.stack(parts))
             continue
         arrays, like = align(run, parts)
-        stacked.append(run.make(jnp.stack(arrays), like.axis + 1, like.timeline, like.delay, like.reach))
+        stacked.append(run.same(like, jnp.stack(arrays), like.axis + 1))
     return [*carry, *stacked]
 
 
@@ -281,10 +283,6 @@ def _late(run: Pass, value: Any, delay: int | None) -> Any:
     return run.delayed(run.spread(value, delay), delay)
 
 
-#: Names of the parameter that holds the inner function, keyed by primitive.
-INLINED = {**CALLS, "remat2": "jaxpr", "checkpoint": "jaxpr"}
-
-
 def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Inline a call of an inner function."""
     inner = resized(equation) or equation.params[INLINED[equation.primitive.name]]
@@ -321,8 +319,7 @@ def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         along, rank = equation.params["along"], x.array.ndim
         rows = along == "rows" and x.axis < rank - 1 and len(out_shape(equation)) == rank
         if along == "elements" or rows:
-            (array,) = run.bind(equation, [x.array, *others])
-            return [run.make(array, x.axis, x.timeline, x.delay, x.reach)]
+            return list(run.frame_by_frame(equation, x, *others))
         if along == "windows" and (convolved := whole_convolution(run, equation, x, others)) is not None:
             return [convolved]
     structs = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
@@ -406,7 +403,7 @@ class Template:
         if self.chunk is None:
             return (self.final,)
         timeline, reach = self.chunk.timeline, self.chunk.reach
-        reads = None if reach is None else Content(reach, timeline)
+        reads = None if reach is None else ComparableReach(reach, timeline)
         return (self.chunk.axis, self.chunk.delay, self.chunk.outer, str(timeline.size), reads)
 
 
@@ -448,10 +445,7 @@ def slice_kind(value: Any) -> Template:
 
 def rebuild(run: Pass, kind: Template, array: Any, further: int = 0) -> Any:
     """Create a value from a template and a result array, with the time axis moved back by `further`."""
-    if kind.chunk is None:
-        return array
-    chunk = kind.chunk
-    return run.make(array, chunk.axis + further, chunk.timeline, chunk.delay, chunk.reach)
+    return array if kind.chunk is None else run.same(kind.chunk, array, kind.chunk.axis + further)
 
 
 RULES: dict[str, Any] = {

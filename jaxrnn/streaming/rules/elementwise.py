@@ -57,7 +57,7 @@ _SINGULAR = {"div": (1,), "rem": (1,), "pow": (0,)}
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream an operation that works on each element alone."""
     name = equation.primitive.name
-    operands = _whole(run, [_constant_length(equation, value) for value in operands])
+    operands = _with_frames(run, [_constant_length(equation, value) for value in operands])
     if name == "select_n":
         case = chosen(operands[0], operands[1:])
         if case is not None:
@@ -189,7 +189,7 @@ def everywhere(run: Pass, value: Any, axis: int, timeline: Timeline) -> Chunk:
     return run.spread(Chunk(run.unstreamed(value), axis, timeline, None, reach_everywhere([value], timeline)), delay)
 
 
-def _whole(run: Pass, operands: Sequence[Any]) -> tuple[Any, ...]:
+def _with_frames(run: Pass, operands: Sequence[Any]) -> tuple[Any, ...]:
     """Turn final values with a time axis into chunks."""
     chunks = [value for value in operands if isinstance(value, Chunk)]
     like = next((chunk for chunk in chunks if chunk.delay is not None), chunks[0] if chunks else None)

@@ -107,16 +107,5 @@ RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_CORE_AXES, linear_algebra),
     "custom_linear_solve": linear_solve,
     "bitcast_convert_type": bitcast,
-    **dict.fromkeys(
-        (
-            "random_bits",
-            "random_clone",
-            "random_fold_in",
-            "random_seed",
-            "random_split",
-            "random_unwrap",
-            "random_wrap",
-        ),
-        random,
-    ),
+    **{f"random_{name}": random for name in ("bits", "clone", "fold_in", "seed", "split", "unwrap", "wrap")},
 }

@@ -25,25 +25,28 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn._files.arguments import argument
-from jaxrnn.jaxprs.equations import shape_of, type_of
+from jaxrnn.jaxprs.equations import free_axes, shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS
 from jaxrnn.streaming.diagnostics import describe_equation
-from jaxrnn.streaming.dimensions import out_shape, symbolic_axes
+from jaxrnn.streaming.dimensions import gathered_axes, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import DIVISIONS, Places, operation_of, places_of
+from jaxrnn.streaming.places import DIVISIONS, UNCHANGED, Places, operation_of, places_of
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import frame_numbers
-from jaxrnn.streaming.rules.parallel import InseparableError, recurrent_sum, running_extreme
+from jaxrnn.streaming.rules.parallel import (
+    InseparableError,
+    recurrent_sum,
+    running_extreme,
+    where_keys_exist,
+)
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.totals import identity_of
-from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Low, Mask, Outside, Pairs, is_length, is_static
+from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Low, Mask, Outside, Pairs, static_number
 
 #: A finite value of a mask from here on stands for minus infinity.
 LOWEST = -1e4
-#: Operations that leave a number as it is.
-_COPIES = ("convert_element_type", "copy", "stop_gradient", "reduce_precision")
 _HINT = "bound how far each frame sees with a mask of positions (frame i sees frame j only if abs(i - j) <= 16)"
 
 
@@ -132,16 +135,9 @@ def _broadcast(run: Pass, equation: JaxprEqn, x: Any, dimensions: Sequence[int] 
     array = jnp.asarray(run.unstreamed(x))
     return Pairs(
         lambda grid: lax.broadcast_in_dim(array, _sized(shape, axes, grid), dimensions),
-        axes, timeline, below=_constant(x), above=_constant(x), places=places_of("copy", equation, [x]),
+        axes, timeline, below=static_number(x), above=static_number(x), places=places_of("copy", equation, [x]),
         shape=shape, dtype=array.dtype, origin=(None, (array, None, dimensions)),
     )  # fmt: skip
-
-
-def _constant(x: Any) -> Outside:
-    """Return the number in a static array, or None if the elements differ."""
-    if is_static(x) and not is_length(x) and np.size(x) and np.all(np.asarray(x) == np.asarray(x).flat[0]):
-        return np.asarray(x).flat[0].item()
-    return None
 
 
 def _two_axes(run: Pass, shape: Sequence[Any]) -> tuple[tuple[int, ...], Timeline]:
@@ -206,7 +202,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
     if unclear is None and dtype == np.bool_:
         unclear = describe_equation(run.path)
     below, above = (
-        _outside(equation, [getattr(x, key) if isinstance(x, Pairs) else _constant(x) for x in operands])
+        _outside(equation, [getattr(x, key) if isinstance(x, Pairs) else static_number(x) for x in operands])
         for key in ("below", "above")
     )
     low = min((value.low for value in pairs if value.below is not None), default=FAR)
@@ -263,7 +259,7 @@ def _outside(equation: JaxprEqn, values: Sequence[Outside]) -> Outside:
         return False  # a test for NaN
     numbers = [value for value in values if isinstance(value, (bool, int, float))]
     lows = [low for value in values if (low := _low(value)) is not None]
-    if name in _COPIES:
+    if name in UNCHANGED:
         return values[0]
     if len(numbers) == len(values) and name in ON_ELEMENTS:
         with np.errstate(all="ignore"):
@@ -340,7 +336,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
     (key,) = sides
     grid, level, older = _grid(run, x, key, kind)
     array = _full(x, shape, grid)
-    array = _where_keys_exist(grid, x, array, identity_of(kind, array.dtype))
+    array = where_keys_exist(array, x.axes[key], grid.existing(x.timeline), identity_of(kind, array.dtype))
     (result,) = run.bind(equation, [array])
     if older:
         kept = [axis for axis in range(len(shape)) if axis not in axes]
@@ -369,14 +365,6 @@ def _with_older(
             _refuse_unbounded(run, x, ["earlier"], str(error))
         run.facts.masks += x.masked
         return result  # for shapes only: the function with the band follows, see `jaxrnn.streaming.past`
-
-
-def _where_keys_exist(grid: Grid, x: Pairs, array: Any, value: Any) -> Any:
-    exist = grid.existing(x.timeline)
-    if exist is True:
-        return array
-    shape = [-1 if axis == x.axes[1 - grid.query] else 1 for axis in range(array.ndim)]
-    return jnp.where(jnp.reshape(jnp.asarray(exist), shape), array, jnp.asarray(value, array.dtype))
 
 
 def _grid(run: Pass, x: Pairs, key: int, kind: str) -> tuple[Grid, float | None, bool]:
@@ -446,9 +434,10 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
         run.refuse("it combines pairs of frames with something else than the frames of one side", _HINT)
     (key,) = sides
     other = _leaf(run, other)
-    whole = dataclasses.replace(x, leaves=(*x.leaves, (other, key)))
-    grid, _, older = _grid(run, whole, key, "sum")
-    weights = _where_keys_exist(grid, x, _full(x, shape_of(equation.invars[place]), grid), 0)
+    with_other = dataclasses.replace(x, leaves=(*x.leaves, (other, key)))
+    grid, _, older = _grid(run, with_other, key, "sum")
+    weights = _full(x, shape_of(equation.invars[place]), grid)
+    weights = where_keys_exist(weights, x.axes[key], grid.existing(x.timeline), 0)
     frames = grid.frames(other, key)
 
     def summed(weights: Any, **changed: Any) -> Any:
@@ -460,7 +449,7 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
         wide = lambda weights: summed(weights, preferred_element_type=weights.dtype)  # noqa: E731
         result = _with_older(run, x, grid, "sum", result, wide, _layout(equation, place))
     (axis,) = symbolic_axes(out_shape(equation))
-    return run.make(result, axis, x.timeline, grid.delay, _reach(whole.leaves, x.timeline, grid, older))
+    return run.make(result, axis, x.timeline, grid.delay, _reach(with_other.leaves, x.timeline, grid, older))
 
 
 def _elementwise_product(run: Pass, equation: JaxprEqn, left: Pairs, right: Pairs) -> Pairs:
@@ -482,16 +471,9 @@ def _elementwise_product(run: Pass, equation: JaxprEqn, left: Pairs, right: Pair
 
 def _layout(equation: JaxprEqn, place: int) -> list[int]:
     """Return the axis of one operand for each axis of a product, or -1."""
-    summed, batch = equation.params["dimension_numbers"]
-    free = [
-        [
-            axis if side == place else -1
-            for axis in range(len(shape_of(atom)))
-            if axis not in (*summed[side], *batch[side])
-        ]
-        for side, atom in enumerate(equation.invars)
-    ]
-    return [*batch[place], *free[0], *free[1]]
+    _, batch = equation.params["dimension_numbers"]
+    first, second = ([axis if side == place else -1 for axis in axes] for side, axes in enumerate(free_axes(equation)))
+    return [*batch[place], *first, *second]
 
 
 def _product(run: Pass, equation: JaxprEqn, left: Chunk, right: Chunk) -> Pairs:
@@ -529,7 +511,7 @@ def gather(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Pairs | N
         return None
     if len(shape) - 1 in indices.axes or {*indices.axes} & {*numbers.start_indices_batching_dims}:
         return None
-    batch = [axis for axis in range(len(out_shape(equation))) if axis not in numbers.offset_dims]
+    batch = gathered_axes(equation)
     compute = lambda grid: run.bind(equation, [table, _full(indices, shape, grid)])[0]  # noqa: E731
     found = indices.moved(compute, [batch[axis] for axis in indices.axes])
     return dataclasses.replace(found, below=None, above=None, places=None)

@@ -30,14 +30,14 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import shape_of, type_of
+from jaxrnn.jaxprs.equations import free_axes, shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import Places
+from jaxrnn.streaming.places import UNCHANGED, Places
 from jaxrnn.streaming.totals import Total, carried_as
-from jaxrnn.streaming.values import Chunk, Pairs, is_length
+from jaxrnn.streaming.values import Chunk, Pairs, along, is_length
 
 
 def _described(equation: JaxprEqn) -> str:
@@ -49,7 +49,7 @@ class InseparableError(Exception):
 
 
 @dataclass(frozen=True)
-class Term:
+class ScoreTerm:
     """The sum ``query_i + key_j + growth_i - past_j``.
 
     All arrays have the rank of the pairs, and size 1 along the axis of the other side. `growth` and `past` count from
@@ -68,14 +68,14 @@ class Term:
         """The four arrays."""
         return self.query, self.key, self.growth, self.past
 
-    def map(self, function: Callable[[Any], Any]) -> Term:
+    def map(self, function: Callable[[Any], Any]) -> ScoreTerm:
         """Apply a linear function to each array."""
-        return Term(*(None if x is None else function(x) for x in self.arrays), fixed=self.fixed)
+        return ScoreTerm(*(None if x is None else function(x) for x in self.arrays), fixed=self.fixed)
 
-    def plus(self, other: Term) -> Term:
+    def plus(self, other: ScoreTerm) -> ScoreTerm:
         """Add two terms."""
         pairs = zip(self.arrays, other.arrays, strict=True)
-        return Term(*(y if x is None else x if y is None else x + y for x, y in pairs))
+        return ScoreTerm(*(y if x is None else x if y is None else x + y for x, y in pairs))
 
     @property
     def one_sided(self) -> bool:
@@ -84,19 +84,19 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Product:
+class ScoreProduct:
     """The sum over r of ``exp(exponent_r) * query_ir * key_jr``; r is the last axis of all arrays."""
 
-    exponent: Term
+    exponent: ScoreTerm
     query: Any
     key: Any
 
-    def map(self, function: Callable[[Any], Any]) -> Product:
+    def map(self, function: Callable[[Any], Any]) -> ScoreProduct:
         """Apply a function to each array, for each r."""
         function = jax.vmap(function, -1, -1)
-        return Product(self.exponent.map(function), function(self.query), function(self.key))
+        return ScoreProduct(self.exponent.map(function), function(self.query), function(self.key))
 
-    def times(self, other: Product) -> Product:
+    def times(self, other: ScoreProduct) -> ScoreProduct:
         """Multiply two sums: r becomes all pairs of both r."""
 
         def crossed(combine: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
@@ -107,9 +107,9 @@ class Product:
         first = self.exponent.map(lambda x: jnp.repeat(x, sizes[1], -1) if x.shape[-1] > 1 else x)
         second = other.exponent.map(lambda x: jnp.tile(x, sizes[0]) if x.shape[-1] > 1 else x)
         factors = (crossed(jnp.multiply, x, y) for x, y in ((self.query, other.query), (self.key, other.key)))
-        return Product(first.plus(second), *factors)
+        return ScoreProduct(first.plus(second), *factors)
 
-    def plus(self, other: Product) -> Product:
+    def plus(self, other: ScoreProduct) -> ScoreProduct:
         """Add two sums: r counts the terms of both."""
         sizes = self.query.shape[-1], other.query.shape[-1]
 
@@ -124,15 +124,15 @@ class Product:
             )
 
         exponents = zip(self.exponent.arrays, other.exponent.arrays, strict=True)
-        return Product(
-            Term(*(joined(x, y, 0) for x, y in exponents)),
+        return ScoreProduct(
+            ScoreTerm(*(joined(x, y, 0) for x, y in exponents)),
             joined(self.query, other.query, 1),
             joined(self.key, other.key, 1),
         )
 
 
-def _as_product(x: Term | Product) -> Product:
-    if isinstance(x, Product):
+def _as_product(x: ScoreTerm | ScoreProduct) -> ScoreProduct:
+    if isinstance(x, ScoreProduct):
         return x
     if x.growth is not None:
         raise InseparableError("the distance of two frames is a factor, outside of an exponential")
@@ -140,11 +140,11 @@ def _as_product(x: Term | Product) -> Product:
     ones = jnp.ones([1] * (like.ndim + 1), like.dtype)
     query, key = (part if part is None else jnp.expand_dims(part, -1) for part in (x.query, x.key))
     if query is None or key is None:
-        return Product(Term(), ones if query is None else query, ones if key is None else key)
-    return Product(Term(), query, ones).plus(Product(Term(), ones, key))
+        return ScoreProduct(ScoreTerm(), ones if query is None else query, ones if key is None else key)
+    return ScoreProduct(ScoreTerm(), query, ones).plus(ScoreProduct(ScoreTerm(), ones, key))
 
 
-def separate(x: Pairs, grid: Any) -> Term | Product:
+def separate(x: Pairs, grid: Any) -> ScoreTerm | ScoreProduct:
     """Return the factors of an expression for the pairs of a pulse.
 
     Raises:
@@ -161,7 +161,7 @@ def separate(x: Pairs, grid: Any) -> Term | Product:
     raise InseparableError(f"{_described(equation)} does not split into a query part and a key part")
 
 
-def _of_places(x: Pairs, places: Places, grid: Any) -> Term:
+def _of_places(x: Pairs, places: Places, grid: Any) -> ScoreTerm:
     """Return a formula of frame numbers that is linear in the distance wherever the mask is open."""
     rank = len(x.shape)
     places = places.swapped if grid.query else places
@@ -174,24 +174,19 @@ def _of_places(x: Pairs, places: Places, grid: Any) -> Term:
         raise InseparableError("a bias is not linear in the distance of two frames")
     start = np.full([1] * rank, values[-1] - slope * grid.last, x.dtype)
     if not slope:
-        return Term(start, fixed=True)
+        return ScoreTerm(start, fixed=True)
     # The distance j - i, counted from the frame before the pulse.
     local = np.arange(1, grid.count + 1)
-    growth, past = (_on_side(x, np.asarray(-slope * numbers, x.dtype), side, rank, grid)
-                    for numbers, side in ((local, "query"), (local + grid.last, "key")))  # fmt: skip
-    return Term(start, None, growth, past)
+    growth = along(np.asarray(-slope * local, x.dtype), x.axes[grid.query], rank)
+    past = along(np.asarray(-slope * (local + grid.last), x.dtype), x.axes[1 - grid.query], rank)
+    return ScoreTerm(start, None, growth, past)
 
 
-def _on_side(x: Pairs, vector: Any, side: str, rank: int, grid: Any) -> Any:
-    axis = x.axes[grid.query if side == "query" else 1 - grid.query]
-    return jnp.reshape(vector, [-1 if index == axis else 1 for index in range(rank)])
-
-
-def _broadcast(x: Pairs, grid: Any) -> Term:
+def _broadcast(x: Pairs, grid: Any) -> ScoreTerm:
     value, side, dimensions = x.origin[1]
     array = value if side is None else grid.frames(value, side)
     array = _spread(array, x.shape, dimensions)
-    return Term(array, fixed=side is None) if side in (None, grid.query) else Term(None, array)
+    return ScoreTerm(array, fixed=side is None) if side in (None, grid.query) else ScoreTerm(None, array)
 
 
 def _spread(array: Any, shape: Sequence[Any], dimensions: Sequence[int]) -> Any:
@@ -202,12 +197,12 @@ def _spread(array: Any, shape: Sequence[Any], dimensions: Sequence[int]) -> Any:
     return lax.broadcast_in_dim(array, sizes, dimensions)
 
 
-def _broadcast_in_dim(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> Term | Product:
+def _broadcast_in_dim(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm | ScoreProduct:
     dimensions = equation.params["broadcast_dimensions"]
     return separate(operands[0], grid).map(lambda array: _spread(array, x.shape, dimensions))
 
 
-def _move(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> Term | Product:
+def _move(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm | ScoreProduct:
     """Apply a transpose, squeeze or reshape to the arrays."""
     (inner, *_), shape = operands, out_shape(equation)
     name = equation.primitive.name
@@ -227,20 +222,20 @@ def _move(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> T
     return separate(inner, grid).map(moved)
 
 
-def _operand(value: Any, equation: JaxprEqn, grid: Any) -> Term | Product:
+def _operand(value: Any, equation: JaxprEqn, grid: Any) -> ScoreTerm | ScoreProduct:
     if isinstance(value, Pairs):
         return separate(value, grid)
     if isinstance(value, Chunk) or is_length(value):
         raise InseparableError(f"{_described(equation)} reads the length of the stream")
-    return Term(np.reshape(value, [1] * len(out_shape(equation))), fixed=True)
+    return ScoreTerm(np.reshape(value, [1] * len(out_shape(equation))), fixed=True)
 
 
-def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> Term | Product:
+def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm | ScoreProduct:
     name = equation.primitive.name
     if name == "select_n":
         return _select(equation, operands, grid)
     values = [_operand(value, equation, grid) for value in operands]
-    terms = [value for value in values if isinstance(value, Term)]
+    terms = [value for value in values if isinstance(value, ScoreTerm)]
     if len(terms) == len(values) and all(term.one_sided for term in terms):
         sides = {"query" if term.key is None else "key" for term in terms if not term.fixed} or {"query"}
         if len(sides) == 1:
@@ -249,8 +244,8 @@ def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
             types = zip(jnp.broadcast_arrays(*arrays), map(type_of, equation.invars), strict=True)
             (array,) = grid.run.bind(equation, [array.astype(dtype) for array, dtype in types])
             fixed = all(term.fixed for term in terms)
-            return Term(array, fixed=fixed) if side == "query" else Term(None, array)
-    if name in ("convert_element_type", "copy", "stop_gradient", "reduce_precision"):
+            return ScoreTerm(array, fixed=fixed) if side == "query" else ScoreTerm(None, array)
+    if name in UNCHANGED:
         return values[0].map(lambda array: grid.run.bind(equation, [array])[0])
     if name == "neg":
         return _scaled(values[0], -1)
@@ -260,58 +255,49 @@ def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
         return _exponential(terms[1].map(lambda array: array.astype(x.dtype)), jnp.log(terms[0].query))
     if name in ("add", "sub"):
         first, second = values[0], values[1] if name == "add" else _scaled(values[1], -1)
-        if isinstance(first, Term) and isinstance(second, Term):
+        if isinstance(first, ScoreTerm) and isinstance(second, ScoreTerm):
             return first.plus(second)
         return _as_product(first).plus(_as_product(second))
     if name == "mul":
         return _times(values[0], values[1])
-    if name == "div" and isinstance(values[1], Term) and values[1].one_sided:
+    if name == "div" and isinstance(values[1], ScoreTerm) and values[1].one_sided:
         return _times(values[0], values[1].map(lambda array: 1 / array))
     if name == "square" or (name == "integer_pow" and equation.params["y"] == 2):
         return _times(values[0], values[0])
     raise InseparableError(f"{_described(equation)} does not split into a query part and a key part")
 
 
-def _exponential(x: Term, factor: Any) -> Product:
+def _exponential(x: ScoreTerm, factor: Any) -> ScoreProduct:
     exponent = x.map(lambda array: jnp.expand_dims(array * factor, -1))
     like = next(array for array in exponent.arrays if array is not None)
     ones = jnp.ones([1] * like.ndim, like.dtype)
-    return Product(exponent, ones, ones)
+    return ScoreProduct(exponent, ones, ones)
 
 
-def _times(x: Term | Product, y: Term | Product) -> Term | Product:
+def _times(x: ScoreTerm | ScoreProduct, y: ScoreTerm | ScoreProduct) -> ScoreTerm | ScoreProduct:
     for one, other in ((x, y), (y, x)):
-        if isinstance(one, Term) and one.fixed:
+        if isinstance(one, ScoreTerm) and one.fixed:
             return _scaled(other, one.query)
     return _as_product(x).times(_as_product(y))
 
 
-def _scaled(x: Term | Product, factor: Any) -> Term | Product:
+def _scaled(x: ScoreTerm | ScoreProduct, factor: Any) -> ScoreTerm | ScoreProduct:
     """Multiply by a number, or by an array that is the same for all frames."""
-    if isinstance(x, Product):
+    if isinstance(x, ScoreProduct):
         return dataclasses.replace(x, query=x.query * (factor if np.ndim(factor) == 0 else jnp.expand_dims(factor, -1)))
     return x.map(lambda array: array * factor)
 
 
-def _select(equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> Term | Product:
+def _select(equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm | ScoreProduct:
     """Return the case that the mask selects in all pairs that are visible."""
     which = _operand(operands[0], equation, grid)
-    known = isinstance(which, Term) and which.fixed and isinstance(which.query, np.ndarray)
+    known = isinstance(which, ScoreTerm) and which.fixed and isinstance(which.query, np.ndarray)
     if not known or which.query.size > 1:
         raise InseparableError("a condition depends on more than the distance of the frames")
     return _operand(operands[1 + int(which.query.reshape(()))], equation, grid)
 
 
-def free_axes(equation: JaxprEqn) -> list[list[int]]:
-    """Return the axes of both operands of a product that are neither summed nor batch axes."""
-    bound = [{*summed, *batch} for summed, batch in zip(*equation.params["dimension_numbers"], strict=True)]
-    return [
-        [axis for axis in range(len(shape_of(atom))) if axis not in axes]
-        for atom, axes in zip(equation.invars, bound, strict=True)
-    ]
-
-
-def _dot_general(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> Product:
+def _dot_general(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreProduct:
     if any(isinstance(value, Pairs) for value in operands):
         raise InseparableError("a product mixes several rows of pairs")
     summed, batch = equation.params["dimension_numbers"]
@@ -321,10 +307,10 @@ def _dot_general(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
         array = array.reshape(*array.shape[: array.ndim - len(summed[side])], -1)
         first = len(batch[0]) + (0 if side else len(free[0]))
         factors.append(jnp.expand_dims(array, range(first, first + len(free[1 - side]))))
-    return Product(Term(), factors[grid.query], factors[1 - grid.query])
+    return ScoreProduct(ScoreTerm(), factors[grid.query], factors[1 - grid.query])
 
 
-def _reduce_sum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> Product:
+def _reduce_sum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreProduct:
     """Sum over axes that are not time: r counts the elements of these axes too."""
     (inner,), axes = operands, equation.params["axes"]
     product, shape = _as_product(separate(inner, grid)), shape_of(equation.invars[0])
@@ -336,10 +322,10 @@ def _reduce_sum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any
         array = jnp.transpose(array, (*kept, *axes, len(shape)))
         return array.reshape(*array.shape[: len(kept)], -1)
 
-    return Product(product.exponent.map(merged), merged(product.query), merged(product.key))
+    return ScoreProduct(product.exponent.map(merged), merged(product.query), merged(product.key))
 
 
-def _cumsum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> Term:
+def _cumsum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm:
     """Return the sums of a query part over the queries after each key: a difference of two running sums."""
     (inner,) = operands
     term = separate(inner, dataclasses.replace(grid, first=-1, last=-1))
@@ -347,7 +333,7 @@ def _cumsum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) ->
     high = inner.high if grid.query == 0 else -inner.low
     if (high, inner.above if grid.query == 0 else inner.below) != (-1, 0) or equation.params["axis"] != axis:
         raise InseparableError("a running sum over pairs of frames does not begin after the key")
-    if grid.last or not isinstance(term, Term) or term.key is not None or term.growth is not None:
+    if grid.last or not isinstance(term, ScoreTerm) or term.key is not None or term.growth is not None:
         raise InseparableError("a running sum over pairs of frames is not a difference of two running sums")
     run, timeline = grid.run, inner.timeline
     exists = run.exists(timeline, grid.delay)
@@ -356,7 +342,7 @@ def _cumsum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) ->
         mask = jnp.reshape(jnp.asarray(exists), [-1 if n == axis and np.ndim(exists) else 1 for n in range(array.ndim)])
         array = jnp.where(mask, array, 0)
     growth = lax.cumsum(array, axis)
-    return Term(None, None, growth, jnp.swapaxes(growth, *x.axes))
+    return ScoreTerm(None, None, growth, jnp.swapaxes(growth, *x.axes))
 
 
 _RULES: dict[str, Any] = {
@@ -377,10 +363,10 @@ _RULES: dict[str, Any] = {
 def running_extreme(run: Pass, kind: str, x: Pairs, grid: Any, exist: Any) -> Any:
     """Return the maximum or minimum over all earlier keys, without the axis of the keys."""
     term = separate(x, grid)
-    if not isinstance(term, Term) or term.growth is not None or term.key is None:
+    if not isinstance(term, ScoreTerm) or term.growth is not None or term.key is None:
         raise InseparableError("the largest score is not the score of the largest key part")
     queries, keys = x.axes[grid.query], x.axes[1 - grid.query]
-    key = _existing(term.key, keys, exist, -jnp.inf if kind == "max" else jnp.inf)
+    key = where_keys_exist(term.key, keys, exist, -jnp.inf if kind == "max" else jnp.inf)
     shape = [1 if axis == keys else size for axis, size in enumerate(key.shape)]
     total = Total(run, kind, shape, key.dtype, x.timeline, grid.delay)
     cumulate = lax.cummax if kind == "max" else lax.cummin
@@ -388,11 +374,11 @@ def running_extreme(run: Pass, kind: str, x: Pairs, grid: Any, exist: Any) -> An
     return jnp.squeeze(running if term.query is None else term.query + running, keys)
 
 
-def _existing(array: Any, axis: int, exist: Any, value: Any) -> Any:
+def where_keys_exist(array: Any, axis: int, exist: Any, value: Any) -> Any:
     """Replace keys that do not exist. An array with one element along the axis is repeated."""
     if exist is True:
         return array
-    mask = jnp.reshape(jnp.asarray(exist), [-1 if n == axis else 1 for n in range(array.ndim)])
+    mask = along(jnp.asarray(exist), axis, array.ndim)
     return jnp.where(mask, array, jnp.asarray(value, array.dtype))
 
 
@@ -418,7 +404,7 @@ def recurrent_sum(
             array if part is None else array * jnp.exp(part)
             for array, part in ((product.query, exponent.query), (product.key, exponent.key))
         )
-        product, exponent = Product(Term(), query, key), Term()
+        product, exponent = ScoreProduct(ScoreTerm(), query, key), ScoreTerm()
     dtype = carried_as("sum", product.key.dtype)
     full = [1 if axis in x.axes else size for axis, size in enumerate(x.shape)]
 
@@ -434,7 +420,7 @@ def recurrent_sum(
 
     def of_keys(weights: Any) -> Any:
         """Sum over keys with r in place of the queries; r is then the last axis."""
-        weights = _existing(weights, keys, exist, 0)
+        weights = where_keys_exist(weights, keys, exist, 0)
         sizes = list(full)
         sizes[keys] = grid.count
         weights = jnp.broadcast_to(weights, (*sizes, weights.shape[-1]))
@@ -453,7 +439,7 @@ def recurrent_sum(
     final = zero if growth is None else lax.slice_in_dim(growth, grid.count - 1, None, axis=queries)
     weights = final - (zero if past is None else past)
     if key is not None:
-        weights = _existing(weights + key, keys, exist, -jnp.inf)
+        weights = where_keys_exist(weights + key, keys, exist, -jnp.inf)
         largest = jnp.max(weights, keys, keepdims=True)
         shape = jnp.broadcast_shapes(largest.shape, final.shape)
         name, before = run.carry("level", lambda: jnp.full(shape, float(jnp.finfo(dtype).min) / 4, dtype))

@@ -19,8 +19,8 @@ from jaxrnn._jax import varying
 from jaxrnn.cells.forms import by_platform, is_plain
 from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of
 from jaxrnn.jaxprs.scanning import scan_recognised
-from jaxrnn.streaming.associative import parts_of_carry, scan_parts, without_mark
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic
+from jaxrnn.streaming.functions import parts_of_carry, scan_parts, without_mark
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere, refuse_final_values
@@ -86,7 +86,12 @@ def over_time(
 ) -> list[Any]:
     """Run a recurrence over the frames of a pass, with the carry as state; return the last carry and the outputs."""
     carries = len(start)
-    if any(isinstance(value, Chunk) for value in (*fixed, *start)):
+    if any(isinstance(value, Chunk) for value in start):
+        run.refuse(
+            "it carries the whole recording from frame to frame, such as an array that the loop writes into",
+            "return the result of each frame, and stack these results after the loop",
+        )
+    if any(isinstance(value, Chunk) for value in fixed):
         run.refuse(
             "every frame reads the whole recording", "scan over the recording, so that each frame reads one part"
         )
@@ -155,8 +160,7 @@ def layer(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         refuse_final_values(run, operands)
         arrays, like = align(run, operands)
         y, *final = run.bind(equation, arrays)
-        make = lambda array, axis: run.make(array, axis, like.timeline, like.delay, like.reach)  # noqa: E731
-        return [make(y, 2), *(make(array, 1) for array in final)]
+        return [run.same(like, y, 2), *(run.same(like, array, 1) for array in final)]
     if equation.params["direction"] != "forward":
         refuse_reverse(run)
 

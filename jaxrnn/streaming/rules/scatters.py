@@ -101,14 +101,14 @@ def _written(
     made = run.make(jnp.transpose(parts, order), x.axis, timeline, delay, reach)
     if kind in ("add", "sub"):
         arrays, like = align(run, [x, made])
-        return run.make(_JOIN[kind](*arrays), like.axis, like.timeline, like.delay, like.reach)
+        return run.same(like, _JOIN[kind](*arrays))
     exists = run.fill(updates.holding(jnp.ones_like(along(jnp.arange(count), updates.axis, updates.array.ndim))), 0)
     ones = jnp.broadcast_to(exists.array.reshape(-1, *[1] * places.ndim), targets.shape)
     mask = along(overlapped(run, updates, ones, targets, size, hop * count), x.axis, x.array.ndim)
     arrays, like = align(run, [x, made, run.make(mask, x.axis, timeline, delay, None)])
     old, new, here = arrays
     array = jnp.where(here > 0, new if kind not in _JOIN else _JOIN[kind](old, new), old)
-    return run.make(array, like.axis, like.timeline, like.delay, like.reach)
+    return run.same(like, array)
 
 
 def overlapped(run: Pass, like: Chunk, updates: Any, targets: np.ndarray, size: int, ready: int) -> Any:

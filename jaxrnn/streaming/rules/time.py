@@ -170,18 +170,12 @@ def pad(run: Pass, equation: JaxprEqn, x: Any, value: Any) -> Chunk:
     config = [tuple(entry) for entry in equation.params["padding_config"]]
     assert isinstance(x, Chunk)
     low, high, interior = config[x.axis]
-    if (low, interior) == (0, 0) and not is_symbolic(high) and high == 0:
-        config[x.axis] = (0, 0, 0)
-        return run.make(lax.pad(x.array, value, _plain(config)), x.axis, x.timeline, x.delay, x.reach)
-    x = pad_time(run, x, low, high, int(interior), value, out_shape(equation)[x.axis])
     config[x.axis] = (0, 0, 0)
-    if not any(map(any, config)):
-        return x
-    return run.make(lax.pad(x.array, value, _plain(config)), x.axis, x.timeline, x.delay, x.reach)
-
-
-def _plain(config: list[Any]) -> list[tuple[int, int, int]]:
-    return [(int(low), int(high), int(interior)) for low, high, interior in config]
+    if low != 0 or interior != 0 or is_symbolic(high) or high != 0:
+        x = pad_time(run, x, low, high, int(interior), value, out_shape(equation)[x.axis])
+        if not any(map(any, config)):
+            return x
+    return run.same(x, lax.pad(x.array, value, [(int(before), int(after), int(gap)) for before, after, gap in config]))
 
 
 def pad_time(run: Pass, x: Chunk, low: Any, high: Any, interior: int, value: Any, size: Any) -> Chunk:

@@ -25,10 +25,7 @@ __all__ = [
     "si_sdr",
     "spectral_mse",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy
 
 
 LOSSES: dict[str, Callable[..., Loss]] = {

@@ -102,7 +102,7 @@ def scaler(x: Value, *, offset: tuple[float, ...] = (), scale: tuple[float, ...]
     return (x - less) * of_features(scale or (1.0,), x.shape[-1], "scale").astype(np.float32)
 
 
-def positions(x: Value, keys: np.ndarray) -> Value:
+def key_indices(x: Value, keys: np.ndarray) -> Value:
     """Return the index of each element among the keys: the last of equal keys, or -1 for an unknown element."""
     if is_text(x) != is_text(keys):
         raise TypeError(f"{describe(x)} cannot be compared with keys of type {describe(keys)}")
@@ -172,7 +172,7 @@ def label_encoder(
     else:
         floating = jnp.issubdtype(values.dtype, jnp.floating)
         default = np.asarray(default_float if floating else default_int64, values.dtype)
-    return look_up(positions(x, keys), values, default)
+    return look_up(key_indices(x, keys), values, default)
 
 
 def _either_way(x: Value, numbers: np.ndarray, strings: np.ndarray, integer: int, string: str) -> Value:
@@ -180,8 +180,8 @@ def _either_way(x: Value, numbers: np.ndarray, strings: np.ndarray, integer: int
     if numbers.size != strings.size:
         raise ValueError(f"there are {numbers.size} integers, but {strings.size} strings")
     if is_text(x):
-        return look_up(positions(x, strings), numbers, np.asarray(integer, np.int64))
-    return look_up(positions(x, numbers), strings, text_array([string]))
+        return look_up(key_indices(x, strings), numbers, np.asarray(integer, np.int64))
+    return look_up(key_indices(x, numbers), strings, text_array([string]))
 
 
 def label_encoder_1(
@@ -215,7 +215,7 @@ def one_hot_encoder(
     categories = _one_of(cats_int64s=cats_int64s, cats_strings=cats_strings)
     if not is_text(x) and not is_text(categories):
         x = traced(x).astype(jnp.int64)
-    place = positions(x, categories)
+    place = key_indices(x, categories)
     if not zeros and np.any(static(place, "the check that every element has a category (zeros=0)") < 0):
         raise ValueError("an element has no category, but zeros=0 requires a category")
     return jax.nn.one_hot(place, categories.size, dtype=jnp.float32)

@@ -28,7 +28,7 @@ from jaxrnn.onnx.operators.quantization import (
     wide,
 )
 from jaxrnn.onnx.operators.recurrent import checked_lengths, make_cells, visible_layer
-from jaxrnn.onnx.registry import Carries, Versions, earlier, since
+from jaxrnn.onnx.registry import Carries, Versions, earlier, inherits, since
 from jaxrnn.onnx.values import Value, dtype_of, traced
 
 
@@ -134,20 +134,14 @@ def _product(a: jax.Array, b: jax.Array, scales: Sequence[jax.Array], zeros: Seq
     return product.astype(jnp.float32) * factor + zeros[2].astype(jnp.float32)
 
 
-def _by_table(x: Value, function: Callable[[jax.Array], jax.Array]) -> Value:
-    """Apply a function of int32 to quantised values by a table of its results."""
+def _function(x: Value, scales: tuple[Value, Value], zeros: tuple[Value, Value], of: Callable[[jax.Array], jax.Array]):
+    """Apply a function of floats to quantised values, by a table of its results."""
     x = traced(x)
     low = jnp.iinfo(x.dtype).min
-    table = function(jnp.arange(low, low + 256, dtype=jnp.int32))
+    steps = jnp.arange(low, low + 256, dtype=jnp.int32)
+    y = of((steps - _zero(zeros[0])).astype(jnp.float32) * _number(scales[0]))
+    table = quantized(quotient(y, _number(scales[1]), _FLOAT), _zero(zeros[1]), dtype_of(x))
     return table[x.astype(jnp.int32) - low]
-
-
-def _function(x: Value, scales: tuple[Value, Value], zeros: tuple[Value, Value], of: Callable[[jax.Array], jax.Array]):
-    def apply(steps: jax.Array) -> jax.Array:
-        y = of((steps - _zero(zeros[0])).astype(jnp.float32) * _number(scales[0]))
-        return quantized(quotient(y, _number(scales[1]), _FLOAT), _zero(zeros[1]), dtype_of(x))
-
-    return _by_table(x, apply)
 
 
 def q_linear_sigmoid(
@@ -266,6 +260,7 @@ def _run(
     return jnp.take_along_axis(y, order, 0), final
 
 
+@inherits(make_cells)
 def dynamic_quantize_lstm(
     X: Value,
     W: Value,
@@ -280,21 +275,17 @@ def dynamic_quantize_lstm(
     R_scale: Value = None,
     R_zero_point: Value = None,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
     direction: str = "forward",
     hidden_size: int | None = None,
     input_forget: int = 0,
     output_count: int,
+    **of_cells: Any,
 ) -> list[Value]:
     """DynamicQuantizeLSTM: Y, Y_h and Y_c of an LSTM with transposed matrices."""
     if W_scale is None or R_scale is None:
         raise ValueError("the scales of W and R must be given")
     make: Any = lambda functions, clip: RuntimeLSTM(functions, clip, bool(input_forget))  # noqa: E731
-    default = ("Sigmoid", "Tanh", "Tanh")
-    cells = make_cells(make, default, clip, direction, activations, activation_alpha, activation_beta)
+    cells = make_cells(make, ("Sigmoid", "Tanh", "Tanh"), direction, **of_cells)
     x = traced(X)
     time, batch, features = x.shape
     if len(R.shape) != 3:

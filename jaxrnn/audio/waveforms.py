@@ -1,13 +1,10 @@
-"""Short-time spectra, and networks over spectra as functions from waveform to waveform.
-
-`stft` and `istft` are pure JAX functions. `Waveform` puts a network between both. All of these functions stream with
-`jaxrnn.stream`, exactly and for every length.
-"""
+"""Networks over frames as functions from waveform to waveform, and WAV files."""
 
 from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -17,16 +14,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.io import wavfile
-from scipy.signal import get_window
 
 from jaxrnn._files.arguments import NAME, VALUE, argument, called, either
 from jaxrnn._files.arrays import read_arrays
-from jaxrnn._files.messages import describe, short_repr, without_folders
-from jaxrnn._files.stores import in_place_of
+from jaxrnn._files.messages import short_repr, without_folders
+from jaxrnn._files.stores import check_regular, in_place_of
 from jaxrnn._jax.context import compiled, exact_types
+from jaxrnn.audio.frames import Frames, complex_of, with_mask
 from jaxrnn.errors import InputError, is_count
 from jaxrnn.model import Model
-from jaxrnn.model.streaming import Graph, operators_by_scope, time_symbols
+from jaxrnn.model.streaming import GraphFunction, operators_by_scope, time_symbols
 from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.specs import ArraySpec, bind, converted
 from jaxrnn.steps.stepper import Stepper
@@ -34,243 +31,11 @@ from jaxrnn.steps.stepspec import milliseconds
 from jaxrnn.streaming import Streamed, stream
 from jaxrnn.streaming.diagnostics import of_file
 
-__all__ = ["Frames", "Network", "Waveform", "istft", "latency", "read_wav", "stft", "write_wav"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
-
 #: The names of the input and the output of a `Waveform`.
 SAMPLES, AUDIO = "samples", "audio"
-PADDINGS = ("zeros", "reflect", "causal", "none")
-NORMS = ("none", "ortho", "window")
-SYNTHESES = ("window", "sum")
 #: Features that a network can take of a frame, and roles of the output.
 TAKES = ("samples", "magnitude", "spectrum")
 GIVES = ("samples", "mask", "magnitude", "spectrum")
-#: Sums of squared windows below this value are taken for zero, as in SciPy.
-TINY = 1e-10
-
-
-@short_repr
-@dataclass(frozen=True)
-class Frames:
-    """The frames of a short-time Fourier transform.
-
-    Attributes:
-        size: samples of a frame, which is also the length of the Fourier transform; there are ``size // 2 + 1``
-            frequencies.
-        hop: samples from one frame to the next.
-        window: the name of a window of ``scipy.signal.get_window``, ``"sqrt_"`` and such a name for its square root,
-            or ``float[size]``. For a window that is shorter than the transform, pad the array with zeros.
-        padding: samples around the waveform. ``"zeros"`` and ``"reflect"`` add half a frame on both sides, so that
-            frame t is centred at sample ``t * hop``. ``"causal"`` adds zeros, so that frame t ends with the t-th hop,
-            and every sample lies in the same number of frames. ``"none"`` adds nothing.
-        norm: the factor of the spectra: ``"none"`` for 1, ``"ortho"`` for ``1 / sqrt(size)``, ``"window"`` for
-            ``1 / sum(window)``.
-        synthesis: ``"window"`` applies the window again and divides by the sum of squared windows, which inverts
-            unmodified spectra. ``"sum"`` adds the frames as they are, for networks that learned the synthesis.
-
-    Raises:
-        InputError: a value does not fit, such as a window of another length.
-    """
-
-    size: int
-    hop: int
-    window: Any = "hann"
-    _: KW_ONLY
-    padding: str = "causal"
-    norm: str = "none"
-    synthesis: str = "window"
-
-    def __post_init__(self) -> None:
-        if not is_count(self.size, 4):
-            raise InputError(f"a frame has at least 4 samples, not {self.size!r}")
-        if not is_count(self.hop, 1) or self.hop > self.size:
-            raise InputError(f"the hop must be from 1 to the {self.size} samples of a frame, not {self.hop!r}")
-        known = {"padding": PADDINGS, "norm": NORMS, "synthesis": SYNTHESES}
-        for name, values in known.items():
-            if getattr(self, name) not in values:
-                raise InputError(f"{called(name)} must be one of {', '.join(values)}, not {getattr(self, name)!r}")
-        _ = self.weights
-
-    @property
-    def bins(self) -> int:
-        """The number of frequencies."""
-        return self.size // 2 + 1
-
-    @functools.cached_property
-    def weights(self) -> np.ndarray:
-        """The window, ``float64[size]``."""
-        return window_values(self.window, self.size)
-
-    @property
-    def scale(self) -> float:
-        """The factor of the spectra."""
-        factors = {"ortho": math.sqrt(self.size), "window": float(np.sum(self.weights))}
-        return 1 / factors.get(self.norm, 1.0)
-
-    @functools.cached_property
-    def overlap(self) -> np.ndarray:
-        """The weight of each sample of a hop over all frames that contain this sample, ``float64[hop]``."""
-        weights = self.weights**2 if self.synthesis == "window" else self.weights
-        whole = np.pad(weights, (0, -self.size % self.hop))
-        return whole.reshape(-1, self.hop).sum(0)
-
-    @property
-    def note(self) -> str | None:
-        """A sentence about a window and a hop without constant overlap-add (COLA); None if both reconstruct."""
-        low, high = float(self.overlap.min()), float(self.overlap.max())
-        named = f"a window {self.window!r}" if isinstance(self.window, str) else "this window"
-        pair = f"{named} of {self.size} samples and a hop of {self.hop}"
-        if self.synthesis == "sum":
-            same = math.isclose(low, high, rel_tol=1e-5)
-            by = f"{high:.3g}" if same else f"{low:.3g} to {high:.3g}"
-            return None if same and math.isclose(low, 1, rel_tol=1e-5) else f"{pair} multiply unmodified frames by {by}"
-        if math.isclose(low, high, rel_tol=1e-5):
-            return None
-        return (
-            f"{pair} have no constant overlap-add (weights from {low:.3g} to {high:.3g}): the division by the weights "
-            "reconstructs unmodified spectra, and modulates errors of a network"
-        )
-
-    def check_inverse(self) -> None:
-        """Check that each sample has a weight in some frame; otherwise raise InputError."""
-        if self.synthesis == "window" and self.overlap.min() <= TINY:
-            raise InputError(
-                f"a window of {self.size} samples and a hop of {self.hop} do not reconstruct: sample "
-                f"{int(self.overlap.argmin())} of each hop has weight 0 in every frame; give a smaller hop"
-            )
-
-    def cut(self, samples: Any) -> jax.Array:
-        """Return the windowed frames ``[..., frames, size]`` of a waveform ``[..., samples]``, padded as `padding`."""
-        x = jnp.asarray(samples)
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            raise InputError(f"a waveform has samples of floats, not {x.dtype}")
-        before = self._before
-        if before:
-            widths = [(0, 0)] * (x.ndim - 1) + [(before, before)]
-            x = jnp.pad(x, widths, mode="reflect" if self.padding == "reflect" else "constant")
-        frames = x[..., self._places((x.shape[-1] - self.size) // self.hop + 1)]
-        return frames * self.weights.astype(x.dtype)
-
-    def join(self, frames: jax.Array, length: Any = None) -> jax.Array:
-        """Return the waveform ``[..., samples]`` of frames ``[..., frames, size]``, the inverse of `cut`.
-
-        Args:
-            frames: the frames, which overlap.
-            length: the number of samples; by default, all samples without the padding.
-        """
-        self.check_inverse()
-        dtype, count = frames.dtype, frames.shape[-2]
-        total, places = (count - 1) * self.hop + self.size, self._places(count)
-        empty = jnp.zeros((*frames.shape[:-2], total), dtype)
-        weights, before = self.weights.astype(dtype), self._before
-        if self.synthesis == "sum":
-            result = empty.at[..., places].add(frames)
-        elif self.padding == "causal":
-            # Every sample outside of the padding lies in the same number of frames.
-            gain = np.tile(1 / self.overlap, -(-self.size // self.hop))[: self.size]
-            result = empty.at[..., places].add(frames * (self.weights * gain).astype(dtype))
-        else:
-            squares = jnp.broadcast_to(weights**2, (count, self.size))
-            divisor = jnp.zeros(total, dtype).at[places].add(squares)
-            result = empty.at[..., places].add(frames * weights) / jnp.where(divisor > TINY, divisor, 1)
-        length = total - 2 * before if length is None else length
-        return result[..., before : before + length]
-
-    def transform(self, frames: jax.Array) -> jax.Array:
-        """Return the spectra of windowed frames."""
-        with jax.named_scope("stft"):
-            return jnp.fft.rfft(self._scaled(frames, self.scale))
-
-    def inverse(self, spectra: jax.Array) -> jax.Array:
-        """Return the frames of spectra, without the synthesis window."""
-        with jax.named_scope("istft"):
-            return self._scaled(jnp.fft.irfft(spectra, self.size), 1 / self.scale)
-
-    def stft(self, samples: Any) -> jax.Array:
-        """Return the spectra of a waveform, as `jaxrnn.audio.stft`."""
-        return self.transform(self.cut(samples))
-
-    def istft(self, spectra: Any, length: Any = None) -> jax.Array:
-        """Return the waveform of spectra, as `jaxrnn.audio.istft`."""
-        if not jnp.iscomplexobj(spectra) or spectra.shape[-1] != self.bins:
-            raise InputError(
-                f"spectra of frames of {self.size} samples are complex numbers of {self.bins} frequencies, not "
-                f"{describe(spectra)}"
-            )
-        return self.join(self.inverse(spectra), length)
-
-    @property
-    def _before(self) -> int:
-        return {"none": 0, "causal": self.size - self.hop}.get(self.padding, self.size // 2)
-
-    def _places(self, count: Any) -> Any:
-        return jnp.arange(count, dtype=np.int32)[:, None] * np.int32(self.hop) + np.arange(self.size, dtype=np.int32)
-
-    def _scaled(self, frames: jax.Array, factor: float) -> jax.Array:
-        return frames if factor == 1 else frames * np.asarray(factor, frames.dtype)
-
-
-def stft(
-    samples: Any, size: int, hop: int, window: Any = "hann", *, padding: str = "causal", norm: str = "none"
-) -> jax.Array:
-    """Return the short-time Fourier transform of a waveform.
-
-    A pure function that streams with `jaxrnn.stream`. The values are those of ``torch.stft`` (``padding="reflect"``, or
-    ``"none"`` for ``center=False``) and of ``scipy.signal.stft`` (``padding="zeros"``, ``norm="window"``). Samples
-    after the last whole frame are ignored.
-
-    Args:
-        samples: ``float[..., samples]``.
-        size: as in `Frames`, and so are the others.
-        hop: samples from one frame to the next.
-        window: a name, or ``float[size]``.
-        padding: the samples around the waveform.
-        norm: the factor of the spectra.
-
-    Returns:
-        ``complex[..., frames, size // 2 + 1]``.
-
-    Raises:
-        InputError: a value does not fit.
-    """
-    return Frames(size, hop, window, padding=padding, norm=norm).stft(samples)
-
-
-def istft(
-    spectra: Any,
-    size: int,
-    hop: int,
-    window: Any = "hann",
-    *,
-    padding: str = "causal",
-    norm: str = "none",
-    length: Any = None,
-) -> jax.Array:
-    """Return the waveform of short-time spectra: the inverse of `stft` with the same arguments.
-
-    Spectra that are not those of any waveform, such as masked spectra, give the nearest waveform in the sense of least
-    squares, as ``torch.istft`` and ``scipy.signal.istft`` do. A pure function that streams with `jaxrnn.stream`.
-
-    Args:
-        spectra: ``complex[..., frames, size // 2 + 1]``.
-        size: as in `Frames`, and so are the others.
-        hop: samples from one frame to the next.
-        window: a name, or ``float[size]``.
-        padding: the samples around the waveform, which are cut off.
-        norm: the factor of the spectra.
-        length: the number of samples of the result; by default, all samples without the padding.
-
-    Returns:
-        ``float[..., samples]``.
-
-    Raises:
-        InputError: a value does not fit, or the window and the hop do not reconstruct.
-    """
-    return Frames(size, hop, window, padding=padding, norm=norm).istft(spectra, length)
 
 
 class _Layout(NamedTuple):
@@ -562,11 +327,11 @@ class Waveform:
                 current, spectrum = values, None
                 continue
             spectrum = frames.transform(current) if spectrum is None else spectrum
-            values = values if values.ndim == 2 else _complex_of(values)
+            values = values if values.ndim == 2 else complex_of(values)
             if role == "mask":
-                values = _with_mask(_to_power(spectrum, power), values)
+                values = with_mask(_to_power(spectrum, power), values)
             elif role == "magnitude":
-                values = _with_mask(_to_power(spectrum, 0), values)
+                values = with_mask(_to_power(spectrum, 0), values)
             spectrum, current = _to_power(values, 1 / power), None
         with jax.named_scope("istft"):
             return frames.join(frames.inverse(spectrum) if current is None else current, length)
@@ -634,7 +399,7 @@ def waveform_of(
     return Waveform(Network(model, takes, gives, symbol=symbol, exponent=exponent, input=source, output=target), frames)
 
 
-class _Whole(Graph):
+class _Whole(GraphFunction):
     """A waveform as a function of parameters and inputs, for `stream`."""
 
     @property
@@ -655,36 +420,6 @@ def latency(streamed: Streamed, rate: float) -> float:
     return milliseconds(streamed.spec.pulse + (streamed.spec.delay[AUDIO] or 0), rate)
 
 
-def window_values(window: Any, size: int) -> np.ndarray:
-    """Return a window by name, as in `Frames.window`, or check the caller's, as ``float64[size]``."""
-    if isinstance(window, str):
-        root = window.startswith("sqrt_")
-        try:
-            values = np.asarray(get_window(window.removeprefix("sqrt_"), size, fftbins=True))
-        except (ValueError, TypeError) as error:
-            raise InputError(f"window: {error}") from error
-        return np.sqrt(np.maximum(values, 0)) if root else values
-    values = np.asarray(window)
-    if values.shape != (size,) or values.dtype.kind not in "iuf":
-        raise InputError(
-            f"the window is {values.dtype}{list(values.shape)}, but a frame has {size} samples: give {size} numbers, "
-            "with zeros around a shorter window"
-        )
-    return values.astype(np.float64)
-
-
-def _with_mask(spectrum: jax.Array, mask: jax.Array) -> jax.Array:
-    """Multiply a spectrum by a real or complex mask."""
-    if jnp.iscomplexobj(mask):
-        return spectrum * mask
-    return jax.lax.complex(spectrum.real * mask, spectrum.imag * mask)
-
-
-def _complex_of(pairs: jax.Array) -> jax.Array:
-    """Convert pairs of real and imaginary part ``[..., 2]`` to complex numbers."""
-    return jax.lax.complex(pairs[..., 0], pairs[..., 1])
-
-
 def _to_power(spectrum: jax.Array, exponent: float) -> jax.Array:
     """Raise magnitudes to a power and keep the phase; zeros stay zeros, or with exponent 0 become 1."""
     if exponent == 1:
@@ -693,7 +428,7 @@ def _to_power(spectrum: jax.Array, exponent: float) -> jax.Array:
     exists = magnitude > 0
     # Zeros are replaced before the power, because gradients of the power are infinite there.
     factor = jnp.where(exists, magnitude, 1) ** np.asarray(exponent - 1, magnitude.dtype)
-    result = _with_mask(spectrum, factor)
+    result = with_mask(spectrum, factor)
     return result if exponent else jnp.where(exists, result, 1)
 
 
@@ -704,9 +439,14 @@ def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
         InputError: the file is not a WAV file of one channel.
     """
     try:
-        rate, samples = wavfile.read(path)
+        with warnings.catch_warnings():
+            # Sound files may hold chunks of other programs, such as the peak of the samples.
+            warnings.filterwarnings("ignore", "Chunk", wavfile.WavFileWarning)
+            rate, samples = wavfile.read(check_regular(path))
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, EOFError) as error:
         raise InputError(f"{path} cannot be read as WAV: {error}") from error
     if samples.ndim != 1:
@@ -718,6 +458,17 @@ def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
 
 
 def write_wav(path: str | Path, samples: Any, rate: int) -> None:
-    """Write ``float[samples]`` of full scale 1 as a 16-bit WAV file of one channel; clip larger samples."""
+    """Write ``float[samples]`` of full scale 1 as a 16-bit WAV file of one channel; clip larger samples.
+
+    Raises:
+        InputError: a sample is NaN, the samples have several axes, or the rate is not a whole number.
+    """
+    if np.ndim(samples) != 1:
+        raise InputError(f"{path} has one channel: the samples must have one axis, not {np.ndim(samples)}")
+    if not is_count(rate, 1):
+        raise InputError(f"the sample rate of {path} must be a whole number from 1 on, not {rate!r}")
+    count = int(np.isnan(samples).sum())
+    if count:
+        raise InputError(f"{path} cannot hold the {count:,} samples that are NaN: write NumPy arrays (.npz) instead")
     with in_place_of(Path(path)) as file:
         wavfile.write(file, rate, np.round(np.clip(samples, -1, 1) * 32_767).astype(np.int16))

@@ -1,0 +1,13 @@
+"""Short-time spectra, and networks over spectra as functions from waveform to waveform.
+
+`stft` and `istft` are pure JAX functions. `Waveform` puts a network between both. All of these functions stream with
+`jaxrnn.stream`, exactly and for every length.
+"""
+
+from __future__ import annotations
+
+from jaxrnn.audio.frames import Frames, istft, stft
+from jaxrnn.audio.waveforms import Network, Waveform, latency, read_wav, write_wav
+
+__all__ = ["Frames", "Network", "Waveform", "istft", "latency", "read_wav", "stft", "write_wav"]
+__dir__ = __all__.copy

@@ -1,0 +1,275 @@
+"""Short-time Fourier transforms and their inverses, as pure JAX functions that stream."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.signal import get_window
+
+from jaxrnn._files.arguments import called
+from jaxrnn._files.messages import describe, short_repr
+from jaxrnn.errors import InputError, is_count
+
+PADDINGS = ("zeros", "reflect", "causal", "none")
+NORMS = ("none", "ortho", "window")
+SYNTHESES = ("window", "sum")
+#: Sums of squared windows below this value are taken for zero, as in SciPy.
+TINY = 1e-10
+
+
+@short_repr
+@dataclass(frozen=True)
+class Frames:
+    """The frames of a short-time Fourier transform.
+
+    Attributes:
+        size: samples of a frame, which is also the length of the Fourier transform; there are ``size // 2 + 1``
+            frequencies.
+        hop: samples from one frame to the next.
+        window: the name of a window of ``scipy.signal.get_window``, ``"sqrt_"`` and such a name for its square root,
+            or ``float[size]``. For a window that is shorter than the transform, pad the array with zeros.
+        padding: samples around the waveform. ``"zeros"`` and ``"reflect"`` add half a frame on both sides, so that
+            frame t is centred at sample ``t * hop``. ``"causal"`` adds zeros, so that frame t ends with the t-th hop,
+            and every sample lies in the same number of frames. ``"none"`` adds nothing.
+        norm: the factor of the spectra: ``"none"`` for 1, ``"ortho"`` for ``1 / sqrt(size)``, ``"window"`` for
+            ``1 / sum(window)``.
+        synthesis: ``"window"`` applies the window again and divides by the sum of squared windows, which inverts
+            unmodified spectra. ``"sum"`` adds the frames as they are, for networks that learned the synthesis.
+
+    Raises:
+        InputError: a value does not fit, such as a window of another length.
+    """
+
+    size: int
+    hop: int
+    window: Any = "hann"
+    _: KW_ONLY
+    padding: str = "causal"
+    norm: str = "none"
+    synthesis: str = "window"
+
+    def __post_init__(self) -> None:
+        if not is_count(self.size, 4):
+            raise InputError(f"a frame has at least 4 samples, not {self.size!r}")
+        if not is_count(self.hop, 1) or self.hop > self.size:
+            raise InputError(f"the hop must be from 1 to the {self.size} samples of a frame, not {self.hop!r}")
+        known = {"padding": PADDINGS, "norm": NORMS, "synthesis": SYNTHESES}
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                raise InputError(f"{called(name)} must be one of {', '.join(values)}, not {getattr(self, name)!r}")
+        _ = self.weights
+
+    @property
+    def bins(self) -> int:
+        """The number of frequencies."""
+        return self.size // 2 + 1
+
+    @functools.cached_property
+    def weights(self) -> np.ndarray:
+        """The window, ``float64[size]``."""
+        return window_values(self.window, self.size)
+
+    @property
+    def scale(self) -> float:
+        """The factor of the spectra."""
+        factors = {"ortho": math.sqrt(self.size), "window": float(np.sum(self.weights))}
+        return 1 / factors.get(self.norm, 1.0)
+
+    @functools.cached_property
+    def overlap(self) -> np.ndarray:
+        """The weight of each sample of a hop over all frames that contain this sample, ``float64[hop]``."""
+        weights = self.weights**2 if self.synthesis == "window" else self.weights
+        whole = np.pad(weights, (0, -self.size % self.hop))
+        return whole.reshape(-1, self.hop).sum(0)
+
+    @property
+    def note(self) -> str | None:
+        """A sentence about a window and a hop without constant overlap-add (COLA); None if both reconstruct."""
+        low, high = float(self.overlap.min()), float(self.overlap.max())
+        named = f"a window {self.window!r}" if isinstance(self.window, str) else "this window"
+        pair = f"{named} of {self.size} samples and a hop of {self.hop}"
+        if self.synthesis == "sum":
+            same = math.isclose(low, high, rel_tol=1e-5)
+            by = f"{high:.3g}" if same else f"{low:.3g} to {high:.3g}"
+            return None if same and math.isclose(low, 1, rel_tol=1e-5) else f"{pair} multiply unmodified frames by {by}"
+        if math.isclose(low, high, rel_tol=1e-5):
+            return None
+        return (
+            f"{pair} have no constant overlap-add (weights from {low:.3g} to {high:.3g}): the division by the weights "
+            "reconstructs unmodified spectra, and modulates errors of a network"
+        )
+
+    def check_inverse(self) -> None:
+        """Check that each sample has a weight in some frame; otherwise raise InputError."""
+        if self.synthesis == "window" and self.overlap.min() <= TINY:
+            raise InputError(
+                f"a window of {self.size} samples and a hop of {self.hop} do not reconstruct: sample "
+                f"{int(self.overlap.argmin())} of each hop has weight 0 in every frame; give a smaller hop"
+            )
+
+    def cut(self, samples: Any) -> jax.Array:
+        """Return the windowed frames ``[..., frames, size]`` of a waveform ``[..., samples]``, padded as `padding`."""
+        x = jnp.asarray(samples)
+        if x.dtype not in (jnp.float32, jnp.float64):
+            raise InputError(f"a waveform has samples of float32 or float64, not {x.dtype}")
+        before = self._before
+        if before:
+            widths = [(0, 0)] * (x.ndim - 1) + [(before, before)]
+            x = jnp.pad(x, widths, mode="reflect" if self.padding == "reflect" else "constant")
+        frames = x[..., self._places((x.shape[-1] - self.size) // self.hop + 1)]
+        return frames * self.weights.astype(x.dtype)
+
+    def join(self, frames: jax.Array, length: Any = None) -> jax.Array:
+        """Return the waveform ``[..., samples]`` of frames ``[..., frames, size]``, the inverse of `cut`.
+
+        Args:
+            frames: the frames, which overlap.
+            length: the number of samples; by default, all samples without the padding.
+        """
+        self.check_inverse()
+        dtype, count = frames.dtype, frames.shape[-2]
+        total, places = (count - 1) * self.hop + self.size, self._places(count)
+        empty = jnp.zeros((*frames.shape[:-2], total), dtype)
+        weights, before = self.weights.astype(dtype), self._before
+        if self.synthesis == "sum":
+            result = empty.at[..., places].add(frames)
+        elif self.padding == "causal":
+            # Every sample outside of the padding lies in the same number of frames.
+            gain = np.tile(1 / self.overlap, -(-self.size // self.hop))[: self.size]
+            result = empty.at[..., places].add(frames * (self.weights * gain).astype(dtype))
+        else:
+            squares = jnp.broadcast_to(weights**2, (count, self.size))
+            divisor = jnp.zeros(total, dtype).at[places].add(squares)
+            result = empty.at[..., places].add(frames * weights) / jnp.where(divisor > TINY, divisor, 1)
+        length = total - 2 * before if length is None else length
+        return result[..., before : before + length]
+
+    def transform(self, frames: jax.Array) -> jax.Array:
+        """Return the spectra of windowed frames."""
+        with jax.named_scope("stft"):
+            return jnp.fft.rfft(self._scaled(frames, self.scale))
+
+    def inverse(self, spectra: jax.Array) -> jax.Array:
+        """Return the frames of spectra, without the synthesis window."""
+        with jax.named_scope("istft"):
+            return self._scaled(jnp.fft.irfft(spectra, self.size), 1 / self.scale)
+
+    def stft(self, samples: Any) -> jax.Array:
+        """Return the spectra of a waveform, as `jaxrnn.audio.stft`."""
+        return self.transform(self.cut(samples))
+
+    def istft(self, spectra: Any, length: Any = None) -> jax.Array:
+        """Return the waveform of spectra, as `jaxrnn.audio.istft`."""
+        if not jnp.iscomplexobj(spectra) or spectra.shape[-1] != self.bins:
+            raise InputError(
+                f"spectra of frames of {self.size} samples are complex numbers of {self.bins} frequencies, not "
+                f"{describe(spectra)}"
+            )
+        return self.join(self.inverse(spectra), length)
+
+    @property
+    def _before(self) -> int:
+        return {"none": 0, "causal": self.size - self.hop}.get(self.padding, self.size // 2)
+
+    def _places(self, count: Any) -> Any:
+        return jnp.arange(count, dtype=np.int32)[:, None] * np.int32(self.hop) + np.arange(self.size, dtype=np.int32)
+
+    def _scaled(self, frames: jax.Array, factor: float) -> jax.Array:
+        return frames if factor == 1 else frames * np.asarray(factor, frames.dtype)
+
+
+def stft(
+    samples: Any, size: int, hop: int, window: Any = "hann", *, padding: str = "causal", norm: str = "none"
+) -> jax.Array:
+    """Return the short-time Fourier transform of a waveform.
+
+    A pure function that streams with `jaxrnn.stream`. The values are those of ``torch.stft`` (``padding="reflect"``, or
+    ``"none"`` for ``center=False``) and of ``scipy.signal.stft`` (``padding="zeros"``, ``norm="window"``). Samples
+    after the last whole frame are ignored.
+
+    Args:
+        samples: ``float[..., samples]``.
+        size: as in `Frames`, and so are the others.
+        hop: samples from one frame to the next.
+        window: a name, or ``float[size]``.
+        padding: the samples around the waveform.
+        norm: the factor of the spectra.
+
+    Returns:
+        ``complex[..., frames, size // 2 + 1]``.
+
+    Raises:
+        InputError: a value does not fit.
+    """
+    return Frames(size, hop, window, padding=padding, norm=norm).stft(samples)
+
+
+def istft(
+    spectra: Any,
+    size: int,
+    hop: int,
+    window: Any = "hann",
+    *,
+    padding: str = "causal",
+    norm: str = "none",
+    length: Any = None,
+) -> jax.Array:
+    """Return the waveform of short-time spectra: the inverse of `stft` with the same arguments.
+
+    Spectra that are not those of any waveform, such as masked spectra, give the nearest waveform in the sense of least
+    squares, as ``torch.istft`` and ``scipy.signal.istft`` do. A pure function that streams with `jaxrnn.stream`.
+
+    Args:
+        spectra: ``complex[..., frames, size // 2 + 1]``.
+        size: as in `Frames`, and so are the others.
+        hop: samples from one frame to the next.
+        window: a name, or ``float[size]``.
+        padding: the samples around the waveform, which are cut off.
+        norm: the factor of the spectra.
+        length: the number of samples of the result; by default, all samples without the padding.
+
+    Returns:
+        ``float[..., samples]``.
+
+    Raises:
+        InputError: a value does not fit, or the window and the hop do not reconstruct.
+    """
+    return Frames(size, hop, window, padding=padding, norm=norm).istft(spectra, length)
+
+
+def window_values(window: Any, size: int) -> np.ndarray:
+    """Return a window by name, as in `Frames.window`, or check the caller's, as ``float64[size]``."""
+    if isinstance(window, str):
+        root = window.startswith("sqrt_")
+        try:
+            values = np.asarray(get_window(window.removeprefix("sqrt_"), size, fftbins=True))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"window: {error}") from error
+        return np.sqrt(np.maximum(values, 0)) if root else values
+    values = np.asarray(window)
+    if values.shape != (size,) or values.dtype.kind not in "iuf":
+        raise InputError(
+            f"the window is {values.dtype}{list(values.shape)}, but a frame has {size} samples: give {size} numbers, "
+            "with zeros around a shorter window"
+        )
+    if not np.isfinite(values).all():
+        raise InputError(f"the window has {int((~np.isfinite(values)).sum())} values that are not finite")
+    return values.astype(np.float64)
+
+
+def with_mask(spectrum: jax.Array, mask: jax.Array) -> jax.Array:
+    """Multiply a spectrum by a real or complex mask."""
+    if jnp.iscomplexobj(mask):
+        return spectrum * mask
+    return jax.lax.complex(spectrum.real * mask, spectrum.imag * mask)
+
+
+def complex_of(pairs: jax.Array) -> jax.Array:
+    """Convert pairs of real and imaginary part ``[..., 2]`` to complex numbers."""
+    return jax.lax.complex(pairs[..., 0], pairs[..., 1])
