@@ -1,4 +1,4 @@
-"""``python -m benchmarks NAME``: one benchmark, ``all`` of them, or the ``report`` of their results."""
+"""``python -m benchmarks NAME``: run a benchmark, run ``all`` benchmarks, or write the ``report``."""
 
 from __future__ import annotations
 

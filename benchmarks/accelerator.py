@@ -1,8 +1,8 @@
 """Steps, recordings, layers and training on ``jax.devices()[0]``, with the used share of the limits of the device.
 
-PyTorch runs beside, with cuDNN on an NVIDIA GPU. On a CPU everything runs too, and the result says so.
+PyTorch runs beside jaxrnn, with cuDNN on an NVIDIA GPU. All cases also run on a CPU, and a fact marks the result.
 
-Operations and bytes are XLA's cost analysis of one frame times the frames, since XLA counts the body of a loop once.
+Operations and bytes are XLA's costs of a frame times the number of frames, since XLA counts the body of a loop once.
 Bytes therefore count weights again for each frame, as without a cache.
 """
 
@@ -83,7 +83,7 @@ def rates(spent: Cost, microseconds: float) -> dict[str, float]:
 
 
 def _limits() -> Iterator[Row]:
-    """Yield the limits of the device as a row; a fact tells an accelerator from a CPU."""
+    """Yield the limits of the device as a row; a fact marks an accelerator."""
     device = jax.devices()[0]
     facts = {
         "device": device.device_kind,

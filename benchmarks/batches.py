@@ -1,4 +1,4 @@
-"""Many recordings in one scan: the time of one stream as the number of streams grows."""
+"""Many recordings in a scan: the time per stream as the number of streams grows."""
 
 from __future__ import annotations
 

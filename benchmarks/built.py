@@ -1,6 +1,6 @@
 """Offline speech networks with random weights, in the layers and sizes of papers; ``S`` is the number of frames.
 
-`Graph` writes ONNX graphs node by node, as exporters write them, with random weights of the usual initial scale.
+`Graph` writes ONNX graphs node by node, like exporters, with random weights of the usual initial scale.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Size = int | str
 
 
 class Graph:
-    """A graph that grows: every method adds a node and returns the name of its output.
+    """A builder of an ONNX graph. Methods add nodes and return the name of an output.
 
     Args:
-        seed: of the weights.
+        seed: the seed of the weights.
     """
 
     def __init__(self, seed: int = 0):
@@ -30,7 +30,7 @@ class Graph:
         self._tensors: list[onnx.TensorProto] = []
 
     def op(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Add a node, and return the name of its output, or the list of names of several outputs."""
+        """Add a node, and return the name of the output, or a list of names for several outputs."""
         place = len(self._nodes)
         names = [f"{operator.lower()}_{place}" + (f"_{index}" if index else "") for index in range(outputs)]
         self._nodes.append(helper.make_node(operator, inputs, names, f"{operator}_{place}", **attributes))
@@ -47,7 +47,7 @@ class Graph:
         return self.tensor(np.array(values, np.int64))
 
     def number(self, value: float) -> str:
-        """Add an initializer of one float."""
+        """Add an initializer with a float."""
         return self.tensor(np.float32(value))
 
     def weight(self, *shape: int, fan_in: int) -> str:
@@ -76,7 +76,7 @@ class Graph:
         weight = self.weight(channels[1], channels[0] // group, *kernel, fan_in=fan_in)
         past = kernel[0] - 1 if front is None else front
         if kernel[0] > 1:
-            # Time is padded by a node of its own, as exporters write a padding layer.
+            # A separate node pads time, as exporters write a padding layer.
             x = self.op("Pad", x, self.integers(0, 0, past, 0, 0, 0, kernel[0] - 1 - past, 0))
         side = kernel[1] // 2
         bias = self.weight(channels[1], fan_in=fan_in)
@@ -210,7 +210,7 @@ def dual_path() -> Any:
     return _decoders(graph, bands, first_bin, code)
 
 
-#: By name: what builds the network.
+#: Functions that build a network, by name.
 NETWORKS: dict[str, Callable[[], Any]] = {
     "convolutional_recurrent": convolutional_recurrent,
     "deep_filter": deep_filter,
@@ -219,7 +219,7 @@ NETWORKS: dict[str, Callable[[], Any]] = {
 
 CHANNELS, BANDS, BINS, HIDDEN = 64, 32, 96, 256
 
-#: Bins of a spectrum, and the frames that a filter sees, so many of them after its own.
+#: Bins of a spectrum, frames of a filter, and frames of look-ahead among these.
 SPECTRUM, ORDER, AHEAD = 481, 5, 2
 
 

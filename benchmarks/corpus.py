@@ -220,7 +220,7 @@ def _long(name: str, lengths: tuple[int, int]) -> Iterator[Row]:
 SHORTEST, LONGEST = 1.0, 20.0
 #: Seconds of the voice and the noise that the files are cut from.
 CUT_FROM = 60.0
-#: Seconds of a long file that are held at once.
+#: Seconds of a long file that are in memory at once.
 HELD = 60
 #: The level of voice and noise, of full scale.
 VOICE, NOISE = 0.05, 0.02

@@ -2,7 +2,7 @@
 
 Steps, streams and flushes are exported from models of several families. Each file runs once in each engine, on inputs
 and a state from the middle of a recording, and all outputs are compared with jaxrnn's own evaluation of the file. Every
-engine runs in a process of its own, so that a crash costs one cell.
+engine runs in a separate process, so that a crash costs one cell.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ SOURCES = (
 
 @dataclass
 class Cell:
-    """The result of a file in an engine: the largest error, or the reason why there is none."""
+    """The result of a file in an engine: the largest error, or the reason for a refusal."""
 
     error: float | None = None
     agrees: bool = False
@@ -115,7 +115,7 @@ class Table:
     """All results.
 
     ``files`` are family, nodes and size by file, ``cells`` results by file and engine, and ``absent`` the engines that
-    are not installed, with what to set or to install.
+    are not installed, with the packages or variables that an engine needs.
     """
 
     environment: dict[str, str]
@@ -125,7 +125,7 @@ class Table:
 
 
 def table(only: Sequence[str] = ()) -> Table:
-    """Export the files whose name contains one of ``only``, run them in all engines, and return the results."""
+    """Export the models that match a text of ``only``, run all files in all engines, and return the results."""
     commands, absent = _commands()
     found = Table(_environment(commands), absent)
     with tempfile.TemporaryDirectory() as folder:
@@ -144,7 +144,7 @@ def table(only: Sequence[str] = ()) -> Table:
 
 @dataclass(frozen=True)
 class Case:
-    """A file with inputs, and the outputs that exist: by name the array, the axis of frames and their number."""
+    """A file with inputs and expected outputs: by name, the array, the axis of frames and the number of frames."""
 
     name: str
     family: str
@@ -215,7 +215,7 @@ def _case(
 
 
 def run_all(engine: str, command: Sequence[str], cases: Mapping[str, Case], folder: Path) -> dict[str, Cell]:
-    """Run all files in processes; a process that ends before its last file is followed by another."""
+    """Run all files in child processes. If a process ends early, a new process runs the remaining files."""
     place = folder / engine.replace(" ", "_").replace(",", "")
     place.mkdir()
     waiting = dict(enumerate(cases))
@@ -263,7 +263,7 @@ def compared(case: Case, answer: Mapping[str, Any]) -> Cell:
 
 
 def _commands() -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Return the command of each installed engine, and how to install the others."""
+    """Return the command of each installed engine, and hints to install missing engines."""
     here, commands, absent = Path(__file__).parent, {}, {}
     for engine in ENGINES:
         if engine in PYTHON:

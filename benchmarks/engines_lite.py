@@ -1,6 +1,6 @@
 """Files as LiteRT by onnx2tf: ``PYTHON engines_lite.py FOLDER NUMBER...``, with the Python that has onnx2tf.
 
-This script imports nothing of jaxrnn, because onnx2tf needs older packages.
+This script does not import jaxrnn, because onnx2tf needs older packages.
 """
 
 from __future__ import annotations

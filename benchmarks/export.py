@@ -27,7 +27,7 @@ from benchmarks.timing import Outputs
 TITLE = "a step of an exported file in ONNX Runtime, NumPy in and out"
 UNIT = "us"
 
-#: The one group of rows.
+#: The group of all rows.
 GROUP = "exported"
 
 OFFLINE_GRAPH = "offline graph"
@@ -50,7 +50,7 @@ def cases(plan: Plan) -> Cases:
 def exported(stepper: Any, params: Any, frame: Arrays, path: Path, **options: Any) -> Network:
     """Export a stepper, and describe the file for the engines.
 
-    ``frame`` has the inputs of one step by the stepper's names, which the file keeps. ``options`` are passed to
+    ``frame`` has the inputs of a step by the names in the stepper, which the file keeps. ``options`` are passed to
     `jaxrnn.export_onnx`.
     """
     written = jaxrnn.export_onnx(stepper, params, path, **options)

@@ -49,7 +49,7 @@ def threads(cores: str) -> int:
 
 
 def environment(prepared: dict[str, Any]) -> dict[str, Any]:
-    """Describe the machine, its preparation and the versions."""
+    """Describe the machine, the preparation and the versions."""
     import jax
 
     return {

@@ -1,4 +1,4 @@
-"""DTLN with its transforms over a recording: spectra, the first network, samples, the second network, overlap-add.
+"""DTLN with transforms over a recording: spectra, the first network, samples, the second network, overlap-add.
 
 All engines take the recording stage by stage, with NumPy's transforms over all blocks at once; jaxrnn also runs as one
 JAX function with the transforms inside.
@@ -59,7 +59,7 @@ def _rows(plan: Plan, seconds: float) -> Iterator[Row]:
 
 
 def over_blocks(over: Callable[[Arrays], dict[str, np.ndarray]], model: jaxrnn.Model) -> OverBlocks:
-    """Return a network over frames as a function of its only input, with its only output."""
+    """Return a network over frames as a function from the only input to the only output."""
     (block,), (result,) = model.spec.inputs, model.spec.outputs
     return lambda blocks: over({block.name: blocks})[result.name]
 
@@ -67,7 +67,7 @@ def over_blocks(over: Callable[[Arrays], dict[str, np.ndarray]], model: jaxrnn.M
 def denoise(samples: np.ndarray, first: OverBlocks, second: OverBlocks) -> np.ndarray:
     """Run DTLN over ``float32[samples]`` with NumPy around the networks; the output is 384 samples late.
 
-    The stages are those of Westhausen and Meyer, "Dual-signal transformation LSTM network for real-time noise
+    The stages follow Westhausen and Meyer, "Dual-signal transformation LSTM network for real-time noise
     suppression", Interspeech 2020.
     """
     blocks = np.lib.stride_tricks.sliding_window_view(np.pad(samples, (BLOCK - HOP, 0)), BLOCK)[::HOP]

@@ -1,4 +1,4 @@
-"""The options of a run, and the making of one row: compare the outputs of all contenders, then time the contenders."""
+"""The options of a run, and the timing of a case: compare the outputs of all contenders, then time the contenders."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Plan:
     Attributes:
         quick: fewer rounds and fewer cases, for seconds instead of minutes.
         threads: the number of threads that an engine may use.
-        only: patterns of `fnmatch`; the name of a case must contain one of them. Empty for all cases.
-        platform: the platform of JAX in fresh processes; None for the default of JAX.
-        rounds: the largest number of rounds; None for the number that the benchmark sets.
+        only: patterns of `fnmatch`; the name of a case must contain a match. Empty for all cases.
+        platform: the platform of JAX in fresh processes; None to use JAX's default.
+        rounds: the largest number of rounds; None to use the number that the benchmark sets.
     """
 
     quick: bool = False
@@ -68,7 +68,7 @@ def timed(
         effort: the number of rounds and the length of a turn.
         outputs: the outputs of each contender; by default the results of one call.
         agreement: the largest difference between outputs.
-        each: the number of steps or streams in a call, to show the time of one; for all contenders, or by contender.
+        each: the number of steps or streams in a call, to show the time of each; for all contenders, or by contender.
         refused: as `Row.refused`.
         facts: as `Row.facts`.
 

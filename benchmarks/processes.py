@@ -44,10 +44,10 @@ def run_child(module: str, *arguments: str, cache: Path | None = None, platform:
         module: the name of the module.
         arguments: the arguments on the command line.
         cache: the folder in which JAX keeps compiled functions; None to keep nothing.
-        platform: the platform of JAX; None for the default of JAX.
+        platform: the platform of JAX; None to use JAX's default.
 
     Raises:
-        ChildError: the process failed; the message is its last line on standard error.
+        ChildError: the process failed; the message is the last line of standard error.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith("JAX_COMPILATION_CACHE")}
     # Packages that pip installed have bytecode, so a user's process does not compile sources.

@@ -23,7 +23,7 @@ from benchmarks.targets import target_cells
 from benchmarks.train import GRID, KINDS
 from jaxrnn._files.stores import in_place_of
 
-#: The table of engines, which has a page of its own: `benchmarks.engines`.
+#: The table of engines, which has a separate page: `benchmarks.engines`.
 ENGINES = "engines.json"
 TEMPLATE = Path(__file__).parent / "performance_template.md"
 
@@ -41,8 +41,8 @@ def write(folder: Path, page: Path) -> None:
         page: the file to write.
 
     Raises:
-        ValueError: the folder has no results, other files, or two results of one machine and benchmark; or the template
-            names an unknown part.
+        ValueError: the folder has no results, unknown files, or two results of the same machine and benchmark; or the
+            template names an unknown part.
     """
     results = read_all(folder)
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def write(folder: Path, page: Path) -> None:
 def read_all(folder: Path) -> Found:
     """Read the results in a folder and its subfolders, in the order of the benchmarks, one core first.
 
-    A ValueError names a folder without results, a file of another kind, or two results of one machine and benchmark.
+    A ValueError names a folder without results, an unknown file, or two results of the same machine and benchmark.
     """
     found = {path: read(path) for path in sorted(folder.glob("**/*.json")) if path.name != ENGINES}
     if not found:
@@ -132,7 +132,7 @@ def _section(section: Mapping[str, Callable[[Result], list[Table]]], results: Fo
 
 
 def _link(path: Path, result: Result, folder: Path) -> str:
-    """Return a link to a result, and to its picture if there is a picture."""
+    """Return a link to a result, and to the picture if there is a picture."""
     picture = path.with_suffix(".png")
     drawn = f" ([picture]({picture.as_posix()}))" if (folder / picture).is_file() else ""
     return f"[{result.benchmark}, {_place(result)}]({path.as_posix()}){drawn}"
@@ -164,7 +164,7 @@ SHOWN = ("date", "system", "python", "jax", "onnxruntime", "tract", "ai-edge-lit
 
 
 def _machines(results: Iterable[Result]) -> tuple[list[str], list[list[str]]]:
-    """Return a row for each machine: dates and versions of its results."""
+    """Return a row for each machine: dates and versions of the results."""
     machines: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda result: result.machine):
         machines.setdefault(result.machine, []).append(result)
@@ -190,7 +190,7 @@ class Table:
 
 
 def merged(tables: Mapping[str, Table]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows of one table from tables by machine, with rows of the machines one below the other."""
+    """Merge the tables of all machines, and return headings and rows; each machine has separate rows."""
     headings = list(dict.fromkeys(key for table in tables.values() for cells in table.rows.values() for key in cells))
     names = list(dict.fromkeys(name for table in tables.values() for name in table.rows))
     rows = [
@@ -249,7 +249,7 @@ def mean(rows: Iterable[Row | None], contender: str) -> str:
 
 
 def means(rows: Sequence[Row], cells: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return a last row for `beside`: the means over some of its rows."""
+    """Return a last row for `beside`: the means over some rows."""
     names = dict.fromkeys(name for row in rows for name in cells[row.name] if name != SUBJECT)
     return {name: f"[{found}]" for name in names if (found := mean(rows, name)) != NONE}
 

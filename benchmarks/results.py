@@ -15,26 +15,26 @@ from benchmarks.timing import Timing
 from jaxrnn._files.messages import as_json
 from jaxrnn._files.stores import in_place_of
 
-#: The contender that all others are compared with. Names that begin with it are forms of jaxrnn, not peers.
+#: The contender to which peers are compared. Names that begin with this name are forms of jaxrnn, not peers.
 SUBJECT = "jaxrnn"
 BEST = "best peer"
 
 
 @dataclass
 class Row:
-    """Timings of one case.
+    """The timings of a case.
 
     Attributes:
         name: the name of the row.
         group: the name of a group of similar rows, over which means are computed.
         timings: timings by contender.
-        ratios: time of jaxrnn over time of another contender, as a median over rounds; ``best peer`` is the peer with
-            the lowest median.
+        ratios: time of jaxrnn over time of a contender, as a median over rounds; ``best peer`` is the peer with the
+            lowest median.
         best: the name of the best peer.
         difference: the largest difference between outputs, relative as `benchmarks.timing.AGREEMENT` is.
         refused: engines that refuse the model, with the reason.
-        facts: further numbers by name.
-        margins: time of jaxrnn minus time of another contender in microseconds, as a median over rounds.
+        facts: further numbers, by name.
+        margins: time of jaxrnn minus time of a contender in microseconds, as a median over rounds.
         unit: the unit of the times, if it differs from the unit of the result.
         stages: consecutive parts of the time, by contender.
     """
@@ -72,13 +72,13 @@ def row_of(name: str, group: str, samples: Mapping[str, Sequence[float]], **more
 
 
 def is_peer(contender: str) -> bool:
-    """Return True for another engine."""
+    """Return True for an engine other than jaxrnn."""
     return not contender.startswith(SUBJECT)
 
 
 @dataclass
 class Result:
-    """The result of one run of one benchmark.
+    """The result of a run of a benchmark.
 
     Attributes:
         benchmark: the name of the benchmark.
@@ -108,7 +108,7 @@ class Result:
 
     @property
     def machine(self) -> str:
-        """The processor, with its vector extension if known."""
+        """The processor, with the vector extension if recorded."""
         name, vectors = (self.environment.get(key) for key in ("processor", "vectors"))
         return f"{name} ({vectors})" if vectors else str(name)
 
@@ -120,11 +120,11 @@ class Result:
 
     @property
     def stem(self) -> str:
-        """The name of its files without the suffix."""
+        """The name of the files of this result, without the suffix."""
         return self.benchmark if self.cores == "one" else f"{self.benchmark}_all_cores"
 
     def means(self) -> dict[str, dict[str, float]]:
-        """Geometric means of the ratios, by group and contender, over the rows that have them."""
+        """Geometric means of the ratios, by group and contender, over the rows with the ratio."""
         found: dict[str, dict[str, float]] = {}
         for group in dict.fromkeys(row.group for row in self.rows):
             rows = [row for row in self.rows if row.group == group]
@@ -156,7 +156,7 @@ def save(result: Result, folder: Path) -> Path:
 
 
 def read(path: Path) -> Result:
-    """Read a file that `save` wrote; a ValueError reports another kind of file."""
+    """Read a file that `save` wrote; a ValueError reports any other file."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         rows = [_row(entry) for entry in plain.pop("rows")]

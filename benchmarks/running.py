@@ -1,4 +1,4 @@
-"""One run of one benchmark: cases run one after another, and a failure does not stop the next case."""
+"""A run of a benchmark: cases run in sequence, and a failure does not stop the next case."""
 
 from __future__ import annotations
 

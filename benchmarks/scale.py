@@ -88,7 +88,7 @@ def exponent(sizes: tuple[int, ...], values: list[float]) -> float | None:
 
 
 def measure(job: dict[str, Any]) -> None:
-    """Time one size of a layer, and print the growth of its memory beyond parameters and the compiled function."""
+    """Time a size of a layer, and print the growth of memory beyond parameters and the compiled function."""
     sizes = job["sizes"]
     model = jaxrnn.load(onnx_layer(job["kind"], sizes["H"], layers=sizes["layers"]))
     shape = (sizes["T"], sizes["B"], sizes["H"])

@@ -24,7 +24,7 @@ def scanner(model: jaxrnn.Model, dims: Mapping[str, int]) -> Callable[[Arrays], 
 
 
 def loop(stepper: Stepper) -> Callable[[Arrays], dict[str, np.ndarray]]:
-    """Return the same function with one call per frame, from a fresh state."""
+    """Return a function like that of `scanner`, with a call per frame from a fresh state."""
 
     def over(frames: Arrays) -> dict[str, np.ndarray]:
         stepper.reset()

@@ -56,7 +56,7 @@ class Effort:
 def largest_difference(outputs: Mapping[str, Outputs]) -> float:
     """Return the largest difference between a contender's outputs and the first outputs, relative as in `AGREEMENT`.
 
-    Outputs are arrays by name, by contender. A DisagreementError names an output that is missing or has another shape.
+    ``outputs`` are arrays by contender and name. A DisagreementError names a missing output or a different shape.
     """
     return max((apart for _, apart in _differences(outputs)), default=0.0)
 

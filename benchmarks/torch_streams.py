@@ -1,7 +1,7 @@
 """TorchStream beside jaxrnn on two PyTorch networks: ``taskset -c 0 python -m benchmarks.torch_streams``.
 
 Needs ``pip install -e '.[torch]' torchstream-lib``. The vocoder has a finite receptive field; the CRN has a GRU over
-time. Times are the shortest of repeated chunks; docs/comparison.md shows them.
+time. Times are the shortest of repeated chunks; docs/comparison.md shows these times.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def shortest(chunks: Iterable[np.ndarray | torch.Tensor], step: Callable[[], Cal
 
 
 def by_torchstream(network: nn.Module, x: torch.Tensor, channels: int, sizes: Iterable[int], patched: bool) -> None:
-    """Print what TorchStream finds and how long a chunk takes, or why it refuses."""
+    """Print TorchStream's analysis and the time of a chunk, or the reason for a refusal."""
     ins, outs = SeqSpec(1, x.shape[1], -1), SeqSpec(1, channels, -1)
     began = time.perf_counter()
     try:
@@ -113,7 +113,7 @@ class _Run:
         self.runner, self.name = runner, name
 
     def same(self) -> _Run:
-        """Return this runner, since its steps take the same time wherever it is in a recording."""
+        """Return this runner: the time of a step does not depend on the position in a recording."""
         return self
 
     def __call__(self, chunk: np.ndarray) -> None:
@@ -121,7 +121,7 @@ class _Run:
 
 
 def by_jaxrnn(network: nn.Module, x: torch.Tensor, sizes: Iterable[int]) -> None:
-    """Print the delay of the stream and how long a chunk takes."""
+    """Print the delay of the stream and the time of a chunk."""
     began = time.perf_counter()
     model = jaxrnn.from_torch(network, x[..., :40], time=2)
     print(f"  jaxrnn: from_torch {time.perf_counter() - began:.1f} s")

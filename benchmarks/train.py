@@ -1,4 +1,4 @@
-"""Forward and backward pass of one recurrent layer, beside PyTorch: gradients of the weights and of the input.
+"""Forward and backward pass of a recurrent layer, beside PyTorch: gradients of the weights and of the input.
 
 jaxrnn gets an ONNX file, and PyTorch a module with the same weights. The gradients are compared before the timing.
 """

@@ -1,6 +1,6 @@
 """jaxrnn: recurrent networks from ONNX files as pure JAX functions.
 
-``jaxrnn.load("model.onnx")`` gives a `Model`; ``model.apply(params, inputs)`` is a function that ``jax.jit``,
+``jaxrnn.load("model.onnx")`` returns a `Model`; ``model.apply(params, inputs)`` is a function that ``jax.jit``,
 ``jax.grad`` and ``jax.vmap`` take. Importing this package is cheap: onnx is imported when a model is loaded.
 """
 
@@ -104,7 +104,7 @@ _LAZY = {
     "to_torch": "jaxrnn.frameworks",
 }
 
-#: Packages that ``import jaxrnn`` is enough for.
+#: Subpackages that are attributes of ``jaxrnn`` without a separate import.
 _PACKAGES = (
     "audio",
     "demo",
@@ -122,7 +122,7 @@ _PACKAGES = (
 def _check_jax() -> None:
     try:
         installed = importlib.metadata.version("jax")
-    except importlib.metadata.PackageNotFoundError:  # its import says so, or it needs no metadata
+    except importlib.metadata.PackageNotFoundError:  # importing jax fails later, or works without metadata
         return
     message = why_unsupported(installed)
     if message is not None and not os.environ.get("JAXRNN_ANY_JAX"):

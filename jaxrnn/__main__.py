@@ -1,16 +1,16 @@
-"""The command ``jaxrnn``, also as ``python -m jaxrnn``, and what to install where its packages are not there."""
+"""The entry point of the command ``jaxrnn`` and of ``python -m jaxrnn``."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 
-#: What `jaxrnn.cli` is made with; the extra ``cli``, and every extra with a command of its own, brings them.
+#: Packages that `jaxrnn.cli` needs. The extra ``cli``, and each extra with a command, installs these packages.
 _PACKAGES = ("click", "filelock", "platformdirs", "rich")
 
 
 def main() -> None:
-    """Run the command line; without its packages, say in one line how to install them, with exit status 2."""
+    """Run the command line. If packages are missing, print how to install the packages, and exit with status 2."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         print(f"error: the command line needs {' and '.join(missing)}: pip install 'jaxrnn[cli]'", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The errors of jaxrnn: one family, so that a caller can catch all errors or one kind."""
+"""The errors of jaxrnn, with a common base class."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class JaxrnnError(Exception):
 
     #: True if the message names the node of the graph.
     located: bool = False
-    #: The node, and its operands: known arrays, or shapes of traced arrays.
+    #: The node, and the operands: concrete arrays, or shapes of traced arrays.
     node: Any = None
     operands: tuple[Any, ...] = ()
 
@@ -48,14 +48,14 @@ class LimitError(ModelError):
 
 
 class InputError(JaxrnnError, ValueError):
-    """An argument that does not fit the model, by name, dtype, rank or dimension."""
+    """An argument whose name, dtype, rank or dimension does not fit the model."""
 
 
 class NodeError(JaxrnnError, ValueError):
     """A failed evaluation of a node; the message names the node and its operands.
 
     Attributes:
-        place: the node and its operands, the beginning of the message; empty if unknown.
+        place: the node and the operands, with which the message begins; empty if unknown.
     """
 
     place: str = ""
@@ -78,7 +78,7 @@ class TrainingError(JaxrnnError, RuntimeError):
 
 
 class StoreError(JaxrnnError):
-    """An object store that is unreachable or denies access, so that its content is unknown."""
+    """An object store with unknown content, because it is unreachable or denies access."""
 
 
 class MissingPackageError(JaxrnnError, ImportError):
@@ -90,7 +90,7 @@ def optional_package(package: str | None, purpose: str, *extras: str) -> Iterato
     """Wrap the import of an optional package.
 
     Args:
-        package: the name on PyPI; None for the name of the missing module.
+        package: the name on PyPI; None to use the name of the missing module.
         purpose: the feature that needs the package, for the message.
         extras: the extras of jaxrnn that install the package; empty to install the package directly.
 

@@ -1,4 +1,4 @@
-"""The version of the package, for what says who made it, and the versions of JAX that it is tested with."""
+"""The version of jaxrnn, and the tested versions of JAX."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ JAX_RANGE = ("0.10", "0.11")
 
 
 def why_unsupported(jax: str) -> str | None:
-    """Return the reason why a version of JAX is not supported, and the fix; None for a supported version.
+    """Return the reason why a version of JAX is not supported, and the fix; None if the version is supported.
 
     Compiled files, recognised cells and streams use parts of JAX that may change in any minor version. With an untested
-    version, an error could appear far from its cause.
+    version, an error could appear far from the cause.
     """
     first, untried = JAX_RANGE
     if _numbers(first) <= _numbers(jax) < _numbers(untried):
@@ -27,6 +27,6 @@ def why_unsupported(jax: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Major and minor version; those of what is no version are smaller than all others."""
+    """Return major and minor version; for an invalid version, the empty tuple, which is smallest."""
     matched = re.match(r"(\d+)\.(\d+)", version)
     return tuple(map(int, matched.groups())) if matched else ()

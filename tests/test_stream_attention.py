@@ -158,6 +158,7 @@ CASES = {
     "chunks by truncated floats": lambda x: chunked_as_pytorch_exports(x, by_floats="truncate"),
     "a finite mask": lambda x: banded(x, fill=-1e9),
     "an added mask": additive,
+    "a mask times -10,000": lambda x: attend(x, True, bias=-1e4 * (1.0 - (jnp.abs(apart(x)) <= 2).astype(x.dtype))),
     "triangles": by_triangles,
     "ALiBi": alibi,
     "T5": lambda x: banded(x, 6, 2, bias=bucketed(x)),
@@ -412,6 +413,46 @@ def test_scores_as_low_as_a_finite_mask_give_nan():
     np.testing.assert_allclose(streamed.run(None, x), function(x), atol=1e-5)
     low = functools.partial(banded, fill=-1e4, bias=-6e3)
     assert np.all(np.isnan(jaxrnn.stream(low, EXAMPLE, axes=0).run(None, x)))
+
+
+#: Arithmetic with masked scores, and True if it streams.
+MASKED = {
+    "a quotient by": (lambda x, s: jnp.sum(jnp.exp(1 / (s + off(x, -jnp.inf))), 1), False),
+    "a quotient by a number": (lambda x, s: jnp.sum(jnp.exp((s + off(x, -jnp.inf)) / 3), 1), True),
+    "a test for NaN": (lambda x, s: jnp.sum(jnp.isnan(on(x, s) / on(x, s)), 1, dtype=np.float32), False),
+    "a scaled level": (lambda x, s: jnp.sum(jnp.exp((s + off(x, -1e7)) * 1e-6), 1), False),
+    "a level scaled less": (lambda x, s: jnp.sum(jnp.exp((s + off(x, -1e7)) * 0.01), 1), True),
+    "a raised level": (lambda x, s: jnp.sum(jnp.exp(s + off(x, -1e5) + 1e5), 1), False),
+    "a level less a level": (lambda x, s: jnp.sum(jnp.exp(s + off(x, -1e5) - off(x, -1e5)), 1), False),
+    "infinities": (lambda x, s: jnp.sum(jnp.exp(s + off(x, -jnp.inf) + off(x, jnp.inf)), 1), False),
+    "whole numbers": (lambda x, s: jnp.sum(on(x, s, 0.7).astype(np.int32) == 0, 1, dtype=np.float32), False),
+    "float16": (lambda x, s: jnp.sum(on(x, s, 1e-9).astype(np.float16) != 0, 1, dtype=np.float32), True),
+    "products of others": (
+        lambda x, s: jnp.prod(jnp.prod(on(x, s, 0.5)[..., None] + jnp.zeros(3), -1) + 0.5, 1),
+        False,
+    ),
+}
+
+
+def on(x, scores, other=0.0):
+    return jnp.where(jnp.abs(apart(x)) <= 1, scores, x.dtype.type(other))
+
+
+def off(x, value):
+    return jnp.where(jnp.abs(apart(x)) <= 1, 0.0, value).astype(x.dtype)
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_arithmetic_with_masked_scores(name):
+    """What follows from values outside of a mask is exact, or refused."""
+    case, streams = MASKED[name]
+    function = lambda x: case(x, x @ x.T)  # noqa: E731
+    if not streams:
+        with pytest.raises(jaxrnn.StreamError, match="depends on all"):
+            jaxrnn.stream(function, EXAMPLE, axes=0)
+        return
+    x = np.random.default_rng(5).normal(size=(9, WIDTH)).astype(np.float32)
+    np.testing.assert_allclose(jaxrnn.stream(function, EXAMPLE, axes=0).run(None, x), function(x), rtol=1e-5)
 
 
 @st.composite

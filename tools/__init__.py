@@ -1,1 +1,1 @@
-"""What the repository makes for its documentation, from the library. None of it is installed."""
+"""Scripts for the documentation and the checks of the repository, which are not installed."""

@@ -1,4 +1,4 @@
-"""The reference of the command line, as Markdown, made from what ``--help`` says."""
+"""The reference of the command line as Markdown, generated from the help of the commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page() -> str:
 
 
 def _section(command: click.Command, context: click.Context) -> list[str]:
-    """Usage, help and options of a command."""
+    """Return usage, help and options of a command."""
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
     options = [f"`{names}`\n:   {_escaped(text)}" for names, text in filter(None, records) if text]

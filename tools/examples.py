@@ -1,4 +1,4 @@
-"""The scripts of ``examples``, which are no package, as modules."""
+"""Import of scripts in ``examples``, which is not a package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def import_example(name: str) -> ModuleType:
-    """Import a script as a module, with its folder first on the path."""
+    """Import a script as a module, with ``examples`` first on the path."""
     sys.path.insert(0, str(EXAMPLES))
     try:
         return importlib.import_module(name)

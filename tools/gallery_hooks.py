@@ -1,6 +1,6 @@
-"""What MkDocs does for the gallery: it makes what has changed and puts it on the page, after the page's own text.
+"""MkDocs hooks for the gallery: render changed entries, and insert all entries at the marker of the page.
 
-With JAXRNN_GALLERY=kept in the environment, nothing is made: the page shows what was made before.
+With JAXRNN_GALLERY=kept in the environment, the page shows earlier entries, and no entry is rendered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def find_root() -> None:
-    """Have Python find the packages at the root, as `python -m mkdocs` does and `mkdocs` does not."""
+    """Add the root of the repository to Python's path, as `python -m mkdocs` does but `mkdocs` does not."""
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
 
@@ -35,12 +35,12 @@ _logger = logging.getLogger("mkdocs.hooks.gallery")
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Find the root again: MkDocs restores the path after it has loaded a hook."""
+    """Add the root again, because MkDocs restores the path after loading a hook."""
     find_root()
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pictures and sounds, and make their page."""
+    """Add the pictures and sounds, and fill in the page of the gallery."""
     page = files.get_file_from_path(PAGE)
     assert page is not None, f"docs/{PAGE} is there"
     if os.environ.get("JAXRNN_GALLERY") == "kept":

@@ -1,9 +1,9 @@
-"""Records of what jaxrnn does today, to prove that a change of structure changes nothing else.
+"""Records of the behaviour of jaxrnn, to check that a refactoring does not change behaviour.
 
-``record`` writes one folder of text files: for every network its state, its streams, the ONNX files exported from them
-and the facts in compiled files; the output of commands; the help; the public names. ``compare`` lists the files that
-differ, and ``diff -r`` shows how. The records hold no times, no paths and no machine code. Networks are read from the
-folder that ``JAXRNN_MODELS`` names; those of the package, the benchmarks and the examples are always recorded.
+``record`` writes a folder of text files. The files list state, streams, exported ONNX files and facts of compiled files
+for each network, and also the output of commands, the help and the public names. ``compare`` lists the files that
+differ; ``diff -r`` shows all differences. Records leave out times, paths and machine code. Networks are read from the
+folder ``JAXRNN_MODELS``. The networks of the package, the benchmarks and the examples are always recorded.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ import jaxrnn
 ROOT = Path(__file__).parent.parent
 MODELS = Path(os.environ.get("JAXRNN_MODELS", ROOT.parent / "shared" / "models"))
 
-#: By the name of a file: the arguments of `load`, and the sizes of open dimensions of its step.
+#: The arguments of `load` and the sizes of open dimensions of a step, by the name of the file.
 ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "silero_vad": ({"static": {"sr": 16000}}, {"sequence": 576}),
     "silero_vad_16k_op15": ({}, {"sequence": 576}),
 }
-#: Networks that are not recorded, each with the reason.
+#: Networks that are not recorded, with the reason.
 LEFT_OUT: dict[str, str] = {}
-#: Seconds that one entry may take before it is given up.
+#: The time limit of an entry in seconds.
 LIMIT = 240
 #: The size of open dimensions in the trace of a whole graph.
 FRAMES = 16
 
-#: Command lines on networks of `MODELS`, and with ``DEMO`` on the packaged one.
+#: Command lines on networks of `MODELS`; ``DEMO`` is the packaged network.
 COMMANDS = {
     "inspect_dtln_1": "inspect MODELS/dtln_1.onnx --params",
     "inspect_gtcrn": "inspect MODELS/gtcrn.onnx",
@@ -91,13 +91,13 @@ Texts = dict[str, str]
 
 
 def network(name: str, path: str) -> Texts:
-    """Record a network of a file: state, operations of the whole graph, steps, streams, exports, compiled files."""
+    """Record the network in a file: state, operations of the whole graph, steps, streams, exports, compiled files."""
     arguments, sizes = ARGUMENTS.get(Path(path).stem, ({}, {}))
     return _model(lambda: jaxrnn.load(path, **arguments), sizes)
 
 
 def packaged(name: str) -> Texts:
-    """Record the network that comes with the package."""
+    """Record the packaged network."""
     return _model(lambda: jaxrnn.load(_demo()), {})
 
 
@@ -180,7 +180,7 @@ def _streamed(texts: Texts, name: str, streamed: jaxrnn.Streamed, params: Any) -
 
 
 def _operations(model: jaxrnn.Model) -> list[str]:
-    """Count the primitives in the jaxpr of the whole graph, with open dimensions of one size."""
+    """Count the primitives in the jaxpr of the whole graph, with all open dimensions of size `FRAMES`."""
     sized = {each.name: tuple(s if isinstance(s, int) else FRAMES for s in each.shape or ()) for each in model.inputs}
     inputs = {each.name: jax.ShapeDtypeStruct(sized[each.name], each.dtype) for each in model.inputs}
     return _primitives(jax.make_jaxpr(model.apply)(model.params, inputs))
@@ -212,7 +212,7 @@ def _state(model: jaxrnn.Model, sizes: Mapping[str, int]) -> list[str]:
 
 
 def _exported(stepper: Any, params: Any, folder: Path, **options: Any) -> list[str]:
-    """Export a step and describe every file that appears."""
+    """Export a step, and describe all files that the export writes."""
     exported = jaxrnn.export_onnx(stepper, params, folder / "out.onnx", **options)
     lines = [_without_paths(repr(exported), folder)]
     for path in sorted(folder.iterdir()):
@@ -289,7 +289,7 @@ def _compiled(stepper: Any, params: Any, folder: Path, **options: Any) -> list[s
 
 
 def command(name: str) -> Texts:
-    """Record the output of one command line; of `inspect`, with ``--json`` too."""
+    """Record the output of a command line; for `inspect`, also the output with ``--json``."""
     lines = [COMMANDS[name]]
     if lines[0].startswith("inspect"):
         lines.append(lines[0] + " --json")
@@ -308,7 +308,7 @@ def command(name: str) -> Texts:
 
 
 def helps(name: str) -> Texts:
-    """Record the help of every command."""
+    """Record the help of all commands."""
     texts: Texts = {}
     main = _main()
     for each in ("", *main.list_commands(click.Context(main))):
@@ -318,7 +318,7 @@ def helps(name: str) -> Texts:
 
 
 def names(name: str) -> Texts:
-    """Record every public name with its signature: those in `__all__` and in the pages of the reference."""
+    """Record the signatures of all public names, from `__all__` and from the pages of the reference."""
     modules = [jaxrnn, *(getattr(jaxrnn, each) for each in dir(jaxrnn) if inspect.ismodule(getattr(jaxrnn, each)))]
     paths = {f"{module.__name__}.{each}" for module in modules for each in module.__all__}
     for page in (ROOT / "docs" / "reference").glob("*.md"):
@@ -339,7 +339,7 @@ def _resolved(path: str) -> Any:
 
 
 def _described(path: str, item: Any) -> Iterator[str]:
-    """List a name with its signature, and the public members of a class."""
+    """List a name with the signature, and the public members of a class."""
     if inspect.ismodule(item):
         yield f"{path}: module {sorted(getattr(item, '__all__', ()))}"
         return
@@ -375,7 +375,7 @@ def _fields(entries: Iterable[Any]) -> list[str]:
 
 
 def _value(value: Any) -> list[str]:
-    """List the fields of a dataclass; those of the dataclasses in it are indented."""
+    """List the fields of a dataclass, with indented fields of inner dataclasses."""
     lines = []
     for field in dataclasses.fields(value):
         part = getattr(value, field.name)
@@ -422,7 +422,7 @@ _MEASURED = re.compile(r"second|time|_us|_ms|per_s|peak|share|bound|fastest|slow
 
 
 def _without_times(text: str) -> str:
-    """JSON with a mark for every number that is measured."""
+    """Replace measured numbers in JSON by a mark; return any other text unchanged."""
     try:
         return json.dumps(_masked(json.loads(text), measured=False), indent=1)
     except ValueError:
@@ -430,7 +430,7 @@ def _without_times(text: str) -> str:
 
 
 def _masked(value: Any, *, measured: bool) -> Any:
-    """Replace measured values; rows of a profile are in the order of their names, and so are the regions in a row."""
+    """Replace measured values, and sort the rows of a profile, and the regions in a row, by name."""
     if isinstance(value, dict):
         related = {"related": sorted(value["related"])} if "related" in value else {}
         entries = {**value, **related}.items()
@@ -465,7 +465,7 @@ def _main() -> Any:
 
 
 def _entries() -> dict[str, tuple[Callable[..., Texts], tuple[str, ...]]]:
-    """By folder, the function that makes its texts and the function's arguments."""
+    """Return the function that makes the texts of each folder, and the arguments of the function."""
     entries: dict[str, tuple[Callable[..., Texts], tuple[str, ...]]] = {}
     for path in sorted(MODELS.rglob("*.onnx"), key=lambda path: -path.stat().st_size):
         name = str(path.relative_to(MODELS).with_suffix(""))

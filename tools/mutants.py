@@ -1,8 +1,8 @@
 """Mutants of the core, and whether quick tests catch them: ``python -m tools.mutants [--only WORD] [--list]``.
 
 A mutant replaces a text of a file in `jaxrnn/` by a wrong text, in a copy of the repository. The named tests must then
-fail. A mutant whose tests pass shows a gap in the tests. A mutant whose text is missing is stale, and is to be adapted
-to the code.
+fail. If the tests pass, the mutant shows a gap in the tests. If the text is missing, the mutant is stale and must be
+adapted to the code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Mutant:
         name: the mistake.
         file: a path in `jaxrnn/`.
         old: a text that occurs once in the file.
-        new: the text in its place.
+        new: the wrong text in place of ``old``.
         tests: files in `tests/`, perhaps followed by ``::`` and a test.
     """
 

@@ -1,4 +1,4 @@
-"""The page of known networks, made from a table: ``python -m tools.networks_page --write docs/networks.md``.
+"""The page of published networks, made from a table: ``python -m tools.networks_page --write docs/networks.md``.
 
 Facts about published files are in the table, with their sources. Figures come from files in the folder
 ``JAXRNN_MODELS``, which are loaded and run; without the folder, the figures of the page are kept.
@@ -37,16 +37,16 @@ class Known:
     name: str
     #: Usual names of the files.
     files: str
-    #: The licence and the address that says so.
+    #: The licence, and the address of the licence.
     licence: str
     source: str
-    #: How to load the file, the state that the caller carries, and where time is.
+    #: How to load the file, the state that the caller carries, and the time axis.
     load: str
     state: str
     time: str
-    #: What was run: files of `RUN`, or nothing.
+    #: The files of `RUN` for this network; empty if the network was not run.
     run: tuple[str, ...] = ()
-    #: Pairs of state inputs and outputs, of which the page says that they pair by name.
+    #: Pairs of state inputs and outputs that the page lists as paired by name.
     pairs: tuple[tuple[str, str], ...] = ()
 
 
@@ -271,7 +271,7 @@ def models() -> Path | None:
 
 
 def measure(folder: Path, name: str) -> str:
-    """Return the row of a file: its state and delay, and whether its outputs equal those of ONNX Runtime."""
+    """Return the row of a file: state, delay, and equality of the outputs with ONNX Runtime."""
     how = RUN[name]
     model = jaxrnn.load(folder / name, static=dict(how.static))
     session = onnxruntime.InferenceSession(folder / name)
@@ -360,7 +360,7 @@ def page(ran: Mapping[str, str], waves: Mapping[str, str]) -> str:
 
 
 def read_page(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the rows of files and of functions from sound to sound that a page has."""
+    """Read the rows of files, and of functions from sound to sound, from a page."""
     lines = text.splitlines()
     ran = {name: line for name in RUN for line in lines if line.startswith(f"| `{name}` |")}
     waves = {name: line for name in WAVES for line in lines if line.startswith(f"| {name} |")}

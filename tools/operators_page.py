@@ -1,7 +1,7 @@
 """The page of operators, made from the registry: ``python -m tools.operators_page --write docs/operators.md``.
 
-Names, versions and static inputs are read from the registry, notes from the functions' docstrings. Whether an operator
-has derivatives, and what of it streams, is what `trials` shows.
+Names, versions and static inputs are read from the registry, notes from the functions' docstrings. The module `trials`
+tests derivatives and streaming of each operator.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _TITLES = {"": "ai.onnx, the default domain"}
 
 @dataclass(frozen=True)
 class Entry:
-    """What the registry itself says of an operator: the part of a row that a test holds the page against.
+    """The facts about an operator in the registry. A test compares this part of a row with the page.
 
     Attributes:
         name: the operator.
         versions: the versions that are implemented.
-        static: the names of the inputs that must be known while tracing, of the newest version.
+        static: the names of the static inputs of the newest version.
         note: the first paragraph of the docstring of the newest version's function, without the operator's name.
     """
 
@@ -60,7 +60,7 @@ class Entry:
 
 
 def entries() -> dict[Key, Entry]:
-    """Every registered operator, by domain and name."""
+    """Return all registered operators, by domain and name."""
     table = {}
     for (domain, name), versions in sorted(operator_table().items()):
         newest = operator(name, domain, max(versions), versions)
@@ -89,7 +89,7 @@ def page(evidence: Mapping[Key, Evidence | None], kept: Mapping[Key, tuple[str, 
 
 
 def read_page(text: str) -> dict[Key, tuple[Entry, tuple[str, str]]]:
-    """Return the rows of a page: the entry of the registry, and if the operator is differentiable and streams."""
+    """Return the rows of a page: the entry of the registry, and the cells about derivatives and streams."""
     domains = {title: domain for domain, title in _TITLES.items()}
     rows: dict[Key, tuple[Entry, tuple[str, str]]] = {}
     domain = ""

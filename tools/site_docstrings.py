@@ -1,7 +1,7 @@
-"""Docstrings as Markdown: what mkdocstrings does not know of how they are written here.
+"""Conversion of docstrings to Markdown for mkdocstrings.
 
-A name between single backticks is something of jaxrnn, and becomes a link to its entry in the reference if it has one.
-An indented block after ``::`` is code.
+A name of jaxrnn between single backticks becomes a link if the reference has an entry for the name. An indented block
+after ``::`` becomes a block of code.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 from griffe import Alias, Class, Extension, GriffeLoader, Module, Object
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
-#: A name of jaxrnn in a docstring. Double backticks are code of any kind.
+#: A name of jaxrnn in a docstring. Double backticks mark other code.
 NAME = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)`(?!`)")
 #: A paragraph that ends in ``::`` and the indented block after it.
 CODE = re.compile(r"^(?P<before>.*)::\n\n(?P<code>(?:(?:    .*)?\n)*    .*)$", re.MULTILINE)
 
 
 class Docstrings(Extension):
-    """Rewrites all docstrings of a package once it has been read."""
+    """A Griffe extension that rewrites the docstrings of jaxrnn."""
 
     def on_package(self, *, pkg: Module, loader: GriffeLoader, **kwargs: object) -> None:
-        """Rewrite the docstrings of this package."""
+        """Rewrite all docstrings of a loaded package if the package is jaxrnn."""
         if pkg.name != "jaxrnn":
             return
         names = _entries()
@@ -34,7 +34,7 @@ class Docstrings(Extension):
 
 
 def _entries() -> dict[str, list[str]]:
-    """By name, the paths of what has an entry in the reference."""
+    """Return the paths of the entries in the reference, by name."""
     names: dict[str, list[str]] = {}
     for page in sorted(REFERENCE.glob("*.md")):
         for path in re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
@@ -50,7 +50,7 @@ def _objects(item: Object) -> Iterator[Object]:
 
 
 def _fenced(text: str) -> str:
-    """Indented blocks of code between fences."""
+    """Put fences around indented blocks of code."""
 
     def fenced(block: re.Match[str]) -> str:
         before = "**Example**" if block["before"] == "Example" else f"{block['before']}:"
@@ -60,7 +60,7 @@ def _fenced(text: str) -> str:
 
 
 def _linked(text: str, item: Object, names: dict[str, list[str]]) -> str:
-    """Names of jaxrnn with links, which lead nowhere and are no error if the reference has no such entry."""
+    """Add optional links to names of jaxrnn. A name without an entry in the reference stays without a link."""
 
     def linked(name: re.Match[str]) -> str:
         path = _path(name[1], item, names)
@@ -85,6 +85,6 @@ def _path(name: str, item: Object, names: dict[str, list[str]]) -> str | None:
 
 
 def _nearest(paths: list[str], item: Object) -> str:
-    """Of several paths, the one in the package of the docstring, else the shortest."""
+    """Return the path in the package of the docstring, or else the shortest path."""
     package = ".".join(item.path.split(".")[:2])
     return min(paths, key=lambda path: (not path.startswith(package), path.count("."), path))

@@ -1,9 +1,9 @@
-"""What MkDocs does not do by itself: pages of the site for files outside of ``docs``.
+"""MkDocs hooks that add pages for files outside of ``docs``.
 
-Pages are read in two places, in the repository and on the site. In both, a link to a file of the repository is a
-relative path: ``../examples/stream_function.py``. For the site, each such file becomes a page that shows its text, or
-is copied if it is no text to read (a picture, a table of results), and the link leads there. A path that is not there
-is left alone, so that the build warns of it.
+Pages are read in the repository and on the site. In both, a link to a file of the repository is a relative path, such
+as ``../examples/stream_function.py``. On the site, the link leads to a page with the text of the file, or to a copy of
+the file if it is not shown as text (a picture, a table of results). Links to missing files stay unchanged, so that the
+build warns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mkdocs.structure.pages import Page
 from tools import cli_page
 
 ROOT = Path(__file__).parent.parent
-#: Files at the root that are pages of the site; the first page stands for the README.
+#: Files at the root that are pages of the site. The README is the first page.
 PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -29,19 +29,19 @@ PAGES = {
 }
 #: Files that are shown as text, and their languages.
 LANGUAGES = {".py": "python", ".sh": "sh", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
-#: The target of a link or picture, less its anchor; not of one that names a host.
+#: The target of a relative link or picture, without the anchor.
 LINK = re.compile(r"(?<=\]\()([^)#\s:]+)(?=[)#\s])")
 FENCED = re.compile(r"^(`{3,}|~{3,}).*?^\1`*[ ]*$", re.MULTILINE | re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Pages have links to view and edit them if the address of the repository is known."""
+    """Add links to view and edit pages if the configuration has the address of the repository."""
     config.edit_uri = "edit/main/docs/" if config.repo_url else None
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the root, the page of the command line, and files outside of ``docs`` with links to them."""
+    """Add the pages of the root, the page of the command line, and linked files outside of ``docs``."""
     for name, uri in PAGES.items():
         if uri not in files.src_uris:
             text = (ROOT / name).read_text(encoding="utf-8")
@@ -56,9 +56,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Replace links to files outside of ``docs`` by links to their pages."""
+    """Replace links to files outside of ``docs`` by links to the added pages."""
     folder = posixpath.dirname(page.file.src_uri)
-    if page.parent is None:  # a tab of one page has nothing to list at its side
+    if page.parent is None:  # a tab with a single page needs no navigation
         page.meta.setdefault("hide", ["navigation"])
 
     def moved(link: re.Match[str]) -> str:
@@ -86,19 +86,19 @@ def from_root(link: str) -> str:
 
 
 def place(target: str) -> str:
-    """Where a file outside of ``docs`` stands among the pages."""
+    """Return the path on the site of a file outside of ``docs``."""
     if target in PAGES:
         return PAGES[target]
     return f"source/{target}.md" if language(target) is not None else f"source/{target}"
 
 
 def language(target: str) -> str | None:
-    """In which language a file is shown; None if it is copied."""
+    """Return the language in which a file is shown; None if the file is copied."""
     return "text" if target == "LICENSE" else LANGUAGES.get(Path(target).suffix)
 
 
 def shown(target: str, config: MkDocsConfig) -> File:
-    """Return the page of a file, or its copy."""
+    """Return the page or the copy of a file."""
     if language(target) is None:
         file = File.generated(config, place(target), abs_src_path=str(ROOT / target))
     else:

@@ -1,4 +1,4 @@
-"""What operators can be used for, by trying them on the cases that onnx brings for its own test-suite."""
+"""Trials of operators on the test cases of onnx: derivatives, and primitives that streaming supports."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from jaxrnn.onnx.program import Program, bind
 from jaxrnn.streaming.rules import RULES
 
 Key = tuple[str, str]
-#: Cases to try of an operator until one shows that it has derivatives.
+#: The largest number of cases per operator; a case with a derivative ends the trial.
 _TRIES = 3
-#: Shapes of float inputs to try an operator with that onnx has no case for.
+#: Shapes of float inputs for operators without a case in onnx.
 _SHAPES = ((2, 3), (2, 3, 4), (1, 2, 4, 4), (3,))
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What trying an operator showed.
+    """The result of the trial of an operator.
 
     Attributes:
-        differentiable: a derivative of a float output by a float input is there and is not zero everywhere; None where
-            it has no such inputs and outputs, or could not be tried.
-        missing: the primitives of JAX that it becomes and that have no streaming rule; None where it cannot be traced,
+        differentiable: True if a derivative of a float output by a float input is not zero everywhere; None if the
+            operator has no float inputs or no float outputs.
+        missing: the JAX primitives of the operator that lack a streaming rule; None if the operator cannot be traced,
             because shapes or results depend on data.
-        fed: anything goes in but values that must be known while tracing.
+        fed: True if the operator has an input that is not static.
     """
 
     differentiable: bool | None
@@ -83,12 +83,12 @@ def _cases() -> defaultdict[Key, list[Any]]:
     """Return the cases with a single node by operator."""
     cases: defaultdict[Key, list[Any]] = defaultdict(list)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the suite computes its cases while it is read, overflows included
+        warnings.simplefilter("ignore")  # the suite computes the cases on import, with overflows
         from onnx.backend.test.loader import load_model_tests
 
         for case in load_model_tests(kind="node"):
             if case.model is None or case.data_sets is None or "_expanded" in case.name:
-                continue  # an expanded case holds the nodes that another operator stands for
+                continue  # an expanded case has the nodes of the function body of an operator
             nodes = case.model.graph.node
             if len(nodes) == 1:
                 cases[normal_domain(nodes[0].domain), nodes[0].op_type].append(case)
@@ -104,7 +104,7 @@ def _array(value: Any) -> Any:
 
 
 def _invented(key: Key, version: int) -> list[tuple[onnx.ModelProto, list[Any]]]:
-    """One node on float inputs of several shapes."""
+    """Return models of a single node with float inputs of several shapes."""
     domain, name = key
     cases = []
     for shape in _SHAPES:
@@ -133,7 +133,7 @@ def _try(cases: list[tuple[onnx.ModelProto, list[Any]]]) -> Evidence | None:
                 program = bind(read_graph(proto))
                 missing_here = _missing(program, values) if missing is None else missing
                 flows = _gradient_flows(program, values)
-            except Exception:  # a case that does not run tells nothing; the test-suite looks after that
+            except Exception:  # other tests cover cases that fail
                 continue
         runs = True
         fed = fed or bool(_fed(program, values))
@@ -158,11 +158,11 @@ def _function(program: Program, values: list[Any], chosen: list[int]) -> Callabl
 
 
 def _missing(program: Program, values: list[Any]) -> tuple[str, ...] | None:
-    """Primitives without a rule among those of the node's jaxpr; None where it has none."""
+    """Return the primitives of the node's jaxpr that lack a streaming rule; None if tracing fails."""
     chosen = _fed(program, values)
     try:
         jaxpr = jax.make_jaxpr(_function(program, values, chosen))(*(values[place] for place in chosen))
-    except Exception:  # what JAX raises where a shape depends on data has many types
+    except Exception:  # JAX raises many types if a shape depends on data
         return None
     return tuple(sorted({equation.primitive.name for equation in walk(jaxpr.jaxpr)} - {*RULES, "platform_index"}))
 
@@ -186,7 +186,7 @@ def _static_inputs(program: Program) -> set[int]:
 
 
 def _gradient_flows(program: Program, values: list[Any]) -> bool | None:
-    """Whether a derivative of a float output is not zero; None where there is no float input or output."""
+    """Return True if a derivative of a float output is not zero; None without float inputs or outputs."""
     needed = _static_inputs(program)
     chosen = [place for place, value in enumerate(values) if _is_floats(value) and place not in needed]
     function = _function(program, values, chosen)
@@ -201,7 +201,7 @@ def _gradient_flows(program: Program, values: list[Any]) -> bool | None:
 
     try:
         gradients = jax.jit(jax.grad(loss, tuple(range(len(chosen)))))(*arrays)
-    except Exception:  # no derivative, or none by this input: what JAX raises has many types
+    except Exception:  # JAX raises many types if a derivative is missing
         return False
     return any(bool(jnp.any(jnp.nan_to_num(gradient.astype(jnp.float32)) != 0)) for gradient in gradients)
 

@@ -1,7 +1,7 @@
-"""Builds the source distribution and the wheel, and uses the wheel as a newcomer would: ``python -m tools.wheel``.
+"""A build of the source distribution and the wheel, and a test of the installed wheel: ``python -m tools.wheel``.
 
-The wheel is built from the source distribution and installed into a fresh environment outside of the checkout. There
-the demo runs, the README's first program runs as it stands, and the file that it writes becomes a page.
+The wheel is built from the source distribution and installed into a fresh environment outside of the checkout. The test
+runs the demo and the first program of the README, and writes a page about the file that the program exports.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-#: What the README's first command installs, and what the page of a file needs.
+#: The extras of the README's first command, and the extra for the page of a file.
 EXTRAS = "verify,plot,graph"
 
 
 def main() -> None:
-    """Build into the folder that is named, or a temporary one, and check what was built."""
+    """Build into the given folder, or a temporary folder, and check the results."""
     with tempfile.TemporaryDirectory() as folder:
         dist = Path(sys.argv[1] if len(sys.argv) > 1 else f"{folder}/dist").resolve()
         _run(ROOT, sys.executable, "-m", "build", "--outdir", dist, ROOT)
@@ -42,7 +42,7 @@ def _check_files(wheel: Path) -> None:
 
 
 def _use(wheel: Path, folder: Path) -> None:
-    """Install it where nothing of the checkout is in reach, and run what the README shows."""
+    """Install the wheel in an environment without the checkout, and run the commands and the program of the README."""
     environment = folder / "environment"
     binaries = environment / "bin"
     _run(folder, sys.executable, "-m", "venv", environment)

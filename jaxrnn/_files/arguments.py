@@ -1,4 +1,4 @@
-"""Arguments in messages, as the reader writes them: in Python, as command-line options, or as keys of settings."""
+"""Arguments in messages, in the form for the reader: Python, command-line options, or keys of settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAME, VALUE, SIZE, INPUT, OUTPUT = map(Metavar, ("NAME", "VALUE", "SIZE", "INPUT
 
 @contextlib.contextmanager
 def writing_for(reader: Reader) -> Iterator[None]:
-    """Have messages inside the context name options of a command, or keys of settings, in place of Python arguments."""
+    """Set the reader of messages inside the context: Python, the user of a command, or the author of settings."""
     token = _READER.set(reader)
     try:
         yield
@@ -41,9 +41,9 @@ def writing_for(reader: Reader) -> Iterator[None]:
 
 
 def argument(name: str, value: Any, call: str = "") -> str:
-    """Write an argument as the reader of a message does: ``pulse=4``, ``--pulse 4`` or ``pulse: 4``.
+    """Write an argument in the form for the reader of a message: ``pulse=4``, ``--pulse 4`` or ``pulse: 4``.
 
-    The value None writes the name alone; a `Metavar` such as `SIZE` stands for a value that only the reader knows.
+    The value None writes only the name. A `Metavar` such as `SIZE` is a placeholder for a value of the reader's choice.
     ``call`` is the Python call that takes the argument, such as ``"jaxrnn.load(path)"``.
     """
     reader, option = _READER.get(), OPTIONS.get(name)
@@ -62,13 +62,13 @@ def argument(name: str, value: Any, call: str = "") -> str:
 
 
 def in_python(name: str, value: Any, call: str = "") -> str:
-    """Write an argument in Python, whoever the reader is: ``jaxrnn.load(path, state={})``."""
+    """Write an argument in Python for any reader: ``jaxrnn.load(path, state={})``."""
     written = name if value is None else f"{name}={value!r}"
     return f"{call[:-1]}{'' if call.endswith('()') else ', '}{written})" if call else written
 
 
 def called(name: str) -> str:
-    """Return the name of an argument as the reader knows it: ``batch``, or ``--batch`` on the command line."""
+    """Return the name of an argument for the reader: ``batch``, or ``--batch`` on the command line."""
     return argument(name, None)
 
 
@@ -83,5 +83,5 @@ def static_argument(name: str = NAME) -> str:
 
 
 def static_or_eager() -> str:
-    """Write how a value that depends on data can become known."""
+    """Write how a value that depends on data can become a constant."""
     return static_argument() + either(", or call apply outside jit, grad and vmap", "")

@@ -18,15 +18,15 @@ from jaxrnn.errors import InputError
 
 #: The default limit of an array in a file: 2**31 float32 numbers.
 MAX_ARRAY_BYTES = 2**33
-#: The limits of the bytes in a packed file: a number of bytes, and a multiple of the size of the file; the larger limit
-#: counts. Recordings and weights pack to a half or a tenth, and masks or labels, which are small, to a thousandth.
+#: The limits of the bytes in a compressed file: a number of bytes, and a multiple of the size of the file; the larger
+#: limit applies. Recordings and weights shrink to a half or a tenth, and masks or labels to a thousandth.
 UNPACKED, RATIO = 2**30, 100
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def read_arrays(path: str | os.PathLike[str] | Location) -> np.ndarray | dict[str, np.ndarray]:
-    """Read the array of a ``.npy`` file, or the arrays of a ``.npz`` file by name."""
+    """Read the array of a ``.npy`` file, or the arrays of a ``.npz`` file as a dict."""
     path = location(path)
     with readable(path), check_file(path).open("rb") as file:
         is_archive = file.read(2) == b"PK"
@@ -42,7 +42,7 @@ def read_arrays(path: str | os.PathLike[str] | Location) -> np.ndarray | dict[st
 
 @contextlib.contextmanager
 def readable(path: str | os.PathLike[str] | Location) -> Iterator[None]:
-    """Turn errors inside of the context into one error that names the file."""
+    """Convert errors inside of the context to an InputError that names the file."""
     try:
         yield
     except OSError as error:
@@ -56,7 +56,7 @@ def readable(path: str | os.PathLike[str] | Location) -> Iterator[None]:
 
 
 def members_of(archive: zipfile.ZipFile) -> Mapping[str, zipfile.ZipInfo]:
-    """Return the arrays of an archive by name, without reading them."""
+    """Return a dict of the entries of an archive without reading the arrays."""
     members = archive.infolist()
     assert archive.fp is not None, "it is open"
     held = archive.fp.seek(0, os.SEEK_END)
@@ -70,7 +70,7 @@ def members_of(archive: zipfile.ZipFile) -> Mapping[str, zipfile.ZipInfo]:
 
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """Read one array of an archive."""
+    """Read an array of an archive."""
     with archive.open(member) as file:
         check_header(file, member.file_size, member.filename)
     with archive.open(member) as file:
@@ -78,11 +78,11 @@ def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray
 
 
 def check_header(file: BinaryIO | Any, size: int, label: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Read the header of an array, which must not claim more bytes than there are.
+    """Read the header of an array, and check that the array is not larger than the file.
 
-    Returns the shape, whether the array is in Fortran order, and the element type. Afterwards, the file is at the first
-    byte of the array. ``size`` is in bytes, header included; ``label`` names the array in messages. Raises ValueError
-    for an invalid header, too little data, or an array of objects.
+    Returns the shape, True for Fortran order, and the element type. Afterwards, the file is at the first byte of the
+    array. ``size`` is in bytes, including the header; ``label`` names the array in messages. Raises ValueError for an
+    invalid header, missing data, or an array of objects.
     """
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:

@@ -27,18 +27,18 @@ def bytes_of(size: int) -> str:
 
 
 def pairs_of(values: Mapping[str, Any]) -> str:
-    """Format values by name: ``S=20, batch=1``."""
+    """Format a dict of values: ``S=20, batch=1``."""
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def first_line(error: BaseException, longest: int = 500) -> str:
-    """Return the first line of an error message, shortened; the type of an error without a message."""
+    """Return the first line of an error message, shortened, or the type of an error without a message."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
 
 
 def whole_message(error: BaseException, advice: str = "") -> str:
-    """Return the message of an error with advice added to the first line; the type of an error without a message."""
+    """Return an error message, or the type of an error without a message, with advice added to the first line."""
     first, *rest = (str(error).strip() or type(error).__name__).splitlines()
     return "\n".join([first.rstrip() + advice, *rest])
 
@@ -47,7 +47,7 @@ def describe(value: Any) -> str:
     """Return dtype and shape of an array, ``float32[1, 257]``, or the type of any other object."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return type(value).__name__
-    # A key of random numbers has a type that is of no kind.
+    # The dtype of random keys has no `kind`.
     dtype = "string" if getattr(value.dtype, "kind", "V") in "TU" else value.dtype.name
     return f"{dtype}[{', '.join(map(str, value.shape))}]"
 
@@ -71,7 +71,7 @@ Class = TypeVar("Class")
 #: The most items of a collection, letters of a text, columns and lines of a representation.
 ITEMS, LETTERS, COLUMNS, LINES = 4, 60, 118, 9
 
-#: Defaults that need no mention.
+#: Types of fields that are left out if equal to the default.
 _PLAIN = (type(None), bool, int, float, str, tuple)
 
 
@@ -129,7 +129,7 @@ def shortened(text: str, longest: int = LETTERS) -> str:
 
 
 def without_folders(label: str) -> str:
-    """Return the name of a model without the folders of its path."""
+    """Return the name of a model without folders."""
     return label if label.startswith("model ") else re.sub(r"^(the stream of )?.*[/\\]", r"\1", label)
 
 
@@ -158,8 +158,8 @@ def as_json(value: Any) -> Any:
 
 
 def environment(folder: Path) -> jinja2.Environment:
-    """Return the templates of a folder. Values are escaped, because names in files are hostile; none can be missing."""
-    import jinja2  # of extras: most users of this module need no templates
+    """Return the templates of a folder. Values are escaped against hostile names, and missing values raise errors."""
+    import jinja2  # an optional package, which most users of this module do not need
 
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-#: Seconds between two pictures of a bar.
+#: Seconds between two drawings of a bar.
 _PAUSE = 0.2
 
 
@@ -20,8 +20,8 @@ def progress_bar(
 
     The bar is redrawn only when progress is reported, without a thread. Texts beside the bar have ``{task.completed}``,
     ``{task.total}`` and ``{task.fields[NAME]}`` filled in; ``completed`` among the fields is the initial progress. By
-    default, the bar is shown only in a terminal. With ``stays``, it stays on the screen; without a terminal, only the
-    last state is written.
+    default, the bar is shown only in a terminal. With ``stays``, the bar stays on the screen. Without a terminal,
+    only the last state is written.
     """
     if not (sys.stderr.isatty() if shown is None else shown):
         yield lambda completed, **fields: None

@@ -2,7 +2,7 @@
 
 A `Location` is a path or a `Url`. A `Url` has the methods of ``pathlib.Path`` that the library calls. A store has no
 folders: objects are read in ranges, and written whole or not at all. On this machine, only regular files are read and
-replaced: a FIFO may never answer, and a device may never end.
+replaced, because reading a FIFO or a device may never end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError, StoreErr
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 #: The number of slash-separated parts that name a store: the scheme, an empty part, and the bucket.
 ROOT = 3
-#: Bytes of the first read of an object, which holds most headers, and of a block: 16 seconds of speech.
+#: Bytes of the first read of an object, enough for most headers, and of a block: 16 seconds of speech.
 HEAD, BLOCK = 2**14, 2**19
 #: Blocks of an object that are kept in memory.
 KEPT = 8
@@ -49,12 +49,12 @@ Result = TypeVar("Result")
 class Url:
     """An object in a store, or a prefix of objects, which serves as a folder.
 
-    Methods raise `StoreError` if the store cannot be reached or refuses after the driver's own retries,
-    `FileNotFoundError` if there is no such object or bucket, and `MissingPackageError` without the driver.
+    Methods raise `StoreError` if the store cannot be reached or refuses after the driver's retries,
+    `FileNotFoundError` if the object or bucket does not exist, and `MissingPackageError` if the driver is missing.
 
     Attributes:
         text: the URL, such as ``s3://bucket/folder/file.wav``.
-        known_size: bytes of the object, if a listing has told.
+        known_size: bytes of the object from a listing, or None.
     """
 
     text: str
@@ -87,11 +87,11 @@ class Url:
 
     @property
     def parent(self) -> Url:
-        """The URL up to the last slash; a bucket is its own parent."""
+        """The URL up to the last slash; the parent of a bucket is the bucket."""
         return self / ".."
 
     def is_file(self) -> bool:
-        """Return True if there is such an object."""
+        """Return True if the object exists."""
         return self._info().get("type") == "file"
 
     def is_dir(self) -> bool:
@@ -119,7 +119,7 @@ class Url:
         return int(info["size"])
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Do nothing: object names create their folders."""
+        """Return without effect, because stores have no folders."""
 
     def below(self) -> Iterator[Url]:
         """Yield all objects below this prefix, with their sizes."""
@@ -162,7 +162,7 @@ class Url:
     def create(self, data: bytes) -> None:
         """Write a new object; raise FileExistsError if the object exists.
 
-        If several processes try at once, one succeeds, provided that the store can tell.
+        If several processes write at once, only one succeeds, provided that the store supports conditional writes.
         """
         with self._reached("written") as (fs, path):
             try:
@@ -181,7 +181,7 @@ class Url:
 
     @contextmanager
     def _reached(self, done: str) -> Iterator[tuple[Any, str]]:
-        """Yield the driver and the object's path in it, and convert the driver's exceptions."""
+        """Yield the driver and the driver's path of the object, and convert the driver's exceptions."""
         path = ""
         try:
             fs, path = _driver(self.text)
@@ -205,7 +205,7 @@ def _driver(text: str) -> tuple[Any, str]:
     with optional_package("fsspec", f"reaching {text}", "evaluate", "train"):
         from fsspec.core import url_to_fs
     try:
-        # Without a cache of listings, objects of other processes are seen at once.
+        # Without a cache of listings, new objects of other processes are visible immediately.
         return url_to_fs(text, use_listings_cache=False)
     except ImportError as error:
         missing = getattr(error.__cause__, "name", None) or "its driver"
@@ -241,14 +241,14 @@ def location(text: str | os.PathLike[str] | Location) -> Location:
 
 
 def resolved(folder: Location, text: str) -> Location:
-    """Return the location that a text in a folder's file names: a URL, an absolute path, or a relative one."""
+    """Return the location that a text in a folder's file names: a URL, an absolute path, or a relative path."""
     if URL.fullmatch(text):
         return location(text)
     return folder / text if isinstance(folder, Path) or not text.startswith("/") else Path(text)
 
 
 def files_below(folder: Location, patterns: Iterable[str] = ("**/*",)) -> list[Any]:
-    """List the files below a folder whose relative names match one of the glob patterns, sorted."""
+    """Return a sorted list of the files below a folder with relative names that match a glob pattern."""
     if isinstance(folder, Path):
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder}")
@@ -264,7 +264,7 @@ def files_below(folder: Location, patterns: Iterable[str] = ("**/*",)) -> list[A
 
 
 def check_file(path: Location) -> Location:
-    """Check that a path leads to a regular file; an object is checked when it is opened."""
+    """Check that a path leads to a regular file; an object is checked when opened."""
     return check_regular(path) if isinstance(path, Path) else path
 
 
@@ -274,7 +274,7 @@ def name_below(folder: Location, file: Location) -> str:
 
 
 def bare_name(text: str) -> str:
-    """Return a path without its suffix; for a URL, the path below the bucket."""
+    """Return a path without the suffix; for a URL, the path below the bucket."""
     name = "/".join(text.split("/")[ROOT:]) if URL.fullmatch(text) else text
     return PurePath(name).with_suffix("").as_posix()
 
@@ -287,8 +287,8 @@ def _relative(folder: Location, file: Url) -> str:
 def in_place_of(path: Location) -> Iterator[Path]:
     """Write a file whole or not at all: yield a temporary path that replaces the file if no error is raised.
 
-    The temporary path is in a folder of its own beside the file, and so gets the usual permissions. For an object it is
-    in the folder for temporary files.
+    The temporary path is in a new folder beside the file, so the file gets the usual permissions. The temporary path of
+    an object is in the system's folder for temporary files.
     """
     if isinstance(path, Path):
         check_replaceable(path)
@@ -305,7 +305,7 @@ def in_place_of(path: Location) -> Iterator[Path]:
 
 
 def place(written: Path, path: Location) -> None:
-    """Move a finished file to its location."""
+    """Move a finished file to a location."""
     if isinstance(path, Url):
         path.put(written)
         written.unlink()
@@ -333,9 +333,9 @@ def _copies() -> tempfile.TemporaryDirectory[str]:
 def at_once(
     function: Callable[[Item], Result], items: Iterable[Item], places: Iterable[Location | None]
 ) -> list[Result]:
-    """Map a function over items: in concurrent threads if a place is in a store, else one after the other.
+    """Map a function over items: in concurrent threads if a place is in a store, else in sequence.
 
-    After an error no further item begins, and the error is raised once no thread works on an item.
+    After an error no further item begins. The error is raised when all threads have finished their items.
     """
     if not any(isinstance(place, Url) for place in places):
         return list(map(function, items))
@@ -352,7 +352,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 class Ranges:
-    """The bytes of an object, read in blocks by any number of threads; each block is fetched once while it is kept.
+    """The bytes of an object, read in blocks by any number of threads, with a cache of blocks.
 
     With ``whole``, the first read fetches the whole object, for formats without random access.
     """
@@ -384,8 +384,8 @@ class Ranges:
 class RangeFile(io.RawIOBase):
     """The bytes of an object as a readable file.
 
-    With ``quiet``, a failed read looks like the end of the file, for readers in C, which pass no exceptions on. The end
-    of the context raises the exception.
+    With ``quiet``, a failed read looks like the end of the file, for readers in C, which do not forward exceptions. The
+    end of the context raises the exception.
     """
 
     def __init__(self, ranges: Ranges, *, quiet: bool = False):
@@ -412,7 +412,7 @@ class RangeFile(io.RawIOBase):
         return self._place
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer as far as there are bytes."""
+        """Read into the buffer, up to the end of the object."""
         try:
             data = self._ranges.read(self._place, self._place + len(buffer)) if self._failure is None else b""
         except Exception as error:
@@ -432,7 +432,7 @@ class RangeFile(io.RawIOBase):
 class RangeArray:
     """An array ``[time, ...]`` in an object, from a byte offset on; slices of frames are read on demand.
 
-    With ``in_columns``, the array is in Fortran order, and every read fetches the whole array.
+    With ``in_columns``, the array is in Fortran order, and each read fetches the whole array.
     """
 
     def __init__(self, ranges: Ranges, offset: int, shape: tuple[int, ...], dtype: np.dtype, in_columns: bool):
@@ -452,7 +452,7 @@ class RangeArray:
         return np.frombuffer(data, self.dtype).reshape((last - first, *shape), order=order)
 
 
-#: The other things to which a path may lead.
+#: Names of kinds of files that are not regular, for messages.
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -466,7 +466,7 @@ def check_regular(path: str | os.PathLike[str]) -> Path:
     """Check that a path leads to a regular file, possibly by a link; otherwise raise OSError."""
     try:
         mode = os.stat(path).st_mode
-    except ValueError as error:  # a NUL, or what no file system can spell
+    except ValueError as error:  # a NUL, or characters that no file system supports
         raise OSError(errno.EINVAL, f"{os.fspath(path)!r} cannot be the name of a file") from error
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'of another kind')}, not a regular file")

@@ -1,1 +1,1 @@
-"""Settings and internals of JAX, and code that depends on them."""
+"""Settings and internals of JAX, and code that depends on these internals."""

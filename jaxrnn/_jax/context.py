@@ -16,7 +16,7 @@ import numpy as np
 from jaxrnn._jax.varying import alike
 
 _UNCHANGED = contextlib.nullcontext()
-#: The caller's settings for moves between host and device; None without a setting.
+#: The names of JAX's settings for moves between host and device.
 _GUARDS = "jax_transfer_guard_host_to_device", "jax_transfer_guard_device_to_host"
 
 
@@ -109,21 +109,21 @@ def placed(array: Any) -> jax.Array:
 class OnHost:
     """A JAX array as a NumPy array, a leaf of a pytree in a pickle.
 
-    Pickled JAX arrays come back with 32 bits if ``jax_enable_x64`` is off.
+    Pickled JAX arrays are restored with 32 bits if ``jax_enable_x64`` is off.
     """
 
     array: np.ndarray
 
 
 def on_host(tree: Any) -> Any:
-    """Return a pytree with its JAX arrays on the host; other leaves do not change."""
+    """Move the JAX arrays of a pytree to the host; other leaves do not change."""
     return jax.tree.map(
         lambda leaf: OnHost(np.asarray(jax.device_get(leaf))) if isinstance(leaf, jax.Array) else leaf, tree
     )
 
 
 def on_device(tree: Any) -> Any:
-    """Return the pytree from which `on_host` made this one."""
+    """Invert `on_host`."""
     with exact_types():
         return jax.tree.map(lambda leaf: jnp.array(leaf.array) if isinstance(leaf, OnHost) else leaf, tree)
 
@@ -137,8 +137,8 @@ def default_device() -> Any:
 def in_calling_thread(device: Any) -> Any:
     """Return a CPU device that computes in the calling thread, in place of a CPU device; other devices do not change.
 
-    JAX's own CPU device passes each program to another thread, which takes half as long as a step of a small network.
-    Arrays cannot be used on both devices: move them through the host.
+    JAX's default CPU device passes each program to a worker thread, which takes half as long as a step of a small
+    network. Arrays cannot be used on both devices: move arrays through the host.
     """
     return _synchronous_cpu() or device if device.platform == "cpu" else device
 
@@ -156,8 +156,8 @@ def _synchronous_cpu() -> Any:
 class compiled:  # noqa: N801 (a decorator)
     """A decorator for pure methods that compiles eager calls once for each shape, also under ``grad`` and ``vmap``.
 
-    Outside of a program, JAX compiles every loop at each call, because the loop's body is a new function in each call.
-    The compiled function belongs to its instance, as a ``functools.cached_property`` does, and keeps no other instance
+    Outside of a program, JAX compiles each loop at each call, because the loop's body is a new function in each call.
+    The compiled function belongs to an instance, as a ``functools.cached_property`` does, and keeps no other instance
     alive. Inside `jax.shard_map`, arrays vary over the same mesh axes (see `jaxrnn._jax.varying`). Positional arguments
     are pytrees of arrays, and keyword arguments are hashable.
     """
@@ -177,7 +177,7 @@ class compiled:  # noqa: N801 (a decorator)
 
 
 def _compiled_eagerly(function: Callable[..., Any]) -> Callable[..., Any]:
-    # What contexts of the library ask for is read while tracing, and tells programs apart.
+    # Contexts such as `matrix_products_in` act while tracing, and are part of the keys of JAX's caches.
     @functools.partial(jax.jit, static_argnums=0)
     def jitted(known: tuple[tuple[str, Any], ...], *arrays: Any) -> Any:
         return function(*arrays, **dict(known))

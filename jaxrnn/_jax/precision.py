@@ -1,7 +1,7 @@
 """The compute dtype: the allowed types, and checks of parameters under a compute dtype.
 
 With ``dtype="bfloat16"``, or float16, operands of matrix products and convolutions are rounded to that type. Sums
-accumulate in float32, and everything else stays in the file's types (mixed precision).
+accumulate in float32, and all other work stays in the file's types (mixed precision).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMPUTE_TYPES = ("bfloat16", "float16")
 
 
 def compute_type(dtype: Any) -> np.dtype | None:
-    """Return the dtype of an argument ``dtype``, None for the types of the file; raise InputError for other types."""
+    """Return a compute dtype, or None for the types of the file; raise InputError for any other type."""
     if dtype is None:
         return None
     try:
@@ -36,7 +36,7 @@ def compute_type(dtype: Any) -> np.dtype | None:
 
 
 def check_params(params: Any, expected: Mapping[str, Any], dtype: np.dtype | None = None) -> None:
-    """Check parameters by name, each as in `check_param`."""
+    """Check the names of parameters, and each parameter as in `check_param`."""
     check_names(params, expected)
     for name, array in expected.items():
         check_param(f"params[{name!r}]", params[name], array, dtype)
@@ -56,7 +56,7 @@ def check_names(params: Any, expected: Mapping[str, Any], *, some: bool = False)
 
 
 def check_param(where: str, value: Any, expected: Any, dtype: np.dtype | None = None) -> None:
-    """Check the shape and dtype of one parameter, called ``where`` in messages; otherwise raise InputError.
+    """Check the shape and dtype of a parameter, called ``where`` in messages; otherwise raise InputError.
 
     With a compute dtype, a parameter in this dtype is accepted in place of float32: the parameter takes half the
     memory, products use the elements without rounding, and the gradient has the same dtype. Python numbers are

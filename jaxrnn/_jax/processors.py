@@ -1,4 +1,4 @@
-"""The instruction sets of the processor, without JAX: commands choose JAX's cache before JAX is imported."""
+"""The instruction sets of the processor, without JAX: commands choose JAX's cache before the import of JAX."""
 
 from __future__ import annotations
 

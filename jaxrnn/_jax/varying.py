@@ -5,7 +5,7 @@ carry of a loop, the results of branches and the operands of a primitive must ag
 ``jax.numpy`` cast their operands. A loop that starts from constants, such as zeros before the first frame, does not
 agree: the frames vary, but the zeros do not.
 
-All loops and branches of the library therefore come from this module, which applies one rule: **carries, branches and
+All loops and branches of the library therefore use this module, which applies a single rule: **carries, branches and
 operands are cast to the union of their axes.** Parameters are cast before a loop, so that their gradients are summed
 over the devices once, outside of loops and branches.
 
@@ -72,7 +72,7 @@ def scan(
 
 
 def _one_of(frames: Any) -> Any:
-    """Return an example of one frame, also for zero frames."""
+    """Return an example of a frame, even if there are zero frames."""
     return jax.tree.map(lambda array: lax.full_like(array, 0, shape=array.shape[1:]), frames)
 
 

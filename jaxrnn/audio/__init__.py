@@ -1,7 +1,7 @@
 """Short-time spectra, and networks over spectra as functions from waveform to waveform.
 
-`stft` and `istft` are pure JAX functions. `Waveform` puts a network between both. All of these functions stream with
-`jaxrnn.stream`, exactly and for every length.
+`stft` and `istft` are pure JAX functions. `Waveform` puts a network between both. All these functions stream with
+`jaxrnn.stream`, exactly and for any length.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from jaxrnn.errors import InputError, is_count
 PADDINGS = ("zeros", "reflect", "causal", "none")
 NORMS = ("none", "ortho", "window")
 SYNTHESES = ("window", "sum")
-#: Sums of squared windows below this value are taken for zero, as in SciPy.
+#: Sums of squared windows up to this value count as zero, as in SciPy.
 TINY = 1e-10
 
 
@@ -32,18 +32,18 @@ class Frames:
         size: samples of a frame, which is also the length of the Fourier transform; there are ``size // 2 + 1``
             frequencies.
         hop: samples from one frame to the next.
-        window: the name of a window of ``scipy.signal.get_window``, ``"sqrt_"`` and such a name for its square root,
-            or ``float[size]``. For a window that is shorter than the transform, pad the array with zeros.
+        window: a name for ``scipy.signal.get_window``, ``"sqrt_"`` and a name for the square root of that window, or
+            ``float[size]``. For a window that is shorter than the transform, pad the array with zeros.
         padding: samples around the waveform. ``"zeros"`` and ``"reflect"`` add half a frame on both sides, so that
             frame t is centred at sample ``t * hop``. ``"causal"`` adds zeros, so that frame t ends with the t-th hop,
-            and every sample lies in the same number of frames. ``"none"`` adds nothing.
+            and all samples lie in the same number of frames. ``"none"`` adds no samples.
         norm: the factor of the spectra: ``"none"`` for 1, ``"ortho"`` for ``1 / sqrt(size)``, ``"window"`` for
             ``1 / sum(window)``.
         synthesis: ``"window"`` applies the window again and divides by the sum of squared windows, which inverts
-            unmodified spectra. ``"sum"`` adds the frames as they are, for networks that learned the synthesis.
+            unmodified spectra. ``"sum"`` adds the frames without a window, for networks that learned the synthesis.
 
     Raises:
-        InputError: a value does not fit, such as a window of another length.
+        InputError: a value does not fit, such as a window of a different length.
     """
 
     size: int
@@ -140,7 +140,7 @@ class Frames:
         if self.synthesis == "sum":
             result = empty.at[..., places].add(frames)
         elif self.padding == "causal":
-            # Every sample outside of the padding lies in the same number of frames.
+            # All samples outside of the padding lie in the same number of frames.
             gain = np.tile(1 / self.overlap, -(-self.size // self.hop))[: self.size]
             result = empty.at[..., places].add(frames * (self.weights * gain).astype(dtype))
         else:
@@ -189,13 +189,13 @@ def stft(
 ) -> jax.Array:
     """Return the short-time Fourier transform of a waveform.
 
-    A pure function that streams with `jaxrnn.stream`. The values are those of ``torch.stft`` (``padding="reflect"``, or
-    ``"none"`` for ``center=False``) and of ``scipy.signal.stft`` (``padding="zeros"``, ``norm="window"``). Samples
-    after the last whole frame are ignored.
+    A pure function that streams with `jaxrnn.stream`. The values equal ``torch.stft`` (``padding="reflect"``, or
+    ``"none"`` for ``center=False``) and ``scipy.signal.stft`` (``padding="zeros"``, ``norm="window"``). Samples after
+    the last whole frame are ignored. The arguments after ``samples`` are attributes of `Frames`.
 
     Args:
         samples: ``float[..., samples]``.
-        size: as in `Frames`, and so are the others.
+        size: samples of a frame.
         hop: samples from one frame to the next.
         window: a name, or ``float[size]``.
         padding: the samples around the waveform.
@@ -222,12 +222,13 @@ def istft(
 ) -> jax.Array:
     """Return the waveform of short-time spectra: the inverse of `stft` with the same arguments.
 
-    Spectra that are not those of any waveform, such as masked spectra, give the nearest waveform in the sense of least
-    squares, as ``torch.istft`` and ``scipy.signal.istft`` do. A pure function that streams with `jaxrnn.stream`.
+    Some spectra, such as masked spectra, do not belong to any waveform. The result is then the nearest waveform in the
+    sense of least squares, as in ``torch.istft`` and ``scipy.signal.istft``. A pure function that streams with
+    `jaxrnn.stream`.
 
     Args:
         spectra: ``complex[..., frames, size // 2 + 1]``.
-        size: as in `Frames`, and so are the others.
+        size: samples of a frame, as in `Frames`.
         hop: samples from one frame to the next.
         window: a name, or ``float[size]``.
         padding: the samples around the waveform, which are cut off.
@@ -244,7 +245,7 @@ def istft(
 
 
 def window_values(window: Any, size: int) -> np.ndarray:
-    """Return a window by name, as in `Frames.window`, or check the caller's, as ``float64[size]``."""
+    """Return the values of `Frames.window` as ``float64[size]``, after a check."""
     if isinstance(window, str):
         root = window.startswith("sqrt_")
         try:

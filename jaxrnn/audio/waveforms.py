@@ -33,24 +33,24 @@ from jaxrnn.streaming.diagnostics import of_file
 
 #: The names of the input and the output of a `Waveform`.
 SAMPLES, AUDIO = "samples", "audio"
-#: Features that a network can take of a frame, and roles of the output.
+#: Features of a frame that a network can take, and roles of the output.
 TAKES = ("samples", "magnitude", "spectrum")
 GIVES = ("samples", "mask", "magnitude", "spectrum")
 
 
 class _Layout(NamedTuple):
-    """The axes of an array over frames: its kind, and the axes of frames, of the content, and of complex parts."""
+    """The layout of an array over frames: the kind, and the axes of frames, of the content, and of complex parts."""
 
     kind: str  # samples, real or complex
     axes: tuple[int, ...]
 
     def place(self, values: jax.Array, rank: int) -> jax.Array:
-        """Return values ``[frames, content(, 2)]`` with each axis in its place, and axes of size 1 elsewhere."""
+        """Move the axes of values ``[frames, content(, 2)]`` to this layout, with axes of size 1 elsewhere."""
         moved = jnp.transpose(values, np.argsort(self.axes).tolist())
         return jnp.expand_dims(moved, [axis for axis in range(rank) if axis not in self.axes])
 
     def take(self, array: jax.Array) -> jax.Array:
-        """Return the values ``[frames, content(, 2)]`` of an array: the inverse of `place`."""
+        """Return the values ``[frames, content(, 2)]`` of an array; the inverse of `place`."""
         squeezed = jnp.squeeze(array, [axis for axis in range(array.ndim) if axis not in self.axes])
         return jnp.transpose(squeezed, np.argsort(np.argsort(self.axes)).tolist())
 
@@ -74,24 +74,26 @@ def _layout_of(named: str, shape: Sequence[Any], time: int, frames: Frames) -> _
 @short_repr
 @dataclass(frozen=True)
 class Network:
-    """A network over frames, with the meaning of its input and its output.
+    """A network over frames, with the meaning of the input and the output.
 
-    The sizes of the arrays prove the axes, and distinguish samples (``size``), real numbers for each frequency
-    (``size // 2 + 1``), and complex numbers (also an axis of 2: real and imaginary part). Axes of size 1 may stand
-    anywhere. Sizes do not tell a mask from a magnitude or a spectrum: `gives` says that.
+    The sizes of the arrays determine the axes, and distinguish samples (``size``), real numbers for each frequency
+    (``size // 2 + 1``), and complex numbers (also an axis of 2: real and imaginary part). Axes of size 1 can be at any
+    position. Sizes do not distinguish a mask from a magnitude or a spectrum, so `gives` is needed.
 
     Attributes:
-        model: a model whose step takes one frame, with its state as inputs and outputs, or any other `Stepper` of that
-            kind; with `symbol`, an offline model.
-        takes: ``"samples"`` of the windowed frame, its ``"magnitude"``, or its ``"spectrum"``; None if the sizes say.
+        model: a model with steps of one frame and external state, or any other `Stepper` of that kind; with `symbol`,
+            an offline model.
+        takes: ``"samples"`` of the windowed frame, or the ``"magnitude"`` or ``"spectrum"`` of the frame; by default
+            determined by the sizes.
         gives: ``"samples"`` that replace the frame, a ``"mask"`` that multiplies the spectrum (real or complex), or a
-            new ``"magnitude"`` or ``"spectrum"``. A new magnitude keeps the phase of the frame. None if the sizes say.
-        symbol: the dimension of an offline model that is time, in frames; None for a model in steps.
-        exponent: the network sees compressed spectra, magnitudes to this power with their phase. Its mask, magnitude
-            or spectrum is decompressed.
-        input: the name of the input; by default the only one.
-        output: the name of the output; by default the only one.
-        params: the parameters; None for those of the model.
+            new ``"magnitude"`` or ``"spectrum"``. A new magnitude keeps the phase of the frame. None if the sizes
+            determine the role.
+        symbol: the time dimension of an offline model, in frames; None if the model runs in steps.
+        exponent: the exponent of compressed spectra: the network sees magnitudes to this power, with the phase. The
+            mask, magnitude or spectrum of the network is decompressed.
+        input: the name of the input; by default the only input.
+        output: the name of the output; by default the only output.
+        params: the parameters; by default the parameters of the model.
     """
 
     model: Model | Stepper
@@ -113,7 +115,7 @@ class Network:
 
     @functools.cached_property
     def bound(self) -> Bound:
-        """The step with its parameters; only for a model in steps."""
+        """The step with parameters; only for a model in steps."""
         bound = Bound(self.model, self.params)
         if bound.spec.streams:
             raise InputError(f"{self.label} has a time axis: give the model itself, with symbol")
@@ -136,7 +138,7 @@ class Network:
         return self.model
 
     def arrays(self, frames: Frames) -> tuple[ArraySpec, ArraySpec]:
-        """Return the input and the output of the network: by name, the only ones, or the only ones that fit."""
+        """Return the input and output of the network: the chosen arrays, or the only arrays that fit."""
         there = self._offline if self.symbol is not None else self.bound.spec
         source = self._chosen("input", self.input, there.inputs, frames)
         if others := ", ".join(each.name for each in there.inputs if each is not source):
@@ -158,7 +160,7 @@ class Network:
         return arrays[names.index(name)]
 
     def layout(self, frames: Frames) -> _Layout:
-        """Return the axes of the input."""
+        """Return the layout of the input."""
         source, _ = self.arrays(frames)
         if source.shape is None:
             raise InputError(f"{self.label}: {source.as_input} has no declared rank, so its axes are not known")
@@ -187,7 +189,7 @@ class Network:
         return f"{without_folders(self.label)} takes {feature}{power} as {source.name!r}, and {gives}"
 
     def run(self, params: Any, frames: Frames, values: jax.Array) -> tuple[str, jax.Array]:
-        """Map features ``[frames, content(, 2)]`` to the role of the output and its values of that layout."""
+        """Map features ``[frames, content(, 2)]`` to the role of the output, and values in the same layout."""
         (source, target), layout, count = self.arrays(frames), self.layout(frames), values.shape[0]
         placed = layout.place(values.astype(source.dtype), len(source.shape or ()) + (self.symbol is None))
         if self.symbol is None:
@@ -220,11 +222,11 @@ class Network:
 
 
 class Waveform:
-    """Networks over short-time spectra as one function from waveform to waveform.
+    """Networks over short-time spectra as a function from waveform to waveform.
 
     A `Waveform` has the functions of an offline `Model` with the input ``samples`` and the output ``audio``, each
-    ``float32[samples]``: `apply` computes a whole recording, and `stream` returns the exact stream, whose state
-    contains the states of the networks. Waveforms of any length are accepted; zeros fill the last hop.
+    ``float32[samples]``: `apply` computes a whole recording, and `stream` returns the exact stream. The state
+    of the stream contains the states of the networks. Waveforms of any length are accepted; zeros fill the last hop.
 
     Example::
 
@@ -234,17 +236,17 @@ class Waveform:
         jaxrnn.export_onnx(streamed, enhance.params, "enhance.onnx", flush="flush.onnx")
 
     Args:
-        networks: one `Network`, or several, each of which takes the frames that the one before gives.
+        networks: a `Network`, or several in sequence: each network takes the frames of the previous network.
         frames: the frames of the transform. The hop must divide the size.
 
     Attributes:
         inputs: ``samples``.
         outputs: ``audio``, of the same length.
-        params: the parameters of the network; a tuple for several networks.
+        params: the parameters of the network, or a tuple for several networks.
 
     Raises:
         InputError: the frames do not fit a network, or do not reconstruct.
-        StateError: the model forgets its state, so it has no steps; give `Network.symbol`.
+        StateError: the model forgets its state, so it has no steps; set `Network.symbol`.
     """
 
     inputs = (ArraySpec(SAMPLES, np.dtype("float32"), (SAMPLES,)),)
@@ -271,7 +273,7 @@ class Waveform:
 
     @property
     def params(self) -> Any:
-        """The parameters of the network; a tuple for several networks."""
+        """The parameters of the network, or a tuple for several networks."""
         params = tuple(network.parameters for network in self.networks)
         return params[0] if len(params) == 1 else params
 
@@ -295,14 +297,14 @@ class Waveform:
             inputs: ``samples``, ``float32[samples]``.
 
         Raises:
-            InputError: the input does not fit, or the output of a network.
+            InputError: the input, or the output of a network, does not fit.
         """
         arrays = bind(self.inputs, inputs, convert=converted)
         with exact_types():
             return {AUDIO: self._enhanced(params, arrays[SAMPLES])}
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Apply the networks with their own parameters."""
+        """Apply the networks with the default parameters."""
         return self.apply(self.params, inputs)
 
     @compiled
@@ -351,13 +353,13 @@ class Waveform:
         Args:
             symbol: ``"samples"``.
             pulse: samples in each step, a multiple of the hop; by default one hop.
-            dims: as in `Model.stream`; there are no other dimensions.
-            multiple: a factor of every number of samples.
+            dims: as in `Model.stream`, but empty, because a waveform has no other dimensions.
+            multiple: a number that divides the length of each recording in samples.
             constraints: as in `Model.stream`, about the number of samples.
             past: as in `Model.stream`.
 
         Raises:
-            InputError: the waveform has no such dimension.
+            InputError: the waveform does not have this dimension.
             StreamError: part of a network cannot be streamed, or the pulse does not fit the hop.
         """
         for name in (symbol, *(dims or {})):
@@ -384,7 +386,7 @@ def waveform_of(
     exponent: float = 1.0,
     **conventions: str,
 ) -> Waveform:
-    """Return the waveform of one network, with the options of commands and settings.
+    """Build the waveform of a single network from the options of commands and settings.
 
     ``takes`` and ``gives`` are kinds, or names of arrays with kinds: ``mix=spectrum``. ``window`` can be a ``.npy``
     file.
@@ -436,11 +438,11 @@ def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
     """Return the samples of a WAV file, ``float32[samples]`` of full scale 1, and the sample rate.
 
     Raises:
-        InputError: the file is not a WAV file of one channel.
+        InputError: the file is not a WAV file with a single channel.
     """
     try:
         with warnings.catch_warnings():
-            # Sound files may hold chunks of other programs, such as the peak of the samples.
+            # Sound files may contain chunks of other programs, such as the peak of the samples.
             warnings.filterwarnings("ignore", "Chunk", wavfile.WavFileWarning)
             rate, samples = wavfile.read(check_regular(path))
     except FileNotFoundError as error:
@@ -458,7 +460,7 @@ def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
 
 
 def write_wav(path: str | Path, samples: Any, rate: int) -> None:
-    """Write ``float[samples]`` of full scale 1 as a 16-bit WAV file of one channel; clip larger samples.
+    """Write ``float[samples]`` of full scale 1 as a 16-bit WAV file with one channel; clip larger samples.
 
     Raises:
         InputError: a sample is NaN, the samples have several axes, or the rate is not a whole number.

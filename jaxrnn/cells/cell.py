@@ -20,7 +20,7 @@ class Weights(NamedTuple):
 
     input: jax.Array  # ``[G * hidden, features]``
     recurrent: jax.Array  # ``[G * hidden, hidden]``
-    bias: jax.Array | None = None  # ``[2 * G * hidden]``, the input's, then the recurrent one
+    bias: jax.Array | None = None  # ``[2 * G * hidden]``, the input bias, then the recurrent bias
     peephole: jax.Array | None = None  # ``[3 * hidden]``; LSTM only
 
 
@@ -28,13 +28,13 @@ class Cell(Protocol):
     """A recurrent cell: a step and its derivative. The skeleton adds time, direction and lengths.
 
     The derivative has two parts. `tangent` is linear in the tangents of the carry and of the projected frame, with the
-    coefficients from `linearize`. `weight_tangents` adds the contribution of the weights' tangents, as one product for
-    all frames.
+    coefficients from `linearize`. `weight_tangents` adds the contribution of the weights' tangents, as a single product
+    for all frames.
     """
 
-    #: Gates whose weights are stacked along the first axis of `Weights.input`.
+    #: The number of gates, whose weights are stacked along the first axis of `Weights.input`.
     gates: ClassVar[int]
-    #: Arrays in the carry; the first one is the output.
+    #: The number of arrays in the carry; the first array is the output.
     carries: ClassVar[int]
 
     def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
@@ -73,7 +73,7 @@ class Cell(Protocol):
         """Return the contribution of weight tangents to projected frames, ``[time, batch, G * hidden]``.
 
         ``d_recurrent`` has the structure of the recurrent weights. ``residuals`` are the hidden state before each step,
-        then the `residuals`; like ``coefficients``, they have a leading time axis.
+        then the arrays from `residuals`; like ``coefficients``, they have a leading time axis.
         """
         ...
 
@@ -84,7 +84,7 @@ def sum_biases(bias: jax.Array | None) -> jax.Array | None:
 
 
 def clip_input(x: jax.Array, limit: float | None) -> jax.Array:
-    """Clip the input of an activation to ``[-limit, limit]``, as ONNX's attribute ``clip`` asks; None clips nothing."""
+    """Clip the input of an activation to ``[-limit, limit]`` (ONNX's attribute ``clip``), unless the limit is None."""
     return x if limit is None else jnp.clip(x, -limit, limit)
 
 
@@ -102,7 +102,7 @@ def elu(x: jax.Array, alpha: jax.Array) -> jax.Array:
     return jnp.where(x >= 0, x, alpha * ((t + t) * (1 - t) ** -1))
 
 
-#: Each function by ONNX's name, and the defaults of the coefficients that it takes (alpha, then beta).
+#: Functions by ONNX's names, with the defaults of their coefficients (alpha, then beta).
 _FUNCTIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
     "Relu": (jax.nn.relu, ()),
     "Tanh": (jnp.tanh, ()),
@@ -120,7 +120,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation function with its coefficients. Comparable, so that a cell can recognise the standard ones."""
+    """An activation function with its coefficients. Comparable, so that cells recognise standard activations."""
 
     name: str
     coefficients: tuple[float, ...] = ()
@@ -162,8 +162,8 @@ def parse_activations(
 class LSTM(Cell):
     """An LSTM cell; the carry is ``(h, c)``.
 
-    The activations are f (gates), g (cell input) and h (cell output). ``clip`` bounds the input of every activation.
-    With ``input_forget``, the forget gate is one minus the input gate.
+    The activations are f (gates), g (cell input) and h (cell output). ``clip`` bounds the inputs of all activations.
+    With ``input_forget``, the forget gate is 1 minus the input gate.
     """
 
     activations: tuple[Activation, Activation, Activation] = (SIGMOID, TANH, TANH)
@@ -174,7 +174,7 @@ class LSTM(Cell):
     carries: ClassVar[int] = 2
 
     def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
-        """Transpose the matrices, keep R for the tangent too, add the biases, and split the peepholes."""
+        """Transpose the matrices, keep R for the tangent, add the biases, and split the peepholes."""
         w, r, bias, peephole = weights
         return (w.T, sum_biases(bias)), (r.T, r, None if peephole is None else jnp.split(peephole, 3))
 
@@ -277,9 +277,9 @@ class LSTM(Cell):
 
 
 def _sigmoid_gates_by_one_tanh(gates: jax.Array) -> jax.Array:
-    """Compute all four gates by one tanh: sigmoid(x) = tanh(x / 2) / 2 + 1 / 2.
+    """Compute all four gates with a single tanh: sigmoid(x) = tanh(x / 2) / 2 + 1 / 2.
 
-    One vectorised function over the row is faster on the CPU than four over slices of it.
+    One vectorised function over a row is faster on the CPU than four functions over slices of the row.
     """
     hidden = gates.shape[-1] // 4
     scale = np.repeat(np.asarray([0.5, 0.5, 0.5, 1.0], gates.dtype), hidden)
@@ -291,7 +291,7 @@ def _sigmoid_gates_by_one_tanh(gates: jax.Array) -> jax.Array:
 class GRU(Cell):
     """A GRU cell; the carry is ``(h,)``.
 
-    The activations are f (gates) and g (candidate). ``clip`` bounds the input of every activation. With
+    The activations are f (gates) and g (candidate). ``clip`` bounds the inputs of both activations. With
     ``linear_before_reset``, the reset gate scales the recurrent product, and not the hidden state before the product.
     """
 
@@ -303,9 +303,9 @@ class GRU(Cell):
     carries: ClassVar[int] = 1
 
     def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
-        """Transpose the matrices, keep R for the tangent too, and add the biases.
+        """Transpose the matrices, keep R for the tangent, and add the biases.
 
-        The recurrent bias of the candidate stays separate where the reset gate scales it.
+        The recurrent bias of the candidate stays separate if the reset gate scales the bias.
         """
         w, r, bias, _ = weights
         hidden = r.shape[-1]
@@ -317,7 +317,7 @@ class GRU(Cell):
             recurrent_bias = jnp.concatenate([recurrent_bias[: 2 * hidden], jnp.zeros_like(candidate_bias)])
         else:
             candidate_bias = None
-        # A reset before the product needs two products: split their matrices here and not in every step.
+        # A reset before the product needs two products: split the matrices here and not in each step.
         cuts = [] if self.linear_before_reset else [2 * hidden]
         columns, rows = (tuple(jnp.split(matrix, cuts, axis)) for matrix, axis in ((r.T, 1), (r, 0)))
         return (w.T, input_bias + recurrent_bias), (columns, rows, candidate_bias)
@@ -354,7 +354,7 @@ class GRU(Cell):
     def _candidate(self, candidate: jax.Array) -> jax.Array:
         return self.activations[1](clip_input(candidate, self.clip))
 
-    # The derivative: h = (1 - z) g + z h0. n is the candidate's recurrent part without the reset, or h0 where the reset
+    # The derivative: h = (1 - z) g + z h0. n is the candidate's recurrent part without the reset, or h0 if the reset
     # comes before the product.
 
     def linearize(
@@ -402,7 +402,7 @@ class RNN(Cell):
     carries: ClassVar[int] = 1
 
     def prepare(self, weights: Weights, dtype: Any) -> tuple[Any, Any]:
-        """Transpose the matrices for ``x @ w``, keep R for the tangent too, and add the two biases."""
+        """Transpose the matrices for ``x @ w``, keep R for the tangent, and add the two biases."""
         w, r, bias, _ = weights
         return (w.T, sum_biases(bias)), (r.T, r)
 

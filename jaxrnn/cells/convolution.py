@@ -1,9 +1,9 @@
-"""Convolutions in the form that is fast on CPUs: as one matrix product, if that product is not too large.
+"""Convolutions in the form that is fast on CPUs: as a matrix product, if the product is not too large.
 
 On CPUs, XLA has a fast kernel for convolutions of one channel group with an undilated operand outside of loops. Other
 convolutions, and derivatives of dilated convolutions, take up to fifty times as long as a product. For few frames, a
-product is mostly faster. For many mapped streams or frames, a product is faster if the operand is dilated, or if there
-is one window. Other platforms, and plain forms, use a convolution.
+product is usually faster. For many mapped streams or frames, a product is faster if the operand is dilated, or if there
+is a single window. Other platforms, and plain forms, use a convolution.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from jax import lax
 from jaxrnn._jax.context import is_unmapped
 from jaxrnn.cells.forms import by_platform, is_plain
 
-#: The elements of either side of the product of a dense convolution, at most.
+#: The most elements in the operand and in the result of a product, for a dense convolution.
 ELEMENTS = 2**17
 
-#: The same of one with groups or with a dilated operand: 64 MiB of float32.
+#: The same for convolutions with groups or a dilated operand: 64 MiB of float32.
 MOST = 2**24
 
-#: An operand is gathered in so many slices at most, as each is compiled.
+#: The most slices in which an operand is gathered, because each slice is compiled.
 SLICES = 64
 
 
@@ -57,7 +57,7 @@ def convolve(
     distances: Any = tuple(strides), tuple(padding), tuple(input_dilation), tuple(kernel_dilation)
     sizes = [x.shape[axis] for axis in numbers.lhs_spec]
     taps = [kernel.shape[axis] for axis in numbers.rhs_spec]
-    # A convolution with a symbolic size stays a convolution, which `stream` has a rule for.
+    # A convolution with a symbolic size is not rewritten, because `stream` has a rule for convolutions.
     known = all(isinstance(size, int) for size in (*sizes, *taps))
     is_depthwise = known and 1 < groups == sizes[1] and taps[1] == 1 and math.prod(taps[2:]) <= TAPS
     if is_depthwise and not is_plain() and dtype in (None, x.dtype):
@@ -99,14 +99,14 @@ def convolve(
     def plain(x: jax.Array, taps: jax.Array) -> jax.Array:
         return convolution(x, taps, _inverse(order))
 
-    # Both take the kernel in the order of the product, so that a packed one is one array, and no step reorders it.
+    # Both forms take the kernel in the order of the product, so that no step reorders a packed kernel.
     return by_platform(products, plain, x, jnp.transpose(kernel, [numbers.rhs_spec[axis] for axis in order]))
 
 
 def _outer_pads(windows: list[Windows]) -> list[int]:
-    """Return the part of each pad in front that must not be part of a convolution.
+    """Return the part of each leading pad that is applied before the convolution.
 
-    XLA's kernel for CPUs reads outside of the operand if a pad in front is negative and the pad after is positive
+    XLA's kernel for CPUs reads outside of the operand if the leading pad is negative and the trailing pad is positive
     (https://github.com/openxla/xla/issues/48713). The derivative has a negative pad if a pad is wider than a window.
     """
     return [0 if each.spacing > 1 else each.low - min(max(each.low, 0), each.extent) for each in windows]
@@ -167,23 +167,23 @@ def _depthwise(x: jax.Array, kernel: jax.Array, distances: tuple[Any, ...]) -> j
         return lax.conv_general_dilated(x, kernel, *distances, feature_group_count=x.shape[1])
 
     if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return products(x, kernel)  # exact, and not every platform convolves integers
+        return products(x, kernel)  # exact, and some platforms have no convolution of integers
     return by_platform(products, convolution, x, kernel)
 
 
-#: Up to so many groups are a product each.
+#: Up to this number of groups, each group is a separate product.
 FEW = 4
 
-#: A product multiplies so often while an element is moved.
+#: The multiplications of a product in the time that it takes to move an element.
 MULTIPLICATIONS = 32
 
-#: Few windows are a product each, up to so many multiplications: the first product of matrices of a program, other than
-#: with a vector, takes longer.
+#: Up to this number of multiplications, each window is a separate product with a vector: the first product of two
+#: matrices in a program takes longer.
 SMALL = 2**15
 
 
 class WindowProduct:
-    """A convolution as a matrix product. ``scattered`` says for each axis whether its taps are results, or gathered."""
+    """A convolution as a matrix product. Taps are results on ``scattered`` axes, and gathered on other axes."""
 
     def __init__(
         self, windows: Sequence[Windows], scattered: Sequence[bool], batch: int, channels: int, out: int, groups: int
@@ -195,10 +195,10 @@ class WindowProduct:
         #: The axes of the kernel in the order of the product: out, scattered taps, gathered taps, channels. Summed axes
         #: are adjacent in memory: with few windows, a product with the transpose takes four times as long.
         self.kernel_order = [0, *(2 + axis for axis in (*self._scattered, *self._gathered)), 1]
-        #: The number of results along each axis: one for each window, or for each element if taps scatter.
+        #: The number of results along each axis: the windows, or the elements if taps scatter.
         self._places = [each.size if side else each.count for each, side in zip(windows, scattered, strict=True)]
         gathered = [windows[axis] for axis in self._gathered]
-        #: The slices of the operand under the windows: one for each tap, or for each window.
+        #: The slices of the operand under the windows: a slice for each tap, or for each window.
         self.slices = math.prod(min(each.taps, each.count) for each in gathered)
         #: The elements under the windows, and the elements of the product.
         depth, places = channels * math.prod(each.taps for each in gathered), batch * math.prod(self._places)
@@ -250,7 +250,7 @@ class WindowProduct:
         if self.groups > 1:
             under = under.reshape(*under.shape[: depth - 1], self.groups, -1, *under.shape[depth:])
             kernels = kernel.reshape(self.groups, -1, *kernel.shape[1:])
-            if self.groups <= FEW:  # an axis of groups in front would move every element twice
+            if self.groups <= FEW:  # a leading axis of groups would move all elements twice
                 parts = [lax.index_in_dim(under, group, depth - 1, keepdims=False) for group in range(self.groups)]
                 pairs = zip(kernels, parts, strict=True)
                 return jnp.stack([self._matrices(*pair, depth, precision) for pair in pairs])
@@ -260,11 +260,11 @@ class WindowProduct:
 
     def _matrices(self, kernel: jax.Array, under: jax.Array, depth: int, precision: Any) -> jax.Array:
         """Return the product of one group, with the first ``depth`` axes of the operand as one."""
-        # As matrices: with several axes that are summed over, XLA on CPUs refuses low precision.
+        # XLA on CPUs refuses low-precision products that sum over several axes.
         summed = math.prod(under.shape[:depth])
         wide = jnp.float32 if under.dtype.itemsize < 4 else under.dtype
         kernel, under = kernel.reshape(-1, summed), under.reshape(summed, -1)
-        # Of many streams, the windows come first in the result, and it is moved once.
+        # With the windows first, the result for many streams is moved only once.
         y = lax.dot_general(under, kernel, (((0,), (1,)), ((), ())), precision=precision, preferred_element_type=wide)
         return y.T
 
@@ -334,8 +334,8 @@ def overlap_add(parts: jax.Array, windows: Windows, taps: int, axis: int) -> jax
         sums = _padded(lax.rev(parts, (axis - 1,)), {axis - 1: (0, 0, dilation - 1)})
         sums = sums.reshape(*before, extent + 1, *after)
     else:
-        # An element meets the last tap first, and the one before it `dilation` on. Places come in blocks, one for
-        # each element: what falls into a later block is added to what later elements give.
+        # An element meets the last tap first, and earlier taps `dilation` places apart. Each element has a block of
+        # places: contributions in later blocks are added to the contributions of later elements.
         blocks = extent // spacing + 1
         terms = []
         for block in sorted({tap * dilation // spacing for tap in range(windows.taps)}):

@@ -18,7 +18,7 @@ from jaxrnn._jax.precision import compute_type
 from jaxrnn._jax.varying import platform_dependent
 from jaxrnn.errors import InputError, is_count
 
-#: The operand type of products. Part of the key of every cache of JAX: what was traced for one type serves no other.
+#: The operand type of products. Part of the keys of all caches of JAX, because traces depend on this type.
 _operand_type = jax.make_user_context(None)
 
 
@@ -42,9 +42,9 @@ def product_type() -> np.dtype | None:
 class Types:
     """The types and forms that a function is traced in."""
 
-    wide: bool  # whether there are types of 64 bits
+    wide: bool  # whether 64-bit types are enabled
     products: np.dtype | None
-    plain: bool = False  # whether it is traced in plain forms
+    plain: bool = False  # whether the function is traced in plain forms
 
     @classmethod
     def here(cls) -> Types:
@@ -59,7 +59,7 @@ class Types:
 
 
 def product_operands(*operands: jax.Array) -> list[jax.Array]:
-    """Cast the operands of a product to the type that `matrix_products_in` sets; accumulate in float32."""
+    """Cast the float32 operands of a product to the type that `matrix_products_in` sets."""
     dtype = product_type()
     if dtype is None or any(operand.dtype != jnp.float32 for operand in operands):
         return list(operands)
@@ -78,13 +78,13 @@ def product_of_rows(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.dot_general(left, right, dimensions, preferred_element_type=a.dtype)
 
 
-#: Whether functions are traced in plain forms. Part of the key of every cache of JAX.
+#: Whether functions are traced in plain forms. Part of the keys of all caches of JAX.
 _plain = jax.make_user_context(False)
 
 
 @contextlib.contextmanager
 def plain_forms(wanted: bool = True) -> Iterator[None]:
-    """Trace textbook forms, for an ONNX graph, or again the forms that are fast in XLA."""
+    """Trace textbook forms, for an ONNX graph; if not ``wanted``, trace the forms that are fast in XLA."""
     with _plain(wanted):
         yield
 
@@ -113,7 +113,7 @@ Run = Callable[[Any, Any], tuple[Any, Any]]
 #: loop over tens of megabytes takes twice as long.
 BLOCK = 1 << 21
 
-#: What `recomputing` asks for. Part of the key of every cache of JAX, as the type of products is.
+#: The ``remat`` of `recomputing`. Part of the keys of all caches of JAX.
 _remat = jax.make_user_context(None)
 
 

@@ -27,8 +27,8 @@ def step(state: jax.Array, frame: AttentionFrames) -> tuple[jax.Array, jax.Array
     if factors is not None:
         decayed = state * factors[..., None]
     if frame.rate is not None:
-        # Reading the key from the old state with decayed keys equals reading it from the decayed state, which then need
-        # not be written to memory first.
+        # Reading the old state with a decayed key equals reading the decayed state with the key, without writing the
+        # decayed state to memory first.
         read = key if factors is None else key * factors
         value = frame.rate[..., None] * (value - product(read[..., None, :], state))
     state = decayed + product(key[..., None], value)
@@ -39,7 +39,8 @@ def linear_attention(frames: AttentionFrames, state: jax.Array) -> tuple[jax.Arr
     """Run linear attention over frames ``[time, ...]``, optionally with a decay and with the delta rule.
 
     The state is ``[batch, heads, d_k, d_v]``. Returns outputs ``[time, batch, heads, group, d_v]`` and the state after
-    the last frame. A single frame compiles without a loop, and no frame returns the initial state.
+    the last frame. A single frame compiles without a loop. Without frames, the
+    final state is the initial state.
     """
     length = frames.query.shape[0]
     if isinstance(length, int) and length == 1:
@@ -59,7 +60,7 @@ def linear_attention(frames: AttentionFrames, state: jax.Array) -> tuple[jax.Arr
 def _sequence(dtype: np.dtype | None, state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, jax.Array]:
     """Run the loop over frames, with the derivative of the closed form over chunks.
 
-    JAX's derivative of the loop stores a matrix for every frame and takes three to fifteen times as long.
+    JAX's derivative of the loop stores a matrix for each frame and takes three to fifteen times as long.
     """
     with matrix_products_in(dtype):
         return varying.scan(step, state, frames)
@@ -72,7 +73,7 @@ def _derivative(dtype: np.dtype | None, primals: tuple[Any, ...], tangents: tupl
         return jax.jvp(over_chunks, primals, tangents)
 
 
-#: Frames in a chunk. A longer one means fewer chunks, but more work where each feature has its own decay.
+#: Frames in a chunk. Longer chunks are fewer, but need more work if each feature has its own decay.
 CHUNK = 16
 
 
@@ -88,7 +89,7 @@ class AttentionFrames(NamedTuple):
 
 
 def over_chunks(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, jax.Array]:
-    """Run a sequence of known length from 1: the final state, and outputs ``[time, batch, heads, group, d_v]``.
+    """Run a sequence of static length, at least 1: the final state, and outputs ``[time, batch, heads, group, d_v]``.
 
     The backward pass recomputes each chunk.
     """
@@ -138,7 +139,7 @@ def _between(decay: jax.Array) -> jax.Array:
     length = decay.shape[2]
     t, i, j = (lax.broadcasted_iota(jnp.int32, (length,) * 3, axis) for axis in range(3))
     terms = ((i < j) & (j <= t)).astype(decay.dtype)
-    # A factor of 0 has a logarithm of -inf, which times 0 is no number.
+    # A factor of 0 has a logarithm of -inf, and -inf times 0 is NaN.
     finite = jnp.maximum(decay, jnp.asarray(-1e30, decay.dtype))
     return jnp.exp(jnp.einsum("tij,bhjf->bhtif", terms, finite, precision=lax.Precision.HIGHEST))
 

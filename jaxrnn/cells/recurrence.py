@@ -21,8 +21,8 @@ from jaxrnn.cells.forms import Types, in_blocks, in_chunks, is_in_parts, is_plai
 
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
-#: The most bytes of the recurrent weights of a direction for which both directions of a layer over one row run in one
-#: loop, because the products take little of its time. With larger weights, two loops are faster on CPUs.
+#: The most bytes of the recurrent weights of a direction for which both directions of a layer over a single row run in
+#: a single loop, because products take little of the time. With larger weights, two loops are faster on CPUs.
 SMALL = 1 << 17
 
 
@@ -35,12 +35,12 @@ def run_direction(
     reverse: bool = False,
     exists: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
-    """Run one cell over frames ``[time, batch, features]`` in one direction.
+    """Run a cell over frames ``[time, batch, features]`` in one direction.
 
     The carry has arrays ``[batch, hidden]``. Returns outputs ``[time, batch, hidden]`` in the order of the input, and
-    the final carry. ``exists``, ``bool[time, batch or 1, 1]``, says which frames exist: in either direction, other
-    frames leave the carry unchanged and output zeros. A single frame compiles without a loop, and no frame returns the
-    initial carry.
+    the final carry. ``exists``, ``bool[time, batch or 1, 1]``, marks the frames that exist: in both directions,
+    other frames leave the carry unchanged and output zeros. A single frame compiles without a loop. Without frames, the
+    final carry is the initial carry.
     """
     input_weights, recurrent = cell.prepare(weights, x.dtype)
     if isinstance(x.shape[0], int) and x.shape[0] == 1:
@@ -112,7 +112,7 @@ def sequence(
     """Run a cell over all frames, from the projected inputs ``[time, batch, gates * hidden]`` and recurrent weights.
 
     The operand type of products, ``dtype``, is an argument because JAX may trace the derivative long after the context
-    `matrix_products_in` has ended. All else is as in `run_direction`, except that the final carry is returned first.
+    `matrix_products_in` has ended. Otherwise like `run_direction`, but returns the final carry first.
     """
     return _sequence(cell, reverse, dtype, *varying.alike(recurrent, initial, projected, exists))
 
@@ -209,7 +209,7 @@ def run_layer(
 
     Weights and the carry have a leading axis D; None in ``initial`` means zeros. ``exists`` is ``bool[time, batch or
     1]``, or None if all frames exist. Returns outputs ``[time, D, batch, hidden]`` and the final carry, arrays ``[D,
-    batch, hidden]``. All else is as in `run_direction`.
+    batch, hidden]``. Otherwise like `run_direction`.
     """
     if not is_plain():
         return written_out(cells, weights, x, initial, direction=direction, exists=exists)
@@ -231,7 +231,7 @@ def written_out(
     direction: str,
     exists: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
-    """Run a layer as `run_layer` does, step by step in plain forms too."""
+    """Run a layer like `run_layer`, but step by step in plain forms too."""
     zeros = jnp.zeros((x.shape[1], weights.recurrent.shape[-1]), x.dtype)
     starts = [tuple(zeros if each is None else each[d] for each in initial) for d in range(len(cells))]
     parts = [jax.tree.map(lambda each, d=d: each[d], weights) for d in range(len(cells))]
@@ -251,8 +251,8 @@ def existing(lengths: jax.Array, frames: Any) -> jax.Array:
 
 #: A layer in plain forms. Its operands are the leaves of ``(x, initial, weights, exists)`` as `run_layer` takes them,
 #: with the parameters ``cells``, ``direction``, ``structure``, the tree of the operands, ``types``, and ``fills``,
-#: whether outputs are zeros in frames that do not exist: otherwise, they may be anything. Its results are the outputs
-#: and the arrays of the final carry.
+#: which is True if outputs must be zeros in frames that do not exist. Its results are the outputs and the arrays of the
+#: final carry.
 layer_p = Primitive("recurrent_layer")
 layer_p.multiple_results = True
 
@@ -275,7 +275,7 @@ def _shapes(*operands: Any, cells: tuple[Cell, ...], structure: Any, **_: Any) -
 
 
 def _batched(operands: Any, axes: Any, **params: Any) -> Any:
-    """Run a layer over a larger batch, with the mapped axis in front; mapped weights give several layers."""
+    """Merge the mapped axis into the batch of a layer; if weights are mapped, map the whole layer."""
     structure = params["structure"]
     x, initial, weights, exists = jax.tree.unflatten(structure, operands)
     places = jax.tree.unflatten(structure, [-1 if axis is None else axis for axis in axes])

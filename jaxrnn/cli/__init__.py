@@ -1,4 +1,4 @@
-"""The command ``jaxrnn``. Each subcommand is a module of this package, imported when it is called."""
+"""The command ``jaxrnn``. Each subcommand is a module of this package, imported on demand."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group that imports a subcommand when it is called, and prints an error as one line with exit status 2."""
+    """A click group that imports subcommands on demand, and prints an error as a line without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the subcommands without importing them."""
+        """Return the names of the subcommands without an import."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -52,12 +52,12 @@ class LazyGroup(click.Group):
         return getattr(importlib.import_module(module), attribute)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of subcommands without importing them."""
+        """Write the list of subcommands without an import."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_line) for name, (_, help_line) in COMMANDS.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Note ``--json`` before a subcommand parses its options, and accept ``--no-cache`` after the subcommand."""
+        """Note ``--json`` before a subcommand parses options, and accept ``--no-cache`` after the subcommand."""
         if "--json" in args:
             ask_for_json(ctx)
         if "--no-cache" in args:  # also after a subcommand
@@ -152,10 +152,10 @@ _SIZE = 1 << 30
 
 
 def keep_programs() -> None:
-    """Have JAX keep compiled programs in the user's cache folder. Call this before JAX is imported.
+    """Turn on JAX's compilation cache in the user's cache folder. Call this before JAX is imported.
 
-    ``JAX_COMPILATION_CACHE_DIR`` and the related variables take precedence. Without a writable folder, JAX keeps
-    nothing.
+    ``JAX_COMPILATION_CACHE_DIR`` and the related variables take precedence. Without a writable folder, the cache stays
+    off.
     """
     if "jax" in sys.modules:
         return  # part of a larger program, which chooses the cache
@@ -181,7 +181,7 @@ def keep_programs() -> None:
 
 
 def _remove_unfinished(folder: str | os.PathLike[str]) -> None:
-    """Remove programs without a time of use, which a killed process left: with one of these, JAX keeps no program."""
+    """Remove programs without a time of use, left by a killed process: such a program stops JAX from caching."""
     with contextlib.suppress(OSError):
         names = set(os.listdir(folder))
         for name in names:

@@ -167,7 +167,7 @@ STEPS = 3
 
 
 def compare_steppers(model: Model, stepper: Stepper, compiled: CompiledStepper) -> list[Comparison]:
-    """Compare some steps from the initial state, and for a stream the flush, of a compiled file and of its source."""
+    """Compare a compiled file with the source: some steps from the initial state, and the flush of a stream."""
     import jax
 
     from jaxrnn.steps.bound import Bound

@@ -51,7 +51,7 @@ def demo(out: Path | None, seconds: float, snr: float, seed: int) -> None:
 
 
 def _run(seconds: float, snr: float, seed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the figures by name, and the three signals."""
+    """Return the figures and the three signals."""
     from jaxrnn.demo import PACKAGED, RATE, denoise, mixture, si_sdr
     from jaxrnn.demo.audio import hops
     from jaxrnn.model.loading import load

@@ -67,7 +67,7 @@ def write_step(
 
     def write(path: Path, flush: Path | None) -> Exported:
         exported = export_onnx(stepper, arrays, path, flush=flush, label=name, **options)
-        assert exported is not None  # only of a whole graph
+        assert exported is not None  # None only for a whole graph
         return exported
 
     checked = None
@@ -100,7 +100,7 @@ def write_step(
 def facts_of(
     model: Path, exported: Exported, checked: ExportReport | None, files: Sequence[Path] = ()
 ) -> dict[str, Any]:
-    """Return the facts of exported files by name. ``files`` is empty if the verification failed."""
+    """Return the facts of exported files. ``files`` is empty if the verification failed."""
     step = exported.step.facts
     spec = step.spec
     tail = spec.pulse > spec.multiple

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jaxrnn.training.settings import PreparedTraining
 
 
-#: The variables by which launchers give the number of processes, with another variable that JAX needs.
+#: The variables in which launchers pass the number of processes, and a further variable that JAX needs.
 _LAUNCHERS = (("SLURM_NTASKS", "SLURM_STEP_NODELIST"), ("OMPI_COMM_WORLD_SIZE",))
 #: Values of --coordinator in place of a host and a port.
 AUTO, NONE = "auto", "none"
@@ -58,7 +58,7 @@ class Hosts:
 
     @property
     def are_several(self) -> bool:
-        """Return True if this process joins others, by --coordinator or by the variables of a launcher."""
+        """Return True if --coordinator or the variables of a launcher name several processes."""
         if self.coordinator is not None:
             return self.coordinator != NONE
         launched = (names for names in _LAUNCHERS if all(name in os.environ for name in names))
@@ -165,7 +165,7 @@ def _among(hosts: Hosts) -> Iterator[None]:
 
 
 def _separate_output() -> None:
-    """Have libraries such as Gloo write to standard error, so that standard output holds only the result."""
+    """Have libraries such as Gloo write to standard error, so that standard output has only the result."""
     if sys.stdout is sys.__stdout__:
         sys.stdout.flush()
         sys.stdout = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
@@ -213,7 +213,7 @@ def _finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume
 
 @contextlib.contextmanager
 def _plain_warnings(shown: bool) -> Iterator[None]:
-    """Print warnings as lines on standard error, without the line of Python that raised them, or hide them."""
+    """Print warnings on standard error without source lines, or hide warnings if ``shown`` is False."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: click.echo(f"warning: {message}", err=True) if shown else None
         yield
@@ -232,7 +232,7 @@ def _result(
     after: dict[str, float] | None,
     seconds: float,
 ) -> dict[str, Any]:
-    """Return the figures by name."""
+    """Return the figures of a training."""
     losses = [record["loss"] for record in fitted.history]
     tenth = max(1, len(losses) // 10)
     settings = training.settings

@@ -198,7 +198,7 @@ def _carries(node: Facts) -> str:
 
 
 def _listed(items: Sequence[str]) -> str:
-    """Join items in a line, or in a line each if they are long."""
+    """Join items with commas, or with line breaks if the line is too long."""
     line = ", ".join(items)
     return line if len(line) <= _CELL else "\n".join(items)
 

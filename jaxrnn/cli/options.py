@@ -214,7 +214,7 @@ def single_sizes(dims: Mapping[str, tuple[int, ...]], because: str) -> dict[str,
 
 
 def dim_option(text: str, *, several: bool = False) -> Decorator:
-    """Return the option ``--dim``: sizes of open dimensions by name, several for each with ``several``."""
+    """Return the option ``--dim`` for the sizes of open dimensions; ``several`` allows several sizes of each."""
 
     def callback(ctx: click.Context, parameter: click.Parameter, pairs: Sequence[str]) -> dict[str, Any]:
         dims = _dims(ctx, pairs)
@@ -270,8 +270,8 @@ def _inputs(
 def input_options(*, several: bool = False, random: str | None = None) -> Decorator:
     """Return ``--input``, ``--inputs``, ``--dim``, ``--seed`` and ``--random`` as the argument ``given``.
 
-    ``random`` is the help text of ``--random``. With None there is no such option, and inputs that are not given are
-    random in any case.
+    ``random`` is the help text of ``--random``. With None, the option does not exist, and missing inputs are always
+    random.
     """
     sizes = "Sizes of an open dimension of the random inputs; each size is a separate case."
     options = [
@@ -341,7 +341,7 @@ class SoundOptions:
     def load(self, file: ModelFile, symbol: str | None) -> Model:
         """Load a model; with ``--stft``, return the `jaxrnn.audio.Waveform` of the model.
 
-        ``symbol`` is the dimension of an offline network that is time, None for a network that takes a frame a step.
+        ``symbol`` is the time dimension of an offline network; None if the network takes a frame per step.
         """
         model = file.load()
         if not self:
@@ -433,7 +433,7 @@ class PulseOptions:
     network: str | None  # the time of the network in the function of waveforms
 
     def load(self, file: ModelFile) -> Model:
-        """Load a model, or with ``--stft`` its function of waveforms."""
+        """Load a model, or with ``--stft`` the function of waveforms."""
         return self.sound.load(file, self.network)
 
     def stream(self, model: Model, dims: Mapping[str, int]) -> Streamed:
@@ -541,7 +541,7 @@ _PULSE_OPTIONS = grouped(
 def pulse_options(hop: str = "") -> Decorator:
     """Return the options that turn an offline model into a stream, as the argument ``pulses``.
 
-    ``hop`` is the help for ``--hop`` without ``--stft``, in commands that take it alone.
+    ``hop`` is the help for ``--hop`` in commands that take ``--hop`` without ``--stft``.
     """
     return lambda command: sound_options(hop, hop_alone=bool(hop))(_PULSE_OPTIONS(command))
 
@@ -555,7 +555,7 @@ def load_array(path: Path) -> np.ndarray:
 
 
 def load_archive(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a ``.npz`` file by name."""
+    """Return the named arrays of a ``.npz`` file."""
     loaded = read_arrays(path)
     if isinstance(loaded, np.ndarray):
         raise InputError(f"{path} holds one array without a name; give it with --input NAME={path}")
@@ -563,7 +563,7 @@ def load_archive(path: Path) -> dict[str, np.ndarray]:
 
 
 def save_outputs(path: Path, arrays: Mapping[str, np.ndarray], rate: float | None) -> None:
-    """Write outputs by name as ``.npz``, or the output ``audio`` of a function of waveforms as ``.wav``."""
+    """Write named outputs as ``.npz``, or the output ``audio`` of a function of waveforms as ``.wav``."""
     if path.suffix.lower() != ".wav":
         save_archive(path, arrays)
         return
@@ -670,7 +670,7 @@ class ParamsOptions:
         return self.checkpoint is not None or self.archive is not None
 
     def of(self, model: Model) -> dict[str, Any]:
-        """Return the parameters for a model: the chosen ones, or by default those of the file."""
+        """Return the chosen parameters for a model, by default from the file of the model."""
         if self.checkpoint is not None:
             from jaxrnn.training import load_checkpoint
 

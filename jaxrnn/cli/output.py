@@ -39,7 +39,7 @@ class TextLine:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a title. Without rows, the title is printed alone.
+    """A table with a title. Without rows, only the title is printed.
 
     ``columns`` maps headings to keys of a row or functions of a row, or lists headings for rows that are sequences.
     Columns in ``right``, and columns of numbers, are right-aligned. With ``folded``, long cells of a table that is
@@ -151,7 +151,7 @@ def random_line(result: Mapping[str, Any], seed: int) -> list[str]:
 
 
 def past_line(past: int | None) -> list[str]:
-    """Return the line about a model that `past` changed."""
+    """Return a line about the bound on past frames, or no line."""
     from jaxrnn.steps.stepspec import said_past
 
     return [] if past is None else [f"the model is {said_past(past)}"]

@@ -115,7 +115,7 @@ def recordings_for(
 
 
 def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Stepper, dict[str, int]]:
-    """Return the stream of a model, and the sizes of its other open dimensions from recordings or ``--dim``."""
+    """Return the stream of a model, and the sizes of other open dimensions from recordings or ``--dim``."""
     symbol = pulses.symbol or ""
     if symbol not in symbols_of(model.inputs):
         names = ", ".join(symbols_of(model.inputs)) or "none"
@@ -166,7 +166,7 @@ def facts_of(
     frame_seconds: float | None,
     output: Path | None,
 ) -> dict[str, Any]:
-    """Return the facts and figures of a run by name."""
+    """Return the facts and figures of a run."""
     spec, seconds = ready.spec, run.seconds
     duration = None if frame_seconds is None else frame_seconds * spec.pulse
     entries = [

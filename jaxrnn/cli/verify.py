@@ -1,4 +1,4 @@
-"""``jaxrnn verify``: compare the outputs of a model with those of another engine."""
+"""``jaxrnn verify``: compare the outputs of a model with the outputs of a second engine."""
 
 from __future__ import annotations
 

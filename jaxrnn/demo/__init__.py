@@ -90,6 +90,6 @@ def spectra_and_state(samples: Samples, model: Model) -> tuple[Spectrum, dict[st
 
 
 def denoise_at_once(samples: Samples, model: Model) -> Samples:
-    """Denoise a recording with one call of the network over all frames; the result equals that of `denoise`."""
+    """Denoise a recording in a single call of the network over all frames, with the same result as `denoise`."""
     spectra, inputs = spectra_and_state(samples, model)
     return synthesise(spectra * np.asarray(model(inputs)["mask"])[0], len(samples))

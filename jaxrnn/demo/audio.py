@@ -32,7 +32,7 @@ Spectrum = NDArray[np.complex64]
 
 
 class OverlapAdd:
-    """Analysis and synthesis of one live stream, hop by hop.
+    """Analysis and synthesis of a live stream, hop by hop.
 
     ``synthesise(analyse(hop))`` returns the samples of the previous hop, because the output lags the input by `DELAY`
     samples. The first output hop is zero.
@@ -91,18 +91,18 @@ DYNAMIC_RANGE = 80
 
 
 def write_spectrograms(path: Path, panels: Mapping[str, Samples]) -> None:
-    """Write a PNG of spectrograms, one below the other, of signals ``float32[samples]`` of equal length by title."""
+    """Write a PNG of spectrograms, in rows, from a dict of titles and signals ``float32[samples]`` of equal length."""
     figure = draw_spectrograms(panels)
     with in_place_of(path) as file:
         figure.savefig(file, format="png", dpi=150)
 
 
 def draw_spectrograms(panels: Mapping[str, Samples], width: float = 10, height: float = 2.6) -> Figure:
-    """Draw the figure of `write_spectrograms`, with one scale for all panels; sizes of a panel are in inches."""
+    """Draw the figure of `write_spectrograms`, with a common scale; the size of each panel is in inches."""
     need_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from scipy.signal import stft  # takes half a second, so only for a picture
+    from scipy.signal import stft  # a slow import, needed only for figures
 
     figure = Figure(figsize=(width, height * len(panels)), layout="constrained")
     FigureCanvasAgg(figure)

@@ -44,7 +44,7 @@ class Syllable(NamedTuple):
 
 
 def voiced(rng: np.random.Generator, samples: int) -> Samples:
-    """Draw a speech-like signal of one speaker: ``float32[samples]`` of unit power, at least 2 samples."""
+    """Draw a speech-like signal of a single speaker: ``float32[samples]`` of unit power, at least 2 samples."""
     ticks = samples // TICK + 2
     syllables = _rhythm(rng, samples / RATE)
     loudness = _envelope(syllables, ticks)
@@ -59,8 +59,8 @@ def voiced(rng: np.random.Generator, samples: int) -> Samples:
 
 
 def _rhythm(rng: np.random.Generator, seconds: float) -> list[Syllable]:
-    """Draw consecutive syllables with occasional pauses; at least one syllable."""
-    # A short signal contains the first syllable too.
+    """Draw at least one syllable, and further consecutive syllables with occasional pauses."""
+    # The first syllable begins inside of the signal, even if the signal is short.
     syllables, now = [], min(rng.uniform(0.05, 0.25), seconds / 4)
     while now < seconds or not syllables:
         length = rng.uniform(0.12, 0.36)
@@ -108,7 +108,7 @@ def _harmonics(pitch: Contour, formants: Contour, tilt: float) -> Contour:
     gain = order**-tilt * (frequency < HIGHEST)
     for track, width in zip(formants, BANDWIDTHS, strict=True):
         gain = gain * track**2 / np.hypot(track**2 - frequency**2, width * frequency)
-    # One factor for all higher resonances, without which the cascade falls too steeply.
+    # This factor for all higher resonances keeps the cascade from falling too steeply.
     return gain * (1 + (frequency / 2_500) ** 2) ** 1.5
 
 
@@ -205,7 +205,7 @@ def mix(clean: Samples, disturbance: Samples, snr: float, level: float = -26) ->
 
 
 def mixture(rng: np.random.Generator, seconds: float, snr: float) -> Mixture:
-    """Draw a voiced signal and a noise, and mix them at ``snr`` dB."""
+    """Draw a voiced signal and a noise, and mix both at ``snr`` dB."""
     samples = round(seconds * RATE)
     return mix(voiced(rng, samples), noise(rng, samples), snr)
 

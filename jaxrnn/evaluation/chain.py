@@ -1,4 +1,4 @@
-"""Sound cut into overlapping frames, passed through networks frame by frame, and overlap-added again."""
+"""Chains of networks over overlapping frames of sound, with overlap-add."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.systems import MAX_SIZE, Piece, check_rate
 from jaxrnn.steps.stepper import Stepper
 
-#: The name of a chain's output of sound.
+#: The name of the sound output of a chain.
 AUDIO = "audio"
 
 
@@ -29,8 +29,8 @@ AUDIO = "audio"
 class Chain:
     """A chain of networks over frames of sound.
 
-    A frame has ``size`` samples, ``hop`` of which are new; silence precedes the first sample. Stateless operations run
-    for all frames of a chunk at once.
+    Each frame has ``size`` samples and begins ``hop`` samples after the previous frame. Silence precedes the first
+    sample. Stateless operations run for all frames of a chunk at once.
 
     Example::
 
@@ -42,7 +42,7 @@ class Chain:
         size: samples of a frame.
         hop: samples from one frame to the next.
         window: the name of a window of ``scipy.signal.get_window``, or ``"sqrt_hann"``, for analysis and synthesis;
-            None for no window.
+            None to use no window.
         rate: samples per second.
     """
 
@@ -70,7 +70,7 @@ class Chain:
 
     @property
     def multiple(self) -> int:
-        """Samples of the shortest chunk: whole hops, and whole pulses of hops for every stage."""
+        """Samples in the shortest chunk: a whole number of hops, and of pulses for each stage."""
         return self.hop * math.lcm(*(stage.network.spec.pulse for stage in self.stages))
 
     @property
@@ -90,17 +90,17 @@ class Chain:
 
     @property
     def per_frame(self) -> dict[str, float]:
-        """Output frames per sample: one result per hop."""
+        """Output frames per sample: 1 for sound, ``1 / hop`` for results."""
         sound = {AUDIO: 1.0} if self.gives_sound else {}
         return sound | dict.fromkeys(self._results, 1 / self.hop)
 
     def padded(self, frames: int) -> int:
-        """Return the number of samples in whole hops, with the delay flushed."""
+        """Return the number of samples in whole hops that flushes the delay."""
         more = self.size - self.hop if self.gives_sound else 0
         return -(-(frames + more) // self.hop) * self.hop
 
     def expected(self, output: str, frames: int) -> int | None:
-        """Return the number of output frames: as much sound as came in, or a result per frame with a new sample."""
+        """Return the number of output frames: ``frames`` for sound, or the number of hops, rounded up, for results."""
         return frames if output == AUDIO else -(-frames // self.hop)
 
     @functools.cached_property
@@ -131,7 +131,7 @@ class Chain:
     def run(
         self, carry: Any, parts: Mapping[str, jax.Array], frames: jax.Array, *, ending: bool
     ) -> tuple[dict[str, Piece], Any]:
-        """Process one chunk of sound."""
+        """Process a chunk of sound."""
         if SAMPLES not in parts:
             raise InputError(f"a chain takes sound, not arrays called {', '.join(parts)}")
         samples = parts[SAMPLES]
@@ -185,7 +185,7 @@ class Chain:
         return results, {"states": tuple(states), "overlap": overlap}
 
 
-#: Features that a network can take of a frame, and roles of the output.
+#: Features of a frame that a network can take, and roles of the output.
 TAKES = ("samples", "magnitude", "spectrum")
 GIVES = ("samples", "spectrum", "mask", "result")
 
@@ -197,8 +197,8 @@ class Stage:
 
     Attributes:
         stepper: a model in steps, a streamed function without look-ahead, a compiled file, or a `Stepper` of your own,
-            with one frame in and one frame out.
-        params: the parameters; None for those of the stepper.
+            which maps a frame to a frame.
+        params: the parameters; None to use the parameters of the stepper.
         takes: ``"samples"`` of the frame, the ``"magnitude"`` of the spectrum, or the ``"spectrum"``, with real and
             imaginary part last.
         gives: ``"samples"`` or a ``"spectrum"`` that replaces the frame, a ``"mask"`` that multiplies the spectrum
@@ -208,7 +208,7 @@ class Stage:
 
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
-        InputError: the object is not a stepper, parameters are missing, or the output is late or has another rate.
+        InputError: the object is not a stepper, parameters are missing, or the output has a delay or a different rate.
     """
 
     stepper: Stepper
@@ -235,7 +235,7 @@ class Stage:
 
     @functools.cached_property
     def network(self) -> BaseNetwork:
-        """The stepper with its parameters."""
+        """The stepper with parameters."""
         return BaseNetwork(self.stepper, self.params)
 
     @functools.cached_property
@@ -278,7 +278,7 @@ class Stage:
 
 
 def _only(label: str, what: str, name: str | None, names: Sequence[str]) -> str:
-    """Return the name of an input or output that the caller chose, or the only one."""
+    """Return the chosen name of an input or output, by default the only name."""
     if name is None and len(names) == 1:
         return names[0]
     if name is None or name not in names:

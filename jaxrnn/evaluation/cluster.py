@@ -1,8 +1,8 @@
-"""Units computed by other processes, on this machine or a cluster: Ray actors with an evaluator each.
+"""Workers that compute units in other processes, on this machine or a cluster: Ray actors, each with an evaluator.
 
-The driver takes units lazily, two per worker (one is computed while the other is judged), and collects rows. If a
-worker dies, the unit is computed again, without other units beside it. If the unit brings down several workers, the
-recordings become rows with errors.
+The driver takes units lazily and collects rows. Each worker has two units: the first is judged while the second is
+computed. If a worker dies, the driver gives each of its units to a worker without other units. If a unit brings down
+several workers, the recordings become rows with errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jaxrnn.evaluation.evaluator import Evaluator, Unit
 from jaxrnn.evaluation.journal import Row, row_of
 from jaxrnn.version import __version__
 
-#: Units per worker: one is computed, one judged.
+#: Units per worker: the first is judged while the second is computed.
 AT_ONCE = 2
 #: Seconds without a ready worker between two notes.
 PATIENCE = 30.0
@@ -60,7 +60,7 @@ class Worker:
         return dict(self._evaluator.environment)
 
     def rows(self, unit: Unit) -> list[Row]:
-        """Return the rows of a unit. While one unit is judged, the next unit is computed."""
+        """Return the rows of a unit. While a unit is judged, the next unit is computed."""
         with self._computing:
             future = self._evaluator.begin(unit)
         return future.result()
@@ -68,7 +68,7 @@ class Worker:
 
 @dataclass(eq=False)
 class _Actor:
-    """A worker as the driver sees it: units by the references of their rows, with None for the preparation."""
+    """The driver's record of a worker. ``units`` maps references of rows to units, and of the preparation to None."""
 
     handle: Any
     units: dict[Any, Unit | None] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class _Actor:
 
 
 class WorkerPool:
-    """Computes units with workers, as in `Computing`. Ray and the workers run inside of the context."""
+    """An executor of units with workers, as in `Computing`. Ray and the workers run inside the context."""
 
     def __init__(self, workers: Workers, make: Callable[[], Evaluator]):
         with optional_package("ray", "several workers", "cluster"):
@@ -90,7 +90,7 @@ class WorkerPool:
         self._settings = workers
         try:
             self._make = pickle.dumps(make)  # pyright: ignore[reportPrivateImportUsage]
-        except Exception as error:  # parts of a system raise many kinds
+        except Exception as error:  # parts of a system raise many types
             raise InputError(
                 f"this system cannot be pickled for workers ({error}): give a function that makes the system, such as "
                 "lambda: Chain(...)"
@@ -179,7 +179,7 @@ class WorkerPool:
         return bool(self._suspects) or not any(actor.has_room for actor in self._actors)
 
     def _finished(self) -> Iterator[tuple[Unit, list[Row]]]:
-        """Wait for a worker, and yield its finished units."""
+        """Wait for workers, and yield finished units with rows."""
         pending = {reference: actor for actor in self._actors for reference in actor.units}
         for reference in self._waited(list(pending)):
             actor = pending[reference]
@@ -200,7 +200,7 @@ class WorkerPool:
                 yield unit, result
 
     def _waited(self, references: list[Any]) -> list[Any]:
-        """Return the references that are done, at least one, with a note on slow starts."""
+        """Wait until a reference is done, return all references that are done, and note slow starts."""
         done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
         began = time.monotonic()
         while not done:
@@ -250,7 +250,7 @@ class WorkerPool:
             self._suspects.append(unit)
 
 
-#: Seconds to wait for an answer of a cluster.
+#: Seconds to wait for an answer from a cluster.
 ANSWER = 10.0
 #: The preface of an HTTP/2 client, which Ray speaks, and the type of a server's first frame.
 HELLO, SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]), 4
@@ -264,8 +264,8 @@ class Workers:
     """Processes that compute units.
 
     Attributes:
-        count: the number of workers; None for as many as the cluster has room for at the start.
-        address: the address of a Ray cluster, ``"auto"`` for the cluster of this machine; None for workers on this
+        count: the number of workers; None to fill the cluster as it is at the start.
+        address: the address of a Ray cluster, ``"auto"`` for the cluster of this machine; None to start workers on this
             machine.
         cpus: CPUs per worker.
         gpus: GPUs per worker, or a share of a GPU.
@@ -312,7 +312,7 @@ def _start(ray: Any, workers: Workers) -> None:
     room = {"num_cpus": -(-count * workers.cpus // 1), "num_gpus": -(-count * workers.gpus // 1)}
     try:
         _tried(ray, workers.tries, Exception, address="local", include_dashboard=False, **room)
-    except Exception as error:  # Ray's processes raise many kinds
+    except Exception as error:  # Ray's processes raise many types
         raise InputError(f"Ray cannot start here: {_said(error)}") from error
 
 
@@ -346,7 +346,7 @@ def _join(ray: Any, address: str, tries: int) -> None:
 
 
 def _check_answer(address: str) -> None:
-    """Check that a server answers, because Ray itself would wait for minutes, deaf to signals."""
+    """Check that a server answers, because Ray itself would wait for minutes and ignore signals."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError("an address is HOST:PORT or ray://HOST:PORT")

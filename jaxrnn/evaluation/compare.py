@@ -1,4 +1,4 @@
-"""A comparison of two systems on one corpus, recording by recording."""
+"""Comparison of two systems on the same corpus, recording by recording."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _NAMED = 3
 @short_repr
 @dataclass(frozen=True)
 class PairedComparison:
-    """Two results on one corpus.
+    """A comparison of two systems on the same corpus.
 
     Attributes:
         names: the names of the first and the second system.
-        recordings: the number of recordings in both.
-        only_first: ids that the second system lacks; left out.
-        only_second: ids that the first system lacks; left out.
-        only_columns: metrics of only one system.
+        recordings: the number of common recordings.
+        only_first: ids that only the first system has, which are left out.
+        only_second: ids that only the second system has, which are left out.
+        only_columns: metrics that only one system has.
         differences: differences of each common metric.
         slices: by column and slice, differences over the recordings of the slice.
         corpus: by metric that counts, differences over the whole corpus.
@@ -68,11 +68,11 @@ def compare(
         first: results, or a results folder.
         second: the results to compare with the first, or a results folder.
         slices: columns of the second results to group the recordings by.
-        same_files: whether paths of recordings and references must be equal. Otherwise only ids and lengths are
-            compared, for a corpus that has moved.
+        same_files: True to require equal paths of recordings and references; False to compare only ids and lengths, for
+            a corpus that has moved.
 
     Raises:
-        InputError: the corpora differ, there is no common metric, or a folder holds no results.
+        InputError: the corpora differ, the systems have no common metric, or a folder has no results.
     """
     results = [_results(first), _results(second)]
     names = results[0].name, results[1].name

@@ -18,7 +18,7 @@ from jaxrnn.evaluation.recordings import open_recording
 #: Recordings in a folder.
 PATTERNS = ("**/*.wav", "**/*.flac", "**/*.npy", "**/*.npz")
 
-#: The columns of a manifest with a meaning; all others are passed on.
+#: The columns of a manifest with a meaning. Further columns are passed on.
 KEYS = ("id", "path", "reference")
 
 
@@ -53,7 +53,7 @@ def from_folder(
         limit: the largest number of recordings.
 
     Raises:
-        InputError: the folder does not exist or holds no recordings, or a recording has no reference.
+        InputError: the folder does not exist or has no recordings, or a recording has no reference.
         StoreError: the store cannot be reached.
     """
     folder = location(folder)
@@ -189,7 +189,7 @@ Frame = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def probe(corpus: Sequence[Item], rate: int) -> tuple[np.ndarray, dict[int, str]]:
-    """Read the lengths of all recordings in frames, ``int64[recordings]``, and the errors of some, by index.
+    """Read the lengths of all recordings in frames, ``int64[recordings]``, and errors by index.
 
     Recordings with an error have length -1. Frames of all recordings must have the same shape, because recordings share
     a batch; the most frequent shape wins. Sound is resampled to ``rate``.

@@ -33,7 +33,7 @@ BATCH, CHUNK = 16, 4.0
 
 
 class Evaluation:
-    """The evaluation of one system on one corpus.
+    """The evaluation of a system on a corpus.
 
     Args:
         system: the system.
@@ -55,7 +55,7 @@ class Evaluation:
         computing: the executor of units.
 
     Raises:
-        InputError: an argument does not fit, or the folder holds different results.
+        InputError: an argument does not fit, or the folder has results of a different evaluation.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Evaluation:
             watch: a function that is called with each finished unit and its rows.
 
         Raises:
-            InputError: another process runs an evaluation in this folder, the folder holds results of other versions or
-                devices, or the disk is full. Finished units are kept.
+            InputError: a different process uses this folder, the folder has results of other versions or devices, or
+                the disk is full. Finished units are kept.
         """
         with self.journal.writing():
             finished = self.journal.finished()
@@ -157,7 +157,7 @@ class Evaluation:
 
     @property
     def is_complete(self) -> bool:
-        """True if every unit is finished."""
+        """True if all units are finished."""
         return len(self.journal.finished()) == len(self.units)
 
 
@@ -198,17 +198,17 @@ def evaluate(
         slices: columns of the manifest to group results by.
         batch: recordings in a batch.
         chunk: seconds of each recording in a chunk.
-        keep: whether to write the outputs to ``out/outputs``.
+        keep: True to write the outputs to ``out/outputs``.
         facts: other facts that determine the results, for systems and metrics of your own.
         workers: processes that compute; a number means processes on this machine. Workers need Ray, and a function as
             ``system``, which each worker calls. By default, this process computes.
         against: the results folder of another system on the same corpus, for a comparison in the report.
         title: the title of the report.
         main: the metric that ranks recordings; by default the first.
-        progress: whether to show a progress bar on standard error; by default if standard error is a terminal.
+        progress: True to show a progress bar on standard error; by default if standard error is a terminal.
 
     Returns:
-        The results: ``rows``, one per recording, and ``document``, their summary.
+        The results: ``rows``, a row per recording, and ``document``, the summary.
 
     Raises:
         InputError: an argument does not fit, the folder belongs to another evaluation, or the disk is full. Finished
@@ -289,7 +289,7 @@ REPORT = "report.html"
 
 
 def check_packages() -> None:
-    """Import the packages of an evaluation, its tables and its report, before it computes."""
+    """Import the packages for the evaluation, the tables and the report before the computation begins."""
     for package in ("grain", "jinja2"):
         with optional_package(package, "an evaluation", "evaluate"):
             importlib.import_module(package)

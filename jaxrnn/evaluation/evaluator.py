@@ -26,7 +26,7 @@ from jaxrnn.evaluation.systems import System, chunk_frames, environment
 
 
 class Computing(Protocol):
-    """The protocol of executors: an `Evaluator` in this process, or a `WorkerPool` of others. Used as a context."""
+    """The protocol of executors, which are contexts: an `Evaluator` in this process, or a `WorkerPool`."""
 
     @property
     def workers(self) -> int:
@@ -42,14 +42,14 @@ class Computing(Protocol):
     def __exit__(self, *exception: object) -> None: ...
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Row]]]:
-        """Yield units with their rows, in the order in which they are finished; units are taken lazily."""
+        """Yield units with rows, in the order of completion; units are taken lazily."""
         ...
 
 
 class Evaluator:
-    """Computes units in this process, on all devices.
+    """An executor of units in this process, on all devices.
 
-    ``chunk`` is in seconds; without ``outputs``, a folder, no outputs are written.
+    ``chunk`` is in seconds. ``outputs`` is a folder; with None, no outputs are written.
     """
 
     workers = 1
@@ -90,7 +90,7 @@ class Evaluator:
             yield last[0], last[1].result()
 
     def begin(self, unit: Unit) -> Future[list[Row]]:
-        """Compute a unit; the future holds the rows after outputs are judged and written."""
+        """Compute a unit, and return a future of the rows, which waits until outputs are judged and written."""
         places = [place for item in unit.items for place in (item.path, item.reference)]
         workers = at_once(self._worker, zip(unit.items, unit.lengths, strict=True), places)
         recordings = [worker.recording for worker in workers]
@@ -105,7 +105,7 @@ class Evaluator:
         return self._judge.submit(_rows, workers)
 
     def _worker(self, member: tuple[Item, int]) -> RecordingWorker:
-        """Open a recording of a unit, and its reference."""
+        """Open a recording and the reference."""
         item, length = member
         recording = open_recording(item.path, self._system.rate)
         if recording.length != length:
@@ -162,7 +162,7 @@ def _discard(workers: Sequence[RecordingWorker]) -> None:
 
 
 def _distribute(workers: Sequence[RecordingWorker], active: Sequence[bool], pieces: Mapping[str, Any]) -> None:
-    """Pass each active worker its part of a chunk's outputs."""
+    """Pass the outputs of a chunk to the active workers."""
     arrays = {name: (np.asarray(piece.values), np.asarray(piece.counts)) for name, piece in pieces.items()}
 
     def add(place: int) -> None:
@@ -184,8 +184,7 @@ PREFETCH, THREADS = 8, 4
 class Unit:
     """Recordings that are evaluated together.
 
-    The corpus alone determines the units. Results are therefore bit-identical on any worker, also after an
-    interruption.
+    Units do not depend on workers. Results are therefore bit-identical on any worker, also after an interruption.
     """
 
     index: int
@@ -242,10 +241,10 @@ class Units(Sequence[Unit]):
 
 @dataclass(frozen=True)
 class UnitChunk:
-    """A chunk of every recording of a unit.
+    """A chunk of a unit: the same frames of all recordings.
 
     ``parts`` are ``[streams, before + chunk, ...]`` by array. ``frames``, ``int32[streams]``, count the frames of each
-    stream, flushing zeros included. ``errors`` are the reasons of unreadable recordings by index.
+    stream, flushing zeros included. ``errors`` maps indices of unreadable recordings to reasons.
     """
 
     parts: dict[str, np.ndarray]

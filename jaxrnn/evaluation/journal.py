@@ -1,4 +1,4 @@
-"""The journal of an evaluation: its finished units on disk, which are never computed again."""
+"""The journal of an evaluation: finished units on disk, which are not computed again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PAUSE = 60.0
 
 @contextlib.contextmanager
 def writing_to(path: Location) -> Iterator[None]:
-    """Turn errors of the operating system into errors that say that finished units are kept."""
+    """Convert errors of the operating system to errors of jaxrnn that say what to do next."""
     try:
         yield
     except StoreError as error:
@@ -79,7 +79,7 @@ class Journal:
     """The finished units of an evaluation, written by one process at a time.
 
     Units are lines of JSON in the files of the folder ``units``. Each run appends to separate files, so that a kill
-    can tear only the last line of a file. For results in a store, the files are written on this machine, and uploaded
+    can damage only the last line of a file. For results in a store, the files are written on this machine, and uploaded
     every minute and when the run ends. ``facts`` are the corpus, the models and the settings, which determine the
     results.
     """
@@ -108,7 +108,7 @@ class Journal:
         return facts
 
     def _check(self, environment: Mapping[str, Any]) -> bool:
-        """Return True if the folder holds results of this evaluation, and refuse different results."""
+        """Return True if the folder has results of this evaluation, and refuse results of a different evaluation."""
         stored = self._stored()
         if stored is None:
             return False
@@ -216,9 +216,9 @@ def _locked(folder: Location) -> Iterator[None]:
 
 
 def _take(folder: Url, machine: Path) -> None:
-    """Create the lock of a store, which holds a name of this machine.
+    """Create a lock file in a store, with a name for this machine as content.
 
-    The next run here takes over the lock of a run here that was killed; other machines are refused.
+    A later run on this machine takes over the lock of a killed run; other machines are refused.
     """
     if not machine.exists():
         machine.write_text(uuid.uuid4().hex)
@@ -238,7 +238,7 @@ def _segments(units: Location) -> list[Any]:
 
 
 def entries(folder: Path) -> Iterator[tuple[int, list[Row]]]:
-    """Yield the finished units in a folder of units, each with its rows, in the order in which they were finished."""
+    """Yield the indices and rows of the finished units in a folder, in the order of completion."""
     units = set()
     for path in _segments(folder):
         with path.open("rb") as lines:

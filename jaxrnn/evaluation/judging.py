@@ -1,4 +1,4 @@
-"""One recording's outputs: aligned, judged by all metrics, written to files, and turned into a row."""
+"""The outputs of a recording: alignment, metrics, files, and the row in the results."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from jaxrnn.evaluation.systems import System
 
 
 class RecordingWorker:
-    """The path of one recording: outputs are aligned with the recording, judged, written, and turned into a row.
+    """A worker for one recording, which aligns, judges and writes the outputs, and returns the row.
 
-    An error while reading becomes the row; an error while writing ends the run.
+    A read error becomes the row of the recording; a write error ends the run.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RecordingWorker:
         self.discard()
 
     def discard(self) -> None:
-        """Remove every unfinished file."""
+        """Remove all unfinished files."""
         for writer in self._writers.values():
             writer.discard()
 
@@ -91,12 +91,12 @@ class RecordingWorker:
         return row_of(self.item, self.recording.length / self._system.rate, self.error) | values
 
 
-#: The number or share of frames by which a reference may be shorter than the output; labels may also be longer.
+#: Frames, or share of frames, by which a reference may be shorter than the output, and labels also longer.
 TOLERANCE_FRAMES, TOLERANCE = 2, 0.02
 
 
 class Judge:
-    """All metrics of one recording. Each metric gets the frames that it needs, and fails alone."""
+    """All metrics of a recording. A metric that fails does not affect other metrics."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Judge:
         self._open.pop(metric.name, None)
 
     def _compare_lengths(self) -> None:
-        """Note the metrics with references of another length than the output."""
+        """Note references that differ in length from the output, and end metrics that cannot be judged."""
         if self._reference is None or isinstance(self._reference, Segments):
             return
         for output, frames in self._frames.items():
@@ -223,7 +223,7 @@ def discard_partial(folder: Location) -> None:
 
 
 class OutputWriter:
-    """A file for one output of a recording: sound as WAV, other outputs as NPY, moved into place when complete."""
+    """A file for an output of a recording: sound as WAV, other outputs as NPY, moved into place when complete."""
 
     def __init__(self, folder: Location, name: str, rate: int):
         self.path, self._rate = folder / name, rate

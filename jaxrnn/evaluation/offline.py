@@ -1,4 +1,4 @@
-"""Steppers with parameters over the frames of a batch of recordings, exact from the first frame to the last."""
+"""Steppers over batches of whole recordings, exact from the first frame to the last."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ Arrays = Mapping[str, Any]
 class Offline:
     """A stepper over recordings of any length, in chunks.
 
-    Outputs equal those of the stepper on the whole recording. For an offline model, pass ``Offline(model.stream(),
-    model.params)``. Arrays of a recording have time first, then the shape of the input without time and batch.
+    Outputs equal the outputs of the stepper on the whole recording. For an offline model, pass
+    ``Offline(model.stream(), model.params)``. Arrays of a recording have time first, then the shape of the input
+    without time and batch.
 
     Args:
         stepper: a streamed function, a compiled file, a model in steps, or a `Stepper` of your own.
-        params: the parameters; None for those of the stepper.
+        params: the parameters; None to use the parameters of the stepper.
         rate: samples per second, for recordings of sound.
 
     Attributes:
         rate: as above.
-        before: zero, because the state holds past frames.
+        before: zero, because past frames are in the state.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
-        InputError: the object is not a stepper, parameters are missing, an input has no time axis, or no output has
-            one.
+        InputError: the object is not a stepper, parameters are missing, an input has no time axis, or all outputs lack
+            a time axis.
     """
 
     before = 0
@@ -76,7 +77,7 @@ class Offline:
 
     @property
     def multiple(self) -> int:
-        """The pulse: frames of a chunk are a multiple of it."""
+        """The pulse, which divides the number of frames of a chunk."""
         return self._network.spec.pulse
 
     @property
@@ -99,7 +100,7 @@ class Offline:
         return frames
 
     def expected(self, output: str, frames: int) -> int | None:
-        """Return None: every output frame belongs to the recording."""
+        """Return None: all output frames belong to the recording."""
         return None
 
     def start(self, batch: int) -> Any:
@@ -109,7 +110,7 @@ class Offline:
     def run(
         self, carry: Any, parts: Mapping[str, jax.Array], frames: jax.Array, *, ending: bool
     ) -> tuple[dict[str, Piece], Any]:
-        """Process one chunk, and flush the streams that end in it."""
+        """Process a chunk, and flush the streams that end in the chunk."""
         spec, arrays = self._network.spec, {}
         for each in spec.inputs:
             name = SAMPLES if set(parts) == {SAMPLES} and len(spec.inputs) == 1 else each.name
@@ -130,7 +131,7 @@ class Offline:
 
 @dataclass(frozen=True, eq=False)
 class BaseNetwork:
-    """The common base of `Offline` and `Stage`: a stepper with parameters, by default those of the stepper."""
+    """A stepper with parameters, for `Offline` and `Stage`. ``params`` None uses the parameters of the stepper."""
 
     stepper: Stepper
     params: Any = field(default=None, repr=False)
@@ -150,7 +151,7 @@ class BaseNetwork:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The stepper and its parameters as plain values."""
+        """The stepper and the parameters as plain values."""
         return stepper_identity(self.stepper, self._bound.params)
 
     def packed(self, dims: Mapping[str, int]) -> Any:
@@ -163,7 +164,7 @@ class BaseNetwork:
         return jax.tree.map(lambda array: jnp.broadcast_to(array, (batch, *array.shape)), self._bound.start())
 
     def fitted(self, each: ArraySpec, elements: int) -> ArraySpec:
-        """Return an input of one step, with its open dimension sized for frames of this number of elements."""
+        """Return the input for one frame, with the open dimension sized for ``elements`` numbers."""
         spec = self.spec
         one = each.with_frames(each.sizes[each.time_axis] // spec.pulse) if each.time_axis is not None else each
         known = math.prod(size for size in one.shape or () if isinstance(size, int))
@@ -215,10 +216,10 @@ def _in_front(output: OutputSpec, array: jax.Array) -> jax.Array:
 def advance(
     bound: Bound, state: Any, inputs: Arrays, frames: Any, *, ending: bool
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Process the next frames of one recording, of which the first ``frames`` (``int32``) exist.
+    """Process the next frames of a recording. Only the first ``frames`` (``int32``) frames of ``inputs`` exist.
 
-    If fewer frames exist than the arrays hold, the recording ends with the last of these frames. If ``ending``, it can
-    end here: it is then flushed, and the returned state is meaningless.
+    If fewer frames exist than the arrays have, the recording ends with the last existing frame. ``ending`` allows such
+    an end: the stepper is then flushed, and the returned state is meaningless.
 
     Returns the outputs with frames, the number of existing frames in each output, and the state.
     """

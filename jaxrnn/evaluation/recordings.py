@@ -117,7 +117,7 @@ class SoundFile:
             try:
                 file.seek(first)
                 samples = file.read(last - first, dtype="float32", always_2d=True)
-            except Exception as error:  # libsndfile's own, of several kinds
+            except Exception as error:  # libsndfile raises several types
                 raise InputError(f"{self.path} cannot be read from sample {first} on: {error}") from error
         if len(samples) < last - first:
             raise InputError(f"{self.path} ends at sample {first + len(samples)}, but says that it has {self._frames}")
@@ -136,8 +136,8 @@ class SoundFile:
 class ArrayFile:
     """The array of a NPY file, or the arrays of a NPZ file by name, each ``[time, ...]``.
 
-    No file stays open and no array stays in memory between two parts, except compressed arrays: they are unpacked for
-    the first part and kept until the last.
+    Between two parts, no file stays open and no array stays in memory. Only compressed arrays are kept, from the first
+    part to the last.
     """
 
     def __init__(self, path: Location):
@@ -188,7 +188,7 @@ class ArrayFile:
         return np.memmap(str(self.path), dtype, "r", offset, shape, "F" if in_columns else "C")
 
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Read frames ``[stop - start, ...]`` of every array."""
+        """Read frames ``[stop - start, ...]`` of all arrays."""
         first, last = max(start, 0), max(min(stop, self.length), 0)
         parts = {}
         for name, array in self._arrays().items():

@@ -39,7 +39,7 @@ _COUNTING = ("detection", "class_accuracy")
 @short_repr
 @dataclass(frozen=True)
 class Results:
-    """The results of one system on a corpus.
+    """The results of a system on a corpus.
 
     Attributes:
         name: the name of the system.
@@ -49,7 +49,7 @@ class Results:
             ``summary``, statistics by column; ``corpus``, by metric that counts, the ``values`` over all recordings, by
             column with ``value``, ``low`` and ``high``, and a ``curve``; and ``slices``, by column a list of slices,
             each with a ``label`` and the same entries, without curves.
-        pools: by name, pools of the metrics that count.
+        pools: the pool of each metric that counts, by name.
         counted: rows with counts, in any order.
         outputs: the folder of outputs; None if outputs were not kept.
     """
@@ -171,7 +171,7 @@ def read_results(folder: Location | str) -> Results:
         folder: the results folder, here or by URL.
 
     Raises:
-        InputError: the folder holds no results, or unreadable results.
+        InputError: the folder has no results, or the results cannot be read.
         StoreError: the store cannot be reached.
     """
     pl, folder = load_polars(), location(folder)

@@ -152,7 +152,7 @@ class SystemSettings(Settings):
 
 
 class MetricSettings(FunctionSettings):
-    """A metric by name, with options."""
+    """The name and the options of a metric."""
 
     name: FunctionName
     """A metric of jaxrnn, or your `file.py:function` or `module:function`; its options stand beside it."""
@@ -217,8 +217,8 @@ class PreparedEvaluation:
 def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers | None = None) -> PreparedEvaluation:
     """Read a settings file, and load its models and metrics.
 
-    ``overrides`` replace values of the file. ``workers`` is the number and place of workers, whose resources the file
-    sets; by default, this process computes.
+    ``overrides`` replace values of the file. ``workers`` sets the number and the place of workers, and the file sets
+    the resources; by default, this process computes.
     """
     check_packages()
     file = SettingsFile(EvaluationSettings, path, overrides)

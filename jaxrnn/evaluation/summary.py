@@ -27,9 +27,9 @@ def summary_of(
     pools: Mapping[str, Pool],
     slices: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the parts of a `Results` document that are made of its rows.
+    """Return the parts of a `Results` document that summarise the rows.
 
-    ``rows`` are those of the table with the counts of metrics, in any order. One column is in memory at a time.
+    ``rows`` are the rows of the table with the counts of metrics, in any order. Columns are read one at a time.
     """
     count = scan.select("id").collect().height
     parts = [(None, None, np.arange(count))]
@@ -104,8 +104,8 @@ MOST = 50
 def slice_by(column: polars.Series) -> dict[str, np.ndarray]:
     """Return the row numbers of each slice of a column, ``int64[recordings]`` by label, in the order of values.
 
-    Few values are slices themselves; many numbers are cut into quantiles, labelled by range. Rows with null or NaN come
-    last.
+    Each value is a slice, but many different numbers are cut into quantiles, labelled by range. Rows with null or NaN
+    are last.
     """
     pl, numeric = load_polars(), column.dtype.is_numeric()
     values = column.cast(pl.Float64).fill_nan(None) if numeric else column.cast(pl.String)

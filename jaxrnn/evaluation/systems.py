@@ -1,4 +1,4 @@
-"""The protocol of systems under evaluation, the limits of their numbers, and what identifies them."""
+"""The protocol of systems under evaluation, limits of rates and sizes, and the identity of systems."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Piece(NamedTuple):
 
 
 class System(Protocol):
-    """The protocol of systems: recordings in, outputs out, a batch at a time and a chunk of each recording at a time.
+    """The protocol of systems, which map batches of recordings to outputs, chunk by chunk.
 
-    Each call of `run` takes the frames after those of the previous call. The frames of a stream that has ended are
-    zeros, and do not influence other streams.
+    Each call of `run` takes the frames that follow the previous call. The frames of a stream that has ended are zeros,
+    and do not influence other streams.
 
     A system may have an ``identity``, plain values of everything that determines the outputs, parameters included.
     Results of different identities are never mixed.
@@ -75,19 +75,19 @@ class System(Protocol):
         ...
 
     def expected(self, output: str, frames: int) -> int | None:
-        """Return the number of output frames of a recording after the delay; None for all frames."""
+        """Return the number of output frames of a recording after the delay; None to keep all frames."""
         ...
 
     def run(
         self, carry: Any, parts: Mapping[str, jax.Array], frames: jax.Array, *, ending: bool
     ) -> tuple[dict[str, Piece], Any]:
-        """Process one chunk.
+        """Process a chunk.
 
         Args:
             carry: the carry of `start` or of the last call.
             parts: by array of the recording, ``[batch, before + chunk, ...]``.
             frames: ``int32[batch]``, the number of frames of the chunk that belong to each stream.
-            ending: whether a stream ends inside this chunk.
+            ending: True if a stream ends inside this chunk.
         """
         ...
 
@@ -111,7 +111,7 @@ def check_rate(rate: int, what: str) -> None:
 
 
 def resampling(rate: int, target: int) -> tuple[int, int]:
-    """Return the factors of upsampling and downsampling from one sample rate to another."""
+    """Return the factors of upsampling and downsampling between two sample rates."""
     check_rate(rate, "the sample rate")
     check_rate(target, "the requested rate")
     if max(rate, target) > MAX_RATIO * min(rate, target):
@@ -149,7 +149,7 @@ def chunk_frames(system: System, seconds: float, batch: int) -> int:
 
 
 def identity_of(system: System) -> dict[str, Any]:
-    """Return the ``identity`` of a system as plain values; empty for a system without one."""
+    """Return the ``identity`` of a system as plain values; empty without an identity."""
     return {"system": system.identity} if hasattr(system, "identity") else {}  # pyright: ignore[reportAttributeAccessIssue]
 
 

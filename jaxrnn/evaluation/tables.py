@@ -144,7 +144,7 @@ def write_table(path: Location, rows: Iterable[Row], columns: Columns) -> None:
 
 
 def save(write: Callable[[Path], object], file: Path) -> None:
-    """Call a writer of Polars, whose errors become an `OSError`, such as that of a full disk."""
+    """Call a writer of Polars, and convert errors such as a full disk to `OSError`."""
     try:
         write(file)
     except load_polars().exceptions.PolarsError as error:

@@ -34,7 +34,7 @@ class Conversion:
 
     @classmethod
     def of(cls, dtype: Any, io_dtype: Any, quantize: Any) -> Conversion | None:
-        """Check the arguments of an export; return None if there is nothing to convert."""
+        """Check the arguments of an export; return None if no conversion is needed."""
         if quantize not in (None, "dynamic"):
             raise InputError(f"quantize must be 'dynamic', not {quantize!r}")
         if dtype is not None and quantize is not None:
@@ -48,7 +48,7 @@ class Conversion:
         return None if known is None and quantize is None else cls(known, of_io, quantize is not None)
 
     def apply(self, model: ir.Model, facts: Any) -> tuple[ir.Model, Any]:
-        """Convert a model and its facts, a `StepFile`, or None for the whole graph of a model's file."""
+        """Convert a model and the `StepFile`, which is None for the whole graph of a model's file."""
         if self.quantize:
             return quantized(model), facts
         assert self.dtype is not None
@@ -81,10 +81,10 @@ class Conversion:
 
 
 def quantized(model: ir.Model) -> ir.Model:
-    """Quantise the weights of products, convolutions and LSTMs to 8 bits; each call quantises their inputs.
+    """Quantise the weights of products, convolutions and LSTMs to 8 bits; each call quantises the inputs.
 
     Raises:
-        InputError: the graph has nothing to quantise, or is too large for the quantizer.
+        InputError: the graph has no layer to quantise, or is too large for the quantizer.
         MissingPackageError: ONNX Runtime is not installed.
     """
     try:
@@ -96,7 +96,7 @@ def quantized(model: ir.Model) -> ir.Model:
     proto = ir.to_proto(model)
     if proto.ByteSize() > LARGEST:
         raise InputError("the file is larger than 2 GB: quantise parts of the model separately")
-    # The quantizer logs advice about its own preparation of a file unless this entry is there.
+    # Without this entry, the quantizer logs advice to preprocess the file.
     proto.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
     with tempfile.TemporaryDirectory(prefix=".jaxrnn.") as folder:
         path = Path(folder, "quantized.onnx")
@@ -125,10 +125,10 @@ def in_float(model: ir.Model, dtype: np.dtype, fixed: Collection[str], wide: Col
     Positions in time, totals and loops stay float32, and so do operators that engines or ONNX lack in the type.
 
     Args:
-        model: the model, with the type of every value.
+        model: the model, with the types of all values.
         dtype: the float type.
         fixed: inputs and outputs that stay float32.
-        wide: inputs, such as totals over time, that stay float32 together with the values that they become.
+        wide: inputs, such as totals over time, that stay float32, together with the updated values.
     """
     if dtype.name == "bfloat16" and model.opset_imports[""] < _BFLOAT16:
         raise UnsupportedError(
@@ -141,7 +141,7 @@ def in_float(model: ir.Model, dtype: np.dtype, fixed: Collection[str], wide: Col
 
 
 class _Conversion:
-    """A graph whose float32 values become a smaller type, apart from wide values."""
+    """The conversion of the float32 values of a graph to a smaller type, apart from wide values."""
 
     def __init__(self, model: ir.Model, dtype: np.dtype, fixed: Collection[str], wide: Collection[str]):
         self.graph, self.opset = model.graph, int(model.opset_imports[""] or 0)
@@ -151,7 +151,7 @@ class _Conversion:
         self._casts: dict[tuple[ir.Value, np.dtype], ir.Value] = {}
 
     def _wide_values(self, names: Collection[str]) -> set[ir.Value]:
-        """Return the values that stay float32: positions, totals, and values that depend on these alone."""
+        """Return the values that stay float32: positions, totals, and values computed only from these."""
         wide = {value for value in self.graph.inputs if value.name in names}
         reached, ends = set(wide), {value for value in self.graph.outputs if value.name in self.fixed & set(names)}
         for node in self.graph:  # from totals
@@ -190,7 +190,7 @@ class _Conversion:
         return value.dtype == ir.DataType.FLOAT and value not in self.wide
 
     def _convert(self, node: ir.Node) -> None:
-        """Convert the operands of a node, and its results."""
+        """Convert the operands and results of a node."""
         bodies = [each.as_graph() for each in node.attributes.values() if each.type == ir.AttributeType.GRAPH]
         changed = [self._is_changed(value) for value in node.outputs]
         is_wide = bool(bodies) or any(value in self.wide for value in node.outputs)
@@ -202,7 +202,7 @@ class _Conversion:
         results = [target if value.dtype == ir.DataType.FLOAT else _type_of(value) for value in node.outputs]
         if not is_wide and node.domain in ("", "ai.onnx"):
             types, results = self._with_kernels(node, types, results)
-        if node.op_type != "Cast":  # casts from every type
+        if node.op_type != "Cast":  # which accepts all types
             self._with_types(node, types, node)
         if not is_wide:
             _retype(node, self.kind)
@@ -220,7 +220,7 @@ class _Conversion:
                 self._give(value, narrow)
 
     def _with_types(self, node: ir.Node, types: Sequence[np.dtype | None], before: ir.Node) -> None:
-        """Let a node read float operands in these types; casts stand before another node."""
+        """Cast the float operands of a node to these types; new casts are inserted before ``before``."""
         for place, (value, dtype) in enumerate(zip(list(node.inputs), types, strict=True)):
             if value is None or dtype is None or not self._is_float(value) or value.dtype == _kind_of(dtype):
                 continue
@@ -234,7 +234,7 @@ class _Conversion:
         return value is not None and value.dtype in (ir.DataType.FLOAT, self.kind)
 
     def _constant(self, value: ir.Value, known: np.ndarray, dtype: np.dtype) -> ir.Value:
-        """Add a constant in another type to the graph."""
+        """Add a copy of a constant in a different type to the graph."""
         made = ir.Value(name=f"{value.name}_{dtype.name}", shape=value.shape, type=ir.TensorType(_kind_of(dtype)))
         made.const_value = ir.tensor(_converted(known, dtype), name=made.name)
         self.graph.register_initializer(made)
@@ -257,7 +257,7 @@ class _Conversion:
         return made
 
     def _give(self, value: ir.Value, other: ir.Value) -> None:
-        """Return another value from the graph, under the same name."""
+        """Replace an output of the graph by another value with the same name."""
         self.graph.outputs[list(self.graph.outputs).index(value)] = other
         other.name, value.name = value.name, f"{value.name}_inside"
 

@@ -30,7 +30,7 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
 
     Args:
         exported: the result of `jaxrnn.export_onnx` for a stream or a step.
-        folder: the folder, which is made if its parent exists.
+        folder: the folder, which is created if the parent exists.
 
     Returns:
         The paths of the written files.
@@ -87,7 +87,7 @@ def _described(value: Any) -> dict[str, Any]:
 
 
 def _outputs(exported: Exported) -> Iterator[dict[str, Any]]:
-    """Yield every output with its delay, the flush's output for its number of frames, and whether steps return it."""
+    """Yield facts about each output: name, type, shape, timing, and the files that return the output."""
     flush = exported.flush
     graphs = [each for each in (exported.step, flush) if each is not None]
     values = {value.name: value for graph in reversed(graphs) for value in ir.load(graph.path).graph.outputs}

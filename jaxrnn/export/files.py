@@ -1,4 +1,4 @@
-"""Export of models, streams, steps and functions as ONNX files, with facts for programs and sentences for readers."""
+"""Export of models, streams, steps and functions as ONNX files with metadata."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from jaxrnn.steps.stepper import Stepper, missing_parts
 from jaxrnn.steps.stepspec import OutputSpec, StateSpec, said_past
 from jaxrnn.version import __version__
 
-#: The default opset. Every engine of the last years supports it.
+#: The default opset, which all current engines support.
 OPSET = 17
 
 File = str | os.PathLike[str]
@@ -61,22 +61,23 @@ def export_onnx(
 ) -> Exported | None:
     """Write a model, a stream, a step or a function as an ONNX file.
 
-    - A model is written as the file that it was loaded from, with new parameters. Every other byte stays the same
+    - A model is written as the file that it was loaded from, with new parameters. All other bytes stay the same
       (`jaxrnn.model.loading.write_graph`).
-    - A model with ``step=True`` is written as one step. State inputs and outputs keep the names of the model's file.
-    - A streamed function, or your own `Stepper`, is written as a step on one pulse. A state entry ``NAME`` has the
-      input ``NAME`` and the output ``NAME_next``. With ``flush``, a second file returns the frames that are left at the
-      end of a recording.
+    - A model with ``step=True`` is written as a single step. State inputs and outputs keep the names of the model's
+      file.
+    - A streamed function, or your own `Stepper`, is written as a step on a pulse. A state entry ``NAME`` has the input
+      ``NAME`` and the output ``NAME_next``. With ``flush``, a second file returns the frames that are left at the end
+      of a recording.
     - A function ``function(params, x)``, or ``function(x)`` if params is None, is written unchanged. Modules of Flax
       NNX and Equinox count as functions, as in `jaxrnn.stream`.
 
     Parameters are stored as numbers. The metadata entry ``jaxrnn`` describes the file as JSON for programs
     (`jaxrnn.onnx.stepfile.StepFile`); the doc strings of graph, inputs and outputs describe the file in sentences. The
-    state before the first frame is written beside a step ``NAME.onnx`` as ``NAME.first_state.npz``, by input names.
-    `jaxrnn.load` reads such a file with state and first state.
+    state before the first frame is written beside a step ``NAME.onnx`` as ``NAME.first_state.npz``, under the names of
+    the inputs. `jaxrnn.load` reads such a file with state and first state.
 
-    All files appear together, after ONNX's checks have passed, or no file appears. Tensors of a model above 2 GB go to
-    ``NAME.onnx.data``. Complex arrays become pairs along a last axis, the real part first.
+    All files appear together, after ONNX's checks have passed, or no file appears. Tensors of a model above 2 GB are
+    written to ``NAME.onnx.data``. Complex arrays become pairs along a last axis, the real part first.
 
     Example::
 
@@ -85,37 +86,37 @@ def export_onnx(
 
     Args:
         stepper: the model, streamed function, stepper or function.
-        params: the parameters; by default those of the stepper.
+        params: the parameters; by default the parameters of the stepper.
         path: the file to write. An existing file is replaced.
         step: write the step of a model instead of the whole graph.
         flush: the file for the flush, in any folder.
         example: the input of a function: an array, which is named ``x``, or a dict of arrays. Shapes suffice.
-        batch: the number of streams of a step. Every array gets a leading axis of this size, or the model's own batch
-            dimension has this size. By default, one stream without this axis.
+        batch: the number of streams of a step. Each array gets a leading axis of this size, or the model's batch
+            dimension gets this size. By default, one stream without this axis.
         dims: sizes of the open dimensions of a step, other than the batch.
         opset: the version of ONNX's operators; 17 by default.
         label: the name of a step or function in the file; by default the name in Python.
-        frame_rate: input frames a second of a stream (samples, if a frame is one sample). The metadata then contain
-            delay and look-ahead in milliseconds.
+        frame_rate: input frames per second of a stream (samples per second, if a frame is a sample). The metadata then
+            contain delay and look-ahead in milliseconds.
         dtype: ``"float16"``, or ``"bfloat16"`` from opset 22 on: the type of float32 weights, state and arithmetic.
             Totals over time, positions and loops stay float32.
         io_dtype: with `dtype`, the type of float32 inputs and outputs other than the state; by default they stay
             float32.
-        quantize: ``"dynamic"``: ONNX Runtime's quantizer stores weights as 8-bit integers; every call quantises the
+        quantize: ``"dynamic"``: ONNX Runtime's quantizer stores weights as 8-bit integers; each call quantises the
             inputs of products, convolutions and LSTMs.
         target: ``"tract"`` writes recurrent layers in the form that tract runs: frame by frame where some frames of a
             pulse may not exist, and without attributes that tract ignores. All engines run such a file, ONNX Runtime
             more slowly.
         join_state: write the state of a step or stream as one vector for each element type, so that a program passes
-            one array from call to call. The metadata list the entries in each vector. With `dtype`, totals over time
-            are a vector of their own.
+            a single array from call to call. The metadata list the entries in each vector. With `dtype`, totals over
+            time are a separate vector.
 
     Returns:
         The written files, or None after writing a model's whole graph.
 
     Raises:
         InputError: an argument does not fit; the message names the argument and the fix.
-        StateError: the model has no steps, because it forgets its state after every call; or its state grows.
+        StateError: the model has no steps, because it forgets its state after each call; or the state grows.
         UnsupportedError: ONNX has no counterpart, or only in a newer opset; the message names the node or line.
         ModelError: ONNX rejects the graph.
     """
@@ -184,7 +185,7 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collec
 
 
 def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple[dict[str, int], int | None]:
-    """Return sizes by the first names of equal dimensions, and the batch, which may be one of the sizes."""
+    """Return sizes by the first names of equal dimensions, and the batch, which ``dims`` may contain."""
     sizes: dict[str, int] = {}
     for name, size in dims.items():
         first = model.dimensions.get(name, name)
@@ -238,7 +239,7 @@ def _known_opset(opset: Any) -> int:
 @short_repr
 @dataclass(frozen=True)
 class ExportedGraph:
-    """One file of an export.
+    """A file of an export.
 
     Attributes:
         path: the path of the file.
@@ -259,7 +260,7 @@ class Exported:
     Attributes:
         step: the step, or the function.
         flush: the flush, or None.
-        files: every file in the order of appearance: external data, first state, flush, step.
+        files: all files in the order of appearance: external data, first state, flush, step.
     """
 
     step: ExportedGraph
@@ -293,14 +294,14 @@ def start_path(path: Path) -> Path:
 
 
 def data_path(path: Path) -> Path:
-    """Return the path of the tensors of a model beyond the limit of one file."""
+    """Return the path of the tensors of a model that is too large for one file."""
     return path.with_name(f"{path.name}.data")
 
 
 def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[str, np.ndarray]]) -> tuple[Path, ...]:
     """Write models and arrays by path. All files appear, the models last, or no file appears.
 
-    The last model refers to the files before it. Returns every path in the order of appearance.
+    The last model refers to the previous files. Returns all paths in the order of appearance.
     """
     with contextlib.ExitStack() as stack:
         scratch = {
@@ -318,7 +319,7 @@ def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[s
 
 
 def _write_model(model: ir.Model, path: Path, folder: Path) -> list[Path]:
-    """Write a model into a folder, check it with ONNX, and return the files of external data."""
+    """Write a model to a folder, check the file with ONNX, and return the files of external data."""
     tensors = [value.const_value for value in model.graph.initializers.values()]
     is_large = sum(0 if tensor is None else tensor.nbytes for tensor in tensors) > LARGEST
     data, written = data_path(path), folder / path.name
@@ -347,7 +348,7 @@ def _check(written: Path, is_large: bool, inferred: Path) -> None:
 
 
 def _write_arrays(arrays: Mapping[str, np.ndarray], written: Path) -> None:
-    """Write arrays like ``numpy.savez``, which does not accept every name."""
+    """Write arrays like ``numpy.savez``, which does not accept all names."""
     with zipfile.ZipFile(written, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -374,7 +375,7 @@ def _replace(files: Mapping[Path, Path]) -> None:
 
 
 def _keep(path: Path, before: Path) -> None:
-    """Give a file a second name, or copy it if the file system has no hard links."""
+    """Create a hard link to a file, or a copy if the file system has no hard links."""
     try:
         os.link(path, before, follow_symlinks=False)
     except (OSError, NotImplementedError):
@@ -394,7 +395,7 @@ def describe_file(model: ir.Model, facts: StepFile) -> None:
 
 
 def _json(facts: Mapping[str, Any]) -> str:
-    """Return JSON with one fact a line, and one array of the graph a line."""
+    """Return JSON with a line for each fact, and a line for each array of the graph."""
 
     def written(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -410,7 +411,7 @@ def _json(facts: Mapping[str, Any]) -> str:
 
 
 def _flat(facts: StepFile) -> dict[str, str]:
-    """Return the facts for programs without a JSON parser, one entry a line."""
+    """Return the facts for programs without a JSON parser, as texts or lines ``NAME=VALUE``."""
     spec = facts.spec
     result = {"kind": facts.kind}
     if facts.kind == STEP:

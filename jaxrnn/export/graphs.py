@@ -1,4 +1,4 @@
-"""The graph of a step, of its flush, or of a function without state: names, tracing and facts."""
+"""Graphs of steps, flushes, and functions without state: names, tracing and facts."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ Structs = Mapping[Key, jax.ShapeDtypeStruct]
 
 
 class Names:
-    """Unique names for the arrays of a file, shared by a step and its flush.
+    """Unique names for the arrays of a file, shared by a step and the flush of the step.
 
     Inputs are named first, then outputs, state and the rest. A name that is taken gets a suffix. Equal steppers
     therefore get equal names. ``own`` maps the state to names in the file that a model was loaded from. By
-    default the input has the name of the entry, with dots for slashes, and the output the suffix ``_next``.
+    default the input has the name of the entry, with dots for slashes, and the output has the suffix ``_next``.
     """
 
     def __init__(self, spec: StepSpec, state: Sequence[ArraySpec] = (), own: Mapping[str, StateNames] | None = None):
@@ -80,7 +80,7 @@ class Names:
         for path in paths:
             key = PARAM, jax.tree_util.keystr(path)
             if key not in self._names:
-                # The last key of a Flax path leads from a variable to its value.
+                # The last key of a Flax path is the value of a variable.
                 keys = path[:-1] if path and path[-1] == jax.tree_util.GetAttrKey("value") else path
                 self._names[key] = self._unused(".".join(map(_part, keys)) or "params", "param")
         return [self[PARAM, jax.tree_util.keystr(path)] for path in paths]
@@ -114,7 +114,7 @@ def file_names(source: Source) -> Names:
 
 @dataclass(frozen=True)
 class Graph:
-    """A traced function with its argument names, result names and facts. Parameters are arguments with a value.
+    """A traced function with argument names, result names and facts. Parameters are arguments with a value.
 
     ``operators`` maps scopes to operators of the traced model, for error messages.
     """

@@ -87,7 +87,7 @@ def _tensors(kinds: Sequence[str]) -> frozenset[np.dtype]:
 def substitutes(
     operator: str, opset: int, operands: Sequence[np.dtype | None], results: Sequence[np.dtype]
 ) -> dict[str, np.dtype]:
-    """Map each type variable to the type that it is computed in, if that differs from the operands' type."""
+    """Map type variables to compute types, for compute types that differ from the operands' type."""
     signature = _signature(operator, opset)
     changed: dict[str, np.dtype] = {}
     for variable, dtype in zip(signature.operands, operands, strict=False):  # the last operand may be variadic
@@ -106,7 +106,7 @@ def _computed_in(operator: str, opset: int, dtype: np.dtype, allowed: frozenset[
     runs = dtype in allowed and dtype.name not in lacking and (dtype != _BFLOAT16 or operator in _MOVES)
     if runs:
         return dtype
-    if dtype not in allowed and operator == "Cast":  # the substitute would be cast itself
+    if dtype not in allowed and operator == "Cast":  # the substitute would also need a cast
         raise _lacking(operator, opset, dtype)
     wider = [*_WIDER.get(dtype.name, ())]
     if dtype == np.uint64 and operator in _SIGNLESS:

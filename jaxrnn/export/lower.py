@@ -44,10 +44,10 @@ def lower(
     label: str = "",
     target: str | None = None,
 ) -> ir.Model:
-    """Write a jaxpr with fixed sizes as an ONNX model, for all engines or in the form that one engine needs.
+    """Write a jaxpr with fixed sizes as an ONNX model, for all engines or in the form for a target engine.
 
     Arguments are in the order of the jaxpr's inputs. Results that depend only on arguments with a value are computed
-    now. ONNX's checker has not seen the returned model. An `UnsupportedError` lists every node or line without a
+    now. The returned model is not yet checked by ONNX. An `UnsupportedError` lists all nodes or lines without a
     counterpart in ONNX.
     """
     _refuse_complex(closed, arguments, results)
@@ -67,7 +67,7 @@ def lower(
         lowering = Lowering(writer, {**RULES, **EXPORTS})
         found = lowering.evaluate(closed, values)
         lowering.check()
-    # The attribute keeps equal results apart.
+    # The attribute prevents a merge of equal results.
     ends = [writer.node("Result", result, place=place) for place, result in enumerate(found)]
     graph = ir.Graph(inputs, ends, nodes=writer.nodes, opset_imports={"": opset}, name=label)
     model = ir.Model(graph, ir_version=_IR_VERSION, producer_name="jaxrnn")
@@ -112,7 +112,7 @@ def _write_quantized(graph: ir.Graph, writer: Writer) -> None:
 
 
 def _is_between(node: ir.Node, constant: ir.Value) -> bool:
-    """Return True if a node quantises its result, and only dequantised operands come with a constant."""
+    """Return True if a node's result is quantised, and all operands except a constant are dequantised."""
     uses = [use.node.op_type for result in node.outputs for use in result.uses()]
     others = [each for each in node.inputs if each is not None and each is not constant]
     return uses == ["QuantizeLinear"] and bool(others) and all(maker_of(each, "DequantizeLinear") for each in others)

@@ -1,4 +1,4 @@
-"""The evaluator of the lowering: one rule for each primitive writes nodes."""
+"""The evaluator of the lowering, with a rule for each primitive that writes nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.moves import ON_ELEMENTS, counted, move
 from jaxrnn.streaming.diagnostics import Path, describe_equation, node_scope_of
 
-#: A function ``rule(lowering, equation, *operands)`` that writes an equation and returns its result, or a list of
+#: A function ``rule(lowering, equation, *operands)`` that writes an equation and returns the result, or a list of
 #: results if the primitive has several.
 Rule = Callable[..., Any]
 
@@ -72,7 +72,7 @@ class Lowering:
             raise UnsupportedError(self.problems[0])
 
     def apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Operand]:
-        """Write one equation. An equation that cannot be written becomes a problem with placeholder results."""
+        """Write an equation. An equation that cannot be written becomes a problem with placeholder results."""
         arrays = [array_of(atom, value) for atom, value in zip(equation.invars, operands, strict=True)]
         try:
             with self._at(equation):
@@ -140,13 +140,13 @@ def subgraph(
     inside = lowering.inside()
     writer = inside.writer
     values = [make_value(writer.unused(f"{writer.scope}/{name}"), *kind) for kind in inputs]
-    # The body itself must compute each result.
+    # Each result must be computed inside of the body.
     ends = [writer.node("Identity", result) for result in write(inside, *values)]
     return ir.Graph(values, ends, nodes=writer.nodes, name=name)
 
 
 def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
-    """Compute the results of an equation if the operands are known or the results are empty."""
+    """Compute the results of an equation if all operands are constants or the results are empty."""
     if equation.effects:
         return None
     variables, name = equation.outvars, equation.primitive.name

@@ -1,4 +1,4 @@
-"""Movements of elements in their simplest form, and reductions. Known arrays move at once; movements merge."""
+"""Movements of elements in the simplest form, and reductions. Constants move at once, and movements merge."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def transpose(writer: Writer, x: Operand, order: Sequence[int]) -> Operand:
 def cut(
     writer: Writer, x: Operand, starts: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None = None
 ) -> Operand:
-    """Slice along every axis. An end of -1 with a step of -1 includes element 0."""
+    """Slice along all axes. An end of -1 with a step of -1 includes element 0."""
     shape = shape_of(x)
     steps = [1] * len(shape) if steps is None else list(steps)
     if isinstance(x, np.ndarray):
@@ -73,14 +73,14 @@ def cut(
 
 
 def cut_along(writer: Writer, x: Operand, axis: int, start: int, end: int) -> Operand:
-    """Slice along one axis."""
+    """Slice along an axis."""
     starts, ends = [0] * len(shape_of(x)), list(shape_of(x))
     starts[axis], ends[axis] = start, end
     return cut(writer, x, starts, ends)
 
 
 def _inside_part(writer: Writer, x: ir.Value, axis: int, starts: Sequence[int], ends: Sequence[int]) -> Operand | None:
-    """Slice one part of a concatenation, if the slice lies inside that part."""
+    """Slice a single part of a concatenation, if the slice lies inside of the part."""
     node = maker_of(x, "Concat")
     if node is None or node.attributes["axis"].as_int() != axis:
         return None
@@ -127,7 +127,7 @@ def concatenate(writer: Writer, parts: Sequence[Operand], axis: int) -> Operand:
 
 
 def pad(writer: Writer, x: Operand, widths: Sequence[tuple[int, int]], value: Operand) -> Operand:
-    """Pad with a value, ``(before, after)`` for every axis."""
+    """Pad with a value, ``(before, after)`` for each axis."""
     if not any(map(any, widths)):
         return x
     if isinstance(x, np.ndarray) and isinstance(value, np.ndarray):
@@ -158,7 +158,7 @@ def padding_of(node: ir.Node) -> list[tuple[int, int]] | None:
 
 
 def spread(writer: Writer, x: Operand, gaps: Sequence[int], value: Operand) -> Operand:
-    """Insert a value ``gaps[axis]`` times between neighbours along every axis."""
+    """Insert a value ``gaps[axis]`` times between neighbours along each axis."""
     for axis, gap in enumerate(gaps):
         shape = shape_of(x)
         if gap and shape[axis] > 1:
@@ -187,7 +187,7 @@ def broadcast(writer: Writer, x: Operand, shape: Sequence[int], axes: Sequence[i
 
 
 def thin(x: Operand) -> Operand:
-    """Return an operand before it was broadcast, with the same rank. Elementwise operators broadcast themselves."""
+    """Return an operand before broadcasting, with the same rank. Elementwise operators broadcast anyway."""
     if isinstance(x, np.ndarray):
         repeated = (stride == 0 and size > 1 for stride, size in zip(x.strides, x.shape, strict=True))
         return x[(*(slice(0, 1) if each else slice(None) for each in repeated), ...)]
@@ -198,7 +198,7 @@ def thin(x: Operand) -> Operand:
 
 
 def bare(x: Operand) -> Operand:
-    """Return a scalar operand before it was repeated or got axes."""
+    """Return a scalar operand before repetition and added axes."""
     node = maker_of(x, "Expand", "Reshape")
     if node is None or math.prod(shape_of(source_of(node))) != 1:
         return x

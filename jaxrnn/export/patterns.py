@@ -30,7 +30,7 @@ class Found:
     nodes: tuple[ir.Node, ...] = ()
 
     def bound(self, name: str, value: Any) -> Found | None:
-        """Bind a name, or return None if the name is bound to something else."""
+        """Bind a name, or return None if the name is bound to a different value."""
         if name not in self.values:
             return replace(self, values={**self.values, name: value})
         known = self.values[name]
@@ -53,7 +53,7 @@ class Term:
 
 
 def number_of(value: ir.Value | None) -> float | None:
-    """Return the number that all elements of a constant are, or None."""
+    """Return the number that all elements of a constant equal, or None."""
     array = constant_of(value)
     if array is None or not array.size or array.dtype.kind not in "fiu":
         return None
@@ -65,17 +65,17 @@ def _constant(value: ir.Value | None) -> ir.Value | None:
     return None if constant_of(value) is None else value
 
 
-#: Any value; the same value wherever the name occurs.
+#: Any value; equal names match the same value.
 Value = functools.partial(Term, read=lambda value: value)
 #: A constant array.
 Known = functools.partial(Term, read=_constant)
-#: A constant array whose elements are all one number, bound as a float.
+#: A constant array of equal elements, bound as a float.
 Number = functools.partial(Term, read=number_of)
 
 
 @dataclass(frozen=True)
 class Either:
-    """One of several terms."""
+    """A choice between several terms."""
 
     terms: tuple[Any, ...]
 
@@ -87,7 +87,7 @@ class Either:
 
 @dataclass(frozen=True)
 class Op:
-    """The result of a node. Operands beyond the written ones match anything."""
+    """The result of a node. Operands after the written operands match any value."""
 
     operator: str
     operands: tuple[Any, ...]
@@ -123,7 +123,7 @@ def _find_all(terms: tuple[Any, ...], values: Any, found: Found) -> Iterator[Fou
 
 
 def find(term: Any, value: ir.Value | None, found: Found) -> Iterator[Found]:
-    """Yield the matches of a term. A float matches a constant array of this number."""
+    """Yield the matches of a term. A float matches a constant array with all elements equal to this number."""
     if not isinstance(term, float):
         yield from term.find(value, found)
         return
@@ -144,7 +144,7 @@ def operator(name: str) -> Callable[..., Op]:
 
 
 def either(*terms: Any) -> Either:
-    """Return a term that matches one of several terms."""
+    """Return a term that matches any of several terms."""
     return Either(terms)
 
 
@@ -239,7 +239,7 @@ class Rewrite:
     """A pattern, and a function that builds a replacement of the same shape and dtype.
 
     ``build`` returns None if further conditions fail. With ``shares``, other nodes may use the intermediate results.
-    ``named`` is the matched node that new nodes are named after, by default the last node.
+    ``named`` is the index of the matched node that names the new nodes, by default the last node.
     """
 
     pattern: Op
@@ -261,7 +261,7 @@ class Rewrite:
 
 
 def _is_alone(nodes: Sequence[ir.Node]) -> bool:
-    """Return True if only these nodes use their results, the first node excepted."""
+    """Return True if no other node uses the results of these nodes, apart from the first node's results."""
     inner = {id(node) for node in nodes}
     return all(
         not value.is_graph_output() and all(id(use.node) in inner for use in value.uses())
@@ -271,7 +271,7 @@ def _is_alone(nodes: Sequence[ir.Node]) -> bool:
 
 
 def _is_in_one_graph(nodes: Sequence[ir.Node]) -> bool:
-    """Return True if all nodes are in one graph. A move into a loop would run a node in every trip."""
+    """Return True if all nodes are in the same graph. A move into a loop would run a node in each trip."""
     return all(node.graph is nodes[0].graph for node in nodes)
 
 
@@ -302,7 +302,7 @@ def _rewritten(writer: Writer, node: ir.Node, rewrites: Sequence[Rewrite]) -> bo
 
 
 def _is_own(value: ir.Value, graph: Any, nodes: Sequence[ir.Node]) -> bool:
-    """Return True if a value can be a graph output: the graph computes it, and it is not an output yet."""
+    """Return True if a value can become a graph output: computed in the graph, and not yet an output."""
     maker = value.producer()
     return maker is not None and (maker.graph is graph or maker in nodes) and not value.is_graph_output()
 

@@ -1,9 +1,9 @@
 """Quantised constants: float arrays that remember their integers, so that a file stores the integers.
 
-Moves of elements keep the integers. Any other arithmetic returns an ordinary array. Large arrays of bytes become
-DequantizeLinear nodes where they are used. Other arrays, such as an int32 bias, are constants for all rewrites, and
-become nodes at the end if their reader computes between DequantizeLinear and QuantizeLinear: engines fuse such a group
-into one operator on integers only if every operand is dequantised.
+Moves of elements keep the integers. Any other arithmetic returns an ordinary array. Each use of a large array of bytes
+becomes a DequantizeLinear node. Other arrays, such as an int32 bias, are constants for all rewrites, and become nodes
+at the end if the reader computes between DequantizeLinear and QuantizeLinear: engines fuse such a group into a single
+operator on integers only if all operands are dequantised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FEW = 64
 
 
 class Quantized(np.ndarray):
-    """Float32 elements ``(steps - zero) * scale``; `steps` is None if the integers are not known."""
+    """Float32 elements ``(steps - zero) * scale``; `steps` is None after arithmetic that loses the integers."""
 
     steps: np.ndarray | None = None
     scale: np.ndarray
@@ -56,7 +56,7 @@ class Quantized(np.ndarray):
         return self._moved(lambda x: x[index])
 
     def operands(self) -> tuple[list[np.ndarray | None], dict[str, int]] | None:
-        """Return the operands and attributes of DequantizeLinear, or None if there is no single axis of scales."""
+        """Return the operands and attributes of DequantizeLinear, or None if scales vary over several axes."""
         if self.steps is None:
             return None
         for axis in (None, *range(self.ndim)):
@@ -71,7 +71,7 @@ class Quantized(np.ndarray):
 
 
 def dequantized(operands: Sequence[np.ndarray], axis: int) -> Quantized | None:
-    """Return the result of DequantizeLinear, or None if the types are not those that engines fuse."""
+    """Return the result of DequantizeLinear, or None if engines do not fuse these types."""
     steps, scale, zero = (*operands, None)[:3]
     assert steps is not None
     assert scale is not None

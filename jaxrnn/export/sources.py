@@ -30,11 +30,11 @@ Arrays = Mapping[str, Any]
 
 
 class Source:
-    """A stepper with its parameters and sizes, for one stream or a batch.
+    """A stepper with parameters and sizes, for a single stream or a batch.
 
-    ``spec`` describes one stream without open dimensions. ``batch`` is the number of streams that the file states, or
-    None without a batch axis. ``state`` describes the arrays of the state in the file, and ``parts`` the entries in
-    each array if the state is joined. Entries of the kinds ``apart`` are not joined with others.
+    ``spec`` describes a single stream without open dimensions. ``batch`` is the number of streams that the file
+    states, or None without a batch axis. ``state`` describes the arrays of the state in the file, and ``parts`` the
+    entries in each array if the state is joined. Entries of the kinds ``apart`` are joined separately.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Source:
                 StateSpec(name, np.dtype(each.dtype), each.shape, kind=_kind(self.parts[name], apart))
                 for name, each in self._layout.vectors.items()
             )
-        #: The names of a model's state in the file that it came from; None for other steppers and a joined state.
+        #: The names of a model's state in the original file; None for other steppers and a joined state.
         self.state_names = None
         if form.state_names is not None and not join_state:
             self.state_names = {name: StateNames(*pair) for name, pair in form.state_names.items()}
@@ -100,7 +100,7 @@ class Source:
         self.operators = form.operators
 
     def types(self) -> contextlib.AbstractContextManager[None]:
-        """Keep 64-bit types in a ``with`` block if the stepper does so itself or declares one."""
+        """Keep 64-bit types in a ``with`` block if the stepper keeps or declares 64-bit types."""
         specs = (*self.spec.inputs, *self.spec.outputs, *self.spec.state)
         return exact(self._form.keeps_types or any(each.is_wide for each in specs))
 
@@ -111,7 +111,7 @@ class Source:
             return self._layout.pack({each.name: to_pairs(np.asarray(entries[each.name])) for each in self.spec.state})
 
     def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Run one step of one stream or of the batch on the file's state; return the outputs and the new state."""
+        """Run a step of the stream or the batch on the file's state; return the outputs and the new state."""
         bound = self._bound.with_params(params)
 
         def one(state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -127,19 +127,19 @@ class Source:
         return bound.mapped(one)(state, inputs)
 
     def flush(self, params: Any, state: Arrays, *tail: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Flush one stream or the batch; return the outputs, and the number of existing frames in each."""
+        """Flush the stream or the batch; return the outputs, and the number of existing frames in each output."""
         bound = self._bound.with_params(params)
         return bound.mapped(lambda state, *tail: tuple(bound.flush(self._carried(state), *tail)))(state, *tail)
 
     def _carried(self, state: Arrays) -> dict[str, Any]:
-        """Return the file's state as a step carries the state."""
+        """Convert the file's state to the state of the step."""
         entries = self._layout.unpack(dict(state))
         layout = Layout({each.name: each.struct() for each in self.spec.state}, joined=self.spec.joined)
         return layout.pack({each.name: from_pairs(entries[each.name], each) for each in self.spec.state})
 
 
 def _vectors(entries: Iterable[StateSpec], apart: Collection[str]) -> dict[str, str]:
-    """Return the name of the vector of each entry: ``state``, or with several types ``state_float32`` and others."""
+    """Return the name of the vector of each entry: ``state``, or with several types ``state_DTYPE``."""
     kinds = {each.name: str(each.dtype) for each in entries}
     kinds |= {each.name: f"{each.dtype}_total" for each in entries if each.kind in apart and each.dtype == np.float32}
     several = len({*kinds.values()}) > 1
@@ -147,7 +147,7 @@ def _vectors(entries: Iterable[StateSpec], apart: Collection[str]) -> dict[str, 
 
 
 def _kind(parts: Collection[StateSpec], apart: Collection[str]) -> str:
-    """Return the kind of a vector: that of the entries if it is the same, ``total`` for kinds apart, or ``joined``."""
+    """Return the kind of a vector: the common kind of the entries, ``total`` for kinds apart, or ``joined``."""
     kinds = {each.kind for each in parts}
     if len(kinds) == 1:
         return kinds.pop()
@@ -167,22 +167,22 @@ def is_complex(array: Any) -> bool:
 
 
 def to_pairs(array: np.ndarray) -> np.ndarray:
-    """Return an array as a file stores it: complex numbers as pairs along a last axis, the real part first."""
+    """Convert an array to the form in a file: complex numbers as pairs along a last axis, the real part first."""
     return np.stack([np.real(array), np.imag(array)], -1) if is_complex(array) else array
 
 
 def traced_pairs(array: Any) -> Any:
-    """Return the same as `to_pairs` for traced arrays."""
+    """Convert a traced array like `to_pairs`."""
     return jnp.stack([lax.real(array), lax.imag(array)], -1) if is_complex(array) else array
 
 
 def from_pairs(array: Any, spec: Any) -> Any:
-    """Return an array of a file as the stepper takes it, complex if ``spec`` is."""
+    """Convert an array of a file to the form for the stepper, complex if ``spec`` is complex."""
     return lax.complex(array[..., 0], array[..., 1]) if is_complex(spec) else array
 
 
 def paired(struct: Any) -> jax.ShapeDtypeStruct:
-    """Return shape and dtype of an array as a file stores it."""
+    """Return the shape and dtype of an array in a file."""
     if not is_complex(struct):
         return jax.ShapeDtypeStruct(struct.shape, struct.dtype)
     return jax.ShapeDtypeStruct((*struct.shape, 2), np.finfo(struct.dtype).dtype)

@@ -34,13 +34,13 @@ from jaxrnn.verification.sampling import index_limits, random_arrays, random_inp
 
 #: Steps over the longest recording, in addition to the look-ahead and the receptive field.
 LENGTH = 64
-#: Cap on the steps of a receptive field.
+#: The most steps of a receptive field.
 LONGEST = 1024
 #: The share of elements that may differ by one step of quantisation.
 FEW = 0.01
 #: The largest error of dynamic quantisation, as a share of the output (both as root mean squares).
 ROUGH = 0.25
-#: The first reference; the other is `jaxrnn.verification.running.WHOLE`.
+#: The name of the first reference; the second is `jaxrnn.verification.running.WHOLE`.
 STEPS = "the steps in jaxrnn"
 
 
@@ -53,7 +53,7 @@ class ExportReport:
         label: the name of the exported stepper.
         engine: the name and version of the engine that ran the files.
         notes: the reasons why preferred engines were skipped.
-        flushed: True if recordings were flushed. Otherwise they end with their last whole pulse.
+        flushed: True if recordings were flushed; otherwise recordings end with the last whole pulse.
         checks: the comparisons of each recording, with the stepper and, if given, with the function over whole
             recordings.
     """
@@ -66,7 +66,7 @@ class ExportReport:
 
     @property
     def ok(self) -> bool:
-        """True if every output of every recording agrees."""
+        """True if all outputs of all recordings agree."""
         return all(check.ok for check in self.checks)
 
 
@@ -85,12 +85,12 @@ def verify_export(
 ) -> ExportReport:
     """Run exported files over random recordings in a second engine, and compare.
 
-    Every recording starts from the first state in the file, runs step by step, and ends with the flush if there is a
-    flush file. The recordings of a stream have several lengths: shorter than a pulse and than the delay, whole pulses,
-    and pulses with a tail. Every element must pass `jaxrnn.verification.compare` with ``scaled``, at the tolerance of
-    the lowest precision that the file computes in. In a quantised file, 1 % of the elements may differ by one step of
+    Each recording starts from the first state in the file, runs step by step, and ends with the flush if a flush file
+    exists. The recordings of a stream have several lengths: shorter than a pulse and than the delay, whole pulses, and
+    pulses with a tail. Each element must pass `jaxrnn.verification.compare` with ``scaled``, at the tolerance of the
+    lowest precision that the file computes in. In a quantised file, 1 % of the elements may differ by a single step of
     quantisation; the comparison then has a `reason`. In a file with dynamic quantisation, the root mean square of the
-    error must be at most 25 % of that of the output, and the `reason` states the error.
+    error must be at most 25 % of the root mean square of the output, and the `reason` states the error.
 
     Args:
         stepper: the exported stepper.
@@ -100,13 +100,13 @@ def verify_export(
         offline: the function over whole recordings, from a dict of arrays to a dict of arrays.
         limits: for integer inputs, exclusive upper bounds; by default 2, or the rows that a model indexes.
         shortest: the fewest frames of a recording.
-        longest: the most frames of a recording; by default as many as the comparison needs.
+        longest: the most frames of a recording; by default the length that the comparison needs.
         seed: the seed of the recordings.
         engine: the engine, as in `jaxrnn.verification.verify`; by default ONNX Runtime with optimisations.
 
     Raises:
         InputError: a file was not written by `jaxrnn.export_onnx`, the function does not run on the longest recording,
-            or only the flush returns outputs, and there is no file of the flush.
+            or only the flush returns outputs, and the file of the flush is missing.
         PeerError: no engine runs the files.
         MissingPackageError: ``engine="ort"`` without ONNX Runtime.
     """
@@ -149,7 +149,7 @@ def verify_export(
 
 
 def _total(spec: StepSpec, shortest: int) -> int:
-    """Return the length of the longest recording: enough pulses that every kept frame is used, and a tail."""
+    """Return the length of the longest recording: enough pulses to use all kept frames, and a tail."""
     if not spec.streams:
         return LENGTH
     field = min(spec.receptive_field or 0, LONGEST * spec.pulse)
@@ -213,7 +213,7 @@ class _Comparing:
             return rough(found, value, expected)
         step = self._steps[name] if inexact else 1.0
         again = compare(name, value, expected, atol=step * (1 + 1e-3), rtol=rtol, time_axis=axis)
-        # A wrong file differs in many elements, a value between two integers in few.
+        # A wrong file differs in many elements. Values between two integers are rare.
         here, there = (np.asarray(each, np.float64) for each in (value, expected))
         most = (atol or 0.0) * max(1.0, found.scale or 0.0)
         few = np.mean(np.abs(here - there) > most + (rtol or 0.0) * np.abs(there)) <= FEW
@@ -223,9 +223,9 @@ class _Comparing:
 
 
 def quantisation_steps(file: ExportedFile) -> dict[str, float]:
-    """Return the size of one step of the integers that an output comes from, for each output of a quantised file.
+    """Return the size of a quantisation step for each output of a quantised file.
 
-    Engines may round a value between two integers to either, because the last bit of a sum depends on its order.
+    Engines may round a value between two integers up or down, because the last bit of a sum depends on the order.
     """
     nodes = {value: node for node in file.graph for value in node.outputs}
     if not any(node.op_type.startswith(("QLinear", "QuantizeLinear")) for node in nodes.values()):
@@ -319,7 +319,7 @@ def read_files(path: Path, flush: Path | None) -> tuple[ExportedFile, ExportedFi
 
 
 def ready_in(open_peer: OpenPeer, step: ExportedFile, flush: ExportedFile | None) -> tuple[Ready, str]:
-    """Return the files, ready to run in an engine, and the name of the engine."""
+    """Open the files in an engine; return the functions to run, and the name of the engine."""
     opened = _Opened(open_peer, step)
     rest = None if flush is None else _Opened(open_peer, flush).flush
     return Ready(step.facts.spec, _first(step), opened.step, rest), opened.engine
@@ -337,7 +337,7 @@ def _first(step: ExportedFile) -> dict[str, np.ndarray]:
 
 
 class _Opened:
-    """One file in an engine, with arrays by the names of the stepper."""
+    """A file in an engine, with arrays under the names of the stepper."""
 
     def __init__(self, open_peer: OpenPeer, file: ExportedFile):
         self._facts, self._peer = file.facts, open_peer(file.path)
@@ -351,9 +351,9 @@ class _Opened:
         return outputs, {own: results[str(names.output)] for own, names in self._facts.state.items()}
 
     def flush(self, state: Arrays, tail: Arrays, valid: int) -> dict[str, np.ndarray]:
-        """Return the frames that exist of every output."""
+        """Return the existing frames of each output."""
         spec, facts = self._facts.spec, self._facts
-        # NaN in the padding shows any use of frames that do not exist.
+        # NaN in the padding reveals any use of frames that do not exist.
         padded, _ = whole_pulse(spec, tail, valid, convert=taken, fill=np.nan)
         results = self._results(state, padded or {}, valid)
         axes = {each.name: each.time_axis for each in spec.outputs}
@@ -390,7 +390,7 @@ def results_of(ready: Ready, recordings: Arrays, frames: int) -> RecordingOutput
 class JaxReference:
     """The exported stepper, and the function over whole recordings, in the layout of the files.
 
-    The streams of a batch run in sequence, so that any influence between streams would show.
+    The streams of a batch run in sequence, so that the comparison reveals any influence between streams.
     """
 
     def __init__(self, stepper: Stepper, params: Any, facts: StepFile, flushed: bool, offline: Offline | None):
@@ -437,7 +437,7 @@ class JaxReference:
         return {name: self._of_file([row[name] for row in rows], axis) for name in rows[0]}
 
     def _of_file(self, arrays: Sequence[Any], axis: int) -> Any:
-        """Return one output of every stream in the files' layout."""
+        """Join the arrays of all streams for an output, in the files' layout."""
         if arrays[0] is None:
             return None
         return to_pairs(arrays[0] if self._batch is None else np.stack(arrays, axis))
@@ -458,7 +458,7 @@ def _lead(stepper: StepSpec, facts: StepFile) -> int:
 
 
 def _in_time(stepper: StepSpec, file: StepSpec, lead: int) -> StepSpec:
-    """Return the stepper's spec with the time axes of the file. The step of a stream may be a model itself."""
+    """Return the stepper's spec with the time axes of the file. The stepper can be a model of the step of a stream."""
     if stepper.streams == file.streams:
         return stepper
 

@@ -47,7 +47,7 @@ def make_value(name: str, shape: Sequence[int], dtype: Any) -> ir.Value:
 class Writer:
     """The nodes of a graph or subgraph in order.
 
-    ``scope`` is the prefix of the next nodes' names. ``target`` is the engine that the file is for, or None for all.
+    ``scope`` is the prefix of the next nodes' names. ``target`` is the engine of the file, by default all engines.
     """
 
     def __init__(self, opset: int, target: str | None = None, outer: Writer | None = None):
@@ -64,7 +64,7 @@ class Writer:
         return Writer(self.opset, self.target, self)
 
     def parameter(self, name: str, array: np.ndarray) -> None:
-        """Name an array. Uses of the array, or of an equal array, become an initializer of this name."""
+        """Name an array. Uses of the array, or of an equal array, become an initializer with this name."""
         self._parameters[id(array)] = (self.unused(name), array)
         self._equal_parameters.setdefault(_content(array), array)
 
@@ -82,7 +82,7 @@ class Writer:
         return candidate
 
     def value(self, operand: Operand) -> ir.Value:
-        """Return an operand as a value. Equal arrays become one initializer."""
+        """Return an operand as a value. Equal arrays share an initializer."""
         if isinstance(operand, ir.Value):
             return operand
         if isinstance(operand, Quantized) and operand.is_large and (quantized := self.quantized(operand)) is not None:
@@ -100,7 +100,7 @@ class Writer:
         return self._initializers[key]
 
     def quantized(self, array: Quantized) -> ir.Value | None:
-        """Write DequantizeLinear of the integers of an array, or return None if the opset lacks it."""
+        """Write DequantizeLinear of the integers of an array, or return None if the opset lacks the operator."""
         known = array.operands()
         if known is None or self.opset < (13 if known[1] else 10):
             return None
@@ -108,7 +108,7 @@ class Writer:
 
     @property
     def initializers(self) -> list[ir.Value]:
-        """All initializers, subgraphs included."""
+        """All initializers, including subgraphs."""
         return list(self._initializers.values())
 
     def nodes_of(
@@ -120,7 +120,7 @@ class Writer:
     ) -> list[ir.Value]:
         """Write a node and return the results.
 
-        Operands are cast to a wider type, and results back, if engines lack a kernel for their type (`kernels`).
+        Operands are cast to a wider type, and results back, if engines lack a kernel for the type (`kernels`).
         ``inputs`` and ``attributes`` that are None are left out. ``results`` are shapes and dtypes.
         """
         own, inputs = operator in OWN, list(inputs)
@@ -189,7 +189,7 @@ class Writer:
         dtype: Any = None,
         **attributes: Any,
     ) -> ir.Value:
-        """Write a node with one result, by default of the broadcast shape and of the first operand's dtype."""
+        """Write a node with a single result, by default of the broadcast shape and the first operand's dtype."""
         known = [each for each in inputs if each is not None]
         shape = np.broadcast_shapes(*map(shape_of, known)) if shape is None else shape
         return self.nodes_of(operator, inputs, [(shape, dtype_of(known[0]) if dtype is None else dtype)], **attributes)[

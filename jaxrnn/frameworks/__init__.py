@@ -1,4 +1,4 @@
-"""PyTorch and Keras: a module as a model in one call, and tuned weights back in the module."""
+"""PyTorch and Keras: modules as models, and tuned weights back in the modules."""
 
 from jaxrnn.frameworks.keras_models import from_keras as from_keras
 from jaxrnn.frameworks.keras_models import to_keras as to_keras

@@ -1,4 +1,4 @@
-"""Comparison of an imported model with the module that it was exported from, at other lengths and batches."""
+"""Comparison of an imported model with the original module, at several lengths and batches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jaxrnn.verification.sampling import random_inputs
 Arrays = Mapping[str, np.ndarray]
 #: Axis and name of the open dimensions of each input.
 Axes = Mapping[str, Mapping[int, str]]
-#: Runs the module on inputs by name, and returns its outputs in order.
+#: Runs the module on a dict of inputs, and returns the outputs in order.
 Run = Callable[[Arrays], Sequence[np.ndarray]]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The comparison of a model with its module at one choice of sizes."""
+    """The comparison of a model with the original module at one choice of sizes."""
 
     sizes: Mapping[str, int]
     outputs: tuple[Comparison, ...]
@@ -35,7 +35,7 @@ class Agreement:
 
 
 def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framework: str) -> tuple[Agreement, ...]:
-    """Compare a model with its module at the sizes of the example and at other sizes.
+    """Compare a model with the original module at the sizes of the example and at other sizes.
 
     A ModelError lists the outputs that differ, or names sizes at which the module runs and the model fails.
     """
@@ -44,7 +44,7 @@ def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framewo
         inputs = resized(example, axes, sizes)
         try:
             there = run(inputs)
-        except Exception:  # a module may refuse a size, in its own way
+        except Exception:  # modules refuse sizes with errors of any type
             if not found:
                 raise
             continue
@@ -70,7 +70,7 @@ def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framewo
 
 
 def resized(example: Arrays, axes: Axes, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Repeat or cut an example along its open axes, so that its values stay in their range."""
+    """Repeat or cut an example along open axes, so that the values stay in the range of the example."""
     result = {}
     for name, array in example.items():
         for axis, symbol in axes.get(name, {}).items():
@@ -107,7 +107,7 @@ def parsed(symbol: str) -> tuple[int, str]:
 
 
 def _choices(example: Arrays, axes: Axes) -> list[dict[str, int]]:
-    """Return the sizes of the example, all sizes doubled, all larger by one, and all one."""
+    """Return the sizes of the example, these sizes doubled, these sizes plus 1, and all sizes 1."""
     start = sizes_of(example, axes)
     changes = (lambda size: size, lambda size: 2 * size, lambda size: size + 1, lambda size: 1)
     unique = {tuple((name, change(size)) for name, size in start.items()) for change in changes}

@@ -26,7 +26,7 @@ from jaxrnn.onnx.tensors import graphs_below
 if TYPE_CHECKING:
     import keras
 
-#: What to write instead of layers that tf2onnx writes wrongly or not at all.
+#: Alternatives to layers that tf2onnx writes wrongly or not at all.
 _ADVICE = """Layers that tf2onnx writes wrongly or not at all, and what to write instead:
   - TimeDistributed(Dense(...)) and other layers that take [batch, time, features]: the layer itself
   - convolutions with groups: one convolution for each group, and Concatenate
@@ -38,9 +38,9 @@ _BATCH, _LENGTH = 2, 12
 def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = None, **options: Any) -> Model:
     """Export a Keras model in memory, load the file, and compare the model with Keras.
 
-    The open dimensions of an input are called ``batch`` and ``time`` (``time_2`` for a second one); inputs and outputs
-    have the names of Keras. `Model.params` holds the weights by their path in Keras, such as ``gru/gru_cell/kernel``,
-    in Keras' layout. The model must agree with Keras for several batches and lengths.
+    The open dimensions of an input are called ``batch``, ``time``, ``time_2`` and so on; inputs and outputs have the
+    names of Keras. `Model.params` contains the weights under their paths in Keras, such as ``gru/gru_cell/kernel``, in
+    Keras' layout. The model must agree with Keras for several batches and lengths.
 
     Example::
 
@@ -54,7 +54,7 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
 
     Raises:
         InputError: the argument is not a built Keras model, or the backend is not TensorFlow.
-        ModelError: the file differs from Keras; the message says where.
+        ModelError: the file differs from Keras; the message lists the differences.
         MissingPackageError: Keras, TensorFlow or tf2onnx is not installed.
     """
     _check(network, "from_keras")
@@ -94,17 +94,17 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
 
 
 def to_keras(params: Mapping[str, Any], network: keras.Model, *, model: Model | None = None) -> None:
-    """Put parameters of a model of `from_keras` into the Keras model, by path.
+    """Copy the parameters of a model of `from_keras` back to the Keras model.
 
     Args:
-        params: arrays by name, as in `Model.params`; NumPy or JAX.
+        params: a dict of NumPy or JAX arrays, as in `Model.params`.
         network: the Keras model, with any backend.
         model: the model of these parameters. If given, Keras runs on random inputs with the new weights and must agree
             with the model.
 
     Raises:
         InputError: a name or a shape does not fit. The Keras model is unchanged.
-        ModelError: Keras with the new weights differs from the model. Keras has its old weights again.
+        ModelError: Keras with the new weights differs from the model. The old weights are restored.
     """
     _check(network, None)
     variables = _variables(network)
@@ -146,7 +146,7 @@ def _plain(name: str) -> str:
 
 
 def _output_names(network: keras.Model) -> list[str]:
-    """Return the names of the outputs; those of layers if Keras has no others, each once."""
+    """Return unique names of the outputs, taken from the last layer if Keras does not name outputs."""
     names: list[str] = []
     for index, name in enumerate(getattr(network, "output_names", None) or [network.layers[-1].name]):
         taken = {*names, *(_plain(tensor.name) for tensor in network.inputs)}
@@ -164,7 +164,7 @@ def _open_axes(shape: Sequence[int | None]) -> dict[int, str]:
 
 
 def _example(tensor: Any, axes: Mapping[int, str]) -> np.ndarray:
-    """Return random numbers for an input, with whole numbers of 0 and 1."""
+    """Return random numbers for an input; integers are 0 or 1."""
     shape = [
         {"batch": _BATCH}.get(axes[axis], _LENGTH) if axis in axes else size for axis, size in enumerate(tensor.shape)
     ]
@@ -178,7 +178,7 @@ def _weights(network: keras.Model) -> dict[str, np.ndarray]:
 
 
 def _variables(network: keras.Model) -> dict[str, Any]:
-    """Return the float weights by path; equal paths are numbered."""
+    """Return the float weights by path, with numbers for equal paths."""
     found: dict[str, Any] = {}
     for variable in network.weights:
         if np.dtype(variable.dtype).kind == "f":
@@ -200,7 +200,7 @@ def _run(network: keras.Model, arrays: Sequence[np.ndarray]) -> list[np.ndarray]
 def _exported(
     network: keras.Model, weights: Mapping[str, np.ndarray], example: Mapping[str, np.ndarray]
 ) -> onnx.ModelProto:
-    """Export a network with other weights, and give the network its own weights back."""
+    """Export a network with the given weights, and restore the original weights."""
     variables = _variables(network)
     old = {name: variables[name].numpy().copy() for name in weights}
     try:

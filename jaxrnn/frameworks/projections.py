@@ -1,4 +1,4 @@
-"""LSTM layers with projections for PyTorch's TorchScript exporter, which has no operator for these layers."""
+"""LSTM layers with projections for PyTorch's TorchScript exporter, which cannot export these layers."""
 
 # pyright: reportMissingImports=false
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def projected_lstm(layer: torch.nn.LSTM) -> Callable[..., Any]:
-    """Return a function that computes as ``layer.forward`` does, with a loop over frames that the exporter keeps."""
+    """Return a function equal to ``layer.forward``, with a loop over frames that the exporter keeps."""
     import torch
 
     @torch.jit.script

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import torch
 
     Tensors = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
-#: An axis, or an axis with the name of its dimension; for one input or by input.
+#: An axis, or an axis with the name of the dimension.
 Axis = int | tuple[int, str]
 
-#: What to write instead, for constructs that an exporter fixes at the size of the example.
+#: Advice for constructs that an exporter fixes at the size of the example.
 _ADVICE = """Common causes:
   - a length or batch that Python reads (`int(x.shape[1])`, `range(x.shape[1])`): use tensors, or torch.jit.script
   - a state of zeros made with the batch of the example: x.new_zeros(layers, x.shape[0], hidden)
@@ -48,9 +48,10 @@ def from_torch(
 ) -> Model:
     """Export a PyTorch module in memory, load the file, and compare the model with the module.
 
-    The module is exported in evaluation mode, with open dimensions for time and batch. `Model.params` holds the float
-    entries of ``module.state_dict()`` under the same names and in the same layout. The model must agree with the module
-    at the sizes of the example, at twice these sizes, at one more, and at one, as far as the module itself runs there.
+    The module is exported in evaluation mode, with open dimensions for time and batch. `Model.params` contains the
+    float entries of ``module.state_dict()`` under the same names and in the same layout. The model must agree with the
+    module at the sizes of the example, at twice these sizes, at these sizes plus 1, and at size 1. Sizes that the
+    module does not support are skipped.
 
     Example::
 
@@ -59,13 +60,13 @@ def from_torch(
 
     Args:
         module: the module; weights, mode and gradients are unchanged afterwards.
-        example: a tensor, the positional arguments of ``forward``, or keyword arguments by name.
+        example: a tensor, a tuple of the positional arguments of ``forward``, or a dict of keyword arguments.
         time: the time axis of the first input, or the time axes by input: ``{"x": 1}``. The dimension is called
-            ``time``; ``{"x": (1, "T"), "y": (1, "4*T")}`` gives other names and relates inputs at several rates. The
-            default is no open time axis.
+            ``time``; ``{"x": (1, "T"), "y": (1, "4*T")}`` sets the names and relates inputs at several rates. By
+            default, time is not an open dimension.
         batch: the batch axis of all inputs, or the batch axes by input; ``{}`` keeps the batch of the example. By
-            default, axis 0 of the first input (axis 1 if time is axis 0), and in every other input the axis of that
-            size.
+            default, axis 0 of the first input (axis 1 if time is axis 0), and the axis of the same size in each other
+            input.
         outputs: names of the outputs. By default, the keys if ``forward`` returns a dict, or ``output``,
             ``output_1``, ...
         exporter: ``"script"`` for TorchScript, ``"dynamo"`` for ``torch.export``, or ``"auto"``: TorchScript, and the
@@ -74,7 +75,7 @@ def from_torch(
 
     Raises:
         InputError: the example, an axis or a name does not fit the module.
-        ModelError: no exporter writes a file that agrees with the module; the message says where each file differs.
+        ModelError: no exporter writes a file that agrees with the module; the message lists the differences.
         MissingPackageError: PyTorch, or onnxscript for the newer exporter, is not installed.
     """
     with optional_package("torch", "from_torch", "torch"):
@@ -113,7 +114,7 @@ def from_torch(
 
 
 def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model | None = None) -> None:
-    """Put parameters of a model of `from_torch` into the module, by name.
+    """Copy the parameters of a model of `from_torch` back to the module.
 
     Example::
 
@@ -121,14 +122,14 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
         jaxrnn.to_torch(fitted.params, denoiser, model=model)
 
     Args:
-        params: arrays by name, as in `Model.params`; NumPy or JAX.
-        module: the module; devices and element types stay.
+        params: a dict of NumPy or JAX arrays, as in `Model.params`.
+        module: the module; devices and element types do not change.
         model: the model of these parameters. If given, the module runs on random inputs with the new weights and must
             agree with the model.
 
     Raises:
         InputError: a name or a shape does not fit the module. The module is unchanged.
-        ModelError: the module with the new weights differs from the model. The module has its old weights again.
+        ModelError: the module with the new weights differs from the model. The old weights are restored.
     """
     with optional_package("torch", "to_torch", "torch"):
         import torch
@@ -152,7 +153,7 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
 
 
 class _Call:
-    """A module with example arguments, as a function of arrays by name."""
+    """A module with example arguments, as a function of a dict of arrays."""
 
     def __init__(self, module: torch.nn.Module, example: Tensors):
         import torch
@@ -171,7 +172,7 @@ class _Call:
         self.target = _flat(module, names if by_name else None) if by_name or self.keys else module
 
     def run(self, arrays: Mapping[str, Any]) -> list[np.ndarray]:
-        """Run the module on arrays, and return its outputs in the order of the file."""
+        """Run the module on arrays, and return the outputs in the order of the file."""
         import torch
 
         tensors = [torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in self.arguments]
@@ -179,7 +180,7 @@ class _Call:
         return [value.cpu().numpy() for value in _leaves(self._result(moved))]
 
     def enlarged(self, axes: Mapping[str, Mapping[int, str]]) -> _Call:
-        """Return a call without open dimensions of size 1, which exporters fix, if the module accepts such a call."""
+        """Enlarge open dimensions of size 1, which exporters would fix, if the module accepts larger sizes."""
         sizes = sizes_of(self.arrays, axes)
         if 1 not in sizes.values():
             return self
@@ -189,11 +190,11 @@ class _Call:
         tensors = {name: torch.from_numpy(array).to(self.arguments[name].device) for name, array in arrays.items()}
         try:
             return _Call(self.module, tensors if self.by_name else [*tensors.values()])
-        except Exception:  # the module may refuse the size, in its own way
+        except Exception:  # modules refuse sizes with errors of any type
             return self
 
     def output_names(self, names: Sequence[str] | None) -> list[str]:
-        """Return the names of the outputs: the given names, the keys of a dict, or numbers."""
+        """Return the names of the outputs: the given names, the keys of a dict, or numbered names."""
         count = len(self.run(self.arrays))
         if names is None:
             names = self.keys or ["output", *(f"output_{index}" for index in range(1, count))]
@@ -202,14 +203,14 @@ class _Call:
         return list(names)
 
     def output_shapes(self, axes: Mapping[str, Mapping[int, str]]) -> list[list[int | str | None]]:
-        """Return the shapes of the outputs: names for sizes that are those of open dimensions, None for others."""
+        """Return the shapes of the outputs, with names of open dimensions, and None for sizes that vary otherwise."""
         start = sizes_of(self.arrays, axes)
         before = [array.shape for array in self.run(self.arrays)]
         shapes: list[list[int | str | None]] = [list(shape) for shape in before]
         for symbol, size in start.items():
             try:
                 after = self.run(resized(self.arrays, axes, {**start, symbol: 2 * size}))
-            except Exception:  # the module may refuse the size, in its own way
+            except Exception:  # modules refuse sizes with errors of any type
                 shapes = [[None] * len(shape) for shape in before]
                 break
             for shape, old, array in zip(shapes, before, after, strict=True):
@@ -244,7 +245,7 @@ def _flat(module: torch.nn.Module, names: Sequence[str] | None) -> torch.nn.Modu
 
 
 def _reason(error: Exception) -> str:
-    """Return the message of an exporter without its dump of the graph and its advice to report an error."""
+    """Return the message of an exporter without the dump of the graph and the advice to report an error."""
     text = str(error).partition("[Caused by")[0].partition(" Please feel free")[0]
     return text.strip()[:600]
 
@@ -275,7 +276,7 @@ def _axes(
     time: Axis | Mapping[str, Axis] | None,
     batch: int | Mapping[str, int] | None,
 ) -> dict[str, dict[int, str]]:
-    """Return the open dimensions of each input, by axis."""
+    """Return the names of the open dimensions by input and axis."""
     first = next(iter(arrays))
     times = {} if time is None else time if isinstance(time, Mapping) else {first: time}
     named = {name: axis if isinstance(axis, tuple) else (axis, "time") for name, axis in times.items()}
@@ -326,7 +327,7 @@ def _batch_axes(arrays: Mapping[str, np.ndarray], times: Mapping[str, set[int]])
 def _exporter(
     kind: str, call: _Call, axes: Mapping[str, Mapping[int, str]], names: Sequence[str]
 ) -> Callable[[], onnx.ModelProto]:
-    """Return a function that exports the module with its present weights."""
+    """Return a function that exports the module with the current weights."""
     import torch
 
     arguments = tuple(call.arguments.values())
@@ -365,7 +366,7 @@ def _exporter(
 
 @contextlib.contextmanager
 def _exportable(module: torch.nn.Module) -> Iterator[None]:
-    """Let layers that the TorchScript exporter refuses compute the same in operations that it knows."""
+    """Replace layers that the TorchScript exporter refuses by operations that the exporter supports."""
     import torch
 
     # A fused encoder layer has no ONNX operator.
@@ -389,7 +390,7 @@ def _exportable(module: torch.nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Put a module and its parts into evaluation mode, without warnings of the exporters."""
+    """Put a module and all submodules into evaluation mode, without warnings of the exporters."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     level = logging.root.manager.disable
@@ -405,7 +406,7 @@ def _evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _entries(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the float entries of the state, each shared tensor once."""
+    """Return the float entries of ``state_dict``, each shared tensor once."""
     seen: set[tuple[int, tuple[int, ...]]] = set()
     entries = {}
     for name, tensor in module.state_dict().items():
@@ -424,7 +425,7 @@ def _weights(module: torch.nn.Module) -> dict[str, np.ndarray]:
 
 
 def _with(module: torch.nn.Module, weights: Mapping[str, np.ndarray], export: Callable[[], onnx.ModelProto]) -> Any:
-    """Export a module with other weights, and give the module its own weights back."""
+    """Export a module with the given weights, and restore the original weights."""
     import torch
 
     entries = _entries(module)
@@ -450,7 +451,7 @@ def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:
 
 
 def _tensors(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Tensors:
-    """Return inputs as arguments of ``forward``: by name if all names are its parameters, else in order."""
+    """Return inputs as arguments of ``forward``: as keywords if all names are parameters, else in order."""
     import torch
 
     tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}

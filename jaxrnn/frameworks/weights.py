@@ -1,4 +1,4 @@
-"""The weights of a module in an exported file: found by marks, written back under the framework's names and layouts."""
+"""Weights of a module in an exported file, found by marks and written under the framework's names and layouts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from jaxrnn.onnx.parameters import WEIGHTS
 from jaxrnn.onnx.tensors import graphs_below, graphs_in
 
 Arrays = Mapping[str, np.ndarray]
-#: Marks are the float32 numbers from 2^-60 on, one after another: too small for the constants of a network, and large
-#: enough that no product of a mark is subnormal.
+#: Marks are consecutive float32 numbers from 2^-60 on: too small for the constants of a network, and large enough that
+#: no product of a mark is subnormal.
 _FIRST = int(np.float32(2.0**-60).view(np.int32))
 _LAST = int(np.float32(2.0**-20).view(np.int32))
 _MARKED_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
@@ -28,27 +28,27 @@ _MOST_PIECES = 16
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """A file with the weights of a module as its parameters.
+    """A file with the weights of a module as parameters.
 
-    Initializers hold the weights by the framework's name, in the framework's layout; nodes at the start of the graph
-    bring each weight into the layout of the operator that reads the weight.
+    Initializers contain the weights under the framework's names, in the framework's layout. Nodes at the start of the
+    graph convert each weight to the layout of the operator that reads the weight.
     """
 
     proto: onnx.ModelProto
-    #: Names of weights that are not parameters: the exporter computed with them, as with a normalization that became
-    #: part of a convolution, or the module does not use them.
+    #: Names of weights that are not parameters: either the exporter has computed with the weight, such as a
+    #: normalization that became part of a convolution, or the module does not use the weight.
     folded: tuple[str, ...]
 
 
 def export_with_names(weights: Arrays, export: Callable[[Arrays], onnx.ModelProto]) -> WeightsFile:
-    """Export a module so that its weights are parameters under their own names.
+    """Export a module so that the weights are parameters under the framework's names.
 
     Exporters rename weights, regroup gates, transpose matrices, and merge equal tensors. So the module is exported
-    twice with a different number in every element of its weights. A tensor of the file that holds such numbers is a
-    rearrangement of weights, and the two exports must state the same rearrangement. Then nodes that rearrange replace
-    the tensor, and the weights come back with their values.
+    twice with a different number in each element of the weights. A tensor of the file that contains such numbers is a
+    rearrangement of weights, and the two exports must agree on the rearrangement. Nodes that rearrange the weights then
+    replace the tensor, and the weights get their values back.
 
-    ``export`` exports the module with the given weights, float arrays by name, in place of its own.
+    ``export`` exports the module with the given weights, a dict of float arrays, in place of the module's weights.
     """
     marked = [name for name, array in weights.items() if array.dtype in (np.float32, np.float64)]
     # In a second round, weights that the exporter has computed with keep their values.
@@ -77,7 +77,7 @@ def export_with_names(weights: Arrays, export: Callable[[Arrays], onnx.ModelProt
 
 
 def _numbered(weights: Arrays) -> dict[str, np.ndarray]:
-    """Return the elements of all weights as numbers from 0 on."""
+    """Return consecutive numbers from 0 on for the elements of all weights."""
     starts = np.cumsum([0, *(array.size for array in weights.values())])
     return {
         name: np.arange(start, start + array.size).reshape(array.shape)
@@ -90,7 +90,7 @@ def _mark(ids: np.ndarray, flip: bool, total: int) -> np.ndarray:
 
 
 def _read_marks(array: np.ndarray, flip: bool, total: int) -> np.ndarray:
-    """Return the number of the weight's element in each element of an array; -1 if an element is not a mark."""
+    """Decode the marks in an array to numbers of weight elements; -1 if an element is not a mark."""
     narrow = array.astype(np.float32)
     ids = narrow.view(np.int32).astype(np.int64) - _FIRST
     ids = np.where((ids >= 0) & (ids < total) & (narrow == array), ids, -1)
@@ -98,10 +98,10 @@ def _read_marks(array: np.ndarray, flip: bool, total: int) -> np.ndarray:
 
 
 def _sources(first: np.ndarray, second: np.ndarray, total: int) -> tuple[np.ndarray, bool] | None:
-    """Return the number of the weight's element that each element of a tensor copies, -1 for constants.
+    """Return the number of the weight element that each element of a tensor copies, or -1 for constants.
 
-    The second result is True if the tensor holds the weights with the opposite sign. None for a tensor that the
-    exporter computed from weights in another way.
+    The second result is True if the tensor contains the weights with the opposite sign. Returns None if the exporter
+    has computed the tensor from weights in any other way.
     """
     constant = (first == second) | (np.isnan(first) & np.isnan(second))
     for sign in (1, -1):
@@ -134,7 +134,7 @@ class _Place:
 
 
 def _places(proto: onnx.ModelProto) -> Iterator[_Place]:
-    """Yield the float tensors that outputs depend on, in an order that depends on the structure of the graph alone."""
+    """Yield the float tensors that outputs depend on, in an order that depends only on the structure of the graph."""
     found: dict[int, dict[str, onnx.NodeProto | onnx.TensorProto]] = {}
 
     def producers(graph: onnx.GraphProto) -> Mapping[str, onnx.NodeProto | onnx.TensorProto]:
@@ -171,7 +171,7 @@ def _places(proto: onnx.ModelProto) -> Iterator[_Place]:
 
 @dataclass
 class _Writer:
-    """Writes weights into a file in place of their rearrangements."""
+    """Writes weights into a file, with nodes that rearrange the weights in place of the rearranged tensors."""
 
     proto: onnx.ModelProto
     weights: Arrays
@@ -188,7 +188,7 @@ class _Writer:
         self.moved: list[tuple[_Place, str]] = []
 
     def replace(self, place: _Place, source: np.ndarray, negated: bool) -> None:
-        """Plan the rearrangement of weights that makes the tensor of a place."""
+        """Plan the rearrangement of weights that replaces the tensor of a place."""
         value = self._rearranged(source, -place.array if negated else place.array)
         self.moved.append((place, self._add("Neg", value) if negated else value))
 
@@ -216,7 +216,7 @@ class _Writer:
         return self.proto
 
     def _rearranged(self, source: np.ndarray, array: np.ndarray) -> str:
-        """Write nodes for an array of elements of weights, and return the name of the result."""
+        """Write nodes that compute an array from elements of weights, and return the name of the result."""
         owners = self._owners(source)
         if len(owners) == 1 and (source >= 0).all():
             result = self._permuted(source, owners[0]) or self._selected(source, owners[0])
@@ -246,7 +246,7 @@ class _Writer:
         return np.split(np.arange(len(rows)), cuts)
 
     def _permuted(self, source: np.ndarray, owner: str) -> str | None:
-        """Write a weight with its axes in another order, and in another shape."""
+        """Write a weight with transposed axes and a new shape, if that suffices."""
         ids = self.ids[owner]
         if ids.size != source.size:
             return None
@@ -260,7 +260,7 @@ class _Writer:
         return None
 
     def _selected(self, source: np.ndarray, owner: str) -> str | None:
-        """Write slices of a weight along one axis in another order, such as the gates of a cell."""
+        """Write reordered slices of a weight along an axis, such as the gates of a cell, if that suffices."""
         ids, goal = np.squeeze(self.ids[owner]), np.squeeze(source)
         if ids.ndim != goal.ndim:
             return None
@@ -318,7 +318,7 @@ class _Writer:
 
 
 def _rename_reads(graph: onnx.GraphProto, old: str, new: str) -> None:
-    """Let all nodes of a graph and of graphs inside read another value."""
+    """Replace a value in the inputs of all nodes of a graph and of inner graphs."""
     for each in graphs_below(graph):
         for node in each.node:
             for index, name in enumerate(node.input):

@@ -1,4 +1,4 @@
-"""The page of an ONNX file: graph, state, streams and parameters in one HTML file."""
+"""The HTML page of an ONNX file: graph, state, streams and parameters."""
 
 from __future__ import annotations
 

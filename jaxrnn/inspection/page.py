@@ -1,9 +1,9 @@
-"""The page of a file: its graph, state, streams and parameters in one HTML file, with long graphs in sections.
+"""The HTML page of a file: graph, state, streams and parameters, with long graphs in sections.
 
 A reader sees about a dozen sections first, and unfolds some. A section is a run of consecutive nodes in the order of
-evaluation. A section never needs a value of a later section, so the drawing has no cycle, whichever sections are
-folded. Sections follow the modules of the exported network if the exporter names them. Otherwise a section ends where
-few values cross to the next node.
+evaluation. A section never needs a value of a later section, so the drawing has no cycle for any choice of folded
+sections. Sections follow the modules of the exported network if the exporter names the modules. Otherwise a section
+ends where few values cross to the next node.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _TEMPLATES = Path(__file__).parent / "templates"
-#: The scripts of the page; each uses the ones before.
+#: The scripts of the page; each script uses the previous scripts.
 _SCRIPTS = ("graph", "text", "cards", "layout", "draw", "view", "hover", "detail", "panel", "main")
 #: The signature of the layout function that the page calls.
 _LAYOUT = "dagre.layout = (nodes, edges, layout, state) =>"
@@ -40,13 +40,13 @@ _TASK, _EXTRA = "the page of a file", "graph"
 
 
 def write_page(source: Source, path: Path | str, *, symbol: str | None = None) -> None:
-    """Write an HTML file that shows an ONNX file: its graph, state, streams and parameters.
+    """Write an HTML page that shows the graph, state, streams and parameters of an ONNX file.
 
     The bodies of Scan, Loop and If unfold in place. State is drawn as arrows from outputs back to inputs, and values
     along time are coloured. The page works offline.
 
     Args:
-        source: path, bytes or ``onnx.ModelProto``; unsupported operators are shown too.
+        source: path, bytes or ``onnx.ModelProto``; unsupported operators are also shown.
         path: the page to write.
         symbol: the dimension that is time; by default the first dimension that the model can be streamed over.
 
@@ -64,7 +64,7 @@ def page_writer() -> Callable[[Inspection, Path], None]:
     """Return a function that writes the page of an inspection; raise if packages of the page are missing."""
     with optional_package(None, _TASK, _EXTRA):
         import jinja2  # noqa: F401
-    library()  # the inspection of a large file takes long: raise before
+    library()  # raises before the inspection of a large file, which takes long
 
     def write(inspection: Inspection, path: Path) -> None:
         page = render(inspection)
@@ -88,7 +88,7 @@ def render(inspection: Inspection) -> str:
         data=_embedded(facts),
         style=_file("page.css"),
         script=script,
-        # The browser runs this script only, whatever other text the page contains.
+        # The browser runs only this script, even if names in the file contain scripts.
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=__version__,
         credit=f"Layout: dagre as of Netron {metadata.version('netron')}, MIT licence, © Lutz Roeder, © Chris Pettitt.",
@@ -110,7 +110,7 @@ def facts_of(inspection: Inspection) -> dict[str, Any]:
 
 @cache
 def library() -> str:
-    """Return the source of the layout library, or raise if this Netron has another layout function."""
+    """Return the source of the layout library, or raise if this Netron has a different layout function."""
     with optional_package("netron", _TASK, _EXTRA):
         source = resources.files("netron").joinpath("dagre.js")
     text = source.read_text(encoding="utf-8") if source.is_file() else ""
@@ -123,7 +123,7 @@ def library() -> str:
 
 
 def _embedded(facts: dict[str, Any]) -> Markup:
-    """Return JSON for a script element, with every character escaped that could end the element."""
+    """Return JSON for a script element, with escapes of all characters that could end the element."""
     from markupsafe import Markup
 
     text = json.dumps(facts, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -180,7 +180,7 @@ def _divide(
     parent: int | None,
     depth: int,
 ) -> None:
-    """Divide nodes of one graph that share their modules down to `depth`, recursively."""
+    """Divide nodes of a graph with the same modules down to `depth`, recursively."""
     for node in nodes:
         found.of_node[node] = parent
     if len(nodes) <= _WHOLE:
@@ -196,7 +196,7 @@ def _divide(
 
 
 def _by_module(graph: GraphInfo, nodes: Sequence[int], depth: int) -> tuple[list[tuple[str, list[int]]], int]:
-    """Return runs of nodes by module and the depth of the modules; no runs if modules do not divide the graph well."""
+    """Return runs of nodes by module, and the depth of the modules; no runs if modules divide the graph unevenly."""
     while True:
 
         def module(node: int, at: int = depth) -> str:
@@ -223,7 +223,7 @@ def _by_module(graph: GraphInfo, nodes: Sequence[int], depth: int) -> tuple[list
 
 
 def _spans(graph: GraphInfo) -> list[tuple[int, int]]:
-    """Return for each value the node that computes the value and its last reader, counting readers in subgraphs."""
+    """Return the first and last node of each value: the node that computes the value, and the last reader."""
     maker = {value: place for place, node in enumerate(graph.nodes) for value in node.outputs}
     last = dict(maker)
     for place, node in enumerate(graph.nodes):
@@ -267,7 +267,7 @@ def _by_crossings(
 
 
 def _summary(graph: GraphInfo, nodes: Sequence[int]) -> str:
-    """Name a run by its most frequent operators with parameters, or else by its most frequent operators."""
+    """Name a run by the most frequent operators, counting only nodes with parameters, if any."""
 
     def weighs(node: int) -> bool:
         return any(value is not None and graph.values[value].parameter for _, value in graph.nodes[node].inputs)

@@ -18,7 +18,7 @@ from jaxrnn._jax.context import own_arithmetic
 from jaxrnn._jax.varying import alike, struct_of
 from jaxrnn.cells.forms import Types
 
-#: The primitives.
+#: The primitives of functions with custom rules.
 CUSTOM_RULES = ("custom_jvp_call", "custom_vjp_call")
 
 
@@ -77,7 +77,7 @@ def with_rule(
     domain: Domain,
     inputs: Sequence[Any],
 ) -> Callable[..., list[Any]]:
-    """Return the function of arrays of a ``custom_jvp_call`` or ``custom_vjp_call`` in a domain, with its rule."""
+    """Return a function of arrays that evaluates a ``custom_jvp_call`` or ``custom_vjp_call`` and keeps its rule."""
     make = _with_jvp if equation.primitive.name == "custom_jvp_call" else _with_vjp
     function = make(equation, as_traced, domain, inputs)
     return lambda *arrays: function(domain.arrays, *alike(*arrays))

@@ -3,8 +3,7 @@
 A function defines how an equation applies to operands: `bind` applies the primitive, and other domains (chunks of a
 stream, partly known values) have functions of their own. The evaluator reads the operands, enters the scope of the
 equation, and writes the results. Fingerprints are equal for the same computation, however often the computation is
-traced, loaded or unpickled. The module uses only ``jax.extend.core`` and `jax.make_jaxpr`, and no private
-interface.
+traced, loaded or unpickled. The module uses no private interface of JAX.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, OfArrays, with_rule
 
 Atom = Var | Literal
 Environment = dict[Var, Any]
-#: The results of an equation on its operands, in some domain.
+#: A function that computes the results of an equation on operands, in some domain.
 Apply = Callable[[JaxprEqn, list[Any]], Sequence[Any]]
 
-#: By primitive that calls a function and does no more, the parameter that holds it.
+#: The parameter with the jaxpr, for primitives that only call a function.
 CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -40,10 +39,10 @@ CALLS = {
     "custom_lin": "jaxpr",
 }
 
-#: The same for primitives that evaluate a function once and keep no rule for derivatives.
+#: The same, with primitives that evaluate a function once and have no rule for derivatives.
 INLINED = {**CALLS, "remat2": "jaxpr", "checkpoint": "jaxpr"}
 
-#: Other primitives whose jaxprs take their operands, or parts of them, and nothing else.
+#: Other primitives with jaxprs that take only operands of the equation, or parts of these operands.
 BODIES = frozenset({"scan", "while", "cond", "remat2", "checkpoint", "custom_linear_solve"})
 
 
@@ -75,7 +74,7 @@ def bind(equation: JaxprEqn, operands: Sequence[Any], **changed: Any) -> list[An
     here, traced = [*map(axes_of, operands)], [axes_of(atom.aval) for atom in equation.invars]
     if here == traced:
         return _bind(equation, operands, changed)
-    # What is inside of an equation may hold constants that were cast as the operands of the trace.
+    # Jaxprs inside of an equation may contain constants that were cast like the operands of the trace.
     nested = equation.primitive.name in BODIES or equation.primitive.name in CUSTOM_RULES
     return _bind_varying(equation, operands, frozenset().union(*here, *(traced if nested else ())), changed)
 
@@ -83,7 +82,7 @@ def bind(equation: JaxprEqn, operands: Sequence[Any], **changed: Any) -> list[An
 def _bind(equation: JaxprEqn, operands: Sequence[Any], changed: Mapping[str, Any]) -> list[Any]:
     parameters = equation.primitive.get_bind_params({**equation.params, **changed})
     mesh = jax.sharding.get_abstract_mesh()
-    with equation.ctx.manager, jax.sharding.use_abstract_mesh(mesh):  # the caller's mesh, and not that of the trace
+    with equation.ctx.manager, jax.sharding.use_abstract_mesh(mesh):  # the caller's mesh, and not the mesh of the trace
         results = equation.primitive.bind(*operands, **parameters)
     return list(results) if equation.primitive.multiple_results else [results]
 
@@ -91,7 +90,7 @@ def _bind(equation: JaxprEqn, operands: Sequence[Any], changed: Mapping[str, Any
 def _bind_varying(equation: JaxprEqn, operands: Sequence[Any], axes: Axes, changed: Mapping[str, Any]) -> list[Any]:
     """Apply the primitive to operands that are cast to a common type; the results vary over the same axes.
 
-    JAX takes the types of the results from the jaxprs inside of an equation, so these are traced again.
+    JAX takes the types of the results from the jaxprs inside of an equation, so these jaxprs are traced again.
     """
     name, operands = equation.primitive.name, vary(list(operands), axes)
     if name == "pvary":
@@ -121,7 +120,7 @@ def _traced_again(value: Any, axes: Axes) -> Any:
 
 
 def inlined(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
-    """Apply the primitive as `bind` does, with jitted calls replaced by their equations."""
+    """Apply the primitive like `bind`, with jitted calls replaced by their equations."""
     if equation.primitive is jit_p:
         return evaluate(equation.params["jaxpr"], operands, inlined)
     return bind(equation, operands)
@@ -221,14 +220,14 @@ def inner_jaxprs(equation: JaxprEqn) -> Iterator[Any]:
 
 
 def walk(jaxpr: Any) -> Iterator[JaxprEqn]:
-    """Yield every equation of a jaxpr, at any depth."""
+    """Yield the equations of a jaxpr, at any depth."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in inner_jaxprs(equation):
             yield from walk(inner)
 
 
-#: The address of an object in a repr, which differs in every process.
+#: The address of an object in a repr, which differs between processes.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 

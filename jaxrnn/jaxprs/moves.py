@@ -70,8 +70,8 @@ def _dynamic_update(params: Mapping[str, Any], x: np.ndarray, new: np.ndarray, *
 class _Windows:
     """The windows of a gather or scatter in an array.
 
-    ``places`` are for each axis of the array the indices, in the shape of the indices and the window; ``inside`` marks
-    the windows that are inside of the array.
+    ``places`` has the indices along each axis of the array, in the shape of the indices and the window; ``inside``
+    marks the windows inside of the array.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ _MOVES: dict[str, Callable[..., Any]] = {
     "tile": lambda params, x: np.tile(x, params["reps"]),
     "transpose": lambda params, x: np.transpose(x, params["permutation"]),
 }
-#: The operands that move, if not the first alone; the other operands are positions.
+#: The operands that move, by primitive; by default, only the first. The other operands are positions.
 _MOVED = {
     **dict.fromkeys(("concatenate", "stack", "optimization_barrier", "pvary"), slice(None)),
     **dict.fromkeys(("dynamic_update_slice", "pad"), slice(2)),
@@ -183,7 +183,7 @@ def moved_operands(equation: JaxprEqn) -> list[int] | None:
 
 
 def move(equation: JaxprEqn, operands: Sequence[np.ndarray]) -> list[np.ndarray] | None:
-    """Return the results of an equation that only moves elements, or None if it does more or reads out of bounds."""
+    """Return the results of an equation that only moves elements, or None if it computes or reads out of bounds."""
     name = equation.primitive.name
     if name not in _MOVES:
         return None
@@ -252,9 +252,9 @@ _PRODUCTS = {"mul", "dot_general", "conv_general_dilated"}
 def split(closed: ClosedJaxpr) -> tuple[list[np.ndarray | None], ClosedJaxpr, list[bool]]:
     """Split a jaxpr into its known results and a jaxpr that computes the other results.
 
-    Returns for each result the value, or None for a result to compute; the jaxpr for these results, with the same
-    inputs; and for each input whether finite numbers in it affect these results. Constants are evaluated if they may
-    decide this.
+    Returns the value of each result, or None for a result to compute; the jaxpr for the results to compute, with the
+    same inputs; and a flag for each input, which is True if finite numbers in the input affect these results. Constants
+    are evaluated if a flag may depend on constants.
     """
     values, rest = _split(closed, computing=False)
     if any(depends := _reached(rest)):

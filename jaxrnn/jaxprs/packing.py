@@ -84,7 +84,7 @@ def folded_for(function: Function, params: Any, frame: Any, carry: Any) -> tuple
 
 
 def run_packed(function: Function, params: Packed, frame: Any, carry: Any) -> Any:
-    """Run a step with packed parameters; with the plain parameters if they were packed for another step."""
+    """Run a step with packed parameters; with the plain parameters if they were packed for a different step."""
     step = _traced(function, params.params, frame, carry)
     if not fits(step, params.folded, params.purpose.folding):
         return function(params.params, frame, carry)

@@ -1,7 +1,7 @@
 """Primitives of jaxrnn: the platform of a program, an ONNX operator as one equation, and declared recurrences.
 
-The index of a choice by platform (`lax.platform_dependent`) is the primitive ``platform_index``, a number that only
-lowering knows. An earlier evaluation would fix the program to the platform of this process.
+The index of a choice by platform (`lax.platform_dependent`) is the primitive ``platform_index``, a number that
+lowering determines. An earlier evaluation would fix the program to the platform of this process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jaxrnn._jax.varying import platform_dependent
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.jaxprs.equations import Atom, evaluate
 
-#: For each branch its platforms; None for all others.
+#: The platforms of each branch; None for the branch of all other platforms.
 Platforms = tuple[tuple[str, ...] | None, ...]
 
 
@@ -84,8 +84,8 @@ def _form(branch: Any, operands: Sequence[Atom]) -> Form:
 
 #: An ONNX operator. Its operands are the present operands. Its parameters are the ``name`` in ONNX; the ``function`` of
 #: all operands and attributes; ``present``, a flag for each operand; ``attributes``, pairs; and ``along``:
-#: ``"elements"`` or ``"rows"`` (along the last axis) if it works on each alone, ``"windows"`` for a convolution over
-#: the axes from the third on, otherwise ``""``.
+#: ``"elements"`` or ``"rows"`` (along the last axis) if it works on each separately, ``"windows"`` for a convolution
+#: over the axes from the third on, otherwise ``""``.
 operator_p = Primitive("onnx_operator")
 operator_p.multiple_results = True
 
@@ -146,7 +146,7 @@ mlir.register_lowering(operator_p, mlir.lower_fun(computed, multiple_results=Tru
 batching.primitive_batchers[operator_p] = _batched
 
 
-#: Whether recurrences are equations. Part of the key of every cache of JAX.
+#: Whether recurrences are equations. Part of the keys of all caches of JAX.
 _visible = jax.make_user_context(False)
 
 
@@ -174,9 +174,9 @@ class Carried:
     half: tuple[int, int] | None = None
 
 
-#: Its operands are the results of the recurrence, which it gives back, and the initial values that `Carried.start`
-#: counts. Parameters: ``carried``; ``steps``, None where data decides; ``shown``, the time axis of the first result if
-#: its last frame is the final value of the first slot.
+#: The operands are the results of the recurrence, which are returned unchanged, and the initial values, which
+#: `Carried.start` indexes. Parameters: ``carried``; ``steps``, None if the number depends on data; ``shown``, the time
+#: axis of the first result if its last frame is the final value of the first slot; ``count``, the number of results.
 recurrence_p = Primitive("recurrence")
 recurrence_p.multiple_results = True
 

@@ -20,8 +20,8 @@ def scan(
 ) -> tuple[Any, Any]:
     """Scan a step, with the work before and after the carry taken out of the loop.
 
-    Each LSTM, GRU and RNN cell in the step, also written out, becomes a sequence. Returns the outputs with time as the
-    first axis, and the last carry, equal to the loop of steps up to rounding of batched products.
+    The LSTM, GRU and RNN cells in the step, including written-out cells, become sequences. Returns the outputs with
+    time as the first axis, and the last carry, equal to the loop of steps up to rounding of batched products.
     """
 
     def masked(params: Any, frame: tuple[Any, Any], old: Any) -> tuple[Any, Any]:
@@ -47,7 +47,7 @@ def scan_cells(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: 
 def scan_recognised(
     step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: Any, *, loose: bool = False
 ) -> tuple[Any, Any] | None:
-    """Evaluate as `scan_cells`, or return None without a cell, or in plain forms without a layer."""
+    """Evaluate like `scan_cells`; return None without cells, or in plain forms with cells that are not layers."""
     if not jax.tree.leaves(frames):
         return None
     traced = Step.trace(lambda _, frame, carry: step(carry, frame)[::-1], (), _first(frames), carry)

@@ -6,7 +6,7 @@ Fixed values, which depend only on parameters, are computed once. Then come the 
 - a `Loop` is a ``lax.scan`` with only the work that its carry needs;
 - other parts, such as recognised cells, compute their part of the carry in their own way.
 
-Parts pass results on as residuals, with time as the first axis. A broadcast is repeated in every part that reads it.
+Parts pass results on as residuals, with time as the first axis. A broadcast is repeated in each part that reads it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from jaxrnn.jaxprs.primitives import is_platform_index
 class Values:
     """The known values of all frames while a schedule runs."""
 
-    fixed: Environment  # values that are equal in every frame
-    stacked: Environment  # other values, with time in front
+    fixed: Environment  # values that are equal in all frames
+    stacked: Environment  # other values, with time as the first axis
     length: Any  # the number of frames
 
     def of(self, atom: Atom) -> tuple[Any, bool]:
@@ -65,12 +65,12 @@ class Values:
 class Part:
     """A part of a step that runs over all frames."""
 
-    reads: tuple[Var, ...]  # the variables that the part reads, in every frame or fixed
-    gives: tuple[Var, ...]  # the variables that the part can compute for every frame
+    reads: tuple[Var, ...]  # the variables that the part reads, in each frame or fixed
+    gives: tuple[Var, ...]  # the variables that the part can compute for each frame
 
     @property
     def bytes_a_frame(self) -> int:
-        """Return the bytes that the part computes for a frame before its loop, if the cache should hold them."""
+        """Return the bytes that the part computes for a frame before its loop, if they should fit into the cache."""
         return 0
 
     def run(self, values: Values, init: Environment) -> Environment:
@@ -117,7 +117,7 @@ class Loop(Part):
             return after, [environment[variable] for variable in self.gives]
 
         xs = [values.stacked[variable] for variable in residuals]
-        # A scan takes a symbolic length from arrays alone.
+        # A scan can take a symbolic length only from arrays.
         ticks = None if xs else jnp.zeros(values.length, bool)
         last, ys = varying.scan(step, [init[variable] for variable in self.carry], (xs, ticks))
         values.stacked.update(zip(self.gives, ys, strict=True))
@@ -185,17 +185,17 @@ def one_loop(step: Step) -> Schedule:
 def arrange(step: Step, parts: Sequence[Part], final: Sequence[JaxprEqn] = ()) -> Schedule:
     """Return the schedule of parts that compute the whole carry, with batches between the parts.
 
-    Every needed equation runs in the first batch that knows its operands.
+    Each needed equation runs in the first batch in which its operands are available.
     """
     return _Arrangement(step, parts).schedule(final)
 
 
 class _Arrangement:
-    """The level of each variable of a step: level k is known after k parts."""
+    """The level of each variable of a step: variables of level k are available after k parts."""
 
     def __init__(self, step: Step, parts: Sequence[Part]):
         self.step, self.parts = step, parts
-        #: The part that gives a variable.
+        #: The part that computes each variable in ``gives``.
         self.giver = {variable: part for part in parts for variable in part.gives}
         self.level: dict[Var, int] = collections.defaultdict(lambda: len(parts) + 1)
         self.level.update({variable: number for number, part in enumerate(parts, 1) for variable in part.gives})
@@ -207,7 +207,7 @@ class _Arrangement:
                 self.level.setdefault(variable, level)
 
     def schedule(self, final: Sequence[JaxprEqn]) -> Schedule:
-        """Return the parts with batches between, made backwards, so that each part knows later reads."""
+        """Return the parts with batches between, built in reverse, so that the reads of later parts are available."""
         step, schedule = self.step, []
         reads = dict.fromkeys(variables(step.outputs))
         fixed = {*reads, *variables(step.next_carry), *read_by(final)}
@@ -231,7 +231,7 @@ class _Arrangement:
         return Schedule(step, tuple(once), tuple(reversed(schedule)), tuple(final))
 
     def _is_at(self, number: int, variable: Var) -> bool:
-        """Return True if a variable is first known after this number of parts, and no part gives it."""
+        """Return True if a variable is first available after this number of parts, and no part computes it."""
         return self.level[variable] == number and variable not in self.giver
 
     def _repeats(self, variable: Var) -> bool:
@@ -309,7 +309,7 @@ class Step:
 
     @functools.cached_property
     def fixed(self) -> frozenset[Var]:
-        """Return the variables that depend only on parameters and constants, and are equal in every frame."""
+        """Return the variables that depend only on parameters and constants, and are equal in all frames."""
         varying = dependents(self.equations, [*self.frame, *self.carry, *made_by(self.effects)])
         jaxpr = self.closed.jaxpr
         return frozenset({*jaxpr.constvars, *self.params, *self.makers} - varying)
@@ -367,8 +367,8 @@ class Step:
 
 
 def is_repeated(equation: JaxprEqn) -> bool:
-    """Return True for an equation that is computed in every reader, and never passed on.
+    """Return True for an equation that is repeated in each part that reads it, and never passed on.
 
-    A broadcast is free and enlarges a small value. The platform is known only during lowering.
+    A broadcast is free and enlarges a small value. The platform is determined during lowering.
     """
     return equation.primitive.name in ("broadcast_in_dim", "iota") or is_platform_index(equation)

@@ -119,9 +119,9 @@ def paths_of(graph: GraphInfo) -> dict[str, int]:
     return {path: number for number, path in reversed(list(enumerate(paths)))}
 
 
-#: Of a constant or an attribute, so many elements and letters are written out.
+#: The most elements of a constant and the most letters of an attribute that are shown.
 _ELEMENTS, _LETTERS = 8, 300
-#: Where PyTorch's exporter writes the modules that a node comes from.
+#: The metadata key in which PyTorch's exporter writes the modules around a node.
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -385,7 +385,7 @@ def _node_at(scope: str, paths: Mapping[str, int]) -> int | None:
 def _values(
     graph: GraphInfo, paths: Mapping[str, int], found: Observed, symbol: str
 ) -> Iterator[tuple[int, StreamedValue]]:
-    """Yield the facts about outputs of nodes: of each, the last value with its shape that the node computed."""
+    """Yield the facts about outputs of nodes: for each output, the node's last value of the declared shape."""
     opened = {size for value in graph.graphs[0].inputs for size in graph.values[value].shape or ()}
     by_node: dict[int, list[StreamedValue]] = {}
     for scope, values in found.items():
@@ -394,7 +394,7 @@ def _values(
             by_node.setdefault(node, []).extend(values)
 
     def renamed(size: int | str) -> int | str:
-        """Return a size with the name that the file has for the length."""
+        """Replace S in a size by the file's name of the length."""
         return size if isinstance(size, int) else re.sub(rf"\b{SYMBOL}\b", lambda _: symbol, size)
 
     for number, values in by_node.items():
@@ -404,7 +404,7 @@ def _values(
             declared = graph.values[output]
             fitting = [value for value in named if _may_be(value, declared)]
             if fitting and declared.shape is not None:
-                # A batch is one stream while it is traced, and has its name all the same.
+                # The trace has a batch of size 1; show the name of the batch dimension instead.
                 pairs = zip(declared.shape, fitting[-1].shape, strict=True)
                 shape = tuple(name if name in opened and isinstance(size, int) else size for name, size in pairs)
                 yield output, dataclasses.replace(fitting[-1], shape=shape)

@@ -1,4 +1,4 @@
-"""Inspection of ONNX files, also of files that cannot be loaded."""
+"""Inspection of ONNX files, including files that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from jaxrnn.steps.specs import ArraySpec
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """A parameter: name, element type, shape, number of elements and of bytes."""
+    """A parameter: name, element type, shape, number of elements, and bytes."""
 
     name: str
     dtype: str
@@ -43,7 +43,7 @@ class ParameterInfo:
 
 @dataclass(frozen=True)
 class ConstantInfo:
-    """A float tensor of rank 1 and more that is not a parameter, and the reason."""
+    """A float tensor of rank 1 or more that is not a parameter, and the reason."""
 
     name: str
     dtype: str
@@ -54,7 +54,7 @@ class ConstantInfo:
 
 @dataclass(frozen=True)
 class OperatorCount:
-    """The number of nodes with an operator, in subgraphs too; ``version`` is None if it cannot run."""
+    """The number of nodes with an operator, including subgraphs. ``version`` is None if the operator cannot run."""
 
     name: str
     domain: str
@@ -80,25 +80,25 @@ class Inspection:
     """The facts about a file that `inspect_model` gathers.
 
     Attributes:
-        label: the path, or another name of the model.
-        producer: the exporter and its version, as the file says.
+        label: the path, or a name of the model.
+        producer: the exporter and version in the file's metadata.
         ir_version: version of the file format.
         opsets: opset version by domain (``""`` is ONNX's default domain).
-        inputs: name, dtype and shape of every input, without initializers.
-        outputs: name, dtype and shape of every output.
-        parameters: every parameter, in the file's order.
-        constants: the other float tensors of rank 1 and more, and why training leaves them unchanged.
+        inputs: name, dtype and shape of each input, without initializers.
+        outputs: name, dtype and shape of each output.
+        parameters: the parameters, in the file's order.
+        constants: the other float tensors of rank 1 or more, and the reasons why training does not change the values.
         operators: the number of uses of each operator, the most frequent first.
-        recurrent: every node that carries a state over steps.
-        state: every state variable; empty if the file cannot be loaded, or for a `state_problem`.
-        growing: the open dimensions along which a state variable becomes longer with every step.
-        frame_recurrences: recurrences that restart in every step, and that no state continues.
+        recurrent: the nodes that carry a state over steps.
+        state: the state variables; empty if the file cannot be loaded, or for a `state_problem`.
+        growing: the open dimensions along which a state variable becomes longer in each step.
+        frame_recurrences: recurrences that restart in each step, and that no state continues.
         state_problem: the ambiguity of the state, and how to resolve it, or None.
-        unsupported: every node without an implemented operator.
+        unsupported: the nodes without an implemented operator.
         problem: the reason why the file cannot be loaded, or None.
-        past: of an exported step, the most earlier frames of an attention without a bound, if that changed it.
-        streams: for each open dimension that could be time, whether the model can be streamed over it; empty if not
-            requested, if the file cannot be loaded, and for a model that already runs in steps.
+        past: the most earlier frames that attention sees in an exported step, if this bound changed the model, or None.
+        streams: the result of streaming over each open dimension that could be time; empty if not requested, if the
+            file cannot be loaded, and for a model that already runs in steps.
         graph: the nodes and values, if requested.
         graph_stream: facts about values in pulses, over the first dimension that can be streamed, or else over the
             first dimension that was tried.
@@ -148,20 +148,20 @@ def inspect_model(
     past: int | None = None,
     graph: bool = False,
 ) -> Inspection:
-    """Gather the facts about an ONNX file, whether or not `jaxrnn.load` accepts its operators.
+    """Gather the facts about an ONNX file, even if `jaxrnn.load` rejects some operators.
 
     Args:
         source: path, bytes or ``onnx.ModelProto``.
         static, state, dims, limits: as in `jaxrnn.load`.
         operators: as in `jaxrnn.load`; they count as supported.
-        streams: whether to try to stream it, or over which dimension.
+        streams: True to try to stream the model over each possible dimension, or the name of the dimension.
         past: the most earlier frames of an attention without a bound; see `jaxrnn.stream`.
-        graph: whether to gather its nodes and values too.
+        graph: True to gather nodes and values.
 
     Raises:
         InputError: no input has the dimension ``streams``; or ``static``, ``state`` or ``dims`` does not fit the file.
-        ModelError: the file is malformed, inconsistent or unsafe, or its functions or tensors go beyond the limits.
-        UnsupportedError: its format, not one of its operators, is not supported.
+        ModelError: the file is malformed, inconsistent or unsafe, or functions or tensors exceed the limits.
+        UnsupportedError: the format of the file is not supported. Unsupported operators do not raise.
     """
     label, own = label_of(source), own_operators(operators)
     with labelled(label), exact_types():

@@ -54,33 +54,34 @@ def load(
 
     Args:
         source: path, bytes or ``onnx.ModelProto``. External data is read only from the folder of the file.
-        static: fixed values of inputs, such as ``{"sr": 16000}``. These values are known while tracing, so that
-            branches on them fold; the model no longer has these inputs.
-        state: pairs of a state input and the output with its updated value, if neither the flow of data nor names
-            decide. The declaration is complete; ``{}`` says that there is no state. An input with a value in the file
-            (an initializer of the same name) is state only if it is named here; the value is then the initial state.
+        static: fixed values of inputs, such as ``{"sr": 16000}``. These values are constants while tracing, so
+            that branches on the values fold. The model no longer has these inputs.
+        state: pairs of a state input and the output with the updated value, if neither the flow of data nor names
+            decide. The declaration is complete; ``{}`` declares that there is no state. An input with a value in the
+            file (an initializer of the same name) is state only if named here; the value is then the initial state.
         dims: names and sizes of open dimensions, by the names in ``model.inputs``. A name renames a dimension, a shared
             name ties dimensions, a number fixes a dimension, and a multiple relates dimensions: ``{"unk__351": "time",
             "unk__353": "time", "unk__350": 1, "T": "4*U"}``.
-        max_trip_count: the most trips of an ONNX ``Loop`` whose number of trips depends on data: one number, or a
-            number for each node by name. Such a loop has reverse-mode derivatives, and takes the time of all these
-            trips. A loop with more trips raises a `NodeError` if possible. Under a transformation, in compiled code and
-            inside another loop, carried values become NaN instead (derivatives too), the extreme of an integer type, or
-            True.
+        max_trip_count: the most trips of an ONNX ``Loop`` with a number of trips that depends on data: a single
+            number, or a dict with a number for each node. Such a loop has reverse-mode derivatives, and takes the time
+            of all these trips. A loop with more trips raises a `NodeError` if possible. Under a transformation, in
+            compiled code and inside of an outer loop, carried values and derivatives become NaN instead. Integers
+            become the extreme of the type, and booleans become True.
         limits: limits on memory for values, on nodes after inlining, and on trips of loops. The defaults stop hostile
             files, and no real network that we know.
-        operators: additional operators, ``{(domain, name): function}``. They take precedence over the operators of
-            jaxrnn in every opset. The signature is the schema: positional parameters are the inputs (None stands for an
-            absent optional input, ``*name`` for any number of inputs). Keyword-only parameters are the attributes; an
-            attribute without a default is required. Inputs are JAX arrays, or NumPy arrays if they are known while
-            tracing; an input annotated with `jaxrnn.onnx.registry.Static` is always known. The function is pure and
-            returns its output, or a list of several outputs. To state facts too, such as the state that an operator
-            carries, give `jaxrnn.onnx.registry.since` of the function in place of the function.
+        operators: additional operators, ``{(domain, name): function}``. These take precedence over the operators of
+            jaxrnn in all opsets. The signature is the schema: positional parameters are the inputs. An absent optional
+            input is None, and ``*name`` accepts any number of inputs. Keyword-only parameters are the attributes; an
+            attribute without a default is required. Inputs are JAX arrays, or NumPy arrays if the values are constant
+            while tracing; an input annotated with `jaxrnn.onnx.registry.Static` is always constant. The function is
+            pure and returns the output, or a list of several outputs. To declare further facts, such as the state that
+            an operator carries, give `jaxrnn.onnx.registry.since` of the function in place of the function.
 
     Raises:
-        ModelError: the file is malformed, inconsistent or unsafe, or its metadata describe the state of another graph.
-        LimitError: the file exceeds the limits; calls of the model may raise this error too.
-        UnsupportedError: the file uses operators that neither jaxrnn nor ``operators`` provide; lists all of them.
+        ModelError: the file is malformed, inconsistent or unsafe, or the metadata describe the state of another graph.
+        LimitError: the file exceeds the limits; calls of the model may also raise this error.
+        UnsupportedError: the file uses operators that neither jaxrnn nor ``operators`` provide; the message lists all
+            these operators.
         InputError: ``static``, ``state``, ``dims`` or ``max_trip_count`` does not fit the file, or an entry of
             ``operators`` cannot be used.
     """
@@ -91,7 +92,7 @@ def load(
 
 
 def read_model(source: Source, limits: Limits | None) -> tuple[SourceFile, ir.Model]:
-    """Read a file and its graph, with all checks that need no operator."""
+    """Read a file and the graph, with all checks that do not need operators."""
     file = read_source(source, limits)
     check_proto(file.proto, file.folder)
     graph = read_graph(file.proto, limits)
@@ -109,7 +110,7 @@ def model_of(
     static: Mapping[str, Any] | None = None,
     state: Mapping[str, str] | None = None,
 ) -> Model:
-    """Return the model of a file and its graph; ``options`` are the other arguments of `load`."""
+    """Bind the graph of a file as a model; ``options`` are the other arguments of `load`."""
     for name, given in {"static": static, "state": state, "dims": options.get("dims")}.items():
         if given is not None and not isinstance(given, Mapping):
             raise InputError(f"{name} must be a dict by name, not {type(given).__name__}")
@@ -136,11 +137,11 @@ def model_of(
 
 
 def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
-    """Return the arguments from which `reloaded` restores a model: its file with all tensors, and options."""
+    """Return the arguments from which `reloaded` restores a model: the file with all tensors, options and label."""
     arguments = {**model._load_options, "static": model.static, "state": model.declared_state}
     try:
         pickle.dumps(arguments.get("operators"))
-    except Exception as error:  # what pickle raises has many types
+    except Exception as error:  # pickle raises many types of errors
         reason = (
             f"an operator of the caller cannot be pickled: {error}; define the operator at the top level of a module"
         )
@@ -185,24 +186,25 @@ def _refused(model: Model, reason: str) -> ModelError:
 def write_graph(model: Model, params: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the ONNX file of a model with these parameters.
 
-    Each parameter keeps its place and its form in the file: raw bytes, a typed field, external data, an initializer or
-    a ``Constant`` node, subgraphs and local functions. All other bytes stay unchanged, so that unchanged parameters
-    give an identical file. A model loaded from a ``ModelProto`` is written as the proto was when it was loaded.
+    Each parameter keeps the place and the form that it has in the file: raw bytes, a typed field, external data, an
+    initializer or a ``Constant`` node, subgraphs and local functions. All other bytes stay unchanged, so that unchanged
+    parameters result in an identical file. A model loaded from a ``ModelProto`` is written as the proto was at the time
+    of loading.
 
-    External data is written next to the new file under its old name, or as ``<name>.data`` if another file has this
-    name. Existing files are not changed, and all other external data is copied. The file appears completely or not at
-    all, and may replace the file from which the model was loaded.
+    External data is written next to the new file under the old name, or as ``<name>.data`` if that name is taken.
+    Existing files are not changed, and all other external data is copied. The file appears completely or not at all,
+    and may replace the file from which the model was loaded.
 
     Args:
         model: a model from `jaxrnn.load`, also with ``static`` and ``state``.
-        params: JAX or NumPy arrays by name, as in `Model.params`. Other float types are cast to the file's type.
+        params: a dict of JAX or NumPy arrays, as in `Model.params`. Other float types are cast to the file's type.
         path: the file to write.
 
     Raises:
         InputError: a name is missing or unknown, a shape or type does not fit, a value exceeds the file's type or is
             NaN unlike the file's value, or parameters that share bytes differ.
         UnsupportedError: the argument is not a model, or a tensor cannot be found in the file.
-        ModelError: the file of external data is missing, or became too short.
+        ModelError: the file of external data is missing, or has become too short.
     """
     if not isinstance(model, Model):
         if hasattr(model, "step"):
@@ -229,7 +231,7 @@ def write_graph(model: Model, params: Mapping[str, Any], path: str | os.PathLike
 
 
 def stored_params(model: Model, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return parameters in the element types of the file, by name, in the file's order."""
+    """Return parameters in the element types and the order of the file."""
     if isinstance(params, Packed):
         raise InputError("params are packed: pass the plain parameters, packed.params")
     expected = model.program.parameters

@@ -38,10 +38,10 @@ Arrays = Mapping[str, Any]
 
 
 class Model:
-    """An imported model. Its functions are pure: parameters and state are arguments and results.
+    """An imported model of pure functions: parameters and state are arguments and results.
 
     A model with its state among inputs and outputs is a `Stepper`: `spec`, `init`, `step`, `flush`. A copy of a model
-    is the model itself; a pickle holds the file with external data.
+    is the model itself; a pickle contains the file with external data.
 
     Example::
 
@@ -50,13 +50,13 @@ class Model:
         outputs = model.apply(model.params, {"magnitude": frame, "h": h})  # the whole graph, state among arrays
 
     Attributes:
-        inputs: name, dtype and shape of every input that ``static`` does not fix.
-        outputs: name, dtype and shape of every output.
+        inputs: name, dtype and shape of each input that ``static`` does not fix.
+        outputs: name, dtype and shape of each output.
         static: the values fixed by ``static``, by input.
         declared_state: the pairs of input and output given to ``load(..., state=...)``, or None.
-        initial_values: values in the file of state inputs before the first step; other state starts from zeros.
-        step_file: facts in a file that ``jaxrnn.export_onnx`` wrote for a step: pulse, delay and rate, names of the
-            state, first state; None for other files.
+        initial_values: the first values of state inputs, if the file has such values; other state starts from zeros.
+        step_file: the metadata of a step that ``jaxrnn.export_onnx`` wrote: pulse, delay and rate, names of the state,
+            first state. None if another program wrote the file.
         opsets: opset version by domain (``""`` is ONNX's default domain).
         proto: the content of the file.
     """
@@ -81,9 +81,9 @@ class Model:
         self.static = bind_static(declared, static)
         self.inputs: tuple[ArraySpec, ...] = tuple(info for info in declared if info.name not in self.static)
         self.declared_state = None if state is None else check_pairs(self.inputs, self.outputs, state)
-        #: Why the graph cannot be compiled as a whole, once that is known.
+        #: The reason why the graph cannot be compiled as a whole, after a call has failed to compile.
         self._uncompilable: str | None = None
-        #: The other options of `load`, without ``static`` and ``state``: they make the model of a pickle again.
+        #: The other options of `load`, without ``static`` and ``state``, to restore the model from a pickle.
         self._load_options: dict[str, Any] = {}
 
     @functools.cached_property
@@ -93,15 +93,15 @@ class Model:
 
     @functools.cached_property
     def params(self) -> dict[str, jax.Array]:
-        """The parameters by name, in the file's layout and element types."""
-        # Also when they are first asked for while something is being traced.
+        """The parameters as a dict of arrays, in the file's layout and element types."""
+        # The arrays are concrete, even if the first access is inside of a trace.
         with exact_types(), jax.ensure_compile_time_eval():
-            # `jnp.asarray` would compile a program for every shape.
+            # `jnp.asarray` would compile a program for each shape.
             return {name: jax.device_put(array) for name, array in self.program.parameters.items()}
 
     @property
     def state(self) -> tuple[StateVar, ...]:
-        """Every state variable: external variables that callers carry, and internal variables that calls forget.
+        """All state variables: external variables that callers carry, and internal variables that calls forget.
 
         Raises:
             StateError: the state is ambiguous; the message lists candidates and the declaration to write.
@@ -110,24 +110,23 @@ class Model:
 
     @property
     def dimensions(self) -> Mapping[str, Dimension]:
-        """For every open dimension of the inputs, the first name of the dimensions that must equal it.
+        """The open dimensions of the inputs, each with the first name among the dimensions that must be equal.
 
-        Some exporters name the batch differently in every input; `state` and `spec` show a single name. A dimension
+        Some exporters name the batch differently in each input; `state` and `spec` show a single name. A dimension
         that nodes need to be a constant maps to that number.
         """
         return self._findings.dimensions
 
     @property
     def growing_dimensions(self) -> frozenset[str]:
-        """The open dimensions along which a state becomes longer with every step, as a cache of keys and values."""
+        """The open dimensions along which a state becomes longer in each step, such as a cache of keys and values."""
         return self._findings.growing
 
     @property
     def frame_recurrences(self) -> tuple[str, ...]:
-        """Recurrences that restart in every step and that no state continues, such as a GRU over frequency.
+        """Recurrences that restart in each step and that no state continues, such as a GRU over frequency.
 
-        For a declared state (``load(..., state={...})``), the list has every recurrence that the declaration leaves
-        out.
+        For a declared state (``load(..., state={...})``), these are all recurrences that the declaration leaves out.
         """
         return self._findings.of_frame
 
@@ -136,7 +135,7 @@ class Model:
         """One step as a `Stepper`: inputs and outputs without state, the state, and the batch.
 
         Raises:
-            StateError: the model forgets its state after every call, so it has no steps; `stream` makes steps.
+            StateError: the model forgets its state after each call, so it has no steps; use `stream`.
         """
         return self._steps.spec
 
@@ -144,17 +143,17 @@ class Model:
         """Evaluate the whole graph, as a pure function that can be jitted, differentiated, mapped and exported.
 
         Args:
-            params: arrays by name, as in `params`.
-            inputs: arrays by name, as in `inputs`.
-            remat: for less memory in the backward pass, which then computes recurrences again in chunks of so many
-                frames: a number, or ``"sqrt"`` for the square root of the sequence's length. Results are equal.
+            params: a dict of arrays, as in `params`.
+            inputs: a dict of arrays, as in `inputs`.
+            remat: frames in each chunk of a recurrence: a number, or ``"sqrt"`` for the square root of the sequence's
+                length. The backward pass computes the chunks again, which saves memory. Results are equal.
             dtype: ``"bfloat16"`` or ``"float16"``: the operands of matrix products and convolutions are rounded to that
-                type, sums are float32, and so is everything else. Parameters may then have that type. None computes in
-                the file's own types.
+                type. Sums and all other arithmetic are float32. Parameters may then have that type. None computes in
+                the file's types.
 
         Returns:
-            Arrays by name, as in `outputs`, each in the file's element type: an int64 output is int64 whatever
-            ``jax_enable_x64`` says.
+            A dict of arrays, as in `outputs`, each in the file's element type: an int64 output is int64 with and
+            without ``jax_enable_x64``.
 
         Raises:
             InputError: a name, dtype, rank or dimension of an input or a parameter does not fit.
@@ -173,14 +172,14 @@ class Model:
     def __call__(self, inputs: Arrays | None = None, /, **named: Any) -> dict[str, Any]:
         """Apply the model with the file's own parameters, compiled; inputs by keyword, or as a dict.
 
-        A model whose shapes depend on data cannot be compiled. It is evaluated node by node, with one `UserWarning`.
-        Models of strings are evaluated node by node too.
+        A model with shapes that depend on data cannot be compiled. Such a model is evaluated node by node, with a
+        single `UserWarning`. Models of strings are also evaluated node by node, without a warning.
         """
         if inputs is not None and not isinstance(inputs, Mapping):
             raise InputError(f"pass inputs by name or as one dict, not {describe(inputs)}")
         before = self._uncompilable
         results = self.apply(self.params, {**(inputs or {}), **named})
-        strings = not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results))  # which leave no choice
+        strings = not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(results))  # never compiled
         if before is None and self._uncompilable is not None and not strings:
             warnings.warn(
                 f"{self.label} cannot be compiled and is evaluated node by node, which is slower: {self._uncompilable}",
@@ -189,7 +188,7 @@ class Model:
         return results
 
     def intermediates(self, params: Arrays, inputs: Arrays) -> dict[str, tuple[BoundNode, Any]]:
-        """Return every value of the outer graph by name, with its node, to find where results differ."""
+        """Return all values of the outer graph and their nodes, by value name, to find where results differ."""
         seen: dict[str, tuple[BoundNode, Any]] = {}
 
         def watch(node: BoundNode, outputs: Sequence[Any]) -> None:
@@ -208,8 +207,9 @@ class Model:
         """Return input shapes with symbolic dimensions, for ``jax.make_jaxpr``, ``jax.eval_shape`` or export.
 
         Args:
-            dims: another expression for a dimension of the file: ``{"S": "64*S"}`` where lengths must divide.
-            constraints: what JAX may assume, such as ``"S >= 2"``; an inconclusive comparison asks for one.
+            dims: expressions that replace dimensions of the file: ``{"S": "64*S"}`` for lengths divisible by 64.
+            constraints: assumptions for JAX, such as ``"S >= 2"``. The error about an inconclusive comparison asks for
+                a constraint.
         """
         scope = jax.export.SymbolicScope(constraints)
         result = {}
@@ -231,18 +231,18 @@ class Model:
         constants: Any = None,
         dims: Mapping[str, int] | None = None,
     ) -> dict[str, jax.Array]:
-        """Return the state before the first step, by name: zeros, or the file's `initial_values`.
+        """Return the state before the first step as a dict of arrays: zeros, or the file's `initial_values`.
 
         Args:
-            batch: the number of streams. None is one stream, with size 1 for an open batch dimension. If the file fixed
-                its batch, a number (1 too) adds a leading axis to every array, and `step` and `scan` map over that
-                axis.
+            batch: the number of streams. None means one stream, with size 1 for an open batch dimension. If the file
+                has a fixed batch, a number, also 1, adds a leading axis to each array, and `step` and `scan` map over
+                that axis.
             params: checked against the model's if given; the state does not depend on parameters.
-            constants: as in every `Stepper`; a step of a model has no constant inputs.
+            constants: part of the `Stepper` protocol; a step of a model has no constant inputs.
             dims: sizes of other open dimensions of the state, such as the length of a decoder's memory.
 
         Raises:
-            StateError: the model forgets its state after every call, so it has no steps; or a size is missing.
+            StateError: the model forgets its state after each call, so it has no steps; or a size is missing.
             InputError: an argument does not fit.
         """
         if constants is not None:
@@ -256,16 +256,16 @@ class Model:
     def step(
         self, params: Any, state: Arrays, inputs: Arrays, *, dtype: Any = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Run one step: return outputs and the new state. State is neither an input nor an output.
+        """Run one step: return outputs and the new state. Inputs and outputs do not contain the state.
 
         Args:
             params: as in `params`, or packed by `pack`.
             state: from `init`, or from the step before.
-            inputs: the other inputs, by name.
+            inputs: the other inputs as a dict of arrays.
             dtype: as in `apply`. The state keeps its types.
 
         Raises:
-            StateError: an entry of the state is missing, unknown, or of another dtype, shape or batch.
+            StateError: an entry of the state is missing or unknown, or has a wrong dtype, shape or batch.
             InputError: an input does not fit.
         """
         with self._computing(params, dtype):
@@ -293,9 +293,9 @@ class Model:
             state: from `init`.
             inputs: the other inputs, with frames along ``time_axis``: either stacked on a new axis, or joined along an
                 axis of the step, such as ``[1, frames * 160]`` for steps of ``[1, 160]``.
-            time_axis: the axis of the frames; or an axis for each input and output by name.
+            time_axis: the axis of the frames, or a dict with the axis of each input and output.
             lengths: ``int[batch]``, frames of each stream. Later frames keep the state, and their outputs are zero.
-            remat: as in `apply`; here a backward pass keeps no values from inside of a chunk.
+            remat: as in `apply`; the backward pass keeps no values from inside of a chunk.
             dtype: as in `apply`.
 
         Returns:
@@ -337,7 +337,7 @@ class Model:
         return self.scan(params, state, inputs, time_axis=time_axis, lengths=lengths, dtype=dtype)[0]
 
     def flush(self, params: Any, state: Arrays, tail: Any = None, valid: Any = None) -> Flushed:
-        """Return the rest after the end of a recording: nothing, because a step keeps nothing back.
+        """Return an empty result, because a step keeps no frames back.
 
         Raises:
             InputError: there is a tail; a step takes whole frames.
@@ -358,19 +358,19 @@ class Model:
         """Turn a model of whole recordings into an exact streaming model that runs on pulses of frames.
 
         `Streamed.step` takes and returns dicts by the names of the file, and equals `apply` from the first to the last
-        frame. The batch of the file is 1; `Streamed.init` makes states for several streams.
+        frame. The batch of the file is 1; `Streamed.init` returns states for several streams.
 
         Args:
             symbol: the name of the dimension that is time; by default the only open dimension that is not a batch and
                 is not in `dims`, or ``S``. Inputs without this dimension are constant in time.
             pulse: frames in each step; by default the smallest possible number.
             dims: sizes of other open dimensions, 1 by default. A multiple of the symbol, such as ``{"samples":
-                "160*frames"}``, is time at another rate.
-            multiple: a factor of every number of frames, for models that need such lengths.
+                "160*frames"}``, is time at a different rate.
+            multiple: a number that divides the length of each recording in frames, for models that need such lengths.
             constraints: assumptions about the number of frames, such as ``"S >= 3"``.
             past: for causal attention without a bound: the largest number of earlier frames that a frame sees. **It
                 changes the model**: the stream equals `Streamed.offline`, and not `apply`; see `jaxrnn.stream`.
-            dtype: as in `apply`, for every function of the result.
+            dtype: as in `apply`, for all functions of the result.
 
         Raises:
             InputError: no input has this dimension, several dimensions could be time, or the compute dtype does not
@@ -383,23 +383,24 @@ class Model:
             return stream_model(self, symbol, pulse, dims=dims or {}, **options)
 
     def pack(self, params: Arrays, *, dims: Mapping[str, int] | None = None, dtype: Any = None) -> Packed:
-        """Precompute the work that depends on parameters alone; `apply`, `step` and `scan` accept the result.
+        """Precompute the work that depends only on parameters; `apply`, `step` and `scan` accept the result.
 
-        For a model with steps, `step` and `scan` save this work; for another model, jitted calls of `apply`. Gradients
+        In a model with steps, `step` and `scan` save this work. In a model without steps, jitted calls of `apply` save
+        this work. Gradients
         with respect to the plain parameters need the plain parameters.
 
         Args:
             params: as in `params`.
-            dims: sizes of open dimensions of the inputs; of a model with steps, except the batch. Without sizes, or if
+            dims: sizes of open dimensions of the inputs, without the batch of a model with steps. Without sizes, or if
                 the work depends on a size that differs, a call does all work as with plain parameters.
-            dtype: as in `apply`; calls compute in this type unless they ask for another type. The weights of products
-                are rounded once, and take half the bytes. Batches of streams, `step` and `scan` become faster. A single
+            dtype: as in `apply`, and the default type of calls. The weights of products are rounded once, and take half
+                the bytes. Batches of streams, `step` and `scan` become faster. A single
                 stream on a CPU becomes slower: a product with a vector is bound by reading weights, and low-precision
                 weights must be widened. ``jaxrnn profile --dtype bfloat16`` shows the effect on outputs.
 
         Raises:
             InputError: a parameter does not fit, or the compute dtype does not exist. Calls raise this error for
-                parameters that were packed for another graph.
+                parameters that were packed for a different graph.
         """
         with exact_types(), self._computing(params, dtype):
             self._check_params(params)
@@ -436,7 +437,7 @@ class Model:
         return Packed(dict(params), folded, Purpose(self.fingerprint, folding, dtype=name, label=self.label))
 
     def __copy__(self) -> Model:
-        return self  # nothing of it changes
+        return self  # a model is immutable
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Model:
         return self
@@ -489,15 +490,15 @@ class Model:
             if sound is None or isinstance(sound, Tracer) or sound:
                 return {info.name: results[info.name] for info in self.outputs}  # jit sorts the names
         except NodeError as error:
-            why = str(error)  # the error itself holds all that was traced
-        # An operator that sees its values knows which branch to take, how long a loop is, and what is wrong with them.
+            why = str(error)  # the error itself would keep the traced values alive
+        # With concrete values, operators can choose branches and lengths of loops, and name invalid values.
         results = self._evaluate(params, arguments)
         self._uncompilable = why
         return results
 
     @compiled
     def _compiled(self, params: Arrays, arguments: Arrays) -> tuple[dict[str, Any], jax.Array | None]:
-        """Return the outputs, and whether all values were valid; None if values cannot be invalid."""
+        """Return the outputs, and True if all values were valid, or None if values cannot be invalid."""
         with exact_types(), collecting() as conditions:
             return self._evaluate(params, arguments), jnp.stack(conditions).all() if conditions else None
 

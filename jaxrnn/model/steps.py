@@ -1,4 +1,4 @@
-"""A model in steps: its state as an explicit dict, one pure step, and scans over whole recordings."""
+"""A model in steps: the state as an explicit dict, a pure step, and scans over whole recordings."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Arrays = Mapping[str, Any]
 class Steps:
     """The steps of a `Model`: the inputs and outputs that are state, and the batch.
 
-    If the file fixed its batch at 1, a state in a batch has a leading axis on every array, as do inputs and outputs,
-    and the step is mapped over this axis. ``apply`` evaluates the whole graph, and ``packed`` makes packed
-    parameters of plain parameters, folded arrays and their fingerprint.
+    If the file has a fixed batch of 1, a batch of streams is a leading axis of all states, inputs and outputs, and the
+    step is mapped over this axis. ``apply`` evaluates the whole graph. ``packed`` builds packed parameters from plain
+    parameters, folded arrays and the fingerprint of the folding.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Steps:
         )
 
     def init(self, batch: int | None, dims: Mapping[str, int] | None = None) -> dict[str, jax.Array]:
-        """Return zeros, or the file's values, for every state variable."""
+        """Return zeros, or the file's values, for each state variable."""
         check_batch(batch)
         symbol = self.spec.batch_symbol
-        # Nothing reads sizes of unknown dimensions, and of dimensions that equations fix or tie.
+        # Sizes of unknown dimensions, and of dimensions that equations fix or tie, would be ignored.
         known = {size for info in (*self.spec.inputs, *self.spec.state) for size in info.shape or ()}
         for given in dims or {}:
             if given not in known:
@@ -102,7 +102,7 @@ class Steps:
             return in_batch(self.spec, state, batch)
 
     def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Run one step, mapped over the leading axis of the state if there is one."""
+        """Run one step, mapped over the leading axis of the state, if any."""
         with exact_types():
             lead = self.lead(state, inputs)
             self._refuse_state(inputs)
@@ -128,13 +128,13 @@ class Steps:
         return tuple(itertools.islice(sizes, 1))
 
     def pack(self, params: Arrays, dims: Mapping[str, int]) -> Packed:
-        """Precompute the work of a step that depends on parameters alone; types must be exact."""
+        """Precompute the work of a step that depends only on parameters; types must be exact."""
         symbol = self.spec.batch_symbol
         sizes = {**dims, **({} if symbol is None else {symbol: 1})}
         try:
             frame, state = zeros(self.spec.inputs, sizes), zeros(self.spec.state, sizes)
         except KeyError:
-            return self._packed(params)  # an array of open length: how a step folds depends on it
+            return self._packed(params)  # the foldable work depends on the open length
         return self._pack(dict(params), frame, state)
 
     @compiled
@@ -220,7 +220,7 @@ def scan(
 
 
 def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[jax.Array, bool]:
-    """Return an input as ``[frames, ...]``, and whether its frames were stacked on a separate axis."""
+    """Return an input as ``[frames, ...]``, and True if the frames were stacked on a separate axis."""
     if info.name not in inputs:
         raise InputError(f"missing input: {info}")
     if info.shape is None:
@@ -246,7 +246,7 @@ def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[
 
 
 def _batch_axes_of_outputs(steps: Steps, params: Any, state: Arrays, example: Arrays) -> dict[str, int | None]:
-    """Return the axis of every output that grows with the batch, by tracing with one more stream."""
+    """Find the batch axis of each output by tracing with an additional stream."""
     if steps.spec.batch_symbol is None:
         return {info.name: None for info in steps.spec.outputs}
 
@@ -284,5 +284,5 @@ def _unstack(value: jax.Array, axis: int, stacked: bool) -> jax.Array:
     if stacked:
         return jnp.moveaxis(value, 0, axis)
     rank = value.ndim - 1
-    # The frames of an output without such an axis stay in front.
+    # An output without this axis keeps the frames on axis 0.
     return join_frames(value, axis % rank) if -rank <= axis < rank else value

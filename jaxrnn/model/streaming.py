@@ -75,7 +75,7 @@ def only_symbol(model: Model, dims: Mapping[str, Any]) -> str:
 
 
 def check_symbol(model: Model, symbol: str) -> list[str]:
-    """Return the names of all open dimensions; raise InputError if the symbol is not among them."""
+    """Return the names of all open dimensions; raise InputError if no dimension is a multiple of the symbol."""
     names = open_dimensions(model)
     if not isinstance(symbol, str) or not any(_times(name, symbol) for name in names):
         listed = ", ".join(names) or "none"
@@ -107,7 +107,7 @@ def stream_model(
                 f"{model.label}: {called('dims')} must give {name!r} a size from 1 on, or a multiple of {symbol} "
                 f"such as {f'4*{symbol}'!r}, not {size!r}"
             )
-    tied: Mapping[str, Dimension] = {}  # without a solution, or for a constant length: tracing says which node has it
+    tied: Mapping[str, Dimension] = {}  # if dimensions contradict or time is constant: the trace then names the node
     with contextlib.suppress(StateError, LimitError):
         tied = model.dimensions if isinstance(model.dimensions.get(symbol, symbol), str) else {}
     time = str(tied.get(symbol, symbol))
@@ -150,7 +150,7 @@ def stream_model(
 
 
 def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) -> str:
-    """Return advice that relates another dimension to time so that the graph can be traced, or an empty string."""
+    """Return advice that relates a dimension to time so that the graph can be traced, or an empty string."""
     shapes = [info.shape or () for info in model.inputs]
     own = {size: axis for shape in shapes if symbol in shape for axis, size in enumerate(shape)}
     places = {size: axis for shape in shapes for axis, size in enumerate(shape)}
@@ -169,7 +169,7 @@ def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) ->
 
 
 def _fits(model: Model, sizes: Mapping[str, str]) -> bool:
-    """Return True if the graph can be traced with these dimensions and 1 for all others."""
+    """Return True if the graph can be traced with these dimensions and size 1 for the rest."""
     scope = jax.export.SymbolicScope()
     inputs = {}
     for info in model.inputs:
@@ -179,7 +179,7 @@ def _fits(model: Model, sizes: Mapping[str, str]) -> bool:
     try:
         with exact_types():
             jax.eval_shape(model.apply, model.params, inputs)
-    except Exception:  # whatever an operator raises on sizes that do not fit
+    except Exception:  # operators may raise any error on sizes that do not fit
         return False
     return True
 

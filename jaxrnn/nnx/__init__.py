@@ -1,6 +1,6 @@
 """Imported models as Flax NNX modules, which can be trained, frozen, saved and nested like other modules.
 
-`Module` is a whole model, `Cell` one step of a model for ``flax.nnx.RNN``, `named` a filter of parameters by name.
+`Module` is a whole model, `Cell` is a step of a model for ``flax.nnx.RNN``, and `named` filters imported parameters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One step of an imported model as a cell of Flax, for ``flax.nnx.RNN``.
+"""Steps of imported models as cells of Flax, for ``flax.nnx.RNN``.
 
 An ONNX step takes ``[1, batch, features]``, ``[batch, 1, features]`` or, with a fixed batch, ``[1, 1, features]``; a
 cell of Flax takes ``[batch, features]``.
@@ -30,15 +30,15 @@ Carry = Any
 
 
 class Cell(Imported, nnx.RNNCellBase):
-    """One step of a model with one input, one output and a state, as an ``nnx.RNNCellBase``.
+    """A step of a model with a single input, a single output and a state, as an ``nnx.RNNCellBase``.
 
-    Inputs and outputs are ``[*batch, *features]`` in any layout of the file: axes of size 1 are left out, and a batch
+    Inputs and outputs are ``[*batch, *features]`` for any layout of the file: axes of size 1 are left out, and a batch
     fixed at 1 becomes a leading axis over single steps. So ``nnx.RNN(Cell(model))`` takes ``[batch, time, features]``.
 
-    If the whole state belongs to one LSTM, GRU or RNN node of one direction, the carry is that of Flax's cells: ``(c,
-    h)`` for an LSTM, otherwise ``h``, with shapes ``[*batch, hidden]``. Other carries are dicts of states by name, each
-    with the batch first and all other axes of the file. `state_of` converts a carry to the state of
-    `jaxrnn.Model.step`, and `carry_of` a state to a carry.
+    If the whole state belongs to a single LSTM, GRU or RNN node with one direction, the carry has the form of Flax's
+    cells: ``(c, h)`` for an LSTM, otherwise ``h``, with shapes ``[*batch, hidden]``. In all other cases, the carry is a
+    dict of states, each with the batch first and all other axes of the file. `state_of` converts a carry to the state
+    of `jaxrnn.Model.step`, and `carry_of` converts a state to a carry.
 
     Example::
 
@@ -53,7 +53,7 @@ class Cell(Imported, nnx.RNNCellBase):
         rngs: Unused, since the file has the parameters; Flax passes this argument to each constructor.
 
     Raises:
-        StateError: The model forgets its state after each call, or has no state.
+        StateError: The model forgets the state after each call, or has no state.
         InputError: The model has several inputs or outputs; bind inputs with ``jaxrnn.load(..., static=...)``.
     """
 
@@ -81,7 +81,7 @@ class Cell(Imported, nnx.RNNCellBase):
         self._input = _slot(inputs[0].name, _frame(inputs[0], symbol, dims or {}), symbol)
         self._output = _slot(outputs[0].name, outputs[0].shape or (), symbol) if outputs else None
         self._form = CarryForm(states, names or {slot.name: slot.name for slot in states})
-        #: Whether the file fixes the batch of an array, so that steps are mapped over a leading axis.
+        #: True if the file fixes the batch of an array, so that steps are mapped over a leading axis.
         self._batched = any(slot.axis is None for slot in (self._input, self._output, *states) if slot is not None)
 
     @property
@@ -133,11 +133,11 @@ class Cell(Imported, nnx.RNNCellBase):
 
         Args:
             input_shape: Shape of the input of a step, ``[*batch, *features]``.
-            rngs: Source of keys for ``carry_init`` (its stream ``carry``).
+            rngs: Source of keys for ``carry_init``: the stream ``carry`` of ``nnx.Rngs``, or a single stream.
             carry_init: A function of a key, a shape and a dtype, called for each array of the carry.
 
         Raises:
-            InputError: The shape has too few axes, or ``carry_init`` comes without ``rngs``.
+            InputError: The shape has fewer axes than the features, or ``rngs`` is missing for ``carry_init``.
         """
         batch, form = self._batch(tuple(input_shape)), self._form
         stream = rngs.carry if isinstance(rngs, nnx.Rngs) else rngs
@@ -153,7 +153,7 @@ class Cell(Imported, nnx.RNNCellBase):
             )
 
     def state_of(self, carry: Carry) -> dict[str, jax.Array]:
-        """Return the state of `jaxrnn.Model.step` and `scan` for a carry; several batch axes become one.
+        """Convert a carry to the state of `jaxrnn.Model.step` and `scan`; several batch axes are merged.
 
         Raises:
             StateError: The carry does not fit.
@@ -162,12 +162,12 @@ class Cell(Imported, nnx.RNNCellBase):
             return self._form.state_of(carry)
 
     def carry_of(self, state: Mapping[str, jax.Array]) -> Carry:
-        """Return the carry, ``[batch, ...]`` each, of a state of `jaxrnn.Model.step`.
+        """Convert a state of `jaxrnn.Model.step` to a carry of arrays ``[batch, ...]``.
 
-        A state without a batch gives a carry without a batch.
+        If the state has no batch, the carry has no batch.
 
         Raises:
-            StateError: An entry of the state is missing, or has another shape or batch.
+            StateError: An entry of the state is missing, or has a wrong shape or batch.
         """
         with exact_types():
             return self._form.carry_of(state)
@@ -245,7 +245,7 @@ Shape = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """An array of a step: name, shape without the batch, and axis of the batch (None if the file fixes it)."""
+    """An array of a step: name, shape without the batch, and batch axis, which is None for a fixed batch."""
 
     name: str
     shape: tuple[Dimension, ...]
@@ -253,7 +253,7 @@ class Slot:
 
     @property
     def features(self) -> tuple[int, ...]:
-        """Return the axes of `shape` that a cell has."""
+        """Return the axes of `shape` that are features of a cell."""
         return feature_axes(self.shape)
 
     def into_step(self, array: jax.Array, batched: bool) -> jax.Array:
@@ -270,7 +270,7 @@ class Slot:
 
 
 def feature_axes(shape: Sequence[Any]) -> tuple[int, ...]:
-    """Return the axes of a size other than 1, or else the last axis."""
+    """Return all axes with a size other than 1, or the last axis if all sizes are 1."""
     wide = tuple(axis for axis, size in enumerate(shape) if size != 1)
     return wide or tuple(range(len(shape)))[-1:]
 
@@ -279,8 +279,8 @@ def feature_axes(shape: Sequence[Any]) -> tuple[int, ...]:
 class CarryForm:
     """The form of a cell's carry.
 
-    ``names`` is a carry with names in place of arrays: ``("c", "h")`` or ``"h"`` as in Flax's cells, whose arrays have
-    no axes of size 1 apart from the batch, or a dict.
+    ``names`` is a carry with names in place of arrays: ``("c", "h")`` or ``"h"`` as in Flax's cells, or a dict. The
+    arrays of Flax's cells have no axes of size 1 apart from the batch.
     """
 
     states: tuple[Slot, ...]
@@ -306,7 +306,7 @@ class CarryForm:
     def rows(self, carry: Any, batch: Shape | None = None) -> tuple[dict[str, jax.Array], Shape]:
         """Return the states of a carry, each ``[prod(batch), *shape]``, and the batch.
 
-        ``batch`` are the leading axes of each array, by default those of the first array. A StateError reports another
+        ``batch`` is the shape of the leading axes, by default taken from the first array. Raises StateError for a wrong
         structure or shape.
         """
         carry = tuple(carry) if isinstance(carry, list) else carry
@@ -331,14 +331,14 @@ class CarryForm:
         return self.pack({name: jnp.reshape(rows[name], (*batch, *shape)) for name, shape in self.shapes.items()})
 
     def state_of(self, carry: Any) -> dict[str, jax.Array]:
-        """Return the state of a model's step for a carry; several batch axes become one."""
+        """Convert a carry to the state of a model's step; several batch axes are merged."""
         rows, batch = self.rows(carry)
         batched = not self.has_batch_axes
         state = {slot.name: slot.into_step(rows[slot.name], batched) for slot in self.states}
         return {name: value[0] for name, value in state.items()} if batched and not batch else state
 
     def carry_of(self, state: Mapping[str, Any]) -> Any:
-        """Return the carry for the state of a step, without batch axes if neither file nor state has them."""
+        """Convert the state of a step to a carry, without batch axes if neither the file nor the state has a batch."""
         rows, batches, batched = {}, set(), not self.has_batch_axes
         for slot in self.states:
             if slot.name not in state:

@@ -1,4 +1,4 @@
-"""Imported models as Flax NNX modules, and filters of their parameters by name."""
+"""Imported models as Flax NNX modules, and filters of imported parameters."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Imported(nnx.Module):
-    """Base of modules with an imported model, which is static, and its parameters as ``nnx.Param``.
+    """Base of modules with an imported model, which is static, and the parameters as ``nnx.Param``.
 
-    The parameters are in a dict by ONNX name. As attributes, names with dots, slashes and colons could hide methods.
+    The parameters are in a dict with ONNX names as keys. As attributes, ONNX names could hide methods.
     """
 
     model: Model
@@ -45,7 +45,7 @@ class Imported(nnx.Module):
 
     @property
     def params(self) -> dict[str, jax.Array]:
-        """Return the current parameters by name, as `jaxrnn.Model.apply` and ``jaxrnn.export_onnx`` take them."""
+        """Return the current parameters as a dict for `jaxrnn.Model.apply` and ``jaxrnn.export_onnx``."""
         with exact_types():
             return {name: jnp.asarray(self.weights[name].get_value()) for name in self.model.program.parameters}
 
@@ -53,10 +53,10 @@ class Imported(nnx.Module):
         """Set some or all parameters in place.
 
         Args:
-            params: Arrays by name, in the shapes and dtypes of the file, or in the compute dtype.
+            params: A dict of arrays, in the shapes and dtypes of the file, or in the compute dtype.
 
         Raises:
-            InputError: A name is unknown, or an array has another shape or dtype. Then no parameter changes.
+            InputError: A name is unknown, or an array has a wrong shape or dtype. No parameter changes in this case.
         """
         expected = self.model.program.parameters
         check_names(params, expected, some=True)
@@ -77,7 +77,7 @@ class Imported(nnx.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        # A pickled JAX array of 64 bits comes back with 32 where jax_enable_x64 is off; a NumPy array does not.
+        # Without jax_enable_x64, a pickled JAX array of 64 bits is restored with 32 bits; a NumPy array keeps 64 bits.
         with exact_types():
             vars(self).update(self._variables(jnp.asarray))
 
@@ -100,7 +100,7 @@ class Imported(nnx.Module):
 
 
 class _Untabulated:
-    """A method that ``nnx.tabulate`` does not run on a copy of the module, as it does with plain functions."""
+    """A method that ``nnx.tabulate`` does not wrap. Wrapped functions run on a copy of the module."""
 
     def __init__(self, function: Callable[..., Any]):
         functools.update_wrapper(self, function)
@@ -116,31 +116,31 @@ class _Untabulated:
 def untabulated(function: Method) -> Method:
     """Keep ``nnx.tabulate`` from wrapping a method.
 
-    The wrapper loses in-place changes, and fails on some arguments of ``initialize_carry``, also in cells of Flax.
+    The wrapper loses in-place changes, and fails on some arguments of ``initialize_carry``, even in cells of Flax.
     """
     return cast(Method, _Untabulated(function))
 
 
 def inputs_by_name(inputs: Mapping[str, Any] | None, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs of a call, given by keyword or as one dict."""
+    """Return the inputs of a call, given as keywords or as a dict."""
     if inputs is not None and not isinstance(inputs, Mapping):
         raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
     return {**(inputs or {}), **named}
 
 
 def parameter(array: jax.Array, name: str) -> nnx.Param[jax.Array]:
-    """Return a parameter that keeps its name in the file, wherever its module is nested."""
+    """Return a parameter that keeps its ONNX name, at any depth of nested modules."""
     return nnx.Param(array, onnx_name=name)
 
 
 def onnx_name(value: Any) -> str | None:
-    """Return the name of an imported parameter in the file, or None for other values."""
+    """Return the ONNX name of an imported parameter, or None if the value is not an imported parameter."""
     return value.get_metadata("onnx_name", None) if isinstance(value, nnx.Param) else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """An NNX filter for imported parameters whose names in the file match a pattern.
+    """An NNX filter for imported parameters with ONNX names that match a pattern.
 
     Attributes:
         patterns: Patterns as in ``fnmatch``, or exact names.
@@ -158,11 +158,11 @@ class Named:
 
 
 def named(*patterns: str, of: nnx.Module | None = None) -> Named:
-    """Return a filter of parameters by their names in the file, for ``nnx.split``, ``nnx.state`` or ``nnx.Optimizer``.
+    """Return a filter of parameters by ONNX name, for ``nnx.split``, ``nnx.state`` or ``nnx.Optimizer``.
 
-    The filter matches parameters of imported models at any depth of a module. It does not match state, gradient
-    statistics, or layers of Flax. It combines with filters of Flax: ``nnx.All(nnx.Param, nnx.Not(named("encoder.*")))``
-    selects the trained parameters with a frozen encoder.
+    The filter matches parameters of imported models at any depth of a module, and does not match state, gradient
+    statistics, or layers of Flax. Filters of Flax can contain the filter. For example,
+    ``nnx.All(nnx.Param, nnx.Not(named("encoder.*")))`` selects the trained parameters with a frozen encoder.
 
     Example::
 
@@ -170,12 +170,12 @@ def named(*patterns: str, of: nnx.Module | None = None) -> Named:
         trained = nnx.All(nnx.Param, nnx.Not(frozen))
 
     Args:
-        patterns: ``*`` matches any text, with dots and slashes, ``?`` one character, and ``[ab]`` one of several
-            characters. An exact name always matches.
-        of: The module for which the filter is used. Each pattern must match one of its parameters.
+        patterns: Patterns as in ``fnmatch``: ``*`` matches any text, including dots and slashes, ``?`` matches any
+            character, and ``[ab]`` matches the character a or b. An exact name always matches.
+        of: The module for which the filter is used. Each pattern must match a parameter of this module.
 
     Raises:
-        InputError: There is no pattern, or a pattern matches no parameter of ``of``.
+        InputError: No pattern was given, or a pattern matches no parameter of ``of``.
     """
     if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         raise InputError(f"named takes patterns such as 'encoder.*', not {patterns}")
@@ -192,7 +192,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 class RecurrentState(nnx.Variable):
-    """A state variable of an imported model. It is not an ``nnx.Param``, so filters of parameters do not match."""
+    """A state variable of an imported model. Filters of ``nnx.Param`` do not match state variables."""
 
 
 class Module(Imported):
@@ -210,13 +210,14 @@ class Module(Imported):
     Args:
         model: A model from `jaxrnn.load`, which is static: modules of the same model have equal graph definitions.
         batch: Number of streams in the state, as in `jaxrnn.Model.init`.
-        dtype: The compute dtype, as in `jaxrnn.Model.apply`. Weights cast to this dtype are accepted too.
+        dtype: The compute dtype, as in `jaxrnn.Model.apply`. Weights cast to this dtype are also accepted.
         rngs: Unused, since the file has the parameters; Flax passes this argument to each constructor
             (``nnx.bridge.to_linen``).
 
     Attributes:
-        weights: The parameters, ``nnx.Param`` by ONNX name.
-        carry: The state, `RecurrentState` by the names of ``model.state``; empty for a model without external state.
+        weights: The parameters, a dict from ONNX names to ``nnx.Param``.
+        carry: The state, a dict from the names in ``model.state`` to `RecurrentState`; empty for a model without
+            external state.
     """
 
     carry: dict[str, RecurrentState]
@@ -226,16 +227,16 @@ class Module(Imported):
         try:
             state = model.init(batch)
         except StateError:
-            state = {}  # whole sequences need no state; `step` and `reset` raise the error
+            state = {}  # calls on whole sequences need no state; `step` and `reset` raise the error
         with exact_types():
             self.carry = nnx.data({name: RecurrentState(value) for name, value in state.items()})
 
     def __call__(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, jax.Array]:
-        """Run the whole graph on inputs by ONNX name, with external state among inputs and outputs.
+        """Run the whole graph, with external state among inputs and outputs.
 
         Args:
-            inputs: Arrays by name, as in ``model.inputs``.
-            named: Arrays by keyword.
+            inputs: A dict of arrays, as in ``model.inputs``.
+            named: Arrays as keywords.
 
         Raises:
             InputError: An input does not fit.
@@ -244,14 +245,14 @@ class Module(Imported):
 
     @property
     def state(self) -> dict[str, jax.Array]:
-        """Return the current state by name, as `jaxrnn.Model.step` takes it."""
+        """Return the current state as a dict for `jaxrnn.Model.step`."""
         with exact_types():
             types = {variable.name: variable.dtype for variable in self.model.state if variable.name in self.carry}
             return {name: _widened(jnp.asarray(self.carry[name].get_value()), dtype) for name, dtype in types.items()}
 
     @untabulated
     def reset(self, batch: int | None = None) -> None:
-        """Set the state to its value before the first step, for ``batch`` streams, as in `jaxrnn.Model.init`.
+        """Set the state to the value before the first step, for ``batch`` streams, as in `jaxrnn.Model.init`.
 
         Raises:
             StateError: The model has no steps.
@@ -259,15 +260,15 @@ class Module(Imported):
         self._set_state(self.model.init(batch))
 
     def step(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, jax.Array]:
-        """Run one time step; returns the outputs, and advances the state in place.
+        """Run one step: return the outputs, and advance the state in place.
 
         Args:
-            inputs: Arrays by name, as in ``model.spec.inputs``.
-            named: Arrays by keyword.
+            inputs: A dict of arrays, as in ``model.spec.inputs``.
+            named: Arrays as keywords.
 
         Raises:
             StateError: The model has no steps.
-            InputError: An input does not fit, or has another batch than the state.
+            InputError: An input does not fit, or the batch differs from the batch of the state.
         """
         outputs, state = self.model.step(self.params, self.state, inputs_by_name(inputs, named), dtype=self.dtype)
         self._set_state(state)
@@ -279,8 +280,8 @@ class Module(Imported):
         """Run `step` over a whole recording in one call, as `jaxrnn.Model.scan`; the state advances in place.
 
         Args:
-            inputs: Arrays by name, as in ``model.spec.inputs``, with frames along ``time_axis``.
-            time_axis: The axis of frames; or one axis for each input and output by name.
+            inputs: A dict of arrays, as in ``model.spec.inputs``, with frames along ``time_axis``.
+            time_axis: The axis of frames, or a dict with the axis of each input and output.
             lengths: ``int[batch]``, the number of frames of each stream.
 
         Raises:

@@ -113,7 +113,7 @@ class Scope:
 
 @dataclass(eq=False)
 class Subgraph:
-    """A graph attribute as operators receive it: a function that can also read values of outer graphs."""
+    """A graph attribute, as operators receive it: a function that can also read values of outer graphs."""
 
     block: Block
     outer: Scope
@@ -145,7 +145,7 @@ class Subgraph:
 
 
 def evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
-    """Evaluate a graph; ``scope`` receives every intermediate value."""
+    """Evaluate a graph; ``scope`` receives all intermediate values."""
     with spending(block.limits):
         return _evaluate(block, inputs, scope)
 
@@ -253,7 +253,7 @@ def origin(value: ir.Value, makers: Mapping[ir.Value, BoundNode]) -> ir.Value:
 
 
 def reads_of(node: BoundNode) -> Iterator[ir.Value]:
-    """Yield every value that a node or its subgraphs read, including values of outer graphs."""
+    """Yield the values that a node and its subgraphs read, including values of outer graphs."""
     yield from (key for key in node.inputs if key is not None)
     values: dict[ir.Value, None] = {}
     blocks = [*node.blocks]

@@ -55,7 +55,7 @@ def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model
     _set_versions(model.graph, model.opset_imports)
     for function in model.functions.values():
         _set_versions(function, function.opset_imports)
-        # Every node has a version, so the inliner need not compare the functions' opsets with the model's.
+        # All nodes have a version, so the inliner need not compare the opsets of functions and model.
         for domain in function.opset_imports:
             function.opset_imports[domain] = model.opset_imports.setdefault(domain, function.opset_imports[domain])
     if model.functions:
@@ -95,7 +95,7 @@ def subgraphs_of(node: ir.Node) -> Iterable[tuple[str, ir.Graph]]:
 
 
 def graphs_of(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """Yield a graph and every subgraph inside it."""
+    """Yield a graph and all its subgraphs."""
     yield graph
     for node in graph:
         for _, inner in subgraphs_of(node):
@@ -195,7 +195,7 @@ _KEY = "jaxrnn.origin"
 class Origin(NamedTuple):
     """The place of a constant in the file."""
 
-    address: Address  # the address of the message that holds the elements
+    address: Address  # the address of the message with the elements
     #: the type of that message: a tensor, or an attribute with plain floats
     kind: type[onnx.TensorProto] | type[onnx.AttributeProto]
     name: str | None  # a stable name for a constant in a local function, whose copies have different names; else None
@@ -219,7 +219,7 @@ def tensor_origin(attribute: ir.Attr) -> Origin | None:
 def mark_origins(proto: onnx.ModelProto, model: ir.Model) -> None:
     """Attach origins to the tensors of a model that was just read from ``proto``."""
     _mark_graph(proto.graph, model.graph, ((onnx.ModelProto.GRAPH_FIELD_NUMBER, None),), "")
-    # Of functions with equal identifiers, the last counts.
+    # The last of several functions with equal identifiers counts.
     numbers = {(each.domain, each.name, each.overload): index for index, each in enumerate(proto.functions)}
     for identifier, index in numbers.items():
         function, made = proto.functions[index], model.functions[identifier]
@@ -258,7 +258,7 @@ def _mark_attributes(
     scope: str,
     name: str | None,
 ) -> None:
-    # Of attributes with equal names, the last counts.
+    # The last of several attributes with equal names counts.
     for index, proto in {proto.name: (index, proto) for index, proto in enumerate(protos)}.values():
         attribute = attributes[proto.name]
         here = (*address, (field, index))
@@ -325,12 +325,12 @@ _MULTIPLE = re.compile(r"(\d+\s*\*\s*)?[A-Za-z_][\w.:/]*")
 
 
 def is_batch_name(dimension: str) -> bool:
-    """Return True if the name of a dimension is one for a batch."""
+    """Return True if the name of a dimension suggests a batch."""
     return _BATCH.fullmatch(dimension) is not None
 
 
 def bind_inputs(specs: Sequence[ArraySpec], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Bind inputs as `jaxrnn.steps.specs.bind` does, with strings, sequences and optionals."""
+    """Bind inputs like `jaxrnn.steps.specs.bind`, with strings, sequences and optionals."""
     return bind(specs, inputs, convert=_as_declared)
 
 

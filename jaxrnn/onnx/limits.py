@@ -31,11 +31,11 @@ from jaxrnn.onnx.values import Value, is_static, is_symbolic, is_text, settle
 
 #: Values computed from constants while tracing may take this many times the bytes of the file's constants.
 _FOLDED = 16
-#: Arrays of at most so many elements are not counted: only a large file could have enough of them.
+#: Arrays of at most this many elements are not counted: only a large file could have enough small arrays.
 _SMALL = 64
 #: Bytes of an object array count this many times: each item is a Python object.
 _WEIGHT_OF_OBJECTS = 16
-#: The deepest nesting of subgraphs. A loop in a branch has depth two. Every level takes dozens of nested Python calls
+#: The deepest nesting of subgraphs. A loop in a branch has depth two. Each level takes dozens of nested Python calls
 #: while tracing, and Python allows a thousand.
 MAX_DEPTH = 12
 
@@ -55,8 +55,8 @@ class Limits:
         constant_bytes: total size of all values that follow from the file and are computed while loading and tracing,
             and of values held while the state is analysed. 512 MiB by default: real files fold shapes and masks. 16
             times the size of the file's own constants is allowed in addition.
-        nodes: nodes of the file after its local functions are inlined, each call a copy. 100,000 by default; nodes in
-            the graphs of the file are not counted.
+        nodes: nodes that inlined local functions add, each call a copy. 100,000 by default; nodes in the graphs of the
+            file are not counted.
         evaluations: nodes that Python evaluates in one call or trace, plus loop trips that Python runs. 250,000 by
             default, which take seconds to minutes. Loops that JAX runs count once.
     """
@@ -76,7 +76,7 @@ class Limits:
 
 
 class Budget:
-    """The part of its limits that a call or a trace has spent; ``computing`` is set while JAX computes known values."""
+    """The part of the limits that a call or trace has spent; ``computing`` is set while JAX computes known values."""
 
     def __init__(self, limits: Limits, loading: bool = False):
         self.limits = limits
@@ -175,7 +175,7 @@ def check_ahead(operator: Operator, inputs: Sequence[Value], attributes: Mapping
     if bound <= allowed and (operator.traits.is_bounded or not has_values):
         return
     fixed = [_is_fixed(operator, index, value) for index, value in enumerate(inputs)]
-    # A value made from numbers alone, such as a shape, is a JAX array unless small.
+    # A value computed only from numbers, such as a shape, is a JAX array unless small.
     constant = folded and not all(fixed)
     for shape, dtype in _results(operator, inputs, fixed, attributes):
         budget.check(shape, dtype, constant=constant)

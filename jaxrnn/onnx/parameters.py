@@ -4,10 +4,11 @@ Parameters are float initializers and float ``Constant`` tensors of rank 1 and m
 there, also in the branches of ``If``). Each parameter has a stable, unique name and ONNX's own layout. The flow of
 values through the graph decides which tensors are constants instead:
 
-- tensors that gradients cannot reach: no differentiable path leads to a float output. Exporters leave copies of weights
-  of which only the shape is read, or that a loop passes on unread. If a model has no float output, any path counts;
-- values that an operator needs while tracing (axes, pads, the scales of Resize): inputs marked ``Static``, and every
-  constant that only reaches such an input through other operators;
+- tensors that gradients cannot reach: no differentiable path leads to a float output. Exporters leave copies of
+  weights that are only read for their shape, or that a loop passes on unread. If a model has no float output, any path
+  counts;
+- values that an operator needs while tracing (axes, pads, the scales of Resize): inputs marked ``Static``, and
+  constants from which other operators compute such inputs;
 - values of masks: minus infinity and other numbers beyond 1e30, tables of 0 and such numbers that are only added or
   selected, and single numbers that only masks select or compare;
 - numbers of a formula: inputs marked ``Foldable`` (the exponent of Pow, the bounds of Clip), constants that are only
@@ -57,10 +58,10 @@ UNREACHED = "reaches no float output by a differentiable path"
 #: Types of counters, indices and conditions, to which no gradient flows. Quantized networks have narrower integers.
 _DISCRETE = frozenset((ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.STRING))
 
-#: Producers whose files hold the state of stateful layers, and no trained first state.
+#: Producers of files with the state of stateful layers, and without trained first states.
 _OF_KERAS = ("tf2onnx", "keras2onnx")
 
-#: Names of scalars that were written as numbers, by PyTorch, TensorFlow and ``jaxrnn.export_onnx``.
+#: Names of scalars that were written as numbers by PyTorch, TensorFlow and ``jaxrnn.export_onnx``.
 _NUMBER = re.compile(r"(val|const|scalar_tensor_default)(_\d+)*(_cast)?(_\d+)*|(.*/)?[xy]:0|(.*/)?constant(_\d+)?")
 
 
@@ -94,7 +95,7 @@ class Choice(NamedTuple):
 
 
 def choose_parameters(model: ir.Model, operator_of: OperatorOf, constant_of: ConstantOf) -> Choice:
-    """Find the parameters of a graph, or take those that the file states."""
+    """Find the parameters of a graph, or take the parameters that the file states."""
     graph, stated = model.graph, stated_parameters(model)
     if stated is not None:
         names = {value: name for name, value in graph.initializers.items() if name in stated}
@@ -111,7 +112,7 @@ def _others(
     reasons: dict[ir.Value, str],
     otherwise: str,
 ) -> dict[ir.Value, str]:
-    """Return the reasons why the float tensors of rank 1 and more without a name are constants."""
+    """Return the reasons why the other float tensors of rank 1 and more are constants."""
     named = {origin.address for value in names if (origin := origin_of(value)) is not None}
     others: dict[ir.Value, str] = {}
     for value in _constants(graph):
@@ -248,7 +249,7 @@ def _reason(array: np.ndarray, ends: list[_End], operator_of: OperatorOf, keras:
 
 
 def _rows_differ(array: np.ndarray, end: _End, operator_of: OperatorOf) -> bool:
-    """Return True if the initial value of a recurrent layer has several rows for the batch, which are not equal."""
+    """Return True if the initial value of a recurrent layer has different rows along the batch."""
     assert end.node is not None
     carries = operator_of(end.node).traits.carries
     if carries is None or not carries.hidden or array.ndim != 3:
@@ -347,7 +348,7 @@ def _is_flat(node: ir.Node, operator: Operator, place: int) -> bool:
 
 @functools.cache
 def _flat_outputs(domain: str, name: str, version: int) -> frozenset[int]:
-    """Return the outputs that are integers or booleans whatever the types of the inputs are."""
+    """Return the outputs that are integers or booleans for all types of inputs."""
     schema = schema_of(domain, name, version)
     if schema is None:
         return frozenset()

@@ -39,7 +39,7 @@ class Program:
 
 
 def bind(model: ir.Model, limits: Limits | None = None, own: OwnOperators | None = None) -> Program:
-    """Bind every node of a model to its operator."""
+    """Bind the nodes of a model to their operators."""
     operators: dict[ir.Node, Operator] = {}
     problems: list[str] = []
     for node in model.graph.all_nodes():
@@ -158,7 +158,7 @@ def _read_tensor(tensor: ir.TensorProtocol, what: str) -> np.ndarray:
     return array
 
 
-#: By attribute of Constant, the type and a function that reads the value; None for a tensor.
+#: For each attribute of Constant, the type and a function that reads the value; None for a tensor.
 _CONSTANTS: dict[str, tuple[ir.AttributeType, Callable[[Any], np.ndarray] | None]] = {
     "value": (ir.AttributeType.TENSOR, None),
     "value_float": (ir.AttributeType.FLOAT, lambda value: np.asarray(value, np.float32)),
@@ -179,7 +179,7 @@ def present_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
 
 
 def check_signature(node: ir.Node, operator: Operator) -> None:
-    """Check every input and attribute of a node against its operator."""
+    """Check the inputs and attributes of a node against its operator."""
     label = f"node {node_label(node)!r} ({operator})"
     defined: dict[str, Any] = {} if operator.schema is None else operator.schema.attributes
     types = {name: ir.AttributeType(int(attribute.type)) for name, attribute in defined.items()}
@@ -214,7 +214,7 @@ def check_signature(node: ir.Node, operator: Operator) -> None:
 
 
 def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None = None) -> None:
-    """Bind every Loop of a program, in place, to its label and its bound."""
+    """Bind each Loop of a program to a label and a bound, in place."""
     places = list(_loops(program.block))
     labels = list(dict.fromkeys(block.nodes[index].name for block, index in places))
     if isinstance(max_trip_count, Mapping):

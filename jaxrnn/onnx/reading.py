@@ -38,7 +38,7 @@ def label_of(source: Source) -> str:
 
 @contextlib.contextmanager
 def labelled(label: str) -> Iterator[None]:
-    """Prefix every error of the project inside the context with the label of a model, or of an example."""
+    """Prefix errors of the project inside the context with the label of a model or example."""
     try:
         yield
     except JaxrnnError as error:
@@ -50,7 +50,7 @@ class SourceFile(NamedTuple):
 
     proto: onnx.ModelProto
     data: bytes | None  # the bytes of the file; None for a proto that is too large for a file
-    folder: Path | None  # the folder that must hold the external data; None for a model without a file
+    folder: Path | None  # the folder that must contain the external data; None for a model without a file
 
 
 _TORCH = (
@@ -255,7 +255,7 @@ def check_texts(texts: Iterable[Any], where: str = "") -> None:
 
 def _texts_of(message: Any, without: Collection[str] = ()) -> Iterator[Any]:
     """Yield the texts of a message and its parts, except subgraphs, which are checked separately."""
-    if isinstance(message, onnx.TensorProto):  # listing all of its fields would copy its data
+    if isinstance(message, onnx.TensorProto):  # listing all fields would copy the data
         yield message.name
         for entry in (*message.metadata_props, *message.external_data):
             yield from (entry.key, entry.value)

@@ -21,13 +21,13 @@ class RecurrentInfo:
 
     name: str  # the label of the node in messages
     operator: str  # the name of the operator, such as LSTM, LinearAttention or Loop
-    where: str  # path of the subgraph that holds the node, empty in the outer graph
+    where: str  # the path of the subgraph with the node; empty in the outer graph
     direction: str | None  # forward, reverse, bidirectional, or mixed for a Scan whose inputs differ; None for a Loop
     input_size: int | None = None  # the features of the input of a step if known; None for a Scan or Loop
     hidden_size: int | None = None  # the size of the hidden state of an LSTM, GRU or RNN if known
     #: the number of elements of W, R, B and P, or of a convolution's kernel and bias, if known
     weights: int | None = None
-    #: the name, dtype and shape of the carries of any other node, without values that a body only passes on
+    #: the name, dtype and shape of the carries of other nodes, without values that a body only passes on
     carries: tuple[str, ...] = ()
 
 
@@ -40,7 +40,7 @@ def walk(graph: ir.Graph, path: str = "") -> Iterator[tuple[str, ir.Node]]:
 
 
 def recurrent_nodes(model: ir.Model, own: OwnOperators) -> tuple[RecurrentInfo, ...]:
-    """Return every node that carries a state over steps; may add inferred shapes to the model."""
+    """Return the nodes that carry a state over steps; may add inferred shapes to the model."""
     found = [(where, node, carries) for where, node in walk(model.graph) if (carries := traits_of(node, own).carries)]
     nodes = tuple(_described(*each) for each in found)
     if all(info.weights is not None for info, (*_, carries) in zip(nodes, found, strict=True) if carries.hidden):

@@ -1,7 +1,7 @@
 """Registration of ONNX operators: a function for each version, and the facts that other parts of jaxrnn read.
 
 The signature of the function is the schema. Positional parameters are the inputs of the operator, in order (``None``
-stands for an absent optional input, ``*name`` for variadic inputs). Keyword-only parameters are its attributes, with
+for an absent optional input, ``*name`` for variadic inputs). Keyword-only parameters are its attributes, with
 ONNX's names and defaults; an attribute without a default is required. Two annotations mark inputs:
 
 - ``Static``: the value is needed while tracing; the function receives a NumPy array.
@@ -50,9 +50,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Movement(enum.Enum):
     """The way in which an operator moves elements without computing."""
 
-    #: Every element of the first input appears once.
+    #: Each element of the first input appears once.
     REARRANGES = "rearranges"
-    #: As `REARRANGES`, with a different element type.
+    #: Like `REARRANGES`, with a different element type.
     CASTS = "casts"
     #: Elements of the first input, at most as many as the product of the sizes of all inputs.
     PICKS = "picks"
@@ -68,9 +68,9 @@ class Carries:
 
     #: For each name, the input with the old value and the output with the new value. Empty for `BODY`.
     states: Mapping[str, tuple[int, int]]
-    time_axis: int | None = None  # of the first input; None if a call is one step
-    #: True if the function itself declares its carries with `jaxprs.primitives.visible`, because the carries depend on
-    #: its attributes. Otherwise the evaluator does.
+    time_axis: int | None = None  # of the first input; None if a call is a single step
+    #: True if the function declares its carries with `jaxprs.primitives.visible`, because the carries depend on
+    #: attributes. Otherwise the evaluator declares the carries.
     by_function: bool = False
     weights: tuple[int, ...] = ()  # the inputs with weights
     features: tuple[int, int] | None = None  # an input, and the axis of the features of a frame
@@ -93,14 +93,14 @@ class Traits:
 
     Attributes:
         moves: how the operator moves elements, or None if it computes.
-        elementwise: whether an element of the result depends on one element of each input, after broadcasting.
-        bounded: whether a result has at most as many elements as the sizes of all inputs multiply to, whatever the
-            values of inputs and attributes are. `moves` and `elementwise` often imply this fact.
+        elementwise: whether each element of the result depends on a single element of each input, after broadcasting.
+        bounded: whether a result has at most as many elements as the product of the sizes of all inputs, for all values
+            of inputs and attributes. `moves` and `elementwise` often imply this fact.
         of_shape: whether the result depends on the shapes of the inputs, and not on their values.
         random: whether equal inputs may give different results.
         linear: "all" if the result is linear in all inputs together, "each" if linear in each input.
         compares: the comparison of the two inputs: ``"="``, ``"<"``, ``"<="``, ``">"`` or ``">="``.
-        selects: whether a result is an element of an input, or 0, as a condition or a position says.
+        selects: whether each result is an element of an input, or 0, chosen by a condition or a position.
         reads: how the operator reads frames of its first input by position: ``"indices"`` along ``axis``, ``"range"``
             with starts and ends, or ``"element"`` of a sequence.
         statistics: the inputs with running statistics, which are parameters that training does not change.
@@ -161,9 +161,9 @@ def since(
     carries: Carries | Mapping[str, tuple[int, int]] | None = None,
     **traits: Any,
 ) -> Versions:
-    """Register one function for the opset versions that define an operator as the function computes it.
+    """Register a function for the opset versions that define an operator as the function computes it.
 
-    Join the entries of several functions by ``|``. Facts are stated in one entry and hold for all versions.
+    Join the entries of several functions by ``|``. Traits are stated in a single entry and apply to all versions.
 
     Args:
         function: the operator.
@@ -199,9 +199,9 @@ class InputSlot:
 
 @dataclass(frozen=True)
 class Operator:
-    """One version of an operator: its function, the schema read from the signature, and its traits.
+    """A version of an operator: its function, the schema read from the signature, and its traits.
 
-    ``own`` is True for an operator that the caller of `jaxrnn.load` gave.
+    ``own`` is True for an operator that the caller passed to `jaxrnn.load`.
     """
 
     name: str
@@ -254,13 +254,13 @@ def read_signature(
 
 
 def operator(name: str, domain: str, version: int, versions: Versions, *, own: bool = False) -> Operator:
-    """Return one version of a registered operator."""
+    """Return a version of a registered operator."""
     function = versions[version]
     return Operator(name, domain, version, function, *read_signature(function), versions.traits, own)
 
 
 def earlier(function: Callable[..., Any], *absent: str, **fixed: Any) -> Callable[..., Any]:
-    """Return an operator as it was before it had some inputs and attributes."""
+    """Return an earlier version of an operator, without some inputs and attributes."""
     signature = inspect.signature(function)
     assert {*absent, *fixed} <= signature.parameters.keys()
     parameters = [each for each in signature.parameters.values() if each.name not in {*absent, *fixed}]
@@ -270,7 +270,7 @@ def earlier(function: Callable[..., Any], *absent: str, **fixed: Any) -> Callabl
 
 
 def as_attributes(function: Callable[..., Any], *names: str, **defaults: int) -> Callable[..., Any]:
-    """Return an operator as it was when some of its inputs were attributes of integers."""
+    """Return an earlier version of an operator, with integer attributes in place of some inputs."""
     signature = inspect.signature(function)
     moved = {name: signature.parameters[name].default for name in names} | defaults
 

@@ -20,7 +20,7 @@ from jaxrnn.version import __version__
 #: Kinds of files: a step with its state in and out, the flush after the last step, or a function without state.
 STEP, FLUSH, FUNCTION = "step", "flush", "function"
 
-#: Engines that need a form of their own.
+#: Engines that need a special form of a file.
 TARGETS = ("tract",)
 
 #: The key of the facts in the metadata of a file, and the prefix of keys of facts for simple programs.
@@ -74,7 +74,7 @@ class StepFile:
     #: Besides the state. A step lacks outputs that only a flush returns.
     outputs: Mapping[str, str] = field(default_factory=dict)
     state: Mapping[str, StateNames] = field(default_factory=dict)
-    #: Every entry of the state before the first frame; empty in a flush.
+    #: The state before the first frame; empty in a flush.
     first: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     valid: str | None = None  # a flush's input for the number of existing frames in its tail; None without a tail
     #: A flush's outputs for the number of existing frames, by output.
@@ -199,14 +199,14 @@ def _without(fields: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key not in keys}
 
 
-#: The most elements that are written as numbers; the bytes of more are base64, in little-endian order.
+#: The most elements that are written as numbers; larger arrays are base64 of the bytes, in little-endian order.
 READABLE = 4096
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def _array_to_json(array: np.ndarray) -> Any:
-    """Return a number if all elements are bit-identical, else nested lists, or base64 for other elements."""
+    """Return a number if all elements are bit-identical, else nested lists, or base64 otherwise."""
     if not array.size:
         return 0
     first = array.reshape(-1)[:1]
@@ -239,7 +239,7 @@ def _array_from_json(value: Any, spec: ArraySpec) -> np.ndarray:
         raise ValueError(f"the first value of {spec} is {value!r:.60}") from error
     if plain.dtype.kind not in "biuf" or (plain.ndim and plain.shape != spec.sizes):
         raise ValueError(f"the first value of {spec} is {value!r:.60}")
-    return np.broadcast_to(array, spec.sizes)  # a number takes no memory, whatever shape the file says
+    return np.broadcast_to(array, spec.sizes)  # a number takes no memory for any declared shape
 
 
 def _is_plain(array: np.ndarray) -> bool:

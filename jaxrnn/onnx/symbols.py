@@ -1,9 +1,9 @@
 """Scalars that depend on a symbolic dimension and are not integers: sizes as floats, and undecided comparisons.
 
-Exporters cast a length to float before they count up to the length, and compare float counters with it. Integral floats
-are exact, so such a size stays known while tracing, as a `Whole`. A comparison of sizes that JAX can decide for every
-length is a bool. Any other comparison is a `Claim`, which yields the trip count of a loop. Both are items of NumPy
-arrays of dtype ``object``, like symbolic dimensions.
+Some exporters cast a length to float, and compare float counters with the length. Integral floats are exact, so such a
+size stays known while tracing, as a `Whole`. A comparison of sizes with the same result for all lengths is a bool. Any
+other comparison is a `Claim`, which yields the trip count of a loop. Both are items of NumPy arrays of dtype
+``object``, like symbolic dimensions.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _on_quotient(function: Callable[[Any, Any], Any], *, swapped: bool = False) 
 
 @dataclass(frozen=True)
 class Quotient:
-    """An integral float over an integer, as files divide to count frames before they round."""
+    """An integral float divided by an integer, as in files that divide to count frames, and then round."""
 
     whole: Whole  # the dividend
     divisor: int  # neither -1, 0 nor 1
@@ -173,7 +173,7 @@ def are_divisible(array: Any, divisor: Any) -> bool:
 
 
 def are_whole(array: Any) -> bool:
-    """Return True if every element of a static array is integral, so that symbolic floats can join in arithmetic."""
+    """Return True if all elements of a static array are integral, so that symbolic floats can join in arithmetic."""
     if array.dtype == object:
         return not any(isinstance(item, (Claim, Quotient)) for item in array.flat)
     return array.dtype.kind in "iu" or (
@@ -182,7 +182,7 @@ def are_whole(array: Any) -> bool:
 
 
 def is_sum_of_quotient(first: Any, second: Any) -> bool:
-    """Return True if one static array has quotients and the other integral numbers, so that the sum is known."""
+    """Return True if an array has quotients and the other integral numbers, so that their sum is known."""
     for some, others in ((first, second), (second, first)):
         if some.dtype == object and all(isinstance(item, Quotient) for item in some.flat) and are_whole(others):
             return True

@@ -18,7 +18,7 @@ from jaxrnn._files.stores import check_regular
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
 from jaxrnn.onnx.limits import Limits, raised
 
-#: By type, the repeated field for elements without ``raw_data``, and the elements in an entry.
+#: For each type, the repeated field for elements without ``raw_data``, and the elements in an entry.
 _TYPED_FIELDS = {
     "FLOAT": ("float_data", 1),
     "COMPLEX64": ("float_data", 0.5),
@@ -29,10 +29,10 @@ _TYPED_FIELDS = {
     "UINT64": ("uint64_data", 1),
     "STRING": ("string_data", 1),
 }
-#: Every repeated field that may hold a tensor's elements.
+#: The repeated fields for the elements of a tensor.
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
-#: A number of external data. Python also reads signs, blanks, ``1_0`` and digits of other scripts, which other
-#: programs read differently or refuse.
+#: A number in the entries of external data. Python also accepts signs, blanks, ``1_0`` and digits of other scripts,
+#: which other programs read differently or refuse.
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
 
@@ -47,7 +47,7 @@ def graphs_in(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
 
 
 def graphs_below(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """Yield a graph or function and every graph inside, also in defaults of attributes."""
+    """Yield a graph or function and all graphs inside, also in defaults of attributes."""
     pending = [graph]
     while pending:
         graph = pending.pop()
@@ -56,7 +56,7 @@ def graphs_below(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.G
 
 
 def tensors_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Yield every tensor of a graph or function and of inner graphs, with a label."""
+    """Yield the tensors of a graph or function and of inner graphs, with labels."""
     for each in graphs_below(graph):
         if isinstance(each, onnx.GraphProto):
             for tensor in each.initializer:

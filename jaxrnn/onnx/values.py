@@ -1,12 +1,12 @@
 """The values on the edges of a graph during evaluation.
 
-A *static* value is a NumPy array. It is known while tracing, so arithmetic on shapes folds. Integers that depend on a
+A *static* value is a NumPy array, known while tracing, so that arithmetic on shapes folds. Integers that depend on a
 symbolic dimension are static too: NumPy arrays of dtype ``object`` with Python ints and JAX symbolic dimensions, which
 stand for int64. Integral floats and comparisons of sizes (`symbols`) are static as well. Strings are always static, in
 NumPy arrays of dtype `TEXT`, because JAX has no strings. A *traced* value is a JAX array. A sequence is a tuple of
 values, or `Stacked` if a loop created the sequence. An absent optional is ``None``.
 
-Evaluation runs inside `exact_types`, so that int64 and float64 keep their width for every value of ``jax_enable_x64``.
+Evaluation runs inside `exact_types`, so that int64 and float64 keep their width for all values of ``jax_enable_x64``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TEXT = np.dtypes.StringDType()
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Stacked:
-    """A sequence of elements with equal types and shapes, as a loop over time creates."""
+    """A sequence of elements with equal types and shapes, created by a loop over time."""
 
     array: Any  # the elements along the first axis, whose size may be symbolic
 
@@ -54,7 +54,7 @@ def is_sequence(value: Value) -> bool:
 
 
 def is_static(*values: Value) -> bool:
-    """Return True if every value is known while tracing."""
+    """Return True if all values are static."""
     return all(isinstance(value, (np.ndarray, np.generic)) for value in values)
 
 
@@ -110,7 +110,7 @@ def traced(value: Value) -> jax.Array:
 
 
 def all_traced(values: Sequence[Value]) -> tuple[Value, ...]:
-    """Convert every array to a JAX array, also in sequences, so that a loop can carry the values."""
+    """Convert all arrays, including arrays in sequences, to JAX arrays, so that a loop can carry the values."""
     return tuple(jax.tree.map(traced, tuple(values)))
 
 

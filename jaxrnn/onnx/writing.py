@@ -35,7 +35,7 @@ def write_model(
     origins: Mapping[str, Origin],
     path: Path,
 ) -> None:
-    """Write a model with new numbers in some tensors, and every other byte unchanged."""
+    """Write a model with new numbers in some tensors, and all other bytes unchanged."""
     if source.data is None:
         raise UnsupportedError("the model is larger than the 2 GB of a protobuf message; load it with external data")
     # A new file in a new folder has the user's default permissions.
@@ -50,7 +50,7 @@ def write_model(
             if source.folder is not None:
                 tensors = list(stored_tensors(onnx.ModelProto.FromString(source.data), source.folder))
                 external = {tensor.address for tensor in tensors}
-                # Also unchanged parameters: the data file may have changed since it was read.
+                # Including unchanged parameters, because the data file may have changed since the model was read.
                 named = {origins[name].address: name for name in arrays if origins[name].address in external}
                 data = {address: arrays[name] for address, name in named.items()}
                 edits = write_data(tensors, data, named, source.folder, path, scratch, created)
@@ -83,7 +83,7 @@ class Stored(NamedTuple):
 
 
 def stored_tensors(message: Message, folder: Path, address: Address = ()) -> Iterator[Stored]:
-    """Return all tensors of a model in external data."""
+    """Yield the tensors of a model in external data."""
     if isinstance(message, onnx.TensorProto):
         if message.data_location == onnx.TensorProto.EXTERNAL:
             label = f"tensor {message.name!r}"
@@ -359,7 +359,7 @@ def varint(value: int) -> bytes:
 
 
 def with_content(message: memoryview, field: Field, content: Pieces) -> Pieces:
-    """Return an entry of type `BYTES` with other content; the tag changes only with the length."""
+    """Return an entry of type `BYTES` with new content; the tag changes only with the length."""
     length = sum(map(len, content))
     if length == field.end - field.content:
         return [message[field.start : field.content], *content]

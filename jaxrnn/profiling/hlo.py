@@ -1,12 +1,12 @@
 """Compiled programs and the cost of their instructions, parsed from ``compiled.as_text()``.
 
 JAX exposes compiled HLO as text. ``compiled.cost_analysis()`` returns totals of the whole program with one trip of each
-loop, so it cannot divide the work among regions and nodes. This parser reads shapes, operands, called computations and
+loop, and does not divide the work among regions and nodes. This parser reads shapes, operands, called computations and
 the scopes in the metadata.
 
-Operations are counted as in XLA's cost analysis: a multiplication with an addition is two operations, an element-wise
-operation is one per element, and transcendental functions are counted separately. Unlike in XLA, a loop counts all
-trips if XLA knows the trip count, and a branch counts its most expensive case.
+Operations are counted as in XLA's cost analysis: a multiplication with an addition counts as two operations, an
+element-wise operation counts as one per element, and transcendental functions are counted separately. Unlike in XLA, a
+loop counts all trips if XLA knows the trip count, and a branch counts the most expensive case.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxrnn._files.messages import short_repr
 
-#: Bits of the types whose names do not end with the number of bits.
+#: Bits of element types. For all other types, the number of bits is the first number in the name.
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "c64": 64, "c128": 128, "bf16": 16}
 _SHAPE = re.compile(r"([a-z][a-z0-9]*)\[([\d,<=]*)\]")
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
@@ -35,7 +35,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 @dataclass(frozen=True)
 class Shape:
-    """An array: the element type by its name in XLA, and the dimensions."""
+    """An array: XLA's name of the element type, and the dimensions."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -59,7 +59,7 @@ class Instruction:
 
     name: str
     opcode: str
-    #: Several for a tuple.
+    #: The shapes of the results; several for a tuple.
     shapes: tuple[Shape, ...]
     #: Names of instructions of the same computation.
     operands: tuple[str, ...]
@@ -89,14 +89,14 @@ class Instruction:
 
     @property
     def trips(self) -> int:
-        """The trip count of a loop; 1 if XLA does not know the trip count."""
+        """The trip count of a loop, or 1 if XLA does not know the trip count."""
         match = _TRIPS.search(self.attributes)
         return int(match[1]) if match else 1
 
 
 @dataclass
 class Computation:
-    """A computation: instructions by name, in the printed order."""
+    """A computation: a dict of instructions, in the printed order."""
 
     name: str
     instructions: dict[str, Instruction] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class HloModule:
         return cls(name, computations, entry)
 
     def find(self, name: str) -> tuple[Computation, Instruction] | None:
-        """Return an instruction and its computation."""
+        """Find an instruction and the computation that contains the instruction."""
         for computation in self.computations.values():
             if name in computation.instructions:
                 return computation, computation.instructions[name]
@@ -225,7 +225,7 @@ _SLICES = {"slice", "dynamic-slice", "gather"}
 #: Instructions that call computations, and instructions that apply a computation to elements.
 _CALLS = {"fusion", "call", "while", "map"}
 _APPLIED = {"reduce", "reduce-window", "scatter", "select-and-scatter"}
-#: Instructions that read no bytes themselves, because the called computations read the operands.
+#: Instructions whose operands are read only by the called computations.
 _CONTROL = {"while", "conditional", "call"}
 
 
@@ -250,7 +250,7 @@ class Cost:
 
 
 def cost_of(module: HloModule, computation: Computation, item: Instruction) -> Cost:
-    """Return the cost of one execution of an instruction, including called computations."""
+    """Return the cost of a single execution of an instruction, including called computations."""
     operations = _operations(module, computation, item)
     if item.opcode in _CONTROL:
         inner = [sum(cost_of(module, body, part).nbytes for part in _work(body)) for body in module.called(item)]

@@ -41,8 +41,8 @@ def profile(
         function: a function for ``jax.jit``, or the result of ``jax.jit``.
         arguments: arguments of the function.
         label: name in the profile; by default the name of the function.
-        nodes: operator by name of scope. A model enters a ``jax.named_scope`` for each node. By default, each scope of
-            the program is a node.
+        nodes: a dict from scopes to operators. A model enters a ``jax.named_scope`` for each node. By default, each
+            scope of the program is a node.
         peaks: peaks of the machine; True measures the peaks in a few seconds, False omits the peaks.
 
     Raises:
@@ -120,7 +120,7 @@ def _record(call: Callable[[], Any], module: HloModule, seconds: float) -> tuple
         return nothing, [f"the backend {platform!r} reports no regions: only whole calls are timed"]
     regions = RecordedRegions(leaves, recorded.counts, recorded.on_host)
     if regions.on_host:
-        # The profiler takes longer in a loop, whose events leave the caches, than in its own measurement.
+        # In a loop, events leave the caches, so the profiler takes longer than in `recorder_seconds`.
         regions = regions.less(min(regions.shortest, 2 * recorder_seconds()))
     return regions, []
 
@@ -147,7 +147,7 @@ def _regions(module: HloModule, recorded: RecordedRegions, names: NodeNames) -> 
 
 
 def working_set(module: HloModule, computation: Computation) -> float:
-    """Return the bytes that one execution of a computation touches, with one trip of each loop."""
+    """Return the bytes that a computation touches in a single execution, with one trip of each loop."""
     touched = 0.0
     for item in computation.instructions.values():
         if item.opcode in ("while", "conditional", "call"):
@@ -158,7 +158,7 @@ def working_set(module: HloModule, computation: Computation) -> float:
 
 
 def _dtype_of(module: HloModule) -> str:
-    """Return the operand type of most matrix products and convolutions by work; float32 without any."""
+    """Return the operand type of matrix products and convolutions with the most work, by default float32."""
     work: dict[str, float] = {}
     for computation in module.computations.values():
         for item in computation.instructions.values():
@@ -175,7 +175,7 @@ def _device(arguments: Any) -> str:
     return f"{device.platform}:{device.id} ({device.device_kind})"
 
 
-#: JAX writes a transformation around the transformed scope, as in ``vmap(lstm)``.
+#: JAX writes a transformation around the scope, as in ``vmap(lstm)``.
 _WRAPPED = re.compile(r"\b(?:vmap|jvp|transpose|pmap|shard_map)\(([^()]*)\)")
 _CALL = re.compile(r"^(?:jit|pjit)\(.*?\)/")
 _MOVES = {"bitcast", "copy", "reshape", "transpose", "broadcast", "convert"}
@@ -186,7 +186,7 @@ _FAR = 3
 
 
 class NodeNames:
-    """The nodes of a program, found by the scopes in an ``op_name``; without names of nodes, scopes are the nodes."""
+    """The nodes of a program by the scopes in an ``op_name``. Without names of nodes, each scope is a node."""
 
     def __init__(self, nodes: Collection[str] | None):
         self._nodes = None if nodes is None else [name for name in nodes if name]
@@ -233,7 +233,7 @@ def shares_of(module: HloModule, computation: Computation, item: Instruction, na
 def _by_others(
     module: HloModule, computation: Computation, item: Instruction, names: NodeNames, far: int
 ) -> Counter[str]:
-    """Return nodes of an instruction without a scope by its neighbours, or by the readers of its readers."""
+    """Find nodes of an instruction without a scope by the neighbours, or by the readers of the readers."""
     for related in _related(module, computation, item):
         if work := Counter(name for other in related if (name := names.find(other.op_name)) is not None):
             return work
@@ -244,7 +244,7 @@ def _by_others(
 
 
 def _work_of(module: HloModule, computation: Computation, item: Instruction, names: NodeNames) -> Counter[str]:
-    """Count operations by node, of an instruction and the called computations."""
+    """Count the operations of an instruction and the called computations by node."""
     work: Counter[str] = Counter()
     if item.opcode in ("fusion", "call", "while", "conditional"):
         for body in module.called(item):
@@ -258,7 +258,7 @@ def _work_of(module: HloModule, computation: Computation, item: Instruction, nam
 
 
 def _related(module: HloModule, computation: Computation, item: Instruction) -> Iterator[tuple[Instruction, ...]]:
-    """Iterate over groups of neighbours of an instruction, the most reliable evidence of its node first."""
+    """Iterate over groups of neighbours of an instruction, the most reliable evidence of the node first."""
     users = computation.users(item.name)
     read_as: list[Instruction] = []
     for user in users:

@@ -58,12 +58,12 @@ def profile_model(
 
     Args:
         model: the model.
-        what: ``"apply"`` (the whole graph), ``"step"``, ``"scan"`` or ``"stream"``. The default is a step if all state
-            is external, else the whole graph.
-        inputs: arrays by name; missing inputs are random. Inputs of a scan have a first axis of frames. A batch axis
+        what: ``"apply"`` (the whole graph), ``"step"``, ``"scan"`` or ``"stream"``. By default, a step if all state is
+            external, else the whole graph.
+        inputs: a dict of arrays; missing inputs are random. Inputs of a scan have a first axis of frames. A batch axis
             that the file lacks precedes the axes of the file.
         dims: sizes of open dimensions, except the batch of steps.
-        batch: number of streams of a step, scan or stream; None for one stream without a batch axis.
+        batch: number of streams of a step, scan or stream; by default one stream without a batch axis.
         length: number of frames of a scan, or of the whole graph if exactly one dimension can be time.
         stream: result of `Model.stream`, for ``"stream"``. The default has the smallest pulse over the only open
             dimension that can be time.
@@ -74,7 +74,7 @@ def profile_model(
 
     Raises:
         InputError: an argument does not fit the model or ``what``.
-        StateError: the model forgets its state after each call, so there are no steps and scans.
+        StateError: the model forgets its state after each call, so steps and scans are impossible.
     """
     if what is None:
         kinds = {variable.kind for variable in model.state}
@@ -127,14 +127,14 @@ def profile_stepper(
     seed: int = 0,
     peaks: Peaks | bool = True,
 ) -> Profile:
-    """Measure the time of one step of a `Stepper` by region.
+    """Measure the time of a step of a `Stepper` by region.
 
     Args:
         stepper: a model, a streamed function, a compiled file or a custom stepper.
         params: parameters, which become constants of the compiled program; by default ``stepper.params``.
-        inputs: arrays by name; missing inputs are random.
+        inputs: a dict of arrays; missing inputs are random.
         dims: sizes of open dimensions.
-        batch: number of streams; None for one stream without a batch axis.
+        batch: number of streams; by default one stream without a batch axis.
         seed: seed of the random inputs.
         peaks: as in `profile`.
 
@@ -171,7 +171,7 @@ def _low_precision(chosen: Target, full: FullPrecision, seed: int) -> LowPrecisi
 def differences_of(
     low: Step, full: Step, first: tuple[Any, Any], frames: Iterator[Any]
 ) -> tuple[OutputDifference, ...]:
-    """Run two steps over the same inputs, each with its own state, and compare the outputs."""
+    """Run two steps with separate states over the same inputs, and compare the outputs."""
     states = list(first)
     errors: dict[str, list[np.ndarray]] = {}
     outputs: dict[str, list[np.ndarray]] = {}
@@ -202,7 +202,7 @@ class FullPrecision:
 
     #: Compute dtype of the profiled function.
     dtype: str
-    #: The function in full precision, its packed parameters and its first state.
+    #: The function in full precision, with packed parameters and the first state.
     function: Callable[..., Any]
     packed: Packed
     state: Any
@@ -230,7 +230,7 @@ class Target:
 def of_graph(
     model: Model, given: Mapping[str, Any], dims: Mapping[str, int], *, length: int | None, seed: int
 ) -> Target:
-    """Return the whole graph; `length` is the size of the only open dimension that can be time."""
+    """Return the target for the whole graph; `length` is the size of the only open dimension that can be time."""
     if length is not None:
         symbols = time_symbols(model)
         if len(symbols) != 1:
@@ -262,7 +262,7 @@ def of_stepper(
     model: Model | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Target:
-    """Return a step of a stepper, or a scan of `frames` steps.
+    """Return the target for a step of a stepper, or for a scan of `frames` steps.
 
     With a compute dtype, the target is the step of `low`, or of the stepper with parameters that were packed in this
     dtype. The tables of `model` limit random indices. The label includes `sizes`.

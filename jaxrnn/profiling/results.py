@@ -15,7 +15,7 @@ from jaxrnn.profiling.timing import Peaks
 from jaxrnn.steps.stepspec import said_past
 
 By = Literal["node", "region"]
-#: A region below this share of both peaks is bound by neither.
+#: A region below this share of both peaks is bound by neither peak.
 _NEAR = 0.25
 
 
@@ -25,7 +25,7 @@ class Region:
     """An instruction of the compiled program, such as a fusion or a matrix product, with all executions in a call.
 
     Attributes:
-        name: name in XLA; the name of a fusion includes its last operations.
+        name: name in XLA; the name of a fusion lists the last operations of the fusion.
         opcode: opcode in XLA.
         nodes: ONNX nodes (or scopes) of the region, with estimated shares of the work.
         seconds: time in a call, without the time that the profiler adds.
@@ -56,10 +56,10 @@ class Row:
         related: nodes of a region, with shares if there are several; or regions of a node.
         shared: share of the time that is an estimate, because a region of several nodes was divided.
         executions: executions in a call.
-        flops: floating-point operations in a call; None if unknown.
-        nbytes: bytes read and written in a call; None if unknown.
-        flops_share: share of the peak floating-point operations per second; None without peaks.
-        bytes_share: share of the peak bytes per second for the working set; None without peaks.
+        flops: floating-point operations in a call, or None if unknown.
+        nbytes: bytes read and written in a call, or None if unknown.
+        flops_share: share of the peak floating-point operations per second, or None without peaks.
+        bytes_share: share of the peak bytes per second for the working set, or None without peaks.
         bound: the nearer peak, ``compute`` or ``memory``, or ``neither`` if both are far; None without peaks.
     """
 
@@ -156,10 +156,10 @@ class Profile:
         rest: time of a call outside of regions: dispatch, loop control, and gaps between regions. The rest is 0 if the
             recorded regions took longer than the call, which a note explains.
         xla: totals of XLA's cost analysis (``flops``, ``transcendentals``, ``bytes``), with one trip of each loop.
-        peaks: peaks of the machine; None if they were not measured.
-        operators: operators of the nodes by name.
+        peaks: peaks of the machine, or None if not measured.
+        operators: a dict from nodes to operators.
         notes: notes on the figures.
-        low_precision: effect of the compute dtype; None in full precision.
+        low_precision: effect of the compute dtype, or None in full precision.
         past: the `past` that changed the model, as in `jaxrnn.stream`; otherwise None.
     """
 
@@ -233,7 +233,7 @@ class Profile:
         )
 
     def _sum(self, name: str, seconds: float, cost: Cost | None = None) -> Row:
-        """Return a row without a peak of memory: a sum of rows, or time outside of regions."""
+        """Return a row without a share of the peak bandwidth: a sum of rows, or time outside of regions."""
         known = cost is not None
         share = cost.flops / self.peaks.flops / seconds if known and self.peaks is not None and seconds > 0 else None
         return Row(
@@ -250,7 +250,7 @@ class Profile:
 
         Args:
             by: as in `rows`.
-            top: number of rows before the sum of the omitted rows; None for all.
+            top: number of rows before the sum of the omitted rows; by default all rows.
         """
         if top is not None:
             check_count("top", top)
@@ -305,7 +305,7 @@ Columns = dict[str, Callable[[Row], str]]
 
 
 def columns(by: By, *, peaks: bool) -> Columns:
-    """Return the columns of the table, each with the function from a row to a text."""
+    """Return the columns of the table, each with a function that formats the cell of a row."""
     time: Columns = {"µs": lambda row: microseconds(row.seconds), "time": lambda row: f"{row.time_share:.1%}"}
     flops: Columns = {"FLOP": lambda row: scaled(row.flops)}
     nbytes: Columns = {"bytes": lambda row: scaled(row.nbytes)}

@@ -19,7 +19,7 @@ from jax import lax
 from jaxrnn._files.messages import short_repr
 from jaxrnn.profiling.hlo import HloModule
 
-#: Limit of recorded events, except for the first two calls; reading an event takes a few microseconds.
+#: Limit of recorded events, without the first two calls; reading an event takes a few microseconds.
 _MOST_EVENTS = 200_000
 _SECONDS = 0.3
 _CALLS = 5, 300
@@ -81,7 +81,7 @@ def record(call: Callable[[], Any], module: str, one_call: float) -> RecordedReg
 def _events(call: Callable[[], Any], module: str, calls: int) -> list[Event]:
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
-    options.enable_hlo_proto = False  # of every program that the process holds
+    options.enable_hlo_proto = False  # would write all programs of the process
     jax.block_until_ready(call())
     with tempfile.TemporaryDirectory(prefix="jaxrnn-profile-") as folder:
         with jax.profiler.trace(folder, profiler_options=options):
@@ -99,7 +99,7 @@ def _events(call: Callable[[], Any], module: str, calls: int) -> list[Event]:
 
 
 def recorder_seconds() -> float:
-    """Measure the time that the profiler adds to an event on the host, by the time of a tiny instruction."""
+    """Measure the time that the profiler adds to an event on the host, with a tiny instruction."""
     call = jax.jit(lambda x: jnp.cumsum(x[::-1])[::2] @ x[:4]).lower(jnp.ones(8)).compile()
     example = jnp.ones(8)
     recorded = record(lambda: call(example), HloModule.parse(call.as_text() or "").name, 1e-4)
@@ -198,7 +198,7 @@ def _matrix_product(dtype: Any) -> float:
 
 
 def _bandwidth(nbytes: int) -> float:
-    """Return the better rate of reading and copying an array of `nbytes`, many times in one call."""
+    """Return the better rate of reading and copying an array of `nbytes`, repeated in a single call."""
     columns = 1024
     rows = max(nbytes // (4 * columns), 1)
     matrix, vector = jnp.full((rows, columns), 1e-3, jnp.float32), jnp.ones(columns, jnp.float32)

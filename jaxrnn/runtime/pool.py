@@ -1,4 +1,4 @@
-"""Many live streams through one stepper: one array for all states, and one compiled call for all waiting streams."""
+"""Many live streams through one stepper, with joint arrays of states and a single call for all waiting streams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 def _in_turn(method: Callable[Concatenate[Any, Arguments], Result]) -> Callable[Concatenate[Any, Arguments], Result]:
-    """Return a method of a pool that waits for the lock of the pool."""
+    """Wrap a method of a pool, so that each call holds the lock of the pool."""
 
     @functools.wraps(method)
     def alone(self: Any, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
@@ -41,7 +41,7 @@ def _in_turn(method: Callable[Concatenate[Any, Arguments], Result]) -> Callable[
 
 @dataclass
 class _Open:
-    """An open stream: its slot in the pool, its first state and the waiting frames."""
+    """An open stream: the slot in the pool, the first state and the waiting frames."""
 
     slot: int
     start: dict[str, Any]
@@ -49,13 +49,13 @@ class _Open:
 
 
 class StreamPool:
-    """A pool of concurrent streams. A pool owns the states of its streams and is not a pure function.
+    """A pool of concurrent streams. A pool owns the states of the streams and is not a pure function.
 
-    The outputs of a stream never depend on other streams: on one device, they are bit-identical to the outputs of the
-    same stream alone in the pool. An error leaves the pool unchanged.
+    The outputs of a stream never depend on other streams: on the same device, the outputs are bit-identical to the
+    outputs of a pool without other streams. An error leaves the pool unchanged.
 
-    Threads can share a pool: their calls run one after another. A copy is a second pool with the same streams, which
-    continue from the same states. A pickle contains the stepper, the parameters, the states and the waiting frames.
+    Threads can share a pool: calls run in sequence. A copy is a second pool with the same streams, which continue from
+    the same states. A pickle contains the stepper, the parameters, the states and the waiting frames.
 
     Example::
 
@@ -67,14 +67,14 @@ class StreamPool:
 
     Args:
         stepper: a model with external state, a streamed function, a compiled file, or a custom `Stepper`.
-        params: the parameters, plain or packed; packed parameters are faster for a model in steps. They are constants
-            of the compiled functions. None for the parameters of the stepper.
+        params: the parameters, plain or packed; packed parameters are faster for a model in steps. The parameters are
+            constants of the compiled functions. None means the parameters of the stepper.
         capacity: the largest number of open streams. Each run computes all of these streams.
 
     Raises:
-        StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
+        StateError: the model forgets its state, so it has no steps; stream the model with `Model.stream`.
         InputError: the capacity is not a positive integer, the parameters do not fit, or the object is not a stepper
-            with arrays by name.
+            with named arrays.
     """
 
     def __init__(self, stepper: Stepper, params: Any, capacity: int):
@@ -131,7 +131,7 @@ class StreamPool:
 
     @_in_turn
     def open(self, constants: Arrays | None = None) -> int:
-        """Begin a stream with a new state, and return its id. A pool never uses an id twice.
+        """Begin a stream with a new state, and return the id. A pool never uses an id twice.
 
         Args:
             constants: the inputs without a time axis on which the state before the first frame depends, as in
@@ -146,7 +146,7 @@ class StreamPool:
         with exact_types():
             start = self._fresh if constants is None and self._fresh is not None else self._stream.start(constants)
             if self._state is None:
-                # Also with a capacity of 1, the states have a leading axis.
+                # The states have a leading axis, even with a capacity of 1.
                 self._state = jax.tree.map(
                     lambda x: placed(np.broadcast_to(np.asarray(x), (self.capacity, *x.shape))), start
                 )
@@ -158,20 +158,20 @@ class StreamPool:
 
     @_in_turn
     def push(self, stream: int, frame: Arrays) -> None:
-        """Queue the inputs of one step of a stream by name, without a batch: a frame, or a pulse (`StepSpec.pulse`).
+        """Queue the inputs of a step of a stream, a dict without a batch: a frame, or a pulse (`StepSpec.pulse`).
 
         Raises:
             StateError: the stream is not open.
-            InputError: the frame does not fit the stepper, or its shape differs from earlier frames in the pool.
+            InputError: the frame does not fit the stepper, or differs in shape from earlier frames in the pool.
         """
         self._find(stream).queue.append(self._frames.checked(frame))
 
     @_in_turn
     def run(self) -> dict[int, dict[str, np.ndarray]]:
-        """Run one step of each stream with a waiting frame, in one call; other streams do not change.
+        """Run one step of each stream with a waiting frame, in a single call; other streams do not change.
 
         Returns:
-            Outputs by stream and name, as NumPy arrays with the shapes of a single stream. Results for the whole
+            For each stream a dict of outputs, as NumPy arrays with the shapes of a single stream. Results for the whole
             recording come from `flush`.
         """
         waiting = {stream: entry for stream, entry in self._open.items() if entry.queue}
@@ -200,11 +200,11 @@ class StreamPool:
 
         Args:
             stream: the id of a stream without waiting frames.
-            tail: input frames that do not fill a pulse, by name, with any padding up to a pulse.
+            tail: a dict of input frames that do not fill a pulse, with any padding up to a pulse.
             valid: the number of existing frames in the tail; by default all.
 
         Returns:
-            Outputs by name: the remaining frames along the time axis, and results for the whole recording.
+            A dict of outputs: the remaining frames along the time axis, and results for the whole recording.
 
         Raises:
             StateError: the stream is not open, or has frames that wait for `run`.
@@ -220,20 +220,20 @@ class StreamPool:
 
     @_in_turn
     def reset(self, stream: int) -> None:
-        """Give a stream a new state, and drop its waiting frames."""
+        """Give a stream a new state, and drop the waiting frames of the stream."""
         entry = self._find(stream)
         entry.queue.clear()
         self._reset_slot(entry)
 
     @_in_turn
     def close(self, stream: int) -> None:
-        """End a stream, and free its slot."""
+        """End a stream, and free the slot."""
         self._free.append(self._find(stream).slot)
         del self._open[stream]
 
     @_in_turn
     def state(self, stream: int) -> dict[str, np.ndarray]:
-        """Return a copy of the state of a stream by name, as in `StepSpec.state`."""
+        """Return a copy of the state of a stream: a dict of the entries in `StepSpec.state`."""
         slot = self._find(stream).slot
         with exact_types():
             entries = self._stream.spec.entries(self._functions.take(self._state, np.int32(slot)))
@@ -252,7 +252,7 @@ class StreamPool:
 
 
 class Frames:
-    """Buffers for the next frame of each stream: one array per input, with a leading axis of slots.
+    """Buffers for the next frame of each stream: an array per input, with a leading axis of slots.
 
     The first frame fixes the open dimensions of the inputs.
     """
@@ -268,7 +268,7 @@ class Frames:
             self._buffers[name][slot] = array
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the frames of all slots by name."""
+        """Return a dict of inputs with the frames of all slots."""
         # A copy, because on CPU JAX can read a NumPy array after the call has returned.
         return {name: buffer.copy() for name, buffer in self._buffers.items()}
 
@@ -307,9 +307,9 @@ class Frames:
 class SlotFunctions(NamedTuple):
     """Functions of the states of all streams in a pool.
 
-    - ``run(states, frames, active) -> (outputs, states)``: one step of each stream; inactive streams keep their state.
-    - ``take(states, slot) -> state``.
-    - ``clear(states, state, slot) -> states``: with the state in the slot.
+    - ``run(states, frames, active) -> (outputs, states)`` runs a step of each active stream.
+    - ``take(states, slot) -> state`` returns the state in a slot.
+    - ``clear(states, state, slot) -> states`` replaces the state in a slot.
     """
 
     run: Callable[..., Any]
@@ -317,12 +317,12 @@ class SlotFunctions(NamedTuple):
     clear: Callable[..., Any]
 
 
-#: The functions whose first argument can be overwritten.
+#: The functions that may overwrite the first argument.
 DONATING = ("run", "clear")
 
 
 def slot_functions(step: Step) -> SlotFunctions:
-    """Return the functions for a step of one stream, before compilation."""
+    """Build the functions from a step of a single stream; the functions are not compiled yet."""
 
     def run(states: Any, frames: Arrays, active: jax.Array) -> tuple[Any, Any]:
         outputs, new = jax.vmap(step)(states, frames)

@@ -35,10 +35,10 @@ _UNCHANGED = contextlib.nullcontext()
 
 
 class Runner:
-    """A live stream with NumPy inputs and outputs. A runner owns its state and is not a pure function.
+    """A live stream with NumPy inputs and outputs. A runner owns the state and is not a pure function.
 
-    The parameters are constants of the compiled step. If the stepper is a compiled file with machine code, the machine
-    code runs and nothing is compiled.
+    The parameters are constants of the compiled step. If the stepper is a compiled file with machine code, the runner
+    uses the machine code and does not compile.
 
     Example::
 
@@ -47,8 +47,8 @@ class Runner:
             outputs = run({"input": pulse})
         rest = run.flush()
 
-    Threads can share a runner: their calls run one after another, each a whole step. A copy is a second stream that
-    continues from the same state. A pickle contains the stepper, the parameters and the state.
+    Threads can share a runner: calls run in sequence, each a whole step. A copy is a second stream that continues from
+    the same state. A pickle contains the stepper, the parameters and the state.
 
     On CPU, steps run in the calling thread, which is faster than JAX's default.
 
@@ -58,8 +58,8 @@ class Runner:
         constants: the inputs without a time axis on which the state before the first frame depends.
 
     Raises:
-        StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
-        InputError: the parameters do not fit, or the object is not a stepper with arrays by name.
+        StateError: the model forgets its state, so it has no steps; stream the model with `Model.stream`.
+        InputError: the parameters do not fit, or the object is not a stepper with named arrays.
     """
 
     def __init__(self, stepper: Stepper, params: Any = None, constants: Arrays | None = None):
@@ -69,7 +69,7 @@ class Runner:
         self._start = self._stream.start(constants)
         device = in_calling_thread(default_device())
         ready = self._stream.ready("step", device)
-        #: Both kinds of steps have a representation of the state, with `pack` and `unpack`.
+        #: The two kinds of steps represent the state differently, and convert with `pack` and `unpack`.
         self._step: Any = (
             JoinedStep(self._stream.step, self._start, device)
             if ready is None
@@ -85,7 +85,7 @@ class Runner:
 
     def __copy__(self) -> Runner:
         result = object.__new__(Runner)
-        # The copy shares the compiled step. Nobody writes to the arrays of a state.
+        # The copy shares the compiled step and the state, because arrays of a state are never overwritten.
         vars(result).update(vars(self), _turn=threading.Lock())
         return result
 
@@ -109,11 +109,11 @@ class Runner:
         """Run one step.
 
         Args:
-            inputs: the arrays of one step by name, without a batch. NumPy arrays of the declared dtypes are fastest;
+            inputs: a dict of the arrays of one step, without a batch. NumPy arrays of the declared dtypes are fastest;
                 other values are converted.
 
         Returns:
-            The outputs by name: read-only views of a new buffer.
+            A dict of outputs, which are read-only views of a new buffer.
 
         Raises:
             InputError: an input is missing or unknown, or has a wrong dtype or shape. The stream does not change.
@@ -126,7 +126,7 @@ class Runner:
                 inputs = self._bound(inputs)
                 break
         with self._turn:
-            # A context such as `exact_types` takes as long as a step of a small network, so enter none without need.
+            # A context such as `exact_types` takes as long as a step of a small network: enter contexts only if needed.
             if not self._wide:
                 try:
                     outputs, self._state = self._step(self._state, inputs)
@@ -144,7 +144,7 @@ class Runner:
             return {name: np.asarray(value) for name, value in bind(self._stream.spec.inputs, inputs).items()}
 
     def flush(self, tail: Arrays | None = None, valid: int | None = None) -> dict[str, np.ndarray]:
-        """Return the rest of the recording by name, and begin a new stream.
+        """Return the rest of the recording as a dict of outputs, and begin a new stream.
 
         The rest consists of the frames that the delay kept back, and of results for the whole recording. A model in
         steps has no rest.
@@ -160,14 +160,14 @@ class Runner:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state after the last step, by the names in ``spec.state`` of the stepper."""
+        """The state after the last step: a dict of the entries in ``spec.state`` of the stepper."""
         with exact_types():
             entries = self._stream.spec.entries(self._step.unpack(self._state))
             return {name: jax.device_put(array) for name, array in entries.items()}
 
 
 class ReadyStep:
-    """A step in machine code for a device, with arrays by name.
+    """A step in machine code for a device, with dicts of arrays.
 
     ``check`` raises an `InputError` for inputs that do not fit the step.
     """
@@ -193,14 +193,14 @@ class ReadyStep:
         return {name: np.asarray(value) for name, value in outputs.items()}, after
 
 
-#: The bytes of an array that is not joined with others.
+#: Arrays with at least this number of bytes are not joined.
 LARGE = 1 << 15
 
 
 def _layout(arrays: Arrays) -> Layout:
-    """Return the layout of arrays as one vector for each dtype; large arrays stay apart.
+    """Return the layout of arrays as one vector for each dtype; large arrays stay separate.
 
-    XLA writes a joined vector in one loop that decides for each element which array is next, and computes that element
+    XLA writes a joined vector in a single loop that chooses the array for each element, and computes the element
     there: for the caches of GTCRN (66 KiB) the loop took a quarter of a step.
     """
     sizes = {name: math.prod(each.shape) * each.dtype.itemsize for name, each in arrays.items()}
@@ -211,9 +211,9 @@ def _layout(arrays: Arrays) -> Layout:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _Places:
-    """The name and vector of each output, and its ends and shape in the vector; a part of the result of a trace.
+    """The place of each output: name, number of the vector, first and last element, and shape.
 
-    The ends are None for an array that keeps its shape.
+    The elements are None for an output that is not joined. The places are a static part of the result of a trace.
     """
 
     entries: tuple[tuple[str, int, tuple[int, int] | None, tuple[int, ...]], ...]
@@ -223,8 +223,8 @@ class JoinedStep:
     """A step compiled for a device, with one vector for each dtype of the state and of the outputs.
 
     Passing many small arrays to JAX takes longer than a step of a small network, and JAX accepts tuples fastest. Large
-    arrays are not joined. An output that is alone in its vector keeps its shape, because NumPy takes half a
-    microsecond for a view.
+    arrays are not joined. The only output of a dtype keeps its shape, because NumPy takes half a microsecond for a
+    view.
     """
 
     def __init__(self, step: Step, state: Arrays, device: Any):

@@ -54,7 +54,7 @@ class SettingsFile(Generic[Model]):
         self._settings = self._validated(model, values)
 
     def _validated(self, model: type[Model], values: dict[Any, Any]) -> Model:
-        """Return the settings, and collect their mistakes; in place of a faulty key is a trap for readers."""
+        """Return the settings, and collect mistakes. Reading a faulty key of the result raises an error."""
         try:
             return model.model_validate(values, context=self.folder)
         except ValidationError as error:
@@ -71,7 +71,8 @@ class SettingsFile(Generic[Model]):
                 known, context=self.folder
             )
 
-        # Rules between keys wait in pydantic until each key is right. An unknown key may be one that a rule misses.
+        # pydantic checks rules between keys only if all keys are valid. An unknown key may be a misspelling of a key
+        # that a rule needs, so rules are not checked then.
         if faulty and faulty <= fields.keys():
             try:
                 lenient(model)
@@ -94,7 +95,7 @@ class SettingsFile(Generic[Model]):
     def together(self, parts: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """Call all parts, and return their results by name.
 
-        A part may call this method for parts of its own. A part that reads a faulty key ends there.
+        A part may call this method for inner parts. A part that reads a faulty key ends there.
 
         Raises:
             InputError: the mistakes of the file and of all parts, each on a line.
@@ -130,7 +131,7 @@ class SettingsFile(Generic[Model]):
             raise type(error)(self._line(keys, str(error))) from error
 
     def call(self, function: str, arguments: Mapping[str, Any], *keys: str | int) -> Any:
-        """Call the function that the file names below the keys, with its arguments."""
+        """Call a function with the name and the arguments that the file has below the keys."""
         with self.at(*keys, "function"):
             make = find_function(function, self.folder)
         with self.at(*keys, "arguments"):
@@ -148,7 +149,7 @@ class SettingsFile(Generic[Model]):
 
 
 class _FaultyKeyError(Exception):
-    """A key was read whose mistake is reported already."""
+    """A part has read a faulty key, whose mistake is reported separately."""
 
 
 class _Partial:

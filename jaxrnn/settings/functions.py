@@ -1,4 +1,4 @@
-"""Functions by name, from a table, a module or a file, with options checked against their signatures."""
+"""Lookup of functions in a table, a module or a file, with options checked against the signature."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build(
 ) -> Callable[..., Any]:
     """Call an entry of a table with options, or bind the options to the caller's function.
 
-    ``usual`` are defaults for functions that take them. An InputError names the nearest entry, function or option.
+    ``usual`` are defaults for options of the function. An InputError names the nearest entry, function or option.
     """
     function = lookup(kind, name, table, folder)
     takes = inspect.signature(function).parameters
@@ -112,7 +112,7 @@ def _import_file(path: Path) -> Any:
 def check_options(
     function: Callable[..., Any], options: Mapping[str, Any], *, skipped: int = 0, folder: Path | None = None
 ) -> dict[str, Any]:
-    """Return the options as the function takes them: with tuples in place of lists, and paths in the folder.
+    """Validate options for a function, and return converted values: tuples for lists, and paths in the folder.
 
     ``skipped`` is the number of parameters given by position. Parameters without a type accept anything. A
     SettingsError names unknown, missing and unsuitable options.

@@ -92,12 +92,12 @@ class OpenSettings(Settings):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the keys beside those of this model."""
+        """Return the keys that this model does not declare."""
         return dict(self.model_extra or {})
 
 
 class FunctionSettings(OpenSettings):
-    """A function by name, with its options beside the name."""
+    """The name and the options of a function."""
 
     short = "name"
 
@@ -119,7 +119,7 @@ class ModelSettings(Settings):
     """Sizes of open dimensions, new names, or multiples of other dimensions: `{unk__1: time, T: 4*U}`."""
 
 
-#: The keys that lead to a value, from the outside in; items of lists go by their number.
+#: The keys that lead to a value, outermost first; the key of a list item is the number.
 Keys = tuple[str | int, ...]
 
 
@@ -136,7 +136,7 @@ def mistakes_of(
 ) -> SettingsError:
     """Return the mistakes of a validation error.
 
-    ``known`` returns the keys below other keys; ``kind`` is the word for a key.
+    ``known`` returns the valid keys below a sequence of keys; ``kind`` is the word for a key.
     """
     by_keys: dict[Keys, list[Any]] = {}
     for each in error.errors(include_url=False):
@@ -197,7 +197,7 @@ NEEDED = "needed"
 
 
 def reference(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield each key of a model and of inner models, with its default and its explanation."""
+    """Yield key, default and explanation for each key of a model and of inner models."""
     for name, field in model.model_fields.items():
         inner = _models(field.annotation)
         default = NEEDED if field.is_required() else _written(field)

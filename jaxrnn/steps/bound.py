@@ -1,4 +1,4 @@
-"""A stepper bound to its parameters, its batch, and sizes for its open dimensions."""
+"""A stepper bound to parameters, a batch, and sizes of open dimensions."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Arrays = Mapping[str, Any]
 
 
 class Bound:
-    """A stepper with its parameters, its batch and its sizes.
+    """A stepper with parameters, a batch and sizes.
 
     `step`, `scan` and `flush` are pure functions of one stream, or of all streams in the batch dimension of the spec.
     If the spec has no batch dimension, `mapped` lifts a function to the batch.
 
-    The parameters are plain or packed; None stands for ``stepper.params``. ``batch`` is a number of streams, which can
-    be a symbol, or None for one stream without a batch axis. ``dims`` are sizes of open dimensions by name; a size of
+    The parameters are plain or packed, by default ``stepper.params``. ``batch`` is a number of streams, which can be a
+    symbol. Without ``batch``, there is one stream and no batch axis. ``dims`` maps open dimensions to sizes; a size of
     the batch dimension has the effect of ``batch``. `open_spec` is the spec with these sizes and an open batch
-    dimension, and `spec` also has the number of streams. `lead` is the axis that every array of a batch has in front:
+    dimension, and `spec` also has the number of streams. `lead` is the shape of the leading batch axis of all arrays:
     ``(batch,)``, or ``()``.
     """
 
@@ -69,7 +69,7 @@ class Bound:
         return Bound(_member(self.stepper, "with_pulse")(pulse), self.params, batch=self.batch, dims=self.dims)
 
     def packed(self) -> Bound:
-        """Return the step with packed parameters; a stream and a step with packed parameters stay as they are.
+        """Return the step with packed parameters; return a stream or a packed step unchanged.
 
         A flush takes plain parameters, so the parameters of a stream are not packed.
         """
@@ -79,7 +79,7 @@ class Bound:
         return self.with_params(_member(self.stepper, "pack")(self.params, **sizes))
 
     def check_sizes(self) -> None:
-        """Check that `dims` has a size for every open dimension except the batch, and no other size."""
+        """Check that `dims` has exactly the open dimensions other than the batch."""
         spec = self.stepper.spec
         arrays = (*spec.inputs, *spec.state)
         places: dict[str, str] = {}
@@ -127,14 +127,14 @@ class Bound:
         return {each.name: np.zeros(each.sizes, each.dtype) for each in specs} or None
 
     def mapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function of one stream for the batch."""
+        """Map a function of a single stream over the batch."""
         return jax.vmap(function) if self.lead else function
 
     def step(self, state: State, inputs: Arrays) -> tuple[dict[str, Any], State]:
-        """Return the outputs of one step, except those that only a flush returns, and the state after the step.
+        """Return the outputs of one step, without outputs of the flush, and the state after the step.
 
-        All checks happen while JAX traces the step, so a live step does not pay for the checks. A state whose shape or
-        dtype changes, such as a cache that grows, raises StateError. Inputs and outputs that do not fit the spec raise
+        All checks run while JAX traces the step, so a live step does not pay for the checks. A state that changes shape
+        or dtype, such as a cache that grows, raises StateError. Inputs and outputs that do not fit the spec raise
         InputError.
         """
         outputs, after = self.stepper.step(self.params, state, self.spec.bind(inputs))
@@ -148,11 +148,11 @@ class Bound:
         return self._named(outputs), after
 
     def scan(self, state: State, inputs: Arrays) -> tuple[dict[str, Any], State]:
-        """Return the outputs of many steps in one call, and the state after the last step."""
+        """Run many steps in one call; return the outputs, and the state after the last step."""
         return _member(self.stepper, "scan")(self.params, state, inputs)
 
     def flush(self, state: State, tail: Arrays | None = None, valid: Any = None) -> Flushed:
-        """Return the rest of a recording; ``tail`` has the frames of a whole pulse, of which ``valid`` exist."""
+        """Return the rest of a recording; ``tail`` is padded to a whole pulse and has ``valid`` existing frames."""
         given = (tail, valid) if self.spec.streams else ()
         outputs, counts = self.stepper.flush(self.params, state, *given)
         return Flushed(self._named(outputs), {name: count for name, count in counts.items() if count is not None})
@@ -206,11 +206,11 @@ class _Defaults:
         return scan_steps(self.spec, functools.partial(self.step, params), state, inputs)
 
     def pack(self, params: Any, *, dims: Mapping[str, int] | None = None) -> Any:
-        """Return the parameters as they are."""
+        """Return the parameters unchanged."""
         return params
 
     def with_pulse(self, pulse: int) -> Any:
-        """Return the stepper itself, with its only pulse."""
+        """Return the stepper unchanged, because no other pulse is possible."""
         return self
 
     def _export_form(self) -> ExportForm:
@@ -222,7 +222,7 @@ class _Defaults:
 
 
 def _member(stepper: Stepper, name: str) -> Any:
-    """Return an optional member of a stepper, or its default."""
+    """Return an optional member of a stepper, or the default."""
     own = getattr(stepper, name, None)
     default = getattr(_Defaults, name)
     return functools.partial(default, stepper) if own is None and callable(default) else own

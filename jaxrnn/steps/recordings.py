@@ -1,8 +1,8 @@
-"""A recording in steps: its frames cut into pulses, many steps in one call, and the outputs joined.
+"""Recordings in steps: frames cut into pulses, many steps in one call, and joined outputs.
 
 The arrays of a recording have all frames along the time axes of the inputs. An array without a time axis is stored
 once. If no input of a step has a time axis, the frames are stacked along a new first axis. Outputs have the same
-layout. All functions handle one stream; ``jax.vmap`` maps them over a batch.
+layout. All functions handle a single stream; use ``jax.vmap`` for a batch.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def recording_specs(spec: StepSpec, frames: str, lead: tuple[Any, ...] = ()) -> 
 
 
 def time_axis(spec: StepSpec, each: ArraySpec) -> int | None:
-    """Return the axis of frames in a recording; None for an array without frames."""
+    """Return the axis of frames in a recording, or None if the array has no frames."""
     return each.time_axis if spec.streams else 0
 
 
 def _frames_of(spec: StepSpec, each: ArraySpec, frames: int) -> int:
-    """Return the number of frames of one input for a number of input frames."""
+    """Return the number of frames of an input for a number of input frames."""
     return frames * each.sizes[each.time_axis] // spec.pulse if each.time_axis is not None else frames
 
 
@@ -70,10 +70,10 @@ def scan_steps(
 ) -> tuple[dict[str, Any], State]:
     """Run many steps in one call, with ``lax.scan``.
 
-    ``step`` is ``(state, inputs) -> (outputs, state)``, and ``inputs`` a recording of whole steps. ``steps``,
-    ``int32``, is the number of steps that exist; later steps keep the state. None stands for all steps. Returns the
-    outputs of the recording, None for outputs of the flush, and the state after the last step. Raises InputError for a
-    recording without frames, or without a whole number of pulses.
+    ``step`` is ``(state, inputs) -> (outputs, state)``, and ``inputs`` is a recording of whole steps. ``steps``,
+    ``int32``, is the number of steps that exist, by default all; later steps keep the state. Returns the outputs of
+    the recording, with None in place of outputs of the flush, and the state after the last step. Raises InputError for
+    a recording without frames, or without a whole number of pulses.
     """
     frames = spec.count_frames(inputs)
     if not frames or frames % spec.pulse:
@@ -103,7 +103,7 @@ def scan_steps(
 
 
 def _stacked(spec: StepSpec, each: ArraySpec, array: Any) -> Any:
-    """Return an array of a recording with its steps along a new first axis."""
+    """Cut an array of a recording into steps along a new first axis."""
     axis = each.time_axis
     return array if not spec.streams or axis is None else cut_frames(array, axis, each.sizes[axis])
 
@@ -121,17 +121,17 @@ def join_frames(parts: Any, axis: int) -> Any:
 
 
 def concatenated(spec: StepSpec, output: OutputSpec, pieces: Any) -> Any:
-    """Join the values of one output, stacked by step, as in a recording; without a time axis, return the last."""
+    """Join the values of an output, stacked by step, along time; without a time axis, return the last value."""
     if pieces is None or not spec.streams:
         return pieces
     return pieces[-1] if output.time_axis is None else join_frames(pieces, output.time_axis)
 
 
 def joined_output(output: OutputSpec, body: Any, rest: Any, frames: int | None = None) -> Any:
-    """Return one output of a whole recording, from frame 0 on.
+    """Return an output of a whole recording, from frame 0 on.
 
     ``body`` has the joined values of the steps, and ``rest`` the value of the flush; each may be None. ``frames`` is
-    the number of frames after the delay, None for all frames.
+    the number of frames after the delay, by default all frames.
     """
     parts = [each for each in (body, rest) if each is not None]
     if output.time_axis is None or not parts:

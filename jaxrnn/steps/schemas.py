@@ -12,7 +12,7 @@ from jaxrnn._files.messages import bytes_of
 from jaxrnn.steps.specs import dtype_named
 from jaxrnn.steps.stepspec import StepSpec
 
-#: The beginning of a compiled file, of any format.
+#: The first bytes of a compiled file of any format version.
 COMPILED = b"jaxrnn compiled model"
 
 
@@ -94,7 +94,7 @@ def checked_spec(fields: Any, where: str) -> StepSpec:
     """Return the spec of a step from the values of `StepSpec.to_json`, after a check.
 
     ``where`` is the key of the values in the file. Raises ValueError if an entry is missing or unknown, has a wrong
-    type, or describes an array that is too large.
+    type, or describes an array larger than the limit.
     """
     schema = {**SPEC, "past": is_positive} if isinstance(fields, Mapping) and "past" in fields else SPEC
     check(fields, schema, where)

@@ -35,9 +35,9 @@ class ArraySpec:
 
     Attributes:
         name: the name.
-        dtype: the element type, ``object`` for strings; None for an ONNX sequence or optional.
-        shape: sizes, and names of open dimensions; None for an unknown rank.
-        time_axis: the axis of the frames; None for an array without frames.
+        dtype: the element type, ``object`` for strings; None if the value is an ONNX sequence or optional.
+        shape: sizes, and names of open dimensions; None if the rank is unknown.
+        time_axis: the axis of the frames; None if the array has no frames.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ArraySpec:
 
     @property
     def as_input(self) -> str:
-        """The text ``input x: float32[2]`` for messages; an array called ``input`` has no prefix."""
+        """The text ``input x: float32[2]`` for messages, without the prefix if the array is called ``input``."""
         return str(self) if self.name == "input" else f"input {self}"
 
     @property
@@ -94,7 +94,7 @@ class ArraySpec:
         return [size for size in self.shape or () if isinstance(size, str)]
 
     def sized(self, sizes: Mapping[str, Any]) -> Self:
-        """Return the spec with sizes for open dimensions by name."""
+        """Return the spec with these sizes of open dimensions."""
         if self.shape is None:
             return self
         shape = tuple(sizes.get(size, size) if isinstance(size, str) else size for size in self.shape)
@@ -159,7 +159,7 @@ def converted(spec: ArraySpec, value: Any) -> Any:
     if isinstance(value, np.ma.MaskedArray):
         raise InputError(f"{spec.as_input} got a masked array; give its masked elements a value with .filled(value)")
     if isinstance(value, np.ndarray) and not value.dtype.isnative:
-        value = value.astype(value.dtype.newbyteorder("="))  # JAX has no arrays of the other order of bytes
+        value = value.astype(value.dtype.newbyteorder("="))  # JAX arrays are always in native byte order
     if value.dtype == spec.dtype:
         return jnp.asarray(value)
     if widens(value.dtype, spec.dtype):
@@ -242,7 +242,7 @@ def check_names(specs: Sequence[ArraySpec], names: Collection[Any]) -> None:
 
 
 def _batch_note(spec: ArraySpec, value: Any) -> str:
-    """Return a suffix for the error about an array that is a batch of the described arrays; otherwise nothing."""
+    """Return a hint for errors about an array that is a batch of the described arrays, or an empty string."""
     if spec.shape is None or not spec.shape or not value.shape:
         return ""
 

@@ -2,7 +2,7 @@
 
 A stepper has four parts: ``spec`` describes the arrays, ``init`` returns the state before the first frame, ``step``
 processes one pulse of input frames, and ``flush`` returns the frames that are left at the end of a recording. All
-functions are pure. A model that is one step has pulse 1, delay 0 and an empty flush.
+functions are pure. A model of a single step has pulse 1, delay 0 and an empty flush.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxrnn.steps.stepspec import StepSpec, batch_note
 
 Arrays = Mapping[str, Any]
 State = dict[str, Any]
-"""The state that a step passes to the next step: arrays by name, as in `StepSpec.carried`."""
+"""The state that a step passes to the next step: a dict of arrays, as in `StepSpec.carried`."""
 
 
 @short_repr
@@ -31,9 +31,9 @@ class Flushed(NamedTuple):
     """The result of a flush.
 
     Attributes:
-        outputs: like the outputs of a step: the remaining frames of every stream, existing frames first, and results
-            for the whole recording, such as a sum over time. Empty if a step keeps no frames back.
-        counts: the same tree with the number of existing frames (``int32``); None for outputs without a time axis.
+        outputs: the same structure as the outputs of a step: the remaining frames of each stream, existing frames
+            first, and results for the whole recording, such as a sum over time. Empty if a step keeps no frames back.
+        counts: the same tree with the number of existing frames (``int32``), or None if an output has no time axis.
     """
 
     outputs: Any
@@ -46,10 +46,10 @@ jax.export.register_namedtuple_serialization(Flushed, serialized_name="jaxrnn.Fl
 class Stepper(Protocol):
     """A pure step, as `jaxrnn.Runner`, `jaxrnn.StreamPool`, `jaxrnn.save_compiled` and the profiler accept it.
 
-    A stepper can have more members: ``params``, its own parameters; ``scan(params, state, inputs)``, many steps in one
-    call; ``pack(params)``, the parameters for `step` and `scan` after the work that depends on parameters only;
-    ``with_pulse(frames)``, the same function on the same state with another pulse; and ``fingerprint``, a string that
-    identifies the computation without the values of the parameters.
+    A stepper can have more members: ``params``, the default parameters; ``scan(params, state, inputs)``, many steps in
+    one call; ``pack(params)``, the parameters for `step` and `scan` after the work that depends only on parameters;
+    ``with_pulse(frames)``, the same function on the same state with a different pulse; and ``fingerprint``, a string
+    that identifies the computation without the values of the parameters.
 
     Example::
 
@@ -76,16 +76,16 @@ class Stepper(Protocol):
 
     @property
     def spec(self) -> StepSpec:
-        """The arrays by name, and the timing."""
+        """The arrays and the timing of a step."""
         ...
 
     def init(self, batch: int | None = None, *, params: Any = None, constants: Any = None) -> State:
         """Return the state before the first frame.
 
         Args:
-            batch: None for one stream. A number (1 too) adds a leading axis to every array, or sizes the batch
-                dimension of the spec.
-            params: the parameters. If given, they are checked against the parameters of the step.
+            batch: the number of streams, or None for one stream. A number, also 1, adds a leading axis to each array,
+                or sizes the batch dimension of the spec.
+            params: the parameters, which are checked against the parameters of the step if given.
             constants: the inputs in `StepSpec.constants`.
 
         Raises:
@@ -94,7 +94,7 @@ class Stepper(Protocol):
         ...
 
     def step(self, params: Any, state: State, inputs: Any) -> tuple[Any, State]:
-        """Return the outputs of one step by name, None for outputs of the flush, and the state after the step.
+        """Return the outputs of one step as a dict, with None in place of outputs of the flush, and the new state.
 
         Raises:
             InputError: an input does not fit.
@@ -109,7 +109,7 @@ class Stepper(Protocol):
             params: as in `step`.
             state: the state after the last step.
             tail: input frames that do not fill a pulse, with any padding, and the inputs without a time axis.
-            valid: the number of existing frames in the tail, ``int32``; can be traced. None: all frames of the tail.
+            valid: the number of existing frames in the tail, ``int32``; can be traced. By default, all frames.
         """
         ...
 
@@ -170,18 +170,18 @@ def whole_pulse(
     convert: Callable[[ArraySpec, Any], Any] = converted,
     fill: float = 0.0,
 ) -> tuple[dict[str, Any] | None, Any]:
-    """Pad a tail to one whole pulse, so that one compiled flush serves every tail.
+    """Pad a tail to a whole pulse, so that a single compiled flush serves all tails.
 
     Args:
         spec: the spec of the stream.
-        tail: frames that do not fill a pulse, by name, with any padding up to a pulse; None for an empty tail.
-        valid: the number of existing frames; None: all frames of the tail.
+        tail: a dict of frames that do not fill a pulse, with any padding up to a pulse, or None if no frames are left.
+        valid: the number of existing frames; by default, all frames of the tail.
         lead: the batch of the state.
         convert: converts a value to the declared dtype.
         fill: the value of the padding in arrays of floats; other arrays are padded with 0.
 
     Returns:
-        The arrays, or None for a step without a time axis, which has no tail; and the number of existing frames.
+        The arrays, or None if the step has no time axis and thus no tail; and the number of existing frames.
 
     Raises:
         InputError: an array does not fit, or the tail cannot have ``valid`` frames.
@@ -211,7 +211,7 @@ def whole_pulse(
 
 
 def _filled(each: ArraySpec, array: Any, lead: int, fill: float) -> Any:
-    """Pad the frames of a tail to a pulse; return an array of another rank unchanged."""
+    """Pad the frames of a tail to a pulse; return an array of a wrong rank unchanged."""
     if each.time_axis is None or len(array.shape) != len(each.sizes) + lead:
         return array
     axis = each.time_axis + lead

@@ -36,10 +36,10 @@ class EntryPlace:
 
 
 class Layout:
-    """The places of all entries of a state: `places` by the name of the entry, and `vectors`, the stored shapes.
+    """The layout of a state: `places` maps entries to places, and `vectors` maps stored arrays to shapes.
 
-    ``entries`` are arrays or shapes by name. If ``joined``, the entries are stored in one vector for each dtype, or in
-    the vectors that ``vectors`` names by entry; otherwise each entry is stored by name.
+    ``entries`` is a dict of arrays or shapes. If ``joined``, the entries are stored in one vector for each dtype, or in
+    the vectors that ``vectors`` assigns to entries. Otherwise each entry is a separate array.
     """
 
     def __init__(self, entries: Mapping[str, Any], *, joined: bool = True, vectors: Mapping[str, str] | None = None):
@@ -59,7 +59,7 @@ class Layout:
         self.vectors = {name: jax.ShapeDtypeStruct((size,), dtypes[name]) for name, size in sizes.items()}
 
     def pack(self, entries: Mapping[str, Any]) -> State:
-        """Return the vectors of the entries, with their leading batch axes; NumPy entries give NumPy vectors."""
+        """Concatenate entries to vectors, with the leading batch axes; NumPy entries result in NumPy vectors."""
         if not self.joined:
             return {name: entries[name] for name in self.places}
         parts: dict[str, list[Any]] = {name: [] for name in self.vectors}
@@ -71,7 +71,7 @@ class Layout:
         return {name: (np if known else jnp).concatenate(arrays, -1) for name, arrays in parts.items()}
 
     def unpack(self, state: State) -> dict[str, Any]:
-        """Return the entries by name, with the leading batch axes of the vectors."""
+        """Cut vectors into a dict of entries, with the leading batch axes of the vectors."""
         if not self.joined:
             return dict(state)
         entries = {}
@@ -122,7 +122,7 @@ def _expected(spec: ArraySpec) -> str:
 
 
 def zeros(specs: Sequence[ArraySpec], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Return zeros by name, with sizes for open dimensions; a missing size raises KeyError."""
+    """Return a dict of zeros, with sizes for open dimensions; a missing size raises KeyError."""
     return {
         spec.name: np.zeros([size if isinstance(size, int) else sizes[size] for size in spec.shape or ()], spec.dtype)
         for spec in specs
@@ -183,7 +183,7 @@ def milliseconds(frames: int, frame_rate: float, rate: Fraction | int = 1) -> fl
 @short_repr
 @dataclasses.dataclass(frozen=True)
 class StepSpec:
-    """The arrays of a step by name, and the timing.
+    """The arrays and the timing of a step.
 
     Attributes:
         label: the name of the step in messages.
@@ -192,17 +192,17 @@ class StepSpec:
         outputs: the outputs.
         state: the entries of the state of one stream.
         pulse: the number of input frames in each step.
-        multiple: a factor of every number of input frames.
+        multiple: a number that divides the number of input frames of each recording.
         smallest_pulse: the smallest pulse that fits the strides; all its multiples fit.
         look_ahead: the largest number of later input frames on which an output frame depends.
-        receptive_field: the largest number of input frames on which an output frame depends; None for the whole past.
-        past: the most earlier frames that an attention without a bound sees, where that changed the function; see
-            `jaxrnn.stream`. Otherwise None.
+        receptive_field: the largest number of input frames on which an output frame depends; None if unbounded.
+        past: the most earlier frames that an attention without a bound sees, if this bound changed the
+            function; see `jaxrnn.stream`. Otherwise None.
         batch_symbol: the name of the batch dimension of inputs and state, with size 1 for one stream; None if a batch
             is a leading axis.
         joined: True if the state is carried as one vector for each dtype.
         constants: the names of the inputs on which the state before the first frame depends.
-        needs_params: True if a step needs parameters and has no default for them.
+        needs_params: True if a step needs parameters and has no default parameters.
     """
 
     label: str
@@ -222,17 +222,17 @@ class StepSpec:
 
     @property
     def delay(self) -> dict[str, int | None]:
-        """By output, the number of frames before frame 0; None without a time axis."""
+        """For each output, the number of frames before frame 0; None without a time axis."""
         return {output.name: output.delay for output in self.outputs}
 
     @property
     def rate(self) -> dict[str, Fraction | None]:
-        """By output, the number of frames per input frame; None without a time axis."""
+        """For each output, the number of frames per input frame; None without a time axis."""
         return {output.name: output.rate for output in self.outputs}
 
     @property
     def summary(self) -> str:
-        """A one-line description of the stepper."""
+        """A short description of the stepper on a single line."""
         size = sum(each.nbytes for each in self.state)
         state = f"state of {len(self.state)} array(s), {bytes_of(size)}" if self.state else "no state"
         return f"{shortened(without_folders(self.label))}: pulse {self.pulse}, {state}"
@@ -251,7 +251,7 @@ class StepSpec:
         return tuple(ArraySpec(name, np.dtype(vector.dtype), vector.shape) for name, vector in vectors.items())
 
     def sized(self, sizes: Mapping[str, int]) -> StepSpec:
-        """Return the spec with sizes for open dimensions by name."""
+        """Return the spec with these sizes of open dimensions."""
         fields = ("inputs", "outputs", "state")
         arrays = {field: tuple(spec.sized(sizes) for spec in getattr(self, field)) for field in fields}
         return dataclasses.replace(self, **arrays)
@@ -277,7 +277,7 @@ class StepSpec:
         return lead[0] if lead else next(named, None)
 
     def entries(self, state: Arrays) -> dict[str, Any]:
-        """Return the entries of a state by name."""
+        """Return the entries of a state as a dict."""
         if not self.joined:
             return dict(state)
         return Layout({entry.name: entry.struct() for entry in self.state}).unpack(dict(state))
@@ -286,7 +286,7 @@ class StepSpec:
         """Return the number of input frames of a recording; None if no array has frames.
 
         Args:
-            arrays: inputs by name, with any number of frames along the time axes. If no input of the step has a time
+            arrays: a dict of inputs, with any number of frames along the time axes. If no input of the step has a time
                 axis, the frames are stacked along a first axis.
             lead: the leading batch axis of the arrays of a stream.
 
@@ -313,7 +313,7 @@ class StepSpec:
         """Return the inputs of a step as arrays of the declared dtypes.
 
         Args:
-            inputs: arrays by name.
+            inputs: a dict of arrays.
             lead: the leading batch axis of the state.
             convert: converts a value to the declared dtype.
 
@@ -331,7 +331,7 @@ class StepSpec:
         """Return the fields as JSON values."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         arrays = {key: [spec.to_json() for spec in fields[key]] for key in ("inputs", "outputs", "state")}
-        if self.past is None:  # files of earlier versions have no such entry
+        if self.past is None:  # files of earlier versions do not have this entry
             del fields["past"]
         return fields | arrays | {"constants": list(self.constants)}
 
@@ -350,14 +350,14 @@ def check_batch(batch: Any) -> None:
 
 
 def in_batch(spec: StepSpec, state: Arrays, batch: int | None) -> State:
-    """Return the state of a batch from the state of one stream.
+    """Repeat the state of a single stream for a batch.
 
-    Every array gets a leading axis, or fills the batch dimension of the spec.
+    Each array gets a leading axis, or fills the batch dimension of the spec.
 
     Args:
         spec: the spec of the step.
-        state: the state of one stream.
-        batch: the number of streams; None for one stream without a batch axis.
+        state: the state of a single stream.
+        batch: the number of streams, or None to return the state without a batch axis.
 
     Raises:
         InputError: the batch is not a number of streams.

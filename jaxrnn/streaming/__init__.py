@@ -1,4 +1,4 @@
-"""The stream transform: turn a function over all of time into an exact function over pulses of frames."""
+"""The stream transform: turns a function over a whole recording into an exact function over pulses of frames."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Maps over blocks of frames: ``lax.map(f, frames, batch_size=b)`` as one map over all frames.
+"""Maps over blocks of frames: ``lax.map(f, frames, batch_size=b)`` is replaced by a map over all frames.
 
-JAX writes such a map as a scan over whole blocks of ``b`` frames, computes ``f`` once more for the rest of the frames,
-and joins both. The rest depends on the length, so it cannot stream. If the scan and the rest are one program, but for
-the number of frames, and if this program computes each frame alone, then the program on all frames gives equal results.
+JAX traces such a map to a scan over whole blocks of ``b`` frames and a call of ``f`` on the rest of the frames, and
+joins both results. The size of the rest depends on the length, so this form cannot stream. The scan and the rest are
+replaced by a call on all frames if two conditions are met: both programs are equal except for the number of frames, and
+the program computes each frame separately.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class _Closed(NamedTuple):
 
 
 class _Map(NamedTuple):
-    """A map over blocks: its constants, its frames, the program for the rest, and the equations that join results."""
+    """A map over blocks: constants, frames, the program for the rest, and the equations that join results."""
 
     consts: Sequence[Any]
     frames: Sequence[Any]
@@ -63,7 +64,7 @@ class _Map(NamedTuple):
         return lambda size: count if str(size) == str(self.left) else size
 
     def on_all_frames(self, stream: Stream) -> Any:
-        """Return the jaxpr of the map on all frames, or None if the scan and the rest are not one map."""
+        """Return the jaxpr of the map on all frames, or None if the scan and the rest are different maps."""
         of_block, of_rest = (self.program(each, self.block) for each in (self.body, self.rest))
         on_all = self.program(self.rest, shape_of(self.frames[0])[0])
         equal = fingerprint(of_block) == fingerprint(of_rest)
@@ -71,7 +72,7 @@ class _Map(NamedTuple):
         return on_all if is_map else None
 
     def _is_of_frames(self, stream: Stream) -> bool:
-        """Return True if the program of the rest computes each frame alone, in the same way."""
+        """Return True if the program of the rest computes each frame separately and in the same way."""
 
         def rest(consts: Any, frames: Any) -> Any:
             return at_sizes(self.rest, [*consts, *frames], self.size(frames[0].shape[0]))
@@ -84,7 +85,7 @@ class _Map(NamedTuple):
 
 
 def without_blocks(closed: Any, stream: Stream) -> Any:
-    """Return a closed jaxpr with each map over blocks of frames as a map over all frames."""
+    """Replace each map over blocks of frames in a closed jaxpr by a map over all frames."""
     jaxpr = closed.jaxpr
     for equation in jaxpr.eqns:
         name = CALLS.get(equation.primitive.name)
@@ -97,19 +98,19 @@ def without_blocks(closed: Any, stream: Stream) -> Any:
             found = _map_of(jaxpr, scan, constants)
             on_all = None if found is None else found.on_all_frames(stream)
             jaxpr = jaxpr if found is None or on_all is None else _replaced(jaxpr, found, on_all)
-        except Exception:  # of JAX, because the rest is not a map; the stream is refused later
+        except Exception:  # an error while comparing means that there is no map; the stream is refused later
             continue
     return closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr)
 
 
 def _counts(equation: JaxprEqn) -> bool:
-    """Return True if an equation numbers frames."""
+    """Return True if an equation computes frame numbers or the length."""
     name, params = equation.primitive.name, equation.params
     return name == "dim_as_value" or (name == "iota" and is_symbolic(params["shape"][params["dimension"]]))
 
 
 def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | None:
-    """Return the map over blocks of which an equation is the scan, or None; `values` are those of constants."""
+    """Return the map over blocks that contains this scan, or None; `values` are the values of constants."""
     params = scan.params
     if scan.primitive.name != "scan" or params["num_carry"] or params["reverse"] or not is_symbolic(params["length"]):
         return None
@@ -151,7 +152,7 @@ def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | Non
     known = [*consts, *(each.outvars[0] for each in tails)]
     ends = [each.invars[1] for each in joins]
     equations = needed(jaxpr.eqns, ends, known)
-    # A constant that the function makes exists twice, with equal values.
+    # A constant inside the function appears as two variables with equal values.
     names = {}
     for variable in {*read_by(equations), *variables(ends)} - made_by(equations) - {*known}:
         equal = (each for each in variables(consts) if _are_equal(values.get(each), values.get(variable)))

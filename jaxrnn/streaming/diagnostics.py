@@ -58,7 +58,7 @@ class Line(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A line of the user's code, and the public JAX function called there; None for unknown parts."""
+    """A line of the user's code, and the public JAX function called there; unknown parts are None."""
 
     line: Line | None
     calls: str | None
@@ -148,7 +148,7 @@ def of_file(operators: Mapping[str, str]) -> Iterator[None]:
 
 
 def is_of_file() -> bool:
-    """Return True if messages are about a file, whose reader does not write Python."""
+    """Return True inside `of_file`, where messages avoid Python code."""
     return _OPERATORS.get() is not None
 
 

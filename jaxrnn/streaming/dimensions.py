@@ -28,7 +28,7 @@ FUNCTIONS = ("floordiv", "mod", "max", "min")
 
 
 class UndecidedError(StreamError):
-    """A function that can be streamed only if the constraints on the length are stricter."""
+    """Raised if a function can be streamed only under stricter constraints on the length."""
 
 
 def is_symbolic(size: Any) -> bool:
@@ -66,7 +66,7 @@ def value_of(size: Any, length: Any) -> Any:
 def period_of(size: Any) -> int:
     """Return a number of frames after which a dimension has grown by a whole number, not necessarily the smallest.
 
-    This holds for long recordings. A constraint on the length has the same period.
+    Only long recordings follow the period. The outcome of a constraint repeats with the same period.
     """
     return 1 if not is_symbolic(size) else _period(_parsed(str(size))[0])
 
@@ -114,7 +114,7 @@ def _is_dimension(text: str) -> bool:
 
 
 def constant_value(dimension: Any, size: Any) -> int | None:
-    """Return a dimension as a number if it is constant for every length with ``size > 0``; otherwise None."""
+    """Return the value of a dimension that is constant for all lengths with ``size > 0``, or None."""
     if not is_symbolic(dimension):
         return int(dimension)
     lengths = np.arange(1, 2 * max(magnitude_of(dimension), magnitude_of(size)) + 2)
@@ -124,12 +124,12 @@ def constant_value(dimension: Any, size: Any) -> int | None:
 
 
 def out_shape(equation: JaxprEqn) -> Any:
-    """Return the shape of the first result of an equation, over all of time."""
+    """Return the shape of the first result of an equation, for a whole recording."""
     return shape_of(equation.outvars[0])
 
 
 def in_shape(equation: JaxprEqn, index: int = 0) -> Any:
-    """Return the shape of an operand of an equation, over all of time."""
+    """Return the shape of an operand of an equation, for a whole recording."""
     return shape_of(equation.invars[index])
 
 
@@ -139,9 +139,9 @@ def gathered_axes(equation: JaxprEqn) -> list[int]:
 
 
 def symbolic_sizes(jaxpr: Any, path: tuple[JaxprEqn, ...] = ()) -> Iterator[tuple[Any, tuple[JaxprEqn, ...]]]:
-    """Yield each dimension in a jaxpr that depends on the length of the stream, at any depth.
+    """Yield each dimension in a jaxpr that depends on the length of the stream, at any depth, with a path.
 
-    With each dimension comes the path of the equation: the equation, preceded by the equations that contain it.
+    The path is the equation with this dimension, preceded by the equations that contain the equation.
     """
     for variable in (*jaxpr.invars, *jaxpr.constvars):
         for size in filter(is_symbolic, shape_of(variable)):
@@ -156,7 +156,7 @@ def symbolic_sizes(jaxpr: Any, path: tuple[JaxprEqn, ...] = ()) -> Iterator[tupl
 
 
 def own_sizes(equation: JaxprEqn) -> Iterator[Any]:
-    """Yield the symbolic length of a loop; no operand shows the length of a loop that scans nothing."""
+    """Yield the symbolic length of a loop, which no shape contains if the loop scans no arrays."""
     length = equation.params.get("length")
     if length is not None and is_symbolic(length):
         yield length

@@ -1,4 +1,4 @@
-"""JAX's `convolve`, `correlate` and `associative_scan`, extended to symbolic lengths, so that `stream` can trace them.
+"""JAX's `convolve`, `correlate` and `associative_scan`, extended to the symbolic lengths of `stream`.
 
 For a symbolic length, the sums of an associative scan become ``jax.lax.cumsum``, which `stream` runs with exact totals.
 Other functions become a loop that carries the prefix. The body of this loop contains a marker primitive, so `stream`
@@ -95,7 +95,8 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
     Args:
         fn: an associative function ``(elements, elements) -> elements`` of pytrees like ``elems`` with any number of
-            elements, which works on each element alone. For a symbolic size, `fn` gets one element.
+            elements. `fn` must combine each pair of elements separately. For a symbolic size, `fn` is called on arrays
+            with a single element.
         elems: a pytree of arrays of the same size along `axis`.
         reverse: True to begin with the last element. `stream` refuses a reverse scan along time.
         axis: the axis of the elements.
@@ -121,7 +122,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         )
 
     def joined(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
-        """Apply `fn` to leaves with one element each."""
+        """Apply `fn` to leaves of size 1 along the axis."""
         operands = [jax.tree.unflatten(structure, part) for part in (first, second)]
         return _checked(fn(*operands), operands[1])
 
@@ -140,7 +141,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
 
 def _checked(result: Any, like: Any) -> list[Any]:
-    """Return the leaves of a result after a check of its structure, shapes and dtypes."""
+    """Check the structure, shapes and dtypes of a result, and return the leaves."""
     described = [
         jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(np.shape(leaf))}", tree) for tree in (like, result)
     ]
@@ -165,7 +166,7 @@ def _in_a_loop(combine: Callable[..., list[Any]], frames: Sequence[Any], reverse
 
     def step(carry: Any, frame: list[Any]) -> tuple[Any, list[Any]]:
         started, prefix = carry
-        # Before the first frame there is no prefix. The frame takes its place, as a valid argument of the function.
+        # The first frame has no prefix. The frame serves as a valid argument of the function; the result is ignored.
         before = [lax.select(started, *pair) for pair in zip(prefix, frame, strict=True)]
         combined = [lax.select(started, *pair) for pair in zip(combine(before, frame), frame, strict=True)]
         marked = _associative.bind(*combined, *prefix, *frame, count=len(frame))
@@ -185,7 +186,7 @@ mlir.register_lowering(_associative, lambda context, *operands, count: list(oper
 
 
 def _batched(operands: Any, axes: Any, *, count: int) -> Any:
-    # Loops have the batch axis of a carry in front.
+    # In a batched loop, the batch axis of a carry is the first axis.
     front = [
         operand if axis is None else jnp.moveaxis(operand, axis, 0)
         for operand, axis in zip(operands[:count], axes[:count], strict=True)
@@ -195,7 +196,7 @@ def _batched(operands: Any, axes: Any, *, count: int) -> Any:
 
 
 def _jvp(primals: Any, tangents: Any, *, count: int) -> Any:
-    # Pairs of elements and tangents are combined associatively too.
+    # The combination of pairs (element, tangent) is also associative.
     results = _associative.bind(*primals, count=count)
     moving = [index for index, tangent in enumerate(tangents[:count]) if not isinstance(tangent, ad.Zero)]
     others = [tangent for tangent in tangents[count:] if not isinstance(tangent, ad.Zero)]
@@ -244,7 +245,7 @@ def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
 
 
 def parts_of_carry(equation: JaxprEqn) -> Parts | None:
-    """Return the parts of the carry of a loop of `associative_scan`; None for other loops."""
+    """Return the parts of the carry if a loop is from `associative_scan`, or None."""
     body = equation.params["jaxpr"].jaxpr
     consts, carries = scan_parts(equation)
     marks = [inner for inner in body.eqns if inner.primitive is _associative]
@@ -257,7 +258,7 @@ def parts_of_carry(equation: JaxprEqn) -> Parts | None:
     kinds = [[(shape_of(atom), type_of(atom)) for atom in part] for part in (carry[1:], frame)]
     if kinds[0] != kinds[1] or not made.issuperset(variables(outputs)):
         return None
-    # One marker makes each result depend on all operands, so the analysis uses one marker for each result.
+    # A marker connects each result to all operands, so the analysis splits the marker.
     equations = [part for inner in body.eqns for part in (_apart(inner) if inner in marks else [inner])]
     targets = {0, *map(new.index, outputs)}
     while True:
@@ -269,6 +270,6 @@ def parts_of_carry(equation: JaxprEqn) -> Parts | None:
 
 
 def _apart(mark: JaxprEqn) -> Iterator[JaxprEqn]:
-    """Split a marker into one marker for each result."""
+    """Split a marker into markers with a single result."""
     for operand, result in zip(mark.invars, mark.outvars, strict=False):
         yield mark.replace(invars=[operand], outvars=[result], params={"count": 1})

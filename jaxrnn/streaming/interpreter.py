@@ -1,7 +1,7 @@
-"""The interpreter of `stream`: evaluates a jaxpr, traced over all of time, on the chunks of one step.
+"""The interpreter of `stream`: evaluates a jaxpr of a whole recording on the chunks of a step.
 
 Time is the only symbolic dimension of the jaxpr. Each pass (the warm-up before the first step, a step, the flush)
-applies the same rules, one for each primitive. Rules are registered with `register`.
+applies the same rule to each primitive. `register` adds a rule.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FRAME_BY_FRAME = {
 }
 
 
-#: Equations that contain others, inside of which values may have time on two axes.
+#: Primitives with an inner function, in which values may have time on two axes.
 CONTAINERS = {*INLINED, *CUSTOM_RULES, "onnx_operator"}
 
 
@@ -71,7 +71,7 @@ def interpret(run: Pass, inner: Any, arguments: Sequence[Any], *, late: bool = F
 
 
 def apply(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of one equation."""
+    """Return the results of an equation."""
     with run.at(equation):
         results = _apply(run, equation, _typed(equation.invars, operands))
         _record(run.path, equation, results, run.clock)
@@ -179,7 +179,7 @@ def _fronts(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]
 
 
 def _is_inside_frames(equation: JaxprEqn, x: Any, indices: Any) -> bool:
-    """Return True for a gather that takes the same part of every frame."""
+    """Return True for a gather that takes the same part of each frame."""
     numbers = equation.params["dimension_numbers"]
     touched = {*numbers.start_index_map, *numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     return isinstance(x, Chunk) and x.axis not in touched and not isinstance(indices, Chunk)
@@ -207,10 +207,10 @@ RULES: dict[str, Rule] = {}
 #: Export rules that callers add, keyed by primitive: ``(lowering, equation, *operands) -> results``.
 EXPORTS: dict[str, Rule] = {}
 
-#: Rules for values with time on two axes, by the name of their operation.
+#: Rules for values with time on two axes, keyed by operation. A rule may return None to leave an equation to `RULES`.
 PAIR_RULES: dict[str, Rule] = {}
 
-#: Rules for streams of values that are known only at the end, by primitive; None leaves the equation to other rules.
+#: Rules for values that only the end of the stream decides, keyed by primitive. A rule may return None, as above.
 AWAITING_RULES: dict[str, Rule] = {}
 
 #: Primitives whose rule also applies to equations without streamed operands.
@@ -238,7 +238,7 @@ def register(
         primitive: the primitive or its name.
         rule: ``(run, equation, *operands) -> results``, called in each pass: the warm-up, which creates the state, each
             step, and the flush. ``run`` is the `Pass`. An operand is a `Chunk`, a `FinalValue`, which is known when the
-            stream ends, or an array that is the same in every step (a NumPy array if the value is static). The rule
+            stream ends, or an array that is the same in each step (a NumPy array if the value is static). The rule
             returns such a value for each result, or the value itself for a single result. Rules create chunks with
             `Pass.make` only, and keep past frames or totals with `Pass.window` or `Pass.carry`. Without a rule,
             `register` is a decorator.
@@ -246,7 +246,7 @@ def register(
             results are NumPy arrays, which become constants, or values of the graph. ``lowering.writer.node(operator,
             *operands)`` writes a node, and ``lowering.trace(function, *operands)`` writes a JAX function.
         replace: True to replace an existing rule.
-        always: True to use the rule for equations without streamed operands too. By default, such an equation is
+        always: True to also use the rule for equations without streamed operands. By default, such an equation is
             applied unchanged.
 
     Returns:
@@ -280,21 +280,21 @@ def register(
 
 @dataclass(frozen=True)
 class StreamedValue:
-    """Facts about one value of a streamed function."""
+    """Facts about a value of a streamed function."""
 
-    shape: tuple[int | str, ...]  # the shape over all of time; a size that depends on the length is a string
+    shape: tuple[int | str, ...]  # the shape for a whole recording; a size that depends on the length is a string
     axis: int | None = None  # the time axis; None if the value is known when the stream ends
     #: number of frames before frame 0; None if all frames are equal, or for a value known at the end
     delay: int | None = None
     rate: Fraction | None = None  # frames for each input frame; None if the value is known at the end
-    #: the earliest input frame that a frame depends on, relative to the frame; None for all of the past
+    #: the earliest input frame that a frame depends on, relative to the frame; None if unbounded
     first: int | None = None
     last: int = 0  # the latest input frame that a frame depends on, relative to the frame
     varies: bool = True  # True if the value depends on the input
 
 
 class Observed(dict[str, list[StreamedValue]]):
-    """Values by the scope of their trace, in the order of computation."""
+    """Streamed values in the order of computation, keyed by the scope of their trace."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -350,7 +350,7 @@ _ON_LENGTHS: dict[str, Any] = {
 
 
 def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
-    """Evaluate an equation on static operands; return small integer or bool arrays, or None for run time."""
+    """Return the results of an equation on static operands; None if the equation must run in the step."""
     if equation.primitive.name == "dim_as_value" or is_platform_index(equation) or equation.effects:
         return None
     for result in equation.outvars:

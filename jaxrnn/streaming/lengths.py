@@ -63,7 +63,7 @@ class Lengths:
                 f"{self} allow only S = {fitting[-1]}, but a stream needs more than one length: remove a "
                 "constraint, or call the function itself on recordings of this length"
             )
-        #: The smallest and the largest allowed length; None if there is no largest.
+        #: The smallest and the largest allowed length; None if unlimited.
         self.least = int(fitting[0]) if self.constraints else 0
         self.most = int(fitting[-1]) if fitting[-1] < self._far <= LARGEST else None
 
@@ -203,7 +203,7 @@ def _divisions(size: Any) -> Iterator[ast.Call]:
 
 
 def _settled_division(call: ast.Call, allowed: Lengths) -> str | None:
-    """Return an expression without division that equals a division for every allowed length, or None."""
+    """Return an expression without division that equals a division for all allowed lengths, or None."""
     number, divisor = map(ast.unparse, call.args)
     sizes = (abs(int(each)) + 1 for each in re.findall(r"\d+", ast.unparse(call)))
     least = max(1, allowed.least)
@@ -292,7 +292,7 @@ def _is_decided(attempt: Attempt, times: int, *constraints: str) -> bool:
 
 
 def _least(enough: Callable[[int], bool]) -> int:
-    """Return the smallest sufficient number; all larger numbers are sufficient too."""
+    """Return the smallest sufficient number; all larger numbers must be sufficient."""
     high = 2
     while high < _LONG and not enough(high):
         high *= 2

@@ -1,9 +1,9 @@
 """Narrow origins: values of a small type, from which the frames of a wider value can be computed again.
 
 Example: a quantised model dequantises uint8 frames before each convolution. The history of the convolution keeps the
-uint8 frames, and the step dequantises the whole window. The results are equal bit for bit, because every equation in
-between works on each element alone. The state takes a quarter of the memory, and an inference engine finds the
-DequantizeLinear directly in front of the convolution.
+uint8 frames, and the step dequantises the whole window. The results are bit-identical, because the equations in between
+compute each element separately. The state takes a quarter of the memory, and an inference engine finds the
+DequantizeLinear directly before the convolution.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.jaxprs.equations import bind, type_of
 from jaxrnn.streaming.values import Chunk, FinalValue, is_length, is_static
 
-#: Equations that cost less than keeping a wider value.
+#: Primitives that cost less than a wider value in the state.
 _CHEAP = frozenset(("add", "convert_element_type", "copy", "mul", "neg", "stop_gradient", "sub"))
 #: Moves of the elements of each frame, which may as well move narrow elements.
 _MOVES = frozenset(("broadcast_in_dim", "expand_dims", "reshape", "slice", "squeeze", "transpose"))
@@ -28,7 +28,7 @@ _MOVES = frozenset(("broadcast_in_dim", "expand_dims", "reshape", "slice", "sque
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """An equation of one streamed operand; the other operands are the same in every frame."""
+    """An equation with a single streamed operand; the other operands are the same in each frame."""
 
     equation: JaxprEqn
     operands: tuple[Any, ...]  # None in the place of the streamed operand
@@ -120,10 +120,10 @@ def origin_of(
 
     Args:
         equation: the equation.
-        operands: its operands.
-        result: its result.
+        operands: the operands of the equation.
+        result: the result of the equation.
         before: the origin of the streamed operand.
-        rule: applies the equation to another streamed operand.
+        rule: applies the equation to a given streamed operand.
     """
     chunk, name = streamed_operand(operands), equation.primitive.name
     if chunk is None or result.outer != 1 or chunk.outer != 1 or chunk.growth:
@@ -145,6 +145,6 @@ def origin_of(
 
 
 def streamed_operand(operands: Sequence[Any]) -> Chunk | None:
-    """Return the operand with separate frames if there is only one."""
+    """Return the only operand with separate frames, or None."""
     chunks = [each for each in operands if isinstance(each, Chunk) and (each.delay is not None or each.late)]
     return chunks[0] if len(chunks) == 1 and chunks[0].late is None else None

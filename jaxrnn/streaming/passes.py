@@ -1,9 +1,9 @@
-"""A pass: one evaluation of a traced function on the chunks of a step, and the methods that rules call.
+"""A pass: an evaluation of a traced function on the chunks of a step, and the methods that rules call.
 
-Example: a causal convolution of 3 frames with a pulse of 4. Step n holds frames 4n to 4n + 3. The window of frame 4n
+Example: a causal convolution of 3 frames with a pulse of 4. Step n reads frames 4n to 4n + 3. The window of frame 4n
 also needs frames 4n - 2 and 4n - 1, so the rule asks for `Pass.window(chunk, 2, "history")` and gets frames 4n - 2 to
-4n + 3; the buffer of two frames is an entry of the state. In step 0, frames -2 and -1 do not exist: the buffer holds
-placeholders, and `Pass.exists` tells the rule which frames are real.
+4n + 3; the buffer of two frames is an entry of the state. In step 0, frames -2 and -1 do not exist: the buffer contains
+placeholders, and `Pass.exists` is a mask of the frames that exist.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Placeholder:
 
     value: float = 0.0  # fills buffers before the first frame, and input after the last frame
     integer: int = 0  # the same for integers; booleans are True unless this is zero
-    #: replaces operands of operations with a singular derivative, so that no gradient becomes NaN; None replaces
-    #: nothing
+    #: replaces operands of operations with a singular derivative, so that no gradient becomes NaN; None to
+    #: keep the operands
     harmless: float | None = 0.5
 
     def of(self, dtype: Any) -> Any:
@@ -71,14 +71,15 @@ class Placeholder:
         return bool(self.integer) if jnp.issubdtype(dtype, np.bool_) else self.integer
 
 
-#: The elements of a history of which the next state is put together apart from the frames for the readers.
+#: From this number of elements on, a history concatenates the next state separately from the frames for readers.
 LONG = 1 << 13
 
 
 class History:
-    """Past frames of one content, in an entry of the state that serves all readers of the content.
+    """Past frames of a lineage (see `Chunk`), in a state entry that all readers share.
 
-    The first pass finds how many past frames are read: the entry grows, because all past frames are still constant.
+    In the first pass, the entry grows to the largest number of past frames that a reader asks for. All past frames are
+    still constant then.
     """
 
     def __init__(self, run: Pass, kind: str, frames: Any, place: int, start: Any, growth: Fraction | int):
@@ -91,7 +92,7 @@ class History:
         return lax.full(shape, self._start, self._frames.dtype)
 
     def frames(self, past: int, wait: int) -> Any:
-        """Return `past` frames in front of the frames of `wait` frames ago."""
+        """Return the frames of `wait` frames ago, preceded by `past` earlier frames."""
         run, place, count = self._run, self._place, self._frames.shape[self._place]
         if run.state is None and past + wait > self._old.shape[place]:
             self._old, self._joined = run.begin(self._name, self._constant(past + wait)), None
@@ -131,14 +132,14 @@ class Facts:
     warm_up: int = 0  # units that must run before the first input, because some values have frames that early
     horizon: int = 0  # units after which no result depends on the number of frames
     counts: bool = False  # True if some value needs the number of units
-    laps: Laps = field(default_factory=Laps)  # how the number of units goes on in 32 bits
+    laps: Laps = field(default_factory=Laps)  # how a 32-bit count of units avoids overflow
     counts_laps: bool = False  # True if some value needs the number of laps
     #: timeline and delay of each value that the flush must complete
     sinks: list[tuple[Timeline, int]] = field(default_factory=list)
     kinds: dict[str, str] = field(default_factory=dict)  # the kind of each state entry, such as "delay" or "carry"
     #: for each loop, the templates of the carry until they stop changing
     carries: dict[Any, Any] = field(default_factory=dict)
-    #: the most earlier frames for an attention without a bound, in the pass that looks for the masks of such attentions
+    #: the largest number of earlier frames that unbounded attention sees, in the pass that finds the masks
     past: int | None = None
     masks: list[Mask] = field(default_factory=list)
 
@@ -150,7 +151,7 @@ class Facts:
 @short_repr
 @dataclass
 class Pass:
-    """One evaluation of a jaxpr on chunks, with the state before and after.
+    """An evaluation of a jaxpr on chunks, with the state before and after.
 
     Attributes:
         clock: the timelines.
@@ -216,7 +217,7 @@ class Pass:
 
     @property
     def units_before(self) -> Any:
-        """The number of units before this pass; unlike `count`, it never stops growing, but 32 bits count in `Laps`."""
+        """The number of units before this pass, without the limit of `count`; 32-bit integers count in `Laps`."""
         self.facts.counts = True
         return jnp.zeros((), jax.dtypes.canonicalize_dtype(np.int64)) if self.before is None else self.before
 
@@ -253,7 +254,7 @@ class Pass:
         return self._lost(done, growth, dtype)
 
     def length(self, sizes: np.ndarray, dtype: Any) -> Any:
-        """Return lengths, which are known as symbolic dimensions, as numbers of a dtype."""
+        """Return symbolic lengths as numbers of a dtype."""
         paces = [self.clock.pace(size) for size in sizes.flat]
         for period, _ in paces:
             self.facts.laps.note(period)
@@ -318,7 +319,7 @@ class Pass:
     # -- state
 
     def carry(self, kind: str, start: Callable[[], Any]) -> tuple[str, Any]:
-        """Return the name of a state entry and its value before this pass.
+        """Return the name of a state entry, and the value of the entry before this pass.
 
         Args:
             kind: the purpose of the entry, such as "history"; part of the name.
@@ -345,7 +346,7 @@ class Pass:
         """Set a state entry for the next pass.
 
         Pass the timeline and delay of the chunk if the entry collects frames of this chunk. The entry then keeps the
-        initial value until one of the frames exists.
+        initial value until a frame of the chunk exists.
         """
         if timeline is not None and delay is not None and self.is_empty(timeline, delay):
             value = (self.begun if self.state is None else self.state)[name]
@@ -381,7 +382,7 @@ class Pass:
 
     @contextlib.contextmanager
     def growing_by(self, growth: Fraction | int) -> Iterator[None]:
-        """Give chunks that are made inside this growth in one unit."""
+        """Set the growth in one unit of chunks that are made inside the context."""
         outer, self._growth = self._growth, growth
         self.facts.laps.note(1, growth)
         try:
@@ -498,7 +499,7 @@ class Pass:
             delay: number of frames before frame 0; None if all frames are equal.
             reach: input frames that each frame depends on; None if no input is read.
             affine: scale and offsets of integers that count frames; see `Chunk`.
-            lineage: lineage of the chunk that holds the same array, if there is such a chunk.
+            lineage: lineage of an earlier chunk with the same array, if any.
         """
         new = lineage is None
         lineage = object() if new else lineage
@@ -513,20 +514,20 @@ class Pass:
         self.facts.warm_up = max(self.facts.warm_up, -(delay // timeline.per_unit))
         self.facts.wait_for(timeline, delay)
         if new and self.is_empty(timeline, delay) and not is_key(array.dtype):
-            # No result reads the frames, so a constant saves the work of computing them.
+            # No result reads the frames, so a constant replaces the computation.
             array = lax.full(array.shape, self.placeholder.of(array.dtype), array.dtype)
         chunk = Chunk(array, axis, timeline, delay, reach, affine, growth=self._growth, lineage=lineage)
         return self.delayed(chunk, max(delay, timeline.certain))
 
     def lineage(self, equation: JaxprEqn, value: Any) -> object:
-        """Return the lineage of the result: if two equations move one value in the same way, the lineages are equal."""
+        """Return the lineage of the result; equal movements of the same value have equal lineages."""
         lineage = getattr(value, "lineage", None)
         if lineage is None or len(equation.invars) > 1 or len(equation.outvars) > 1 or not moved_operands(equation):
             return object()
         return self._moved.setdefault((equation.primitive.name, str(equation.params), lineage), object())
 
     def spread(self, chunk: Chunk, delay: int | None = None) -> Chunk:
-        """Repeat the single frame of a chunk whose frames are all equal; return other chunks unchanged.
+        """Repeat the frame of a chunk in which all frames are equal; return other chunks unchanged.
 
         Args:
             chunk: the chunk.
@@ -552,7 +553,7 @@ class Pass:
     def delayed(self, chunk: Chunk, delay: int) -> Chunk:
         """Return the chunk with a larger delay; a buffer keeps the frames in between.
 
-        Chunks of the same lineage share one buffer, as large as the longest wait.
+        Chunks of the same lineage share a buffer, as large as the longest wait.
         """
         assert chunk.delay is not None
         wait = delay - chunk.delay
@@ -575,7 +576,7 @@ class Pass:
         return dataclasses.replace(chunk, array=array, delay=delay, lineage=lineage)
 
     def on_time(self, value: Any) -> Any:
-        """Delay a chunk until its late frames are known, and insert these frames; see `Late`."""
+        """Delay a chunk until the late frames are known, and insert these frames; see `Late`."""
         if not isinstance(value, Chunk) or value.late is None:
             return value
         assert value.delay is not None
@@ -635,7 +636,7 @@ class Pass:
         """Return the frames of `window` and their time axis.
 
         In plain forms, the time axis is the axis of the chunk. Otherwise time is the first axis: past frames are then
-        contiguous in memory, and the buffer shifts by one copy.
+        contiguous in memory, and a single copy shifts the buffer.
         """
         frames, place = self._with_history(chunk, history, kind, initial)
         if chunk.late is not None:
@@ -664,11 +665,11 @@ class Pass:
         return self._histories[base].frames(past, wait), place
 
     def same(self, chunk: Chunk, array: Any, axis: int | None = None) -> Chunk:
-        """Create a chunk with the frames of another chunk and new content; `axis` is the time axis if that moved."""
+        """Create a chunk with new content for the frames of `chunk`; `axis` is the time axis, if it differs."""
         return self.make(array, chunk.axis if axis is None else axis, chunk.timeline, chunk.delay, chunk.reach)
 
     def frame_by_frame(self, equation: JaxprEqn, chunk: Chunk, *others: Any, axis: int | None = None) -> list[Chunk]:
-        """Apply an equation that works on each frame alone; `axis` is the time axis of the results."""
+        """Apply an equation that computes each frame separately; `axis` is the time axis of the results."""
         return [self.same(chunk, array, axis) for array in self.bind(equation, [chunk.array, *others])]
 
     def child(

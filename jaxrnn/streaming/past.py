@@ -1,9 +1,9 @@
-"""Attention to the whole past, with a band of `past` frames: the function with the band, and its values for a length.
+"""Attention to the whole past, limited to a band of `past` frames.
 
 `past` changes the function that is streamed. A pass finds the equations that write minus infinity into the scores of
 later frames (`Mask`). `with_band` adds equations after each of these, which write the same value into the scores of
-keys that are more than `past` frames older than their query. The result is a function with bounded attention, which
-streams like others. `at_length` evaluates the function on a whole recording, without chunks and without state.
+keys that are more than `past` frames older than their query. The attention of the resulting function is bounded, so
+the function streams. `at_length` evaluates the function on a whole recording, without chunks and without state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def with_band(jaxpr: Any, masks: Sequence[Mask], past: int) -> Any:
 
 
 def _with_band(jaxpr: Any, places: Sequence[tuple[Mask, tuple[JaxprEqn, ...]]], past: int) -> Any:
-    """Return a jaxpr with the band; each mask comes with the rest of its path, from this jaxpr on."""
+    """Return a jaxpr with the band; `places` pairs each mask with the part of the path inside this jaxpr."""
     equations = []
     for equation in jaxpr.eqns:
         here = [(mask, rest[1:]) for mask, rest in places if rest[0] is equation]
@@ -48,7 +48,7 @@ def _with_band(jaxpr: Any, places: Sequence[tuple[Mask, tuple[JaxprEqn, ...]]], 
 def _with_band_inside(equation: JaxprEqn, places: Sequence[Any], past: int) -> JaxprEqn:
     """Return an equation that contains jaxprs, with the band in these.
 
-    A derivative rule knows nothing of the band. JAX differentiates the equations instead.
+    A custom derivative rule would ignore the band, so the rule is dropped, and JAX differentiates the equations.
     """
 
     def changed(value: Any) -> Any:

@@ -26,7 +26,7 @@ from jaxrnn.jaxprs.equations import is_key, type_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape
 from jaxrnn.streaming.values import Chunk, is_length, is_static, static_number
 
-#: The longest distance, and the largest table, that are looked at.
+#: The largest constant in a formula, and the largest number of elements in a table.
 LARGEST = 1 << 22
 
 COMPARISONS = {
@@ -45,7 +45,7 @@ DIVISIONS = {
     "div": operator.floordiv,
     "rem": operator.mod,
 }
-#: Operations that leave a number as it is.
+#: Operations that do not change a number.
 UNCHANGED = ("convert_element_type", "copy", "stop_gradient", "reduce_precision")
 
 
@@ -74,8 +74,8 @@ class Places:
         period: number of frames after which the formula repeats, except for the drift.
         least: the smallest value; None if unknown.
         constants: sum of the sizes of all constants in the formula.
-        scale: product of all divisors in it.
-        is_quotient: whether the value is a quotient of floats, which only a conversion to integers reads.
+        scale: product of all divisors in the formula.
+        is_quotient: True for a quotient of floats, which must be rounded to an integer.
     """
 
     formula: Callable[[Any, Any], Any]
@@ -111,7 +111,7 @@ class Places:
 
     @property
     def bounds(self) -> Bounds | None:
-        """Return the distances beyond which the value is constant; None for a formula with drift or a long period."""
+        """Return the distances beyond which the value is constant; None if the formula has drift or a long period."""
         far = self.far + 2 * self.period
         if self.drift or self.period * (2 * far + 1) > LARGEST:
             return None
@@ -126,7 +126,7 @@ class Places:
 
 
 def operation_of(equation: JaxprEqn) -> str:
-    """Return the name of a primitive, or of the function of `jax.numpy` that a call stands for."""
+    """Return the name of the primitive, or of the called function for divisions of `jax.numpy`."""
     called = equation.params.get("name") if equation.primitive.name in ("jit", "pjit") else None
     return str(called) if called in DIVISIONS else equation.primitive.name
 

@@ -1,4 +1,4 @@
-"""A plan: a function traced over all of time, the passes that run it on pulses, and the facts about these passes."""
+"""A plan: a function traced over a whole recording, the passes that run the function on pulses, and their facts."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs, is_lengt
 
 #: The largest `past`.
 LONGEST_PAST = 1_000_000
-#: Names of the state entries that count units: up to the horizon, and without a limit; and the laps of the latter.
+#: Names of state entries: the count of units up to the horizon, the count without a limit, and the laps of the latter.
 COUNT, UNITS, LAPS = "count", "units", "laps"
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of the input."""
+    """An array of the input."""
 
-    shape: tuple[Any, ...]  # the shape over all of time, with a symbolic dimension on the time axis
+    shape: tuple[Any, ...]  # the shape for a whole recording, with a symbolic dimension on the time axis
     dtype: Any  # the element type
     axis: int | None  # the time axis; None if the array is constant in time
     times: int  # frames of this array for each input frame
@@ -55,7 +55,7 @@ class Leaf:
 
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
-        """The shape and dtype over all of time."""
+        """The shape and dtype for a whole recording."""
         return jax.ShapeDtypeStruct(self.shape, self.dtype)
 
     def frames(self, count: int) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ class Initial:
 
 
 class Plan:
-    """A function that was traced over all of time, ready to run on pulses of any size."""
+    """A function traced over a whole recording, ready to run on pulses of any size."""
 
     def __init__(
         self,
@@ -135,15 +135,15 @@ class Plan:
         laps = Laps(math.lcm(self.clock.unit, lengths.period) // self.clock.unit, self.clock.unit)
         begin = functools.partial(Facts, horizon=settled or 0, counts=settled is None)
         self.facts = begin(laps=laps, past=past)
-        self.outputs: list[Any] = []  # chunks and final values without arrays; None for other outputs
+        self.outputs: list[Any] = []  # chunks and final values without arrays; other outputs are None
         self.results: list[jax.ShapeDtypeStruct] = []  # of each output, for the smallest pulse
-        self.layout = Layout({})  # the state entries, by name
+        self.layout = Layout({})  # of the state entries
         constants = [leaf.struct for leaf in leaves if leaf.axis is None]
         with own_arithmetic():
             units = -(-max(_front_pads(jaxpr), default=0) // self.clock.unit)
             start = functools.partial(self._traced_start, max(1, units), jax.tree.leaves(self.params), constants)
             self.initial = start()
-            if past is not None:  # that pass has found the masks
+            if past is not None:  # the first start has found the masks
                 self.closed = Closed(self._with_band(past), self.closed.consts)
                 self.facts = begin(laps=laps)
                 self.initial = start()
@@ -229,7 +229,7 @@ class Plan:
         """Return the state entries before the first frame, in the order of the layout."""
         run = Pass(self.clock, units, -units, None, None, self.facts, self.placeholder)
         self.results = [as_struct(array) for array in self._pass(params, self._placeholders(units, constants), run)]
-        # The count stays below 2**24. As a float, the count fits into the vector that holds nearly all of the state.
+        # The count stays below 2**24. As a float, the count fits into the vector that contains most of the state.
         counters = {COUNT: np.zeros((), np.int32 if is_plain() else np.float32)}
         if self.facts.counts:
             counters[UNITS] = np.zeros((), jax.dtypes.canonicalize_dtype(np.int64))
@@ -242,7 +242,7 @@ class Plan:
     def run(
         self, params: Sequence[Any], state: State, arrays: Sequence[Any], units: int, existing: Any = None
     ) -> tuple[list[Any], State]:
-        """Run one pass on the leaves of the parameters, the packed state, and input arrays of `units` units.
+        """Run a pass on the leaves of the parameters, the packed state, and input arrays of `units` units.
 
         If the stream ends in this pass, `existing` is the number of input frames that exist. Return the arrays of the
         outputs, and the packed state.
@@ -265,7 +265,7 @@ class Plan:
         return outputs, self.layout.pack(new)
 
     def offline(self, params: Sequence[Any], arrays: Sequence[Any], frames: int) -> list[Any]:
-        """Return the outputs for whole recordings of this many frames of the trace, without chunks and state."""
+        """Return the outputs for whole recordings, without chunks and state; `frames` counts frames of the trace."""
         return [jnp.asarray(each) for each in at_length(self.closed, [*params, *arrays], frames)]
 
     def _count(self, entries: Mapping[str, Any]) -> Any:
@@ -357,7 +357,7 @@ class Plan:
 
 
 def _without_dead_code(jaxpr: Any) -> Any:
-    """Remove equations without a reader, inside loops too; keep all inputs."""
+    """Remove equations without a reader, also inside loops; keep all inputs."""
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
@@ -369,7 +369,7 @@ def _static_integers(value: Any) -> Any:
 
 
 def _front_pads(jaxpr: Any) -> Iterator[int]:
-    """Yield the number of frames that each pad adds in front of the stream."""
+    """Yield the number of frames that each pad adds before the stream."""
     for equation in walk(jaxpr):
         if equation.primitive.name == "pad":
             for axis in symbolic_axes(out_shape(equation)):
@@ -412,7 +412,7 @@ def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int
 
 
 def check_past(past: int | None) -> int | None:
-    """Return the frames of the past that an attention without a bound keeps, as an integer."""
+    """Check the argument `past`, and return an integer or None."""
     if past is None:
         return None
     if not is_count(past, 1) or past > LONGEST_PAST:

@@ -23,7 +23,7 @@ import numpy as np
 
 from jaxrnn.streaming.timeline import Clock, Timeline
 
-#: First input frame for all of the past, and bounds of the interval of a frame that reads no input.
+#: The first input frame of an unbounded past, and the bounds of the interval of a frame that reads no input.
 _ALL, _EMPTY = -(1 << 40), 1 << 40
 
 
@@ -47,7 +47,7 @@ class Span(NamedTuple):
         return Span(np.where(inside, self.first[places], _EMPTY), np.where(inside, self.last[places], -_EMPTY))
 
     def together(self) -> Span:
-        """Return the span of one frame that depends on all of these frames."""
+        """Return the span of a single frame that depends on all these frames."""
         return Span(
             np.min(self.first, keepdims=True, initial=_EMPTY), np.max(self.last, keepdims=True, initial=-_EMPTY)
         )
@@ -60,8 +60,8 @@ class Reach:
     """The input frames that the frames of a value depend on. Equal expressions are the same object.
 
     A value that is not a stream has a single interval, and no timeline. `compute` returns the span from the length of
-    the recording and the spans of `parents`, the expressions that this expression reads. `wide` bounds the distance
-    between input frames that one frame adds, in units of the trace.
+    the recording and the spans of `parents`, the expressions that this expression reads. `wide` bounds the number
+    of frames that this expression adds to an interval, in frames of the trace.
     """
 
     def __init__(self, timeline: Timeline | None, compute: Callable[..., Span], parents: tuple[Reach, ...], wide: int):
@@ -72,7 +72,7 @@ class Reach:
 
     @staticmethod
     def of_input(timeline: Timeline, times: int, multiple: int) -> Reach:
-        """Return the reach of an input with `times` frames for every `multiple` input frames."""
+        """Return the reach of an input with `times` frames for each group of `multiple` input frames."""
 
         def compute(total: int) -> Span:
             own = np.arange(_count(timeline, total)) * multiple // times
@@ -117,8 +117,8 @@ class Reach:
     def under(self, timeline: Timeline, length: int, stride: int, dilation: int, spacing: int, low: int) -> Reach:
         """Return the reach of windows, in the terms of ``lax.conv_general_dilated``.
 
-        Frames are dilated by `spacing` and padded by `low` in front. Window j reads `length` of these frames, from
-        ``j * stride`` on, with a step of `dilation`.
+        Frames are dilated by `spacing` and padded by `low` frames at the start. Window j reads `length` of these
+        frames, from ``j * stride`` on, with a step of `dilation`.
         """
 
         def compute(total: int, span: Span) -> Span:
@@ -186,7 +186,7 @@ class Reach:
     # -- evaluation
 
     def span(self, total: int, kept: Spans | None = None) -> Span:
-        """Return the intervals in a recording of `total` input frames, in units of the trace."""
+        """Return the intervals in a recording of `total` frames of the trace."""
         order = [node for node in self._ancestors() if kept is None or (node, total) not in kept]
         readers = collections.Counter(parent for node in order for parent in node._parents)
         spans = {} if kept is None else kept
@@ -220,7 +220,7 @@ class Reach:
             longest, least = lengths[-1], min(2 * max(least, lengths[0]), 2 * bound + 9)
 
     def _bound(self, unit: int) -> int:
-        """Return an upper bound of the input frames that all windows together read, in units of the trace."""
+        """Return an upper bound of the frames of the trace that all windows together read."""
         return sum(node._wide for node in self._ancestors()) + 4 * unit
 
     def _ancestors(self) -> list[Reach]:
@@ -264,9 +264,9 @@ Spans = dict[tuple[Reach, int], Span]
 class Extent(NamedTuple):
     """The largest interval of input frames that a frame of a value depends on."""
 
-    first: int | None  # the earliest input frame, relative to the frame; None for all of the past
+    first: int | None  # the earliest input frame, relative to the frame; None if unbounded
     last: int  # the latest input frame, relative to the frame
-    field: int | None  # number of input frames from the first to the last; None for all of the past
+    field: int | None  # number of input frames from the first to the last; None if unbounded
 
     def __or__(self, other: Extent) -> Extent:
         first = None if self.first is None or other.first is None else min(self.first, other.first)
@@ -279,7 +279,7 @@ def _extent_of(span: Span, timeline: Timeline | None, clock: Clock, total: int) 
     first, last = span.first[depends], span.last[depends]
     if not len(first):
         return Extent(0, 0, 0)
-    places: Any = last  # a value known at the end has no place in time
+    places: Any = last  # a value that is not a stream has no place in time
     if timeline is not None:
         places = (np.arange(len(span.first)) * timeline.unit * clock.multiple // timeline.per_unit)[depends]
     latest = int(np.max(last - places))
@@ -288,14 +288,14 @@ def _extent_of(span: Span, timeline: Timeline | None, clock: Clock, total: int) 
     return Extent(int(np.min(first - places)), latest, int(np.max(last - first)) + 1)
 
 
-#: All expressions, keyed by their parts. Equal expressions are one object, so loops detect a fixed point.
+#: All expressions, keyed by their parts. Equal expressions are the same object, so loops detect a fixed point.
 _EXPRESSIONS: weakref.WeakValueDictionary[Any, Reach] = weakref.WeakValueDictionary()
 
 
 def _interned(
     timeline: Timeline | None, compute: Callable[..., Span], detail: Any, parents: tuple[Reach, ...], frames: int = 0
 ) -> Reach:
-    """Return the unique expression with this key; `frames` bounds the frames of a parent that one frame adds."""
+    """Return the unique expression with this key; `frames` bounds how far a frame reaches into a parent."""
     key = (*detail, *parents)
     known = _EXPRESSIONS.get(key)
     if known is None:

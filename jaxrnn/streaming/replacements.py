@@ -5,8 +5,8 @@ running count of S * S ones that becomes a matrix ``n``. Then ``n // S`` is the 
 of S * S elements has no time axis. So both results are replaced by equations that count along an axis.
 
 `resized` replaces `jax.image.resize` along time by whole factors. JAX computes the indices or the weights from the
-length in floats. A call is recognised, since the call traces to the same equations, and is replaced by repeated frames,
-every k-th frame, or sums of neighbours.
+length in floats. A call that traces to the same equations is replaced by repeated frames, every k-th frame, or sums of
+neighbours.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def _count(equation: JaxprEqn, axis: int) -> list[JaxprEqn]:
     return [counted.replace(outvars=[result], source_info=equation.source_info)]
 
 
-#: The largest factor.
+#: Factors must be smaller than this number.
 LARGEST = 1024
 
 
 def resized(equation: JaxprEqn) -> Any:
-    """Return the jaxpr that replaces a call of `jax.image.resize` along time; None for other calls."""
+    """Return the jaxpr that replaces a call of `jax.image.resize` along time, or None."""
     if equation.params.get("name") != "_resize" or len(equation.invars) != 1:
         return None
     old, new = in_shape(equation), out_shape(equation)

@@ -1,4 +1,4 @@
-"""`Streamed`: the result of `stream`, a group of pure functions and the facts about them."""
+"""`Streamed`: the result of `stream`, a group of pure functions and the facts about these functions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jaxrnn.steps.stepspec import StateSpec, StepSpec, batch_note, in_batch, sai
 from jaxrnn.streaming.plan import Plan, as_struct, check_pulse
 from jaxrnn.streaming.values import Chunk, FinalValue, along
 
-#: Arrays by name: the paths in the pytree, such as ``x['audio']``.
+#: Arrays, keyed by their paths in the pytree, such as ``x['audio']``.
 Arrays = Mapping[str, Any]
 
 
@@ -43,7 +43,7 @@ def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Streamed:
-    """A streaming function: pure functions of parameters, state and one pulse of input. A `Stepper`.
+    """A streaming function: pure functions of parameters, state and a pulse of input. A `Stepper`.
 
     The functions can be jitted, differentiated, mapped and exported. For a batch of streams, each array of state, input
     and output has a leading axis. `init` creates such a state, and the other functions recognise the axis.
@@ -74,7 +74,7 @@ class Streamed:
         self._traced = functools.cache(self._traced_step)
 
     def with_pulse(self, pulse: int) -> Streamed:
-        """Return the same function with another pulse; the state does not depend on the pulse.
+        """Return the same function with a new pulse; the state does not depend on the pulse.
 
         Raises:
             StreamError: the pulse does not fit the strides.
@@ -103,10 +103,11 @@ class Streamed:
         """Return the state before the first frame.
 
         Args:
-            batch: None for one stream; a number, even 1, adds a leading axis of this size to each array.
-            params: the parameters. Required only if the state depends on them, such as a trained initial carry.
-            constants: the leaves of the input without a time axis (a pytree like x, with None for other leaves).
-                Required only if the state depends on them.
+            batch: the number of streams, or None for a single stream. A number, even 1, adds a leading axis of this
+                size to each array.
+            params: the parameters. Required only if the state depends on parameters, such as a trained initial carry.
+            constants: the leaves of the input without a time axis (a pytree like x, in which other leaves are None).
+                Required only if the state depends on these leaves.
 
         Raises:
             InputError: required parameters or constants are missing, or do not fit.
@@ -133,10 +134,10 @@ class Streamed:
 
     @_in_its_types
     def step(self, params: Any, state: State, x: Any) -> tuple[Any, State]:
-        """Process one pulse.
+        """Process a pulse.
 
         Args:
-            params: the parameters of the function; None if there are no parameters.
+            params: the parameters of the function; None if the function has no parameters.
             state: the state from `init` or from the previous step, with any pulse.
             x: the input, with `pulse` frames.
 
@@ -155,7 +156,7 @@ class Streamed:
 
     @_in_its_types
     def scan(self, params: Any, state: State, x: Any) -> tuple[Any, State]:
-        """Process many pulses in one call: the same as repeated steps, with the outputs concatenated along time.
+        """Process several pulses in a single call: repeated steps, with the outputs concatenated along time.
 
         Args:
             params: as in `step`.
@@ -250,8 +251,8 @@ class Streamed:
     def offline(self, params: Any, x: Any) -> Any:
         """Apply the function to a whole recording at once, without state: the function that `run` equals.
 
-        With `past`, this is the function with the band, and not the function that was streamed. A model can be trained
-        with it, in parallel over all frames.
+        With `past`, this is the function with the band, and not the function that was streamed. Train a model
+        with this function, in parallel over all frames.
 
         Args:
             params: as in `step`.
@@ -369,7 +370,7 @@ class Streamed:
         return self._plan.offline(self._param_leaves(params), leaves, frames)
 
     def _one_step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
-        """Process one pulse of one stream, with the folded program if the parameters were packed for this pulse."""
+        """Process a pulse of a single stream; use the folded program if the parameters were packed for this pulse."""
         if isinstance(params, Packed) and params.purpose.pulse == self.pulse:
             stages = self._stages(params.params)
             if fits(stages, params.folded, params.purpose.folding):
@@ -434,7 +435,7 @@ class Streamed:
 
     @property
     def rate(self) -> Any:
-        """For each output, the number of frames for each input frame."""
+        """For each output, the number of frames for each input frame; None if the output is known only at the end."""
         return self._tree(each.rate for each in self._flat.outputs)
 
     @property
@@ -454,7 +455,7 @@ class Streamed:
 
     @property
     def receptive_field(self) -> int | None:
-        """The largest number of input frames that an output frame depends on; None for an unlimited field."""
+        """The largest number of input frames that an output frame depends on; None if unlimited."""
         return self._flat.receptive_field
 
     @property
@@ -464,7 +465,7 @@ class Streamed:
 
     @property
     def smallest_pulse(self) -> int:
-        """The smallest pulse that fits the strides, in input frames; multiples fit too."""
+        """The smallest pulse that fits the strides, in input frames; multiples also fit."""
         return self._flat.smallest_pulse
 
     @property
@@ -474,7 +475,7 @@ class Streamed:
 
     @property
     def spec(self) -> StepSpec:
-        """The arrays by name, and the facts.
+        """The specification of a step: the named arrays, and the facts.
 
         Raises:
             InputError: the input or output of the function is not a flat dict of arrays.
@@ -496,7 +497,7 @@ class Streamed:
 
     @_in_its_types
     def entries(self, state: State) -> dict[str, jax.Array]:
-        """Return the state entries by name, as in `state`; `step` keeps most entries in one array, which is faster."""
+        """Return the state entries, keyed by the names in `state`; `step` joins most entries in one array for speed."""
         self._flat.lead(state)
         return self._flat.entries(state)
 

@@ -1,4 +1,4 @@
-"""Timelines: the number of frames of a value after a number of input frames, and the delay that makes frames certain.
+"""Timelines: the number of frames of a value after a number of input frames, and the delay at which all frames exist.
 
 Example: ``x[2:]`` has length ``S - 2``. After S input frames there are S - 2 frames, so the last two frames of a
 chunk with delay 0 do not exist yet. With a delay of 2, all frames that a step returns exist: `Timeline.certain` is 2.
@@ -25,7 +25,7 @@ LARGEST = 1 << 22
 
 
 class Timeline:
-    """The frames of one streamed axis, as a function of the number of input frames.
+    """The frames of a streamed axis, as a function of the number of input frames.
 
     For long recordings, each unit of input frames adds `per_unit` frames. A unit is the smallest pulse.
     """
@@ -37,7 +37,7 @@ class Timeline:
         if far * unit > LARGEST:
             raise StreamError(f"the length {size} becomes regular only after {far * unit} frames, too late to stream")
         table = np.broadcast_to(self.length(np.arange(0, (far + 2) * unit)), ((far + 2) * unit,))
-        # JAX's expression assumes at least one frame. For no frames, its value may exceed the value for one frame.
+        # JAX's expression assumes at least one frame. For 0 frames, the value may exceed the value for one frame.
         table = np.append(np.minimum(table[0], table[1]), table[1:])
         if np.any(np.diff(table) < 0):
             raise StreamError(f"a time axis of length {size} shrinks as more frames arrive, so it cannot be streamed")
@@ -49,7 +49,7 @@ class Timeline:
                 "after a fixed frame, or a fixed number of frames"
             )
         lead = np.arange(len(lengths)) * self.per_unit - lengths
-        #: The smallest delay at which every frame of a chunk certainly exists.
+        #: The smallest delay at which each frame of a chunk certainly exists.
         self.certain = int(lead.max())
         #: The number of units after which each unit adds exactly `per_unit` frames.
         self.settled = int(np.max(np.flatnonzero(lead != lead[-1]), initial=-1)) + 1
@@ -66,7 +66,7 @@ class Timeline:
 
 @dataclass
 class Laps:
-    """The rule by which a count of units in 32 bits goes on for ever: before it overflows, it falls back by one lap.
+    """A rule for counting units in 32 bits without overflow: near the limit, the count falls back by a lap.
 
     A lap is a multiple of the periods of all remainders in the function. So remainders of positions, and comparisons
     with numbers far below the limit, stay right. Floats and unsigned integers of positions add the laps that were lost.
@@ -89,13 +89,13 @@ class Laps:
     def length(self) -> int:
         """The number of units in a lap, about half of the limit."""
         half = self.limit // 2
-        # Divisors that are not known while tracing are probably divisors of these numbers.
+        # Divisors that are computed at run time probably divide these numbers.
         periods = [math.lcm(self.period, 2**power * 3**2 * 5**2 * 7) for power in (16, 10)] + [self.period]
         period = next((each for each in periods if each <= half), half)
         return half // period * period
 
     def note(self, period: int, growth: Fraction | int = 0) -> None:
-        """Take part in the rule, with values of this period that grow by `growth` in a unit."""
+        """Include values of this period, which grow by `growth` in a unit."""
         self.period = math.lcm(self.period, period)
         self.fastest = max(self.fastest, math.ceil(abs(growth)))
 
@@ -106,7 +106,7 @@ class Laps:
 
 
 class Clock:
-    """The timelines of one traced function.
+    """The timelines of a traced function.
 
     `unit` is the smallest pulse, a common multiple of the periods of all sizes. `multiple` is the number of input
     frames for each frame of the trace. `allow` is True for lengths that recordings may have, in frames of the trace,
@@ -128,7 +128,7 @@ class Clock:
         return sorted({int(length) for length in allowed[places]})
 
     def pace(self, size: Any) -> tuple[int, Fraction]:
-        """Return the units after which a long dimension repeats, but for its growth, and its growth in a unit."""
+        """Return the period of a long dimension in units, and the growth in a unit."""
         try:
             period = math.lcm(period_of(size), self.unit)
         except UndecidedError:  # a division by the length
@@ -142,7 +142,7 @@ class Clock:
         return Timeline(size, outer, self.unit)
 
     def timeline(self, size: Any, outer: int = 1) -> Timeline:
-        """Return the timeline of an axis of symbolic size that holds `outer` streams."""
+        """Return the timeline of an axis of symbolic size that contains `outer` streams."""
         return self._timeline(str(size), outer, size)
 
 

@@ -1,8 +1,8 @@
 """Running totals without drift: a total of floats is carried as the sum of two floats.
 
-After hours of audio, a float32 total is so large that adding a frame changes only the last digits, or nothing. So
-`high` holds the rounded total, and `low` holds the rounding error, which doubles the number of digits. Totals of
-narrower dtypes are carried as two float32 values. Totals of integers, maxima, minima and bits are exact and have no
+After hours of audio, a float32 total is so large that adding a frame changes only the last digits, or no digit. So
+`high` is the rounded total, and `low` is the rounding error, which doubles the number of digits. Totals of narrower
+dtypes are carried as two float32 values. Totals of integers, maxima, minima and bits are exact and have no
 `low`. Example: after ``2**24`` frames of 1.0, a float32 total stays at 16,777,216; here, `low` counts further frames.
 
 Compilers must keep the order of additions, as XLA and ONNX Runtime do. A compiler may fuse a product and an addition,
@@ -30,7 +30,7 @@ from jaxrnn.streaming.timeline import Timeline
 
 
 class Wide(NamedTuple):
-    """An array as the unevaluated sum of two arrays of one dtype; `low` is None for zero."""
+    """An array as the unevaluated sum of two arrays of the same dtype; a zero `low` is None."""
 
     high: Any
     low: Any = None
@@ -98,7 +98,7 @@ def _highest(dtype: Any) -> Any:
 
 
 class _Monoid(NamedTuple):
-    """An associative operation, its neutral element by dtype, and its form for `Wide` numbers, if any."""
+    """An associative operation, the neutral element of each dtype, and the operation on `Wide` numbers, if any."""
 
     join: Callable[[Any, Any], Any]
     identity: Callable[[Any], Any]
@@ -135,7 +135,7 @@ def carried_as(kind: str, dtype: Any) -> np.dtype:
 
 
 class Total:
-    """A running total over the frames of a stream, with its state entries.
+    """A running total over the frames of a stream, stored in state entries.
 
     The constructor reads the entries, and each method stores the new values. `kind` is the last part of the primitive's
     name, such as "sum", "prod" or "max". `dtype` is the dtype of the results.
@@ -186,7 +186,7 @@ class Total:
         return self.after(*(part[-1] for part in _products(frames, 0)))
 
     def after(self, high: Any, low: Any = None) -> Any:
-        """Return the total after one more part, which is the reduction of a chunk."""
+        """Add a part, which is the reduction of a chunk, and return the total."""
         self._run.facts.sinks.append(self._frames)
         return self._add(Wide(high.astype(self._carried), low), lambda total: total)
 
@@ -198,9 +198,9 @@ class Total:
 
 
 def _exact_parts(x: Any, axes: Sequence[int]) -> tuple[Any, ...]:
-    """Split numbers into large parts, whose sums along some axes are exact, and small remainders.
+    """Split numbers into large parts with exact sums along some axes, and small remainders.
 
-    Numbers are not split if one number is not finite, or if their sum may overflow.
+    Numbers are not split if a number is not finite, or if the sum may overflow.
     """
     if math.prod(x.shape[axis] for axis in axes) == 1:
         return (x,)
@@ -213,7 +213,7 @@ def _exact_parts(x: Any, axes: Sequence[int]) -> tuple[Any, ...]:
 
 
 def _products(x: Any, axis: int) -> Wide:
-    """Compute running products, and their errors from each product and its predecessor."""
+    """Compute running products, and the error of each product from the product before."""
     high = lax.cumprod(x, axis)
     before = lax.slice_in_dim(high, 0, x.shape[axis] - 1, axis=axis)
     before = jnp.concatenate([jnp.ones_like(lax.slice_in_dim(x, 0, 1, axis=axis)), before], axis)

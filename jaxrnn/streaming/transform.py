@@ -1,4 +1,4 @@
-"""`stream`: traces a function over a whole recording with a symbolic length, and returns its streaming form.
+"""`stream`: traces a function over a whole recording with a symbolic length, and returns the streaming form.
 
 Functions may be Flax NNX modules, Equinox modules, or ``apply`` of a linen module. Flax is looked up among the loaded
 modules only, because an object of a package exists only if the package is loaded.
@@ -49,7 +49,7 @@ def stream(
 ) -> Streamed:
     """Turn a function over a whole recording into an exact streaming function over pulses of frames.
 
-    For every length and every division into pulses, concatenate the outputs of `Streamed.step` and `Streamed.flush` and
+    For any length and any division into pulses, concatenate the outputs of `Streamed.step` and `Streamed.flush` and
     drop the first `Streamed.delay` frames: the result equals the output of the function on the whole recording.
 
     Example::
@@ -64,7 +64,7 @@ def stream(
 
     Args:
         function: a pure ``function(x)``, or ``function(params, x)`` with `params`, of pytrees of arrays. Flax NNX and
-            Equinox modules are accepted: their arrays become constants, and changes that a module makes to itself are
+            Equinox modules are accepted: their arrays become constants, and changes of a module during a call are
             lost.
         example: an example of x: arrays, or ``jax.ShapeDtypeStruct``. Leaves may have different numbers of frames if
             each number is a multiple of the smallest: one second may be 100 frames of features and 16,000 samples. Only
@@ -74,7 +74,7 @@ def stream(
         params: an example of the parameters.
         pulse: input frames in each step, counted in the leaf with the fewest frames. Default: the smallest pulse that
             fits.
-        multiple: every length is a multiple of this number. Required for functions that only accept such lengths.
+        multiple: all lengths are multiples of this number. Required for functions that only accept such lengths.
         constraints: assumptions about the number S of input frames (in units of ``multiple``), such as ``"S >= 3"``,
             ``"S <= 500"`` or ``"mod(S, 2) == 0"``; an error suggests the constraints that a function needs. Other
             lengths are refused by `Streamed.run`, by `Streamed.flush`, and by a step beyond the largest length.
@@ -103,7 +103,7 @@ def stream(
 
 
 class _Offline:
-    """A function over whole recordings with an example of its arguments, ready to be traced for any length."""
+    """A function over whole recordings with example arguments, ready to be traced for any length."""
 
     def __init__(self, function: Any, example: Any, axes: Any, params: Any, multiple: int):
         callee = as_function(function)
@@ -137,7 +137,7 @@ class _Offline:
         except UndecidedError as error:
             cause = error.__cause__
             if hint := advice(error, attempt, self.multiple, lengths.most):
-                # JAX's text about its functions does not help the reader of a file.
+                # JAX's text about JAX functions does not help the reader of a file.
                 place = getattr(cause, "place", "")
                 said = f"{place}: it does not work for every length; {hint}"
                 raise StreamError(said if place else whole_message(error, f"; {hint}")) from cause or error
@@ -222,7 +222,7 @@ def _scope_of(constraints: Sequence[str]) -> Any:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The arguments of `stream` and the types of the trace; a pickle of the result holds a recipe."""
+    """The arguments of `stream` and the types of the trace; a pickled `Streamed` contains a recipe."""
 
     function: Callable[..., Any]
     example: Any
@@ -253,7 +253,7 @@ class Recipe:
         return as_function(self.function)
 
     def in_types(self, **types: Any) -> Recipe:
-        """Return the same with other types or forms."""
+        """Return the recipe with other types or forms."""
         return dataclasses.replace(self, types=dataclasses.replace(self.types, **types))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -309,7 +309,7 @@ _UNTRACEABLE = (TypeError, AssertionError, NotImplementedError, jax.errors.JAXTy
 def trace_over_time(function: Callable[..., Any], params: Any, inputs: Any) -> tuple[Any, Any]:
     """Trace a function of arrays with a symbolic dimension; return the jaxpr and the pytree of the outputs.
 
-    If the function cannot be traced for every length, raise `UndecidedError` with JAX's error as the cause. Errors
+    If the function cannot be traced for all lengths, raise `UndecidedError` with JAX's error as the cause. Errors
     of jaxrnn pass through, except for `NodeError`.
     """
     try:
@@ -358,7 +358,7 @@ def _said_of(error: Exception, what: str) -> str:
     return "\n".join([f"the function {what}{at}: {kind}{first.rstrip('.')}", *rest])
 
 
-#: Code that separates the parameters of an NNX module from its other variables.
+#: Code that separates the parameters of an NNX module from the other variables.
 _MERGED = (
     "graph, params, rest = nnx.split(module, nnx.Param, ...) and "
     "jaxrnn.stream(lambda params, x: nnx.merge(graph, params, rest, copy=True)(x), ..., params=params)"
@@ -368,8 +368,8 @@ _MERGED = (
 def as_function(function: Any) -> Callable[..., Any]:
     """Return the function that is traced for a function or module; refuse a linen module, which contains no parameters.
 
-    The variables of an NNX module belong to the trace that created them, and a call may change them, such as random
-    counters and running statistics. So each trace calls a copy of the module, and changes are lost.
+    A call of an NNX module may change variables, such as random counters and running statistics. Flax allows changes
+    only in the trace that created the variables. So each trace calls a copy of the module, and changes are lost.
     """
     if isinstance(function, functools.partial):
         return functools.partial(as_function(function.func), *function.args, **function.keywords)

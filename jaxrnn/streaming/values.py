@@ -1,10 +1,10 @@
 """Values in the interpreter of `stream`: chunks of frames, final values, deferred values, and static values.
 
-Other values, such as parameters, are plain arrays, which are the same in every step.
+Other values, such as parameters, are plain arrays, which are the same in each step.
 
 Example of late frames: ``jnp.concatenate([x[2:3], x])`` puts a copy of frame 2 first. The copy has index 0, but is
-known only after three frames have come. Its chunk has `Late` frames: the array holds a placeholder at index 0, and
-`Late.array` holds the copy. Rules without support for late frames get a delayed chunk instead (`Pass.on_time`).
+available only after three frames. The chunk has `Late` frames: the array contains a placeholder at index 0, and
+`Late.array` is the copy. Rules without support for late frames get a delayed chunk instead (`Pass.on_time`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Clipped = tuple[Affine, int | None, Any]
 
 @dataclass(frozen=True)
 class Late:
-    """The first frames of a chunk if they become known only later, such as a copy of frame 2 in front of a stream."""
+    """The first frames of a chunk if later frames decide these frames, such as a copy of frame 2 before a stream."""
 
     array: Any  # these frames; the time axis is the axis of the chunk
     since: Fraction  # units of input after which the frames are known
@@ -48,19 +48,19 @@ class Late:
 class Chunk:
     """The frames of a streamed value in one step: frames ``[n*q - delay, n*q - delay + q)`` in step n.
 
-    With ``delay=None``, all frames are equal, and the array holds a single frame.
+    With ``delay=None``, all frames are equal, and the array contains a single frame.
 
     Attributes:
-        array: frames along `axis`. If ``timeline.outer > 1``, the axis holds several streams, concatenated.
+        array: frames along `axis`. If ``timeline.outer > 1``, the axis concatenates several streams.
         axis: the time axis.
         timeline: the number of frames that exist.
         delay: number of frames before frame 0.
         reach: input frames that each frame depends on; None if no input is read.
-        affine: scale and offsets of integers that count frames: frame i holds ``scale * i + offsets``. The offsets are
+        affine: scale and offsets of integers that count frames: frame i is ``scale * i + offsets``. The offsets are
             static, with the rank of the array and one frame.
-        places: the formula, a `Places`, of integers that follow from the numbers of the frames alone.
+        places: the formula, a `Places`, of integers that depend only on the numbers of the frames.
         clipped: for integers that count frames between bounds: `affine` without the bounds, and both bounds; the upper
-            bound may be a symbolic dimension. None stands for no bound.
+            bound may be a symbolic dimension. None if unbounded.
         columns: for integers that concatenate columns along the last axis, such as indices: `affine` of each column.
         growth: growth in one unit of integers that follow the positions of frames, for frames far from the start.
         late: the first frames, if `array` does not contain them yet. Rules without support for late frames get a
@@ -94,7 +94,7 @@ class Chunk:
         return self.array.shape[self.axis] // self.outer
 
     def holding(self, array: Any, axis: int | None = None) -> Chunk:
-        """Return a chunk with the same frames and another array, perhaps with another time axis."""
+        """Return a chunk with a new array for the same frames; `axis` is the time axis, if it differs."""
         return Chunk(array, self.axis if axis is None else axis, self.timeline, self.delay, self.reach)
 
 
@@ -103,7 +103,7 @@ class Chunk:
 class FinalValue:
     """A value that is known when the stream ends, such as a final carry or a sum over time.
 
-    In a step, the array holds the value for a stream that ends here.
+    In a step, the array is the value for a stream that ends here.
 
     Attributes:
         array: the value.
@@ -118,17 +118,17 @@ class FinalValue:
     lineage: object = field(default_factory=object, compare=False, repr=False)
 
     def holding(self, array: Any) -> FinalValue:
-        """Return a value with another array that is known at the same time."""
+        """Return a value with a new array that is known at the same time."""
         return FinalValue(array, self.since, self.reach)
 
 
-#: Beyond every distance between two frames.
+#: Larger than any distance between two frames.
 FAR = 1 << 40
 
 
 @dataclass(frozen=True)
 class Low:
-    """A value that is minus infinity, or so low that its exponential is 0 beside that of any score."""
+    """Minus infinity, or a value so low that the exponential is 0 beside the exponential of any score."""
 
     level: float
 
@@ -138,11 +138,11 @@ class Mask:
     """An equation in which a mask of positions writes minus infinity, or a low `value`, into scores."""
 
     path: Path
-    keys: int  # the side of the keys, of which the later frames are masked
+    keys: int  # the side of the keys; later keys are masked
     value: float
 
 
-#: Outside of the bounds of a mask: a number, `Low`, or None for anything else.
+#: The value outside of the bounds of a mask: a number or `Low`; None if unknown.
 Outside = bool | int | float | Low | None
 
 
@@ -155,14 +155,14 @@ class Pairs:
     Attributes:
         compute: ``grid -> array``.
         axes: the axes of both sides, in ascending order.
-        timeline: that of both sides.
+        timeline: the timeline of both sides.
         leaves: the chunks in the expression, with their sides.
         low, below: below the distance `low`, elements are `below`.
         high, above: above the distance `high`, elements are `above`.
-        places: the formula of the elements; None if they do not follow from the numbers of the frames.
+        places: the formula of elements that depend only on the numbers of the frames; otherwise None.
         unclear: the first comparison that no formula describes.
-        shape, dtype: the shape over all of time, and the type of the elements.
-        origin: the equation that made the value, and the operands; None and the operand of a broadcast.
+        shape, dtype: the shape for a whole recording, and the type of the elements.
+        origin: the equation that computes the value, and the operands; None and the operand of a broadcast.
         masked: the equations in which a mask writes minus infinity into the scores.
     """
 
@@ -183,7 +183,7 @@ class Pairs:
     _kept: dict[Any, Any] = field(default_factory=dict)
 
     def made_by(self, equation: Any, operands: Sequence[Any]) -> Pairs:
-        """Return the value with the equation that made it."""
+        """Return the value with this equation as the origin."""
         (result,) = equation.outvars
         return dataclasses.replace(
             self, shape=tuple(result.aval.shape), dtype=result.aval.dtype, origin=(equation, operands)
@@ -196,7 +196,7 @@ class Pairs:
         return self._kept[grid]
 
     def moved(self, compute: Callable[[Any], Any], axes: Iterable[int]) -> Pairs:
-        """Return the same elements in another layout."""
+        """Return the same elements in a new layout."""
         first, second = axes
         if first < second:
             return dataclasses.replace(self, compute=compute, axes=(first, second), shape=(), _kept={})
@@ -239,9 +239,9 @@ class Deferred:
 
 @dataclass(frozen=True, eq=False)
 class Shifted:
-    """A stream plus a final value, which is a chunk with one frame. Either is None for zero.
+    """The sum of a stream and a final value, which is a chunk with one frame. A missing part is None.
 
-    The final value is a sum of multiples of values: `factors` holds the factors, keyed by lineage.
+    The final value is a weighted sum of values: `factors` are the weights, keyed by lineage.
     """
 
     stream: Chunk | None
@@ -256,14 +256,14 @@ class Shifted:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Awaiting(Deferred):
-    """A product with factors of which some are known only when the stream ends.
+    """A product of factors. Some factors are known only when the stream ends, and missing factors are None.
 
     Attributes:
         axis: the time axis.
         timeline: the timeline of the frames.
-        final: a factor that is known at the end, with one frame; None for 1.
-        stream: a factor that is a stream; None for 1.
-        exponent: the factor is the exponential of this sum; None for 1.
+        final: a factor that is known when the stream ends, as a chunk with one frame.
+        stream: a factor that is a stream.
+        exponent: the exponential of this sum is a factor.
         shifted: further factors.
     """
 
@@ -344,7 +344,7 @@ def along(vector: Any, axis: int, rank: int) -> Any:
 
 
 def split_outer(array: Any, chunk: Chunk) -> Any:
-    """Move streams that share the time axis to a separate axis in front of the time axis."""
+    """Move streams that share the time axis to a separate axis before the time axis."""
     if chunk.outer == 1:
         return array
     shape = list(array.shape)

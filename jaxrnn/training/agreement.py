@@ -26,14 +26,15 @@ from jaxrnn.version import __version__
 if TYPE_CHECKING:
     from jaxrnn.model import Model
 
-#: Seconds that a process waits for the others at its end.
+#: Seconds that a process waits for other processes when it ends.
 END_SECONDS = 10
 
 
 def join(coordinator: str | None, processes: int | None, process: int | None, lost_after: int) -> None:
-    """Join the other processes. JAX asks the launcher for values that are None.
+    """Join the other processes of a training. JAX asks the launcher for values that are None.
 
-    JAX ends a process that does not find the others within five minutes. ``lost_after`` is in seconds.
+    JAX ends a process that does not find the other processes within five minutes. ``lost_after`` is the number of
+    seconds without an answer after which a process counts as lost.
     """
     if process == 0 and coordinator is not None:
         try:
@@ -42,7 +43,7 @@ def join(coordinator: str | None, processes: int | None, process: int | None, lo
             raise InputError(
                 f"--coordinator {coordinator}: process 0 cannot use this port here: {error.strerror}"
             ) from None
-    # With all values known, JAX must not query the cluster: Kubernetes may refuse.
+    # With all values given, JAX must not query the cluster: Kubernetes may refuse.
     known = None not in (coordinator, processes, process)
     try:
         jax.distributed.initialize(
@@ -90,7 +91,7 @@ def check_alike(placement: Placement, facts: Mapping[str, Any]) -> None:
 
 
 def check_shared(placement: Placement, folder: Path) -> None:
-    """Check that all processes see a folder of checkpoints; process 0 makes the folder."""
+    """Check that all processes see a folder of checkpoints; process 0 creates the folder."""
     if placement.processes == 1:
         return
     # An error in one process must reach all processes.
@@ -115,7 +116,7 @@ def check_shared(placement: Placement, folder: Path) -> None:
 
 
 def digest_of_examples(placement: Placement, source: ExampleSource, layout: ExampleLayout) -> str | None:
-    """Return a digest of the first, middle and last example (or of a drawn example); None for one process."""
+    """Return a digest of the first, middle and last example, or of a drawn example; None in a single process."""
     if placement.processes == 1:
         return None
     numbers = [0] if source.size is None else sorted({0, source.size // 2, source.size - 1})
@@ -165,13 +166,13 @@ def digest(array: np.ndarray) -> str:
 
 
 def digest_of_all(arrays: Mapping[str, Any]) -> str:
-    """Return one digest of arrays by name."""
+    """Return a digest of all arrays and their names."""
     parts = "".join(f"{name}:{digest(np.asarray(arrays[name]))};" for name in sorted(arrays))
     return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
 
 
 def first_of(differing: list[str]) -> str:
-    """Join the first five differences, and count the others."""
+    """Join the first five differences, and count the rest."""
     more = f" (and {len(differing) - 5} more)" if len(differing) > 5 else ""
     return "; ".join(differing[:5]) + more
 
@@ -179,8 +180,8 @@ def first_of(differing: list[str]) -> str:
 def differences(
     before: Mapping[str, Any], now: Mapping[str, Any], there: str = "in the checkpoint", here: str = "here"
 ) -> list[str]:
-    """Return lines for the differences between facts of a checkpoint, or of another process, and of a training."""
-    # As read from a file, in which tuples become lists.
+    """Describe each difference between the facts of a checkpoint or process and the facts of this training."""
+    # Convert tuples to lists, as in a file.
     return list(_differences(json.loads(json.dumps(before)), json.loads(json.dumps(now)), "", there, here))
 
 

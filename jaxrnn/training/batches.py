@@ -1,4 +1,4 @@
-"""Batches: Grain's order of examples, examples padded to one length and cut into chunks, placed on the devices."""
+"""Batches: the order of examples by Grain, padding to a common length, chunks, and placement on the devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_PADDING = 2**26
 
 @dataclasses.dataclass(frozen=True)
 class BatchChunk:
-    """The input of one update: all frames of a batch, or a chunk of them."""
+    """The input of one update: all frames of a batch, or a chunk of frames."""
 
     arrays: dict[str, jax.Array]  # [rows, ...], on the devices
     mask: jax.Array  # bool[rows, frames]: frames that exist
@@ -37,7 +37,7 @@ class BatchChunk:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A batch with its number in the order, its chunks, and the labels of its rows."""
+    """A batch: the number in the order, the chunks, and the labels of the rows."""
 
     number: int
     chunks: list[BatchChunk]
@@ -59,7 +59,7 @@ class Batches:
         self._source, self._layout, self._placement = source, layout, placement
 
     def make(self, order: Order, start: int = 0) -> Generator[Batch]:
-        """Yield the batches of an order from a number on. Another thread fetches the next batch."""
+        """Yield the batches of an order from number ``start`` on. A background thread prepares the next batch."""
         with closing(made_ahead(order, start, self._load)) as results:
             for rows in results:
                 # Not in the thread: collective calls need the same order in all processes.
@@ -180,13 +180,13 @@ def drawn_order(batch_size: int, batches: int) -> Order:
 
 
 def made_ahead(order: Order, start: int, make: Callable[[int, tuple[int, ...]], T]) -> Generator[T | BaseException]:
-    """Yield the results of a function of each batch, or the exceptions raised, from one background thread.
+    """Call a function for each batch in a background thread, and yield the results or exceptions.
 
-    Errors are values, because all processes must learn of an error in one process. Grain's thread also dies silently of
-    exceptions such as KeyboardInterrupt, and its reader would wait forever.
+    Exceptions are yielded, because all processes must learn of an error in one process. In addition, an exception such
+    as KeyboardInterrupt would end Grain's thread silently, and the reader would wait forever.
     """
     grain = _grain()
-    context = contextvars.copy_context()  # a new thread has no context, such as the reader of messages
+    context = contextvars.copy_context()  # a new thread has no context variables, such as the reader of messages
 
     def attempt(batch: int, numbers: tuple[int, ...]) -> Any:
         try:
@@ -194,8 +194,8 @@ def made_ahead(order: Order, start: int, make: Callable[[int, tuple[int, ...]], 
         except BaseException as error:
             return error
 
-    alone = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    batches = order.map_with_index(attempt)[start:].to_iter_dataset(alone)
+    sequential = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    batches = order.map_with_index(attempt)[start:].to_iter_dataset(sequential)
     # Closing waits for the thread: after a training, nobody reads the caller's data.
     with closing(iter(grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=1))) as ahead:
         yield from ahead

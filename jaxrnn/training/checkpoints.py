@@ -32,7 +32,7 @@ from jaxrnn.training.train_state import Snapshot, decode, encode
 
 #: New name of the folder of an unreadable checkpoint, which is then neither read nor counted.
 UNREADABLE = "unreadable-{step}"
-#: The folders inside a checkpoint. Orbax counts any folder with a number as its name.
+#: The folders inside a checkpoint. Orbax takes any folder with a number as name for a checkpoint.
 ITEMS = ("arrays", "facts")
 
 
@@ -49,7 +49,7 @@ class _Kept:
 
 
 class Folder:
-    """The checkpoints of one training. With ``reading``, the folder must exist and is not changed."""
+    """The checkpoints of a training. With ``reading``, the folder must exist and is not changed."""
 
     def __init__(self, options: Checkpoints, *, reading: bool = False):
         self.options = options
@@ -68,7 +68,7 @@ class Folder:
             # Checkpoints are on the disk before the next update, and no thread remains.
             enable_async_checkpointing=False,
             preservation_policy=self._kept,
-            # A damaged checkpoint must not prevent reading the others.
+            # A damaged checkpoint must not prevent reading other checkpoints.
             lightweight_initialize=True,
         )
         try:
@@ -94,7 +94,7 @@ class Folder:
         return self.path / str(step)
 
     def save(self, snapshot: Snapshot, best_step: int | None) -> None:
-        """Write a checkpoint, and remove checkpoints that are not kept. After an error, earlier ones are unchanged."""
+        """Write a checkpoint, and remove old checkpoints. An error leaves earlier checkpoints unchanged."""
         if (step := snapshot.counters.step) in self.steps():
             return  # an interrupt during writing asks for this checkpoint again
         ocp = _orbax()
@@ -122,7 +122,7 @@ class Folder:
         return f"The last good checkpoint is {self.where(written[-1])}." if written else "There is no checkpoint yet."
 
     def load(self, step: int) -> Snapshot:
-        """Read one checkpoint; a damaged one raises exceptions of many kinds."""
+        """Read a checkpoint. A damaged checkpoint raises exceptions of many types."""
         for path in self.where(step).rglob("*"):
             if not path.is_dir():
                 check_regular(path)
@@ -133,7 +133,7 @@ class Folder:
         return decode(restored["arrays"], restored["facts"])
 
     def newest(self, *, set_aside: bool) -> Snapshot | None:
-        """Return the newest readable checkpoint, or None without checkpoints; skip others with a warning.
+        """Return the newest readable checkpoint, or None without checkpoints; warn of skipped folders.
 
         ``set_aside`` renames unreadable checkpoints. A TrainingError reports that no checkpoint is readable.
         """
@@ -209,8 +209,8 @@ def load_checkpoint(
 
     Args:
         folder: The folder of checkpoints.
-        model: The trained model, to get all of its parameters. Without a model, only parameters that differ from the
-            file are returned.
+        model: The trained model, to get all parameters. Without a model, the result has only the trained parameters,
+            and frozen parameters that differ from the file.
         step: The update to load; by default the newest readable checkpoint.
         best: True for the parameters with the best validation loss so far, if there was validation; False for the last
             parameters. With ``step``, the parameters after that update in any case.

@@ -15,7 +15,7 @@ from jaxrnn._files.stores import Location, files_below, location
 from jaxrnn.errors import InputError
 from jaxrnn.steps.specs import ArraySpec, widens
 
-#: One example: arrays by name, those of the model's inputs and any others.
+#: An example: the arrays of the model's inputs and further arrays, by name.
 Example = dict[str, np.ndarray]
 
 #: JAX's conversion of 64-bit types without ``jax_enable_x64``.
@@ -24,7 +24,7 @@ _NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex1
 
 @dataclasses.dataclass(frozen=True)
 class ExampleSource:
-    """Examples by number. ``size`` is None for examples drawn without end; ``label`` names an example in messages."""
+    """A source of numbered examples. ``size`` is None without an end; ``label`` names an example in messages."""
 
     size: int | None
     label: Callable[[int], str]
@@ -41,7 +41,7 @@ class ExampleSource:
 
 
 def make_source(data: Any, seed: int | None, *, what: str = "data") -> ExampleSource:
-    """Return the source for a sequence of examples, or with a seed for a function that draws an example.
+    """Return a source for a sequence of examples, or with a seed for a function that draws an example.
 
     ``what`` names the argument in an InputError for anything else.
     """

@@ -77,20 +77,20 @@ def fit(
     """Fine-tune a model on examples.
 
     An example is a dict of arrays for *one* recording: the inputs of the model by the names of the file, without state
-    (a batch dimension has size 1), and further arrays for the loss under other names. ``jax.vmap`` makes batches.
-    Examples of different lengths are padded to the longest of their batch; a mask marks the frames that exist, and
-    padding changes no result.
+    (a batch dimension has size 1), and further arrays for the loss under other names. ``jax.vmap`` maps the model over
+    a batch. Examples of different lengths are padded to the longest of their batch; a mask marks the frames that exist,
+    and padding changes no result.
 
     The same seed gives the same result: bit-identical on one device, and after any interruption and resumption. The
     order of examples and all random numbers depend only on the seed and the position in the order.
 
-    In several processes (``jax.distributed``), each process calls this function with the same arguments and makes a
+    In several processes (``jax.distributed``), each process calls this function with the same arguments and loads a
     part of each batch. All processes must see the folder of checkpoints.
 
     Args:
         model: The model.
         data: A sequence of examples, shuffled in each epoch, or a function that draws an example from a NumPy
-            generator. Both are called in another thread.
+            generator. Both run in a background thread.
         loss: ``loss(outputs, example, mask) -> scalar`` in JAX for one example: outputs and arrays by name, and
             ``bool[frames]``. An update reduces the mean over the examples of a batch.
         steps: Number of updates. Give either ``steps`` or ``epochs``.
@@ -102,7 +102,7 @@ def fit(
         metrics: Further functions like the loss, by name, measured on the validation examples, or else on the batches.
         validation: A sequence of examples, or a `Validation`, which also sets the interval and early stopping.
         checkpoints: A folder for checkpoints, or a `Checkpoints`. A training resumes from the newest checkpoint.
-        params: Initial parameters; those of the file by default.
+        params: Initial parameters, by default from the file.
         devices: Devices to split a batch over; all by default. Rows without weight fill up a batch that does not divide
             by the number of devices.
         dtype: Compute dtype, as in `Model.apply`. Trained parameters stay in the types of the file.
@@ -224,7 +224,7 @@ def fit(
 
 
 def _resume(state: TrainState, placement: Placement, folder: Folder) -> None:
-    """Continue from the newest checkpoint of a folder, if there is one."""
+    """Continue from the newest checkpoint of a folder, if any."""
     check_alike(placement, {"checkpoints in the folder, which all processes must see": folder.steps()})
     if not folder.steps():
         return
@@ -250,8 +250,8 @@ class Fitted:
     """The result of `fit`.
 
     Attributes:
-        params: All parameters, as `Model.apply` takes them: with the best validation loss if there was validation, else
-            after the last update.
+        params: All parameters for `Model.apply`, from the update with the best validation loss, or without validation
+            from the last update.
         last_params: The parameters after the last update.
         history: One dict per update: ``step``, ``loss``, ``grad_norm`` (before clipping), ``learning_rate`` if known,
             ``seconds`` of training without pauses between runs, metrics by name, and after a validation

@@ -51,7 +51,7 @@ class ExampleLayout:
         return f"mode {self.mode!r}, {time}"
 
     def read(self, label: str, value: Any) -> Example:
-        """Return an example as arrays, after checking that its layout is that of the first example."""
+        """Read an example, and check that the layout equals that of the first example."""
         with labelled(label):
             example = read_example(value, self.inputs, self.state, wide=self.wide)
             self.check(example)
@@ -248,7 +248,7 @@ def _check_chunks(layout: ExampleLayout, model: Model) -> None:
             )
 
 
-#: A dimension is time if a step accepts this many times as many frames. A window may be twice as long and one frame.
+#: A dimension is time if a step accepts this multiple of its size. At twice the size, a window may still be one frame.
 _TIMES = 4
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -266,7 +266,7 @@ class Mode:
 def choose_mode(model: Model, sequences: Sequences, value: Any) -> Mode:
     """Return the given mode, or the mode that fits the model and the first example.
 
-    A model without state runs whole. If an input has one axis more than in a step, a scan takes frame by frame. A
+    A model without state runs whole. If an input has one axis more than in a step, a scan runs a step for each frame. A
     sequence along an axis of the file is a sequence for a step if the step also accepts several times as many frames;
     otherwise the axis is not time (a window of samples, for example), and the example is one step.
     """

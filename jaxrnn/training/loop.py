@@ -58,7 +58,7 @@ class TrainingLoop:
     def run(self) -> str:
         """Train to the end, and return the reason for the end.
 
-        After Ctrl-C, and in several processes after an `AgreedInterrupt`, a checkpoint holds all good updates.
+        Ctrl-C in a single process, or an `AgreedInterrupt` in several, first writes a checkpoint of all good updates.
         """
         self.state.start_clock()
         total = len(self.order) if self.steps is None else self.steps
@@ -141,7 +141,7 @@ class TrainingLoop:
         show(self._done, step, loss, None)
 
     def _validate(self, show: Shown) -> None:
-        """Measure the validation examples with the parameters after the last update, once."""
+        """Validate the parameters after the last update, unless this was already done."""
         state = self.state
         if self.validator is None or state.counters.validated_step == state.step:
             return
@@ -169,7 +169,7 @@ class TrainingLoop:
         return self.folder.describe_last()
 
     def _check_padding(self, arrays: UpdateState, batch: Batch, chunk: BatchChunk) -> None:
-        """Check once, on the first batch with unequal lengths, that missing frames change nothing."""
+        """Check once, on the first batch with unequal lengths, that padding does not change the loss."""
         if chunk.ragged and not self._padding_checked:
             self._padding_checked, problem = True, None
             try:
@@ -189,7 +189,7 @@ class TrainingLoop:
 
     @property
     def _done(self) -> int:
-        """Return the number of updates, or with passes over the data of batches."""
+        """Return the number of updates, or of batches if ``steps`` is None."""
         return self.state.counters.position.batch if self.steps is None else self.state.step
 
 
@@ -341,8 +341,8 @@ def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk
     """Compare the loss of the shortest example of a batch with and without padding.
 
     A loss may ignore its mask. Apart from `Model.scan`, which takes lengths, the graph sees missing frames: harmless
-    for causal models, but not for a reverse recurrence or a mean over time. An InputError says whether the model or the
-    loss is the cause.
+    for causal models, but not for a reverse recurrence or a mean over time. An InputError names the cause, the
+    model or the loss.
     """
     arrays, mask, weights = chunk.own
     counts = np.where(weights, mask.sum(1), mask.shape[1])

@@ -1,4 +1,4 @@
-"""Metrics to measure beside the loss. They are built like losses; for some, larger is better."""
+"""Metrics to measure beside the loss, built like losses. For some metrics, larger is better."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def binary_accuracy(output: Output, target: str, *, threshold: float = 0.5, time
         output: The name of a model output, or a function of outputs and example.
         target: An array of the example in the shape of the output, apart from axes of size 1; at least 1/2 means yes.
         threshold: An output of at least this value means yes: 0 for logits.
-        time_axis: The time axis of the output; None for no time axis, "auto" for the only axis longer than 1.
+        time_axis: The time axis of the output, None without a time axis, or "auto" for the only axis longer than 1.
     """
 
     def metric(scores: jax.Array, labels: jax.Array, exists: jax.Array) -> jax.Array:
@@ -76,7 +76,7 @@ def binary_accuracy(output: Output, target: str, *, threshold: float = 0.5, time
 
 @functools.wraps(losses.si_sdr, assigned=["__annotations__"])  # the signature, and no more
 def si_sdr(*args: Any, **options: Any) -> Loss:
-    """Build the scale-invariant signal-to-distortion ratio in dB. Options as in `losses.si_sdr`, its negative."""
+    """Build the scale-invariant signal-to-distortion ratio in dB. Options as in `losses.si_sdr`."""
     loss = losses.si_sdr(*args, **options)
     return lambda outputs, example, mask: -loss(outputs, example, mask)
 

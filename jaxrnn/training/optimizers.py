@@ -1,4 +1,4 @@
-"""Optimizers and learning rates of optax, by name or as objects."""
+"""Optimizers and learning rates of optax, as names or objects."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ PROBED = (0, 1, 10, 100, 1_000, 10_000, 100_000)
 class Optimizer:
     """An optimizer of optax, and the parameters that it trains.
 
-    optax relies on JAX's type promotion, so all of optax runs with standard promotion, whatever
+    optax relies on JAX's type promotion. Calls of optax therefore use standard promotion, whatever
     ``jax_numpy_dtype_promotion`` is.
 
     Attributes:
         algorithm: The name of an optax optimizer, or an ``optax.GradientTransformation`` with its learning rate.
-        learning_rate: A number or an optax schedule, for an algorithm by name; 1e-3 by default.
-        clip_norm: The largest global norm of the gradients, or None for no clipping.
+        learning_rate: A number or an optax schedule, for a named algorithm; 1e-3 by default.
+        clip_norm: The largest global norm of the gradients; None disables clipping.
         train: Name patterns (with ``*`` and ``?``) of the parameters to train.
         freeze: Name patterns of parameters to leave out of ``train``.
-        options: Further arguments of an algorithm by name, such as ``{"weight_decay": 0.01}``.
+        options: Further arguments of a named algorithm, such as ``{"weight_decay": 0.01}``.
 
     Raises:
         InputError: optax does not have this optimizer or these arguments, or a number is out of range.
@@ -146,7 +146,7 @@ def optimizer_names() -> list[str]:
 
 
 def find_optimizer(name: Any) -> Callable[..., optax.GradientTransformation]:
-    """Return the optax function that makes an optimizer; an InputError names the nearest."""
+    """Return the optax function for the name of an optimizer; an InputError suggests the nearest name."""
     known = optimizer_names()
     if not isinstance(name, str):
         raise InputError(f"optimizer must be a name or an optax.GradientTransformation, not a {type(name).__name__}")
@@ -156,7 +156,7 @@ def find_optimizer(name: Any) -> Callable[..., optax.GradientTransformation]:
 
 
 def find_schedule(name: str) -> Callable[..., Schedule]:
-    """Return the optax function that makes a schedule; an InputError names the nearest."""
+    """Return the optax function for the name of a schedule; an InputError suggests the nearest name."""
     schedules = _optax().schedules
     known = [each for each in dir(schedules) if each.endswith("schedule")]
     if name not in known:

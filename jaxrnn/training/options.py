@@ -66,7 +66,7 @@ class Sequences:
             frames.
 
     Raises:
-        InputError: The mode is unknown, a number is out of range, or ``chunk`` comes without ``time_axis``.
+        InputError: The mode is unknown, a number is out of range, or ``chunk`` is given without ``time_axis``.
     """
 
     mode: str | None = None
@@ -104,7 +104,7 @@ class Validation:
     Attributes:
         data: A sequence of examples, as in `fit`.
         every: Updates between validations. A validation also follows the last update.
-        patience: Validations without a better loss before early stopping, or None for no early stopping.
+        patience: Validations without a better loss before early stopping; None disables early stopping.
 
     Raises:
         InputError: ``data`` is empty or not a sequence, or a number is out of range.

@@ -1,8 +1,8 @@
-"""Parameters to train, by name patterns, initial values, and a warning about buffers.
+"""Selection of parameters to train, initial values, and a warning about buffers.
 
-A file does not say which float tensors were buffers of the model. Running statistics are known from the operators that
-read them; Fourier bases, windows and filterbanks are recognised by their values. The tests are narrow: each looks for a
-structure that training destroys at once.
+A file does not record which float tensors were buffers of the model. Running statistics are recognised by the operator
+that reads the tensor; Fourier bases, windows and filterbanks are recognised by their values. The tests are narrow: each
+looks for a structure that training destroys at once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _matching(names: Sequence[str], patterns: Patterns, what: str) -> set[str]:
 def start_values(
     model: Model, params: Mapping[str, Any] | None, trained: Sequence[str], dtype: np.dtype | None
 ) -> dict[str, jax.Array]:
-    """Return the initial parameters: those of the caller, or of the file. Trained parameters must be finite."""
+    """Return the initial parameters, from the caller or the file. Trained parameters must be finite."""
     values = dict(model.params) if params is None else copied(model, params, dtype)
     for name in trained:
         if not finite(values[name]):
@@ -106,7 +106,7 @@ def warn_of_buffers(model: Model, params: Mapping[str, Any], trained: Sequence[s
 
 
 def untrained_buffers(model: Model, params: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
-    """Return the kinds of those parameters that are buffers by their role in the graph or by their values."""
+    """Return the kind of each parameter that is a buffer, judged by its role in the graph or its values."""
     statistics = set(_statistics(model.program.block, {}))
     buffers = {}
     for name in names:
@@ -143,7 +143,7 @@ def is_sinusoids(matrix: np.ndarray) -> bool:
     if len(rows) < _ROWS or matrix.shape[1] < _SAMPLES:
         return False
     if any(_peak(row) is None for row in rows[:: max(1, len(rows) // 4)]):
-        return False  # most matrices, at the price of a few rows
+        return False  # rejects most matrices after a few rows
     peaks = [_peak(row) for row in rows]
     if any(peak is None for peak in peaks):
         return False

@@ -65,7 +65,7 @@ class ExamplesSettings(Settings):
 
 
 class LossSettings(FunctionSettings):
-    """A loss or metric by name, with its options beside the name."""
+    """The name and the options of a loss or metric."""
 
     name: FunctionName
     """A name in jaxrnn, or your `file.py:function` or `module:function`. Options stand beside the name."""
@@ -81,14 +81,14 @@ class ValidationSettings(ExamplesSettings):
 
 
 class ScheduleSettings(OpenSettings):
-    """A schedule of optax by name, with its arguments beside the name."""
+    """The name and the arguments of a schedule of optax."""
 
     schedule: str
     """The name of the schedule, such as `cosine_decay_schedule`. Arguments stand beside the name."""
 
 
 class OptimizerSettings(FunctionSettings):
-    """An optimizer of optax by name, with its arguments beside the name, and the parameters to train."""
+    """The name and the arguments of an optimizer of optax, and the parameters to train."""
 
     name: str = "adam"
     """An optimizer of optax. Arguments stand beside the name."""
@@ -236,7 +236,7 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
 
     Args:
         path: A YAML file with the keys of `jaxrnn.training.settings.TrainingSettings`.
-        overrides: Values that replace those of the file: texts ``key.sub=value`` in YAML, or values by such keys.
+        overrides: Values that replace values of the file: texts ``key.sub=value`` in YAML, or a dict by ``key.sub``.
 
     Raises:
         InputError: Settings do not fit. The message has a line for each mistake, with the file and the key.
@@ -307,7 +307,7 @@ def _without_folders(value: Any) -> Any:
 def _function(
     file: File, settings: LossSettings, kind: str, table: Mapping[str, Callable[..., Any]], *keys: str
 ) -> Loss:
-    """Return the loss or metric that a part of the file names, with its options."""
+    """Build the loss or metric that is named in a part of the file."""
     axis = file.settings.sequences.time_axis
     usual = {"time_axis": axis} if isinstance(axis, int) else {}
     with file.at(*keys):

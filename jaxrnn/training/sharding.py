@@ -1,4 +1,4 @@
-"""Data parallelism: a mesh over all devices, a batch split over them, and agreement between processes."""
+"""Data parallelism: a mesh of devices, batches split over the mesh, and agreement between processes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ AXIS = "examples"
 
 
 class AgreedInterrupt(KeyboardInterrupt):
-    """An interrupt by SIGTERM to one process, which ends all processes after the same update."""
+    """An interrupt after SIGTERM to one process. All processes end after the same update."""
 
 
 class Placement:
-    """The devices of a training: parameters on every device, each batch split along its first axis.
+    """The devices of a training. Parameters are copied to all devices, and batches are split along the first axis.
 
     ``devices`` are all devices of all processes by default; ``batch_size`` counts examples of all processes.
     """
@@ -41,7 +41,7 @@ class Placement:
         if self.processes not in (1, jax.process_count()):
             raise InputError(f"devices: they belong to {self.processes} of {jax.process_count()} processes")
         self._batch_size = batch_size
-        #: Rows of a batch: examples, and rows that fill up to a multiple of the devices.
+        #: Rows of a batch: examples, padded to a multiple of the number of devices.
         self.rows = -(-batch_size // len(chosen)) * len(chosen)
         self._local = [device for device in chosen if device.process_index == jax.process_index()]
         share = self.rows // len(chosen)
@@ -50,34 +50,34 @@ class Placement:
         self.own_rows = range(first, first + share * len(self._local))
 
     def replicate(self, tree: Any) -> Any:
-        """Copy arrays to every device; all processes give the same arrays."""
+        """Copy arrays to all devices. All processes must pass equal arrays."""
         with exact_types():
             # Through NumPy: a weakly typed array would compile the second update again.
             return jax.tree.map(lambda x: as_key(jax.device_put(as_numpy(x), self.everywhere), x), tree)
 
     def spread(self, tree: Any) -> Any:
-        """Return arrays of a whole batch, of which each process gives its rows."""
+        """Assemble a batch that is split over the devices. Each process passes its `own_rows`."""
         with exact_types():
             return jax.tree.map(
                 lambda x: jax.make_array_from_process_local_data(self.split, x, (self.rows, *x.shape[1:])), tree
             )
 
     def gather(self, tree: Any) -> Any:
-        """Return spread arrays as NumPy arrays in every process, without rows that fill up the batch."""
+        """Return arrays of `spread` as NumPy arrays in all processes, without padding rows."""
         with exact_types():
             if self.processes > 1:
                 tree = jax.tree.map(lambda x: multihost_utils.process_allgather(x, tiled=True), tree)
             return jax.tree.map(lambda x: np.asarray(x)[: self._batch_size], tree)
 
     def own(self, tree: Any) -> Any:
-        """Return this process's rows of gathered arrays, on these or other devices."""
+        """Return this process's rows of gathered arrays. The devices may have changed since `gather`."""
         rows = [row if row < self._batch_size else 0 for row in self.own_rows]
         return jax.tree.map(lambda x: x[rows], tree)
 
     def agree(self, numbers: Sequence[int], problem: BaseException | None = None) -> np.ndarray:
         """Return the numbers of all processes, ``int[processes, numbers]``.
 
-        If a process gives a problem, all processes raise an error, so that nobody waits.
+        If one process passes a problem, all processes raise an error, so that no process waits.
         """
         if self.processes == 1:
             if problem is not None:
@@ -104,7 +104,7 @@ class Placement:
 
 
 def gather_texts(text: str) -> list[str]:
-    """Return the texts of all processes, in every process."""
+    """Gather a text from each process. All processes return the same list."""
     if jax.process_count() == 1:
         return [text]
     content = np.frombuffer(text.encode(), np.uint8)

@@ -1,4 +1,4 @@
-"""The state of a training, as it runs and as a checkpoint."""
+"""The state of a running training, and its form in checkpoints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Counters:
 
 @dataclasses.dataclass
 class Snapshot:
-    """A training after an update, with all that a continued training needs to reach the same result."""
+    """The state of a training after an update, complete enough to continue to the same result."""
 
     settings: dict[str, Any]
     counters: Counters
@@ -72,7 +72,7 @@ def encode(snapshot: Snapshot) -> tuple[Named, dict[str, Any]]:
         for name, array in getattr(snapshot, group).items():
             key = f"{len(listed):05d}"
             listed.append([group, name, array.dtype.name, list(array.shape), digest(array)])
-            if array.size:  # an empty array is known from its type and shape, and Orbax takes none
+            if array.size:  # Orbax does not store empty arrays; type and shape suffice
                 arrays[key] = array
     facts = {
         "format": FORMAT,
@@ -111,7 +111,7 @@ def decode(arrays: Mapping[str, Any], sealed: Mapping[str, Any]) -> Snapshot:
 
 @dataclasses.dataclass
 class TrainState:
-    """A training after its last good update."""
+    """The state of a training after the last good update."""
 
     arrays: UpdateState
     settings: dict[str, Any]
@@ -171,7 +171,7 @@ class TrainState:
         )
 
     def restore(self, snapshot: Snapshot, placement: Placement) -> None:
-        """Continue from a checkpoint; a TrainingError reports another kind of optimizer."""
+        """Continue from a checkpoint; a TrainingError reports a different optimizer."""
         named, structure = _named(self.arrays.optimizer)
         here = {name: (array.dtype.name, array.shape) for name, array in host(named).items()}
         there = {name: (array.dtype.name, array.shape) for name, array in snapshot.optimizer.items()}

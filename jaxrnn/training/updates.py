@@ -68,7 +68,7 @@ class Updates:
         return fresh_carry(self.forward, self.placement)
 
     def __call__(self, state: UpdateState, chunk: BatchChunk) -> tuple[UpdateState, dict[str, jax.Array]]:
-        """Run one update; returns the new state and a report of scalars.
+        """Run an update, and return the new state and a report of scalars.
 
         The report has ``loss``, ``grad_norm`` before clipping, ``finite``, ``learning_rate`` if known, and ``metrics``.
         """
@@ -114,7 +114,7 @@ def fresh_carry(forward: Forward, placement: Placement) -> dict[str, jax.Array]:
 
 @dataclasses.dataclass(frozen=True)
 class Forward:
-    """The functions of examples that a training computes: model, loss and metrics."""
+    """The model, the loss and the metrics, as functions of an example."""
 
     model: Model
     layout: ExampleLayout
@@ -123,11 +123,11 @@ class Forward:
     dtype: np.dtype | None = None
 
     def takes_lengths(self, ragged: bool) -> bool:
-        """Return True if the model takes lengths of examples: only a scan does, and is then compiled a second time."""
+        """Return True if the model is called with lengths. Only a scan takes lengths, and is compiled again."""
         return ragged and self.layout.mode == "scan"
 
     def run(self, params: Arrays, state: Arrays, example: Arrays, mask: jax.Array, ragged: bool) -> tuple[Any, Any]:
-        """Run the model on one example or a chunk; returns outputs by name, and the last state."""
+        """Run the model on an example or a chunk, and return the outputs by name and the last state."""
         inputs = {info.name: example[info.name] for info in self.layout.inputs}
         remat = self.layout.sequences.remat
         if self.layout.mode == "apply":
@@ -157,13 +157,13 @@ class Forward:
     def measure(
         self, params: Arrays, state: Arrays, example: Arrays, mask: jax.Array, ragged: bool
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
-        """Return loss, metrics and new state of one example; without existing frames, a finite loss without meaning."""
+        """Return loss, metrics and new state of an example; the loss without frames is finite but meaningless."""
         outputs, state = self.run(params, state, example, mask, ragged)
         loss, metrics = self.judge(outputs, example, mask)
         return loss, (metrics, state)
 
     def judge(self, outputs: Arrays, example: Arrays, mask: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Return loss and metrics of the outputs of one example."""
+        """Return loss and metrics of the outputs of an example."""
         # A mean over no frames would be NaN, and its gradient too, even if the value is not used.
         mask = mask | ~mask.any()
         loss = _scalar("loss", self.loss(dict(outputs), dict(example), mask), differentiable=True)
@@ -176,7 +176,7 @@ class Forward:
     def sums(
         self, params: Arrays, state: Arrays, arrays: Arrays, mask: jax.Array, weights: jax.Array, ragged: bool
     ) -> tuple[jax.Array, tuple[dict[str, jax.Array], Any]]:
-        """Return sums of loss and metrics over the rows that count, and the new states."""
+        """Return sums of loss and metrics over the rows with a weight, and the new states."""
 
         def one(state: Any, example: Any, mask: jax.Array) -> Any:
             return self.measure(params, state, example, mask, ragged)

@@ -19,17 +19,17 @@ ATOL, RTOL, STEPS = 1e-5, 1e-4, 8
 @short_repr
 @dataclass(frozen=True)
 class Comparison:
-    """The result of comparing a value with the value of a peer, another engine.
+    """The result of comparing a value with the value of a peer, such as a second engine.
 
     Attributes:
         name: name of the value.
         dtype: element type of the value.
         shape: shape of the value.
-        max_abs: largest ``|here - peer|``; infinite if only one side is NaN or infinite, None for strings.
+        max_abs: largest ``|here - peer|``; infinite if only one side is NaN or infinite, None if both are strings.
         max_rel: largest ``|here - peer| / |peer|`` over the elements with ``|peer| > atol``.
-        scale: largest finite ``|peer|``; None for strings.
+        scale: largest finite ``|peer|``; None if the values are strings.
         ok: True if element type, shape and all elements agree.
-        reason: description of the difference; None if there is no difference.
+        reason: description of the difference, or None if the values agree.
         worst: index of the element with the largest difference beyond the tolerance.
         first_frame: first frame with a difference beyond the tolerance, if the value has a time axis.
     """
@@ -74,12 +74,12 @@ def compare(
 
     Args:
         name: name of the value in the result.
-        here: array, tuple of values, or None for an absent optional.
+        here: array, tuple of values, or None if an optional is absent.
         peer: the value of the other engine.
         atol: absolute tolerance; by default 1e-5, but at least 8 rounding steps of the element type, and 0 for
             integers, booleans and strings.
         rtol: relative tolerance; by default 1e-4, with the same exceptions.
-        scaled: multiply ``atol`` by the largest finite ``|peer|`` if that is above 1. Use it for values inside a
+        scaled: multiply ``atol`` by the largest finite ``|peer|`` if that is above 1. Useful for values inside a
             graph, where large terms may cancel.
         time_axis: axis of frames, for `Comparison.first_frame`.
 

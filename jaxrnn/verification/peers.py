@@ -1,4 +1,4 @@
-"""Peers: ONNX Runtime and the reference evaluator of ONNX behind one interface."""
+"""Peers: ONNX Runtime and the reference evaluator of ONNX behind a common interface."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxrnn.steps.specs import ArraySpec
 
 
 class PeerError(JaxrnnError, RuntimeError):
-    """Another engine rejects a model or fails to run it, so there is nothing to compare with."""
+    """A peer rejects a model or fails to run the model, so that a comparison is impossible."""
 
 
 class Peer(Protocol):
@@ -31,7 +31,7 @@ class Peer(Protocol):
     name: str
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all outputs of the model by name as NumPy arrays, or raise `PeerError`."""
+        """Return all outputs of the model as a dict of NumPy arrays, or raise `PeerError`."""
         ...
 
 
@@ -59,8 +59,8 @@ def expose(proto: onnx.ModelProto, names: Sequence[str]) -> None:
 def candidates(engine: str, *, optimized: bool = False) -> list[OpenPeer]:
     """Return the engines to try in order: ``ort``, ``reference``, or both for ``auto`` if ONNX Runtime is installed.
 
-    With `optimized`, ONNX Runtime optimizes the graph, as by default for its users. Otherwise ONNX Runtime runs the
-    nodes of the file unchanged.
+    With `optimized`, ONNX Runtime optimizes the graph, as it does by default. Otherwise ONNX Runtime runs the nodes of
+    the file unchanged.
     """
     installed = importlib.util.find_spec("onnxruntime") is not None
     if engine == "ort" and not installed:
@@ -104,7 +104,7 @@ class OnnxRuntime:
             raise PeerError(f"{self.name} rejects the model: {first_line(error)}") from error
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all outputs of the model by name as NumPy arrays."""
+        """Return all outputs of the model as a dict of NumPy arrays."""
         taken = {value.name for value in self._session.get_inputs()}
         names = [value.name for value in self._session.get_outputs()]
         empty = [name for name, value in feeds.items() if name in taken and getattr(value, "size", 1) == 0]
@@ -133,7 +133,7 @@ class Reference:
             raise PeerError(f"the {self.name} rejects the model: {first_line(error)}") from error
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all outputs of the model by name as NumPy arrays."""
+        """Return all outputs of the model as a dict of NumPy arrays."""
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")

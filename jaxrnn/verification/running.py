@@ -1,4 +1,4 @@
-"""Runs of steppers over recordings with a time for each step, and comparisons with a function of whole recordings."""
+"""Timed runs of steppers over recordings, and comparisons with functions of whole recordings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Arrays = Mapping[str, Any]
 class Ready:
     """A stepper as functions of NumPy arrays, compiled and called once."""
 
-    #: Without open dimensions.
+    #: The spec without open dimensions.
     spec: StepSpec
     #: The state before the first frame.
     start: Any
@@ -47,7 +47,7 @@ class Run:
     state: dict[str, np.ndarray]
     #: ``float64[steps]``, from NumPy inputs to NumPy outputs of each step.
     seconds: np.ndarray
-    #: None without a flush.
+    #: None if no flush ran.
     flush_seconds: float | None
 
 
@@ -73,7 +73,7 @@ def make_ready(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[
 def run(ready: Ready, recordings: Arrays, total: int, indices: Iterable[int] | None = None) -> Run:
     """Run over the first `total` frames of recordings, carry the state, and time each step.
 
-    Frames that do not fill a pulse go through the flush; without a flush they are dropped. `indices` replaces the range
+    Frames that do not fill a pulse go through the flush, or are dropped without a flush. `indices` replaces the range
     of the step numbers, for example by a progress bar over the range.
     """
     spec = ready.spec
@@ -109,13 +109,13 @@ def _contiguous(arrays: Arrays) -> dict[str, np.ndarray]:
 
 #: The reference of a comparison: the function of whole recordings.
 WHOLE = "the whole recording"
-#: A function of whole recordings, from arrays by name to arrays by name.
+#: A function of whole recordings, from a dict of arrays to a dict of arrays.
 Offline = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Check:
-    """The comparison of the outputs of a stepper over one recording with a reference."""
+    """The comparison of the outputs of a stepper over a recording with a reference."""
 
     #: Input frames of the recording, or steps without a time axis.
     frames: int
@@ -134,7 +134,7 @@ class Check:
 def check_lengths(
     offline: Offline, ready: Ready, recordings: Arrays, total: int, outputs: Arrays, shortest: int
 ) -> list[Check]:
-    """Compare a stream with the offline function, on `total` frames and on short lengths that do not fit the pulse.
+    """Compare a stream with the offline function, on `total` frames and on short lengths near multiples of the pulse.
 
     `outputs` are the outputs of the stream for `total` frames; `shortest` is the minimal length of a recording.
     """
@@ -146,7 +146,7 @@ def check_lengths(
 
 
 def awkward_lengths(spec: StepSpec, total: int, shortest: int) -> list[int]:
-    """Return lengths that often reveal errors: one frame, a pulse and its neighbours, several pulses and a rest."""
+    """Return lengths that often reveal errors: a frame, about a pulse, and several pulses with a rest."""
     pulse, multiple = spec.pulse, spec.multiple
     lengths = {multiple, pulse - multiple, pulse, pulse + multiple, 3 * pulse + multiple}
     return sorted(length for length in lengths if max(1, shortest) <= length < total)
@@ -155,7 +155,7 @@ def awkward_lengths(spec: StepSpec, total: int, shortest: int) -> list[int]:
 def offline_outputs(
     offline: Offline, spec: StepSpec, recordings: Arrays, frames: int
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Return the outputs of the offline function on the first `frames` frames, or its error message."""
+    """Return the outputs of the offline function on the first `frames` frames, or the error message."""
     try:
         results = offline(part(spec, recordings, 0, frames))
     except JaxrnnError as error:

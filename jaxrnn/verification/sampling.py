@@ -1,4 +1,4 @@
-"""Random inputs for models with open dimensions, for ``jaxrnn run --random``, ``jaxrnn verify`` and others."""
+"""Random inputs for models with open dimensions, as in ``jaxrnn run --random`` and ``jaxrnn verify``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.
 
 @dataclass(frozen=True)
 class Sample:
-    """The inputs of one call."""
+    """The inputs of a call."""
 
     inputs: dict[str, Any]
     #: Sizes of all symbolic dimensions of the inputs.
@@ -78,12 +78,12 @@ def random_inputs(
 ) -> Sample:
     """Return inputs of a model: the arrays of the caller, and random arrays for missing inputs.
 
-    Floats are standard normal. Integers are 0 or 1; integers that index a constant table with Gather are any row.
+    Floats are standard normal. Integers are 0 or 1. Integers that index a constant table with Gather are row numbers.
 
     Args:
         model: the model.
-        inputs: arrays by name, which also fix the sizes of open dimensions.
-        dims: sizes of open dimensions. Without a size, a dimension gets 1 if its name looks like a batch, else 16.
+        inputs: a dict of arrays, which also fix the sizes of open dimensions.
+        dims: sizes of open dimensions. The default size is 1 for names that look like a batch, else 16.
         seed: seed of the generator; equal seeds and shapes result in equal arrays.
 
     Raises:
@@ -169,7 +169,7 @@ def _random_array(
 
 
 def index_limits(model: Model) -> dict[str, int]:
-    """Return the number of rows of the constant table for each input that indexes a table with Gather."""
+    """Return the number of table rows for each input that indexes a constant table with Gather."""
     block, limits = model.program.block, {}
     for node in block.nodes:
         if node.operator.name != "Gather" or node.inputs[0] is None or node.inputs[1] not in block.inputs:
@@ -184,7 +184,7 @@ def index_limits(model: Model) -> dict[str, int]:
 
 
 def _expression(dimension: str) -> ast.expr | None:
-    """Parse a dimension that is a formula such as ``4*S`` or ``past + 1``; return None for a name."""
+    """Parse a formula of dimensions such as ``4*S`` or ``past + 1``, or return None if the dimension is a name."""
     if len(dimension) > 200:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Comparison of an imported model with another engine and with recorded arrays, by output and by node."""
+"""Comparison of an imported model with a second engine and with recorded arrays, by output and by node."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Recorded:
 
     Attributes:
         name: name of the output, or of the value inside the graph.
-        node: label of the node that computes the value; None for a graph output that no node computes.
+        node: label of the node that computes the value, or None if no node computes a graph output.
         operator: operator of that node.
         here: jaxrnn against the recording.
         peer: the other engine against the recording.
@@ -57,7 +57,7 @@ class Recorded:
 @short_repr
 @dataclass(frozen=True)
 class Case:
-    """The comparison on one set of inputs.
+    """The comparison on a set of inputs.
 
     Attributes:
         dims: sizes of the symbolic dimensions of the inputs.
@@ -112,8 +112,8 @@ class Report:
         label: name of the model.
         engine: name and version of the peer.
         notes: errors of the engines that were tried before.
-        atol: absolute tolerance; None for the defaults of `jaxrnn.verification.compare`.
-        rtol: relative tolerance; None for the defaults.
+        atol: absolute tolerance, or None if the defaults of `jaxrnn.verification.compare` apply.
+        rtol: relative tolerance, or None if the defaults apply.
         seed: seed of the random inputs.
         cases: a comparison for each set of inputs.
     """
@@ -133,7 +133,7 @@ class Report:
 
     @property
     def conclusion(self) -> str | None:
-        """Sentences that say whether the file or an engine differs from the recording, and where; else None."""
+        """A description of the part that differs from the recording, file or engine, and of the place, or None."""
         case = next((case for case in self.cases if case.fault is not None), None)
         return None if case is None else _conclusion(case, self.engine)
 
@@ -151,10 +151,10 @@ def verify(
     nodes: bool = False,
     outputs: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Run a model in jaxrnn and in another engine on equal inputs, and compare the outputs.
+    """Run a model in jaxrnn and in a second engine on equal inputs, and compare the outputs.
 
     With `outputs`, also compare with arrays that the framework of the model recorded for these inputs. If the engines
-    agree with each other and differ from the recording, the file is at fault: the exporter wrote another function.
+    agree with each other and differ from the recording, the file is at fault: the exporter wrote a different function.
 
     jaxrnn compiles the model, with matrix products at full precision and the element types of the file.
 
@@ -165,20 +165,19 @@ def verify(
 
     Args:
         source: path, bytes or ``onnx.ModelProto``.
-        inputs: arrays by name; missing inputs come from `jaxrnn.verification.random_inputs`.
-        static: fixed inputs as in `jaxrnn.load`, also for the other engine.
+        inputs: a dict of arrays; missing inputs come from `jaxrnn.verification.random_inputs`.
+        static: fixed inputs as in `jaxrnn.load`, for both engines.
         dims: sizes of symbolic dimensions, each a number or several numbers. Each combination is a case.
         seed: seed of the random inputs.
         atol: absolute tolerance in ``|here - peer| <= atol + rtol * |peer|``. The default is 1e-5, more for types with
             fewer digits than float32, and 0 for integers.
         rtol: relative tolerance. The default is 1e-4, with the same exceptions.
         engine: ``"ort"`` for ONNX Runtime, ``"reference"`` for the reference evaluator of ONNX, or ``"auto"``: ONNX
-            Runtime if it is installed and supports the model, else the reference evaluator.
+            Runtime if installed and able to run the model, else the reference evaluator.
         nodes: also compare the values of all nodes of the outer graph, and report the first difference. For values with
             a largest magnitude above 1, ``atol`` is multiplied by that magnitude.
-
-        outputs: recorded arrays by the name of an output, or of a value inside the graph. An array with the name of an
-            input is that input. All inputs must be given.
+        outputs: a dict of recorded arrays, with names of outputs or of values inside the graph as keys. An array with
+            the name of an input is used as that input. All inputs must be given.
 
     Raises:
         ModelError: the model cannot be loaded.
@@ -282,7 +281,7 @@ def _native(arrays: Mapping[str, Any]) -> dict[str, Any]:
 def _check_recording(
     model: Model, recorded: Mapping[str, Any], samples: Sequence[Sample], inside: Sequence[str]
 ) -> None:
-    """Refuse a recording without arrays, with unknown names, or of inputs that are not given."""
+    """Refuse a recording without arrays, with unknown names, or without the inputs of the recording."""
     expected = ", ".join(map(str, model.outputs))
     makers = _makers(model)
     known = [*(info.name for info in model.outputs), *(name for name in inside if name in makers)]
@@ -323,7 +322,7 @@ def _check_shapes(computed: Mapping[str, Any], recorded: Mapping[str, Any]) -> N
 
 
 def _conclusion(case: Case, engine: str) -> str:
-    """Say which of file, jaxrnn and engine differs from the recording, in which outputs, and from which node on."""
+    """Name the part that differs from the recording, with the outputs and the first node that differ."""
     side = "peer" if case.fault == "engine" else "here"
     wrong = ((each.name, getattr(each, side)) for each in case.recorded)
     listed = ", ".join(f"{name!r} ({_error(found)})" for name, found in wrong if not found.ok)
@@ -349,7 +348,7 @@ def _error(comparison: Comparison) -> str:
 
 
 def _place(case: Case) -> str:
-    """Name the first recorded value that differs, and the last recorded value before that agrees."""
+    """Name the first recorded value that differs, and the recorded value before, which agrees."""
     first = case.first_recorded
     outputs = {output.name for output in case.outputs}
     if first is None:
@@ -365,7 +364,7 @@ def _place(case: Case) -> str:
 
 
 def _intermediates(model: Model, inputs: Mapping[str, Any]) -> dict[str, tuple[BoundNode, Any]]:
-    """Compute `Model.intermediates` in one compiled function if possible, which is faster than node by node."""
+    """Compute `Model.intermediates` in a compiled function if possible, which is faster than node by node."""
     seen: dict[str, tuple[BoundNode, Any]] = {}
 
     def traced_values(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class NoValueError(JaxrnnError):
 
 
 class Accumulator(Protocol):
-    """The protocol of a metric of one recording, which comes in pieces."""
+    """The protocol of accumulators, which compute a metric of a recording from pieces."""
 
     def add(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> None:
         """Add the next frames.
@@ -101,12 +101,12 @@ class Metric:
         columns: the columns.
         start: a function from the frames per second of the output to an accumulator for one recording. Raises
             InputError for an unsuitable rate.
-        output: the judged output; None for the first output.
-        needs_reference: whether a recording without a reference has no value.
-        needs_source: whether the metric also needs the frames of the recording, which are then read again.
-        by_key: whether the metric may return several values in place of one column. Names of these columns begin with
+        output: the judged output; by default the first output.
+        needs_reference: True if a recording without a reference has no value.
+        needs_source: True if the metric also needs the frames of the recording, which are then read again.
+        by_key: True if the metric may return several values in place of one column. Names of these columns begin with
             the name of the metric and an underscore, and are known after the run; unit and direction are shared.
-        pool: the addition of counts over a corpus; None for a metric without counts.
+        pool: the addition of counts over a corpus; None if the metric has no counts.
         options: values besides the name that determine the metric.
     """
 
@@ -193,9 +193,9 @@ def over_whole(
         function: a function from the output ``[frames, ...]``, the reference (None without a reference) and the frames
             per second to a number, or numbers by name. The message of an exception becomes a note of the row.
         called: the name of the column; for numbers by name, columns are called this name, an underscore, and the key.
-        output: the judged output; None for the first output.
-        limit: seconds of the longest judged recording; memory holds as much for each recording of a batch.
-        needs_reference: whether a recording without a reference has no value.
+        output: the judged output; by default the first output.
+        limit: seconds of the longest judged recording. Memory must hold this length for each recording of a batch.
+        needs_reference: True if a recording without a reference has no value.
         unit: the unit, for people.
         higher_is_better: None if neither direction is better.
         options: values besides the name that determine the metric.

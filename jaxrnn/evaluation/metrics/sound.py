@@ -141,7 +141,7 @@ def si_sdr(called: str = "si_sdr", output: str | None = None) -> Metric:
 def si_sdr_improvement(called: str = "si_sdr_improvement", output: str | None = None) -> Metric:
     """Make SI-SDR of the output minus SI-SDR of the recording, both against the reference, in dB; higher is better.
 
-    There is no value if one of the two is undefined, or if both are infinite.
+    The value is missing if either ratio is undefined, or if both are infinite.
     """
 
     def of(output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> list[float]:

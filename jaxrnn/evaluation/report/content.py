@@ -186,7 +186,7 @@ PLACE = "\0place"
 
 
 def select(results: Results, main: Column | None, examples: int) -> tuple[list[Row], list[bool]]:
-    """Return rows in the order of ids, and whether each row is in the plots."""
+    """Return rows in the order of ids, and a mask of the rows in the plots."""
     count = results.document["recordings"]["all"]
     if count <= max(ROWS, DRAWN):
         rows = results.table.to_dicts()

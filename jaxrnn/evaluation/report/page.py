@@ -82,8 +82,8 @@ def _file(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
-#: Plots of metrics, plots of one metric against another column, and metrics of which both systems are drawn; the tables
-#: have them all.
+#: The largest numbers of plots of metrics, of plots of two columns, and of metrics drawn for both systems; the tables
+#: have all metrics.
 HISTOGRAMS, SCATTERS, COMPARED = 12, 9, 4
 
 
@@ -158,7 +158,7 @@ def listening(content: Content, player: Player) -> dict[str, list[PlayedRecordin
         groups = {f"{title} {text(main.name, 60)}": rows for title, rows in zip(titles, ends, strict=True)}
     files = {row["id"]: file for file, row in enumerate(content.rows)}
     recordings: dict[str, list[PlayedRecording]] = {title: [] for title, rows in groups.items() if rows and count}
-    # The groups take turns, so that one of them does not use up what the page may hold.
+    # The groups take turns, so that no group uses up the limit of the page.
     for place in range(count):
         for title, rows in groups.items():
             if place < len(rows):
@@ -213,7 +213,7 @@ def tiles(content: Content) -> list[tuple[str, Number, str]]:
 
 
 def summary(content: Content) -> list[ReportTable]:
-    """Return tables of the corpus as a whole, and of every metric over recordings."""
+    """Return tables of the corpus as a whole, and of each metric over recordings."""
     document, metrics = content.results.document, content.metrics
     pooled = pooled_in(document)
     tables = []
@@ -295,7 +295,7 @@ P, LEAST = 4, "< 0.0001"
 
 
 def paired(content: Content) -> list[ReportTable]:
-    """Return tables of both systems over the whole corpus, and of every metric, paired by file."""
+    """Return tables of both systems over the whole corpus, and of each metric, paired by file."""
     if content.comparison is None:
         return []
     (one, two), tables = content.names, []

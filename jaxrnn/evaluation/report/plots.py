@@ -47,7 +47,7 @@ CONFIG = {
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot for the page: a caption, a description in words, and a Vega-Lite specification."""
+    """A plot for the page: a caption, a text description, and a Vega-Lite specification."""
 
     title: str
     alt: str

@@ -119,14 +119,14 @@ WIDTH, HEIGHT = 360, 112
 #: The range of a spectrogram below the loudest sound of a recording, in dB.
 RANGE = 80
 
-#: Samples of a spectrogram's window, and the least and the most from one to the next: few for a fine picture of a short
-#: sound, and never so many that something falls between two.
+#: Samples of a spectrogram's window, and the smallest and the largest hop: small for a fine picture of a short sound,
+#: and never so large that windows leave gaps.
 WINDOW, LEAST, MOST = 512, 32, 256
 
 #: Colours of a spectrogram: more would make the file larger, not the picture finer.
 COLOURS = 48
 
-#: Colours that they lie between: dark to bright, as evenly as the eye sees it.
+#: Colours to interpolate, dark to bright in perceptually even steps.
 MAGMA = ((0, 0, 4), (59, 15, 112), (140, 41, 129), (222, 73, 104), (254, 159, 109), (252, 253, 191))
 
 

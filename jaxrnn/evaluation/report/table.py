@@ -80,7 +80,7 @@ def column(label: str, values: Sequence[Any], unit: str = "") -> tuple[str, list
 
 
 def estimate(entry: Mapping[str, Any], value: str, places: int, *, sign: bool = False) -> Number:
-    """Return a number of an entry by name, with the interval."""
+    """Return the number of an entry under a key, with the interval."""
     return Number(entry[value], entry["low"], entry["high"], places, sign)
 
 
@@ -107,7 +107,7 @@ def defined(values: Sequence[Any]) -> list[float]:
 
 
 def decimals(values: Sequence[Any]) -> int:
-    """Return the digits after the point for a column: four significant digits of the largest, none for integers."""
+    """Return the digits after the point for a column: four significant digits of the largest, 0 for integers."""
     numbers = defined(values)
     if all(number == round(number) for number in numbers):
         return 0

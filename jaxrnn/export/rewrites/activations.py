@@ -20,7 +20,7 @@ Equal, Greater, GreaterOrEqual, Less = map(operator, ("Equal", "Greater", "Great
 HardSigmoid, Log1p, Max, Min, Mul, Neg, Not = map(operator, ("HardSigmoid", "Log1p", "Max", "Min", "Mul", "Neg", "Not"))
 Pow, Relu, Softplus, Tanh, Where = map(operator, ("Pow", "Relu", "Softplus", "Tanh", "Where"))
 
-#: From this number of elements on, one ``Exp`` is faster than ``Mish``.
+#: From this number of elements on, a single ``Exp`` is faster than ``Mish``.
 _MANY = 256
 
 _POSITIVE = either(GreaterOrEqual(X, 0.0), Greater(X, 0.0))
@@ -29,7 +29,7 @@ _CUBE = either(Pow(X, 3.0), Mul(X, Mul(X, X)))
 
 
 def _as(name: str, *attributes: str) -> Callable[[Match], Operand | None]:
-    """Return a builder of an operator on x, whose attributes have the names of matched numbers."""
+    """Return a builder of an operator on x. Matched numbers become attributes of the same names."""
     return lambda match: match.node(name, match["x"], **{each: match[each] for each in attributes})
 
 

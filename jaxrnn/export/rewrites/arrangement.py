@@ -83,7 +83,7 @@ def _joined(match: Match, left: ir.Value, right: ir.Value, axis: int) -> Operand
 
 
 def span_of(value: ir.Value, axis: int) -> tuple[ir.Value, int, int] | None:
-    """Return the source, start and end of a slice along one axis."""
+    """Return the source, start and end of a slice along an axis."""
     if (node := maker_of(value, "Split")) is not None and node.attributes["axis"].as_int() == axis:
         start = sum(shape_of(each)[axis] for each in node.outputs[: value.index()])
         return source_of(node), start, start + shape_of(value)[axis]
@@ -97,7 +97,7 @@ def span_of(value: ir.Value, axis: int) -> tuple[ir.Value, int, int] | None:
 
 
 def _reflected(match: Match) -> Operand | None:
-    """Build a reflecting ``Pad`` from a value between reversed parts of itself."""
+    """Build a reflecting ``Pad`` from a value between reversed parts of the value."""
     axis = match.root.attributes["axis"].as_int()
     spans = [_backwards(value, axis) for value in match.root.inputs]
     middle = [index for index, span in enumerate(spans) if span is None]
@@ -110,7 +110,7 @@ def _reflected(match: Match) -> Operand | None:
             continue
         source, first, last = span
         side = int(index > middle[0])
-        # The first element has index 1 in the part before it; the part after ends at size - 2.
+        # The first element of the part before has index 1; the part after ends at size - 2.
         if source is not x or widths[side] or (last != 1 if side == 0 else first != size - 2):
             return None
         widths[side] = first - last + 1
@@ -121,7 +121,7 @@ def _reflected(match: Match) -> Operand | None:
 
 
 def _reflection(value: ir.Value | None, axis: int) -> tuple[ir.Value, list[int]]:
-    """Return the source of a reflecting ``Pad`` along one axis, and its widths."""
+    """Return the source and the widths of a reflecting ``Pad`` along an axis."""
     assert value is not None
     node = maker_of(value, "Pad")
     sizes = None if node is None or "mode" not in node.attributes else constant_of(node.inputs[1])
@@ -133,7 +133,7 @@ def _reflection(value: ir.Value | None, axis: int) -> tuple[ir.Value, list[int]]
 
 
 def _backwards(value: ir.Value | None, axis: int) -> tuple[ir.Value, int, int] | None:
-    """Return the source, first and last index of a reversed slice along one axis."""
+    """Return the source, first and last index of a reversed slice along an axis."""
     node = maker_of(value, "Slice")
     if node is None or len(node.inputs) != 5 or value is None:
         return None
@@ -162,7 +162,7 @@ def _only_part(match: Match) -> Operand | None:
 
 
 def _taken(match: Match) -> Operand | None:
-    """Build a ``Gather`` from a slice of one element and a removed axis."""
+    """Build a ``Gather`` from a slice of a single element and a removed axis."""
     part = match["slice"].outputs[0]
     shape = shape_of(part)
     for axis, size in enumerate(shape):
@@ -174,7 +174,7 @@ def _taken(match: Match) -> Operand | None:
 
 
 REWRITES = (
-    Rewrite(Add(X, either(0.0, -0.0)), _operand),  # XLA ignores the sign of zero here, too
+    Rewrite(Add(X, either(0.0, -0.0)), _operand),  # XLA also ignores the sign of zero here
     Rewrite(Sub(X, 0.0), _operand),
     Rewrite(Mul(X, 1.0), _operand),
     Rewrite(Div(X, 1.0), _operand),
@@ -194,7 +194,7 @@ REWRITES = (
 
 
 def split_slices(graph: ir.Graph, writer: Writer) -> None:
-    """Replace consecutive slices that cover a whole axis by one ``Split``."""
+    """Replace consecutive slices that cover a whole axis by a single ``Split``."""
     groups: dict[Any, list[tuple[int, int, ir.Node]]] = defaultdict(list)
     for node in graph.all_nodes():
         axes = constant_of(node.inputs[3]) if node.op_type == "Slice" and len(node.inputs) == 4 else None

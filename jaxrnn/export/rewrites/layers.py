@@ -198,9 +198,9 @@ def _scaled(match: Match) -> Operand | None:
 
 
 def _is_as_regular(product: np.ndarray, source: np.ndarray) -> bool:
-    """Return True if a product is finite, normal, and zero only where its source is zero.
+    """Return True if a product is finite, normal, and zero only where the source is zero.
 
-    Infinite inputs then give the same results.
+    Infinite inputs then lead to the same results.
     """
     smallest = np.abs(product[source != 0]).min(initial=np.inf)
     return bool(np.all(np.isfinite(product)) and smallest >= np.finfo(product.dtype).tiny)

@@ -1,6 +1,6 @@
 """Rewrites that move reshapes and transposes behind commuting nodes, until the moves meet and cancel.
 
-A network with channels last becomes a network with channels first between its first and last convolution.
+A network with channels last then has channels first between the first and the last convolution.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COMPARISONS = tuple(
 
 
 def is_passed_on(value: ir.Value) -> bool:
-    """Return True if the movement can also pass every user of the value."""
+    """Return True if the movement can also pass all users of the value."""
     return all(use.node.op_type in _PASSING for use in value.uses()) and not value.is_graph_output()
 
 
@@ -111,7 +111,7 @@ def _after_product(match: Match) -> Operand | None:
 
 
 def _reshape_after_known(match: Match) -> Operand | None:
-    """Move a reshape behind an operator with a constant operand along axes that stay."""
+    """Move a reshape behind an operator with a constant operand along unchanged axes."""
     x, known = match["x"], constant_of(match["known"])
     before, after = shape_of(x), match.shape
     if not is_passed_on(match["move"].outputs[0]):
@@ -127,7 +127,7 @@ def _reshape_after_known(match: Match) -> Operand | None:
 
 
 def _along(own: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the shape of a constant before a reshape, from its shape after the reshape."""
+    """Return the shape of a constant before a reshape, from the shape after the reshape."""
     if math.prod(own) == 1:
         return ()
     if math.prod(own[:-1]) == 1 and own[-1] in (1, before[-1]) and before[-1] == after[-1]:

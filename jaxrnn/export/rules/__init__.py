@@ -1,4 +1,4 @@
-"""The rules by primitive, and refusals of primitives that ONNX has no counterpart for."""
+"""The rules by primitive, and refusals of primitives without a counterpart in ONNX."""
 
 from __future__ import annotations
 

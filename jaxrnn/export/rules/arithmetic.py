@@ -23,7 +23,7 @@ def _is_known(y: Operand, *others: int) -> bool:
 
 
 def divide(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
-    """Write ``Div``. Integer ``x / 0`` and ``lowest / -1`` give JAX's results, which engines do not define."""
+    """Write ``Div``. Integer ``x / 0`` and ``lowest / -1`` have JAX's results, which engines do not define."""
     dtype = dtype_of(x)
     if dtype.kind not in "iu":
         return elements(lowering, "Div", x, y)
@@ -51,7 +51,7 @@ def remainder(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) ->
         return elements(lowering, "Mod", x, y, fmod=1)
     if dtype.kind == "u" and _is_known(y, 0):
         return elements(lowering, "Mod", x, y)
-    # A divisor of 0 makes the product 0, whatever the quotient is.
+    # For a divisor of 0 the product is 0, for any quotient.
     quotient = divide(lowering, equation, x, y)
     return elements(lowering, "Sub", x, elements(lowering, "Mul", quotient, y))
 

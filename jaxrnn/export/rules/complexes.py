@@ -156,7 +156,7 @@ def _joined(atoms: Sequence[Any], parts: Sequence[Any], join: Callable[[Any, Any
 
 
 def _from_parts(atom: Any, first: Any, second: Any) -> Any:
-    """Return an array of complex numbers or random keys from its parts."""
+    """Join two parts to an array of complex numbers or random keys."""
     if is_key(type_of(atom)):
         return jax.random.wrap_key_data(jnp.stack([first, second], -1), impl="threefry2x32")
     return lax.complex(first, second)
@@ -263,7 +263,7 @@ def transform(lowering: Lowering, equation: JaxprEqn, real: Operand, imag: Opera
     parts: list[Operand] = [real] if imag is None else [real, imag]
     inverse = kind in ("IFFT", "IRFFT")
     order = list(zip(axes, lengths, strict=True))
-    # The halved axis comes first in a forward transform and last in an inverse.
+    # The halved axis is first in a forward transform and last in an inverse transform.
     for axis, length in order if kind == "IRFFT" else reversed(order):
         half = kind in ("RFFT", "IRFFT") and axis == axes[-1]
         parts = _transformed(lowering, parts, axis, int(length), inverse=inverse, half=half)
@@ -273,7 +273,7 @@ def transform(lowering: Lowering, equation: JaxprEqn, real: Operand, imag: Opera
 def _transformed(
     lowering: Lowering, parts: Sequence[Operand], axis: int, length: int, *, inverse: bool, half: bool
 ) -> list[Operand]:
-    """Transform the parts along one axis. The inverse of ``half`` a spectrum has one part."""
+    """Transform the parts along an axis. The inverse of ``half`` a spectrum has only a real part."""
     writer, rank = lowering.writer, len(shape_of(parts[0]))
     order = [*(other for other in range(rank) if other != axis), axis]
     back = np.argsort(order).tolist()

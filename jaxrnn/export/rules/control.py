@@ -46,7 +46,7 @@ def platform(lowering: Lowering, equation: JaxprEqn) -> Operand:
 
 
 def branch(lowering: Lowering, equation: JaxprEqn, which: Operand, *operands: Operand) -> list[Operand]:
-    """Write the branch that is known to be taken, or ``If``, nested for more than two branches."""
+    """Write the branch for a constant index, else ``If``, nested for more than two branches."""
     branches = equation.params["branches"]
     platforms = platforms_of(equation)
     if platforms is not None:
@@ -125,7 +125,7 @@ def loop(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Ope
 
 
 def _with(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
-    """Replace the values at some places."""
+    """Replace the values at these places."""
     replaced = dict(zip(places, new, strict=False))
     return [replaced.get(place, value) for place, value in enumerate(values)]
 

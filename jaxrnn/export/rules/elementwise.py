@@ -1,4 +1,4 @@
-"""Rules for elementwise operators and casts. Each becomes one node, which broadcasts.
+"""Rules for elementwise operators and casts, which become single nodes with broadcasting.
 
 The bounds of integers (`range_of`) decide comparisons, such as bounds checks of indices.
 """
@@ -45,9 +45,9 @@ IDENTITIES = """
 def elements(
     lowering: Lowering, operator: str, *operands: Operand, shape: Any = None, dtype: Any = None, **attributes: Any
 ) -> Operand:
-    """Write one elementwise node on operands that broadcast.
+    """Write an elementwise node on operands that broadcast.
 
-    Operands are read before they were repeated. A comparison with a known result becomes a constant.
+    Repeated operands are read before the repetition. A comparison with a constant result becomes a constant.
     """
     shape = np.broadcast_shapes(*map(shape_of, operands)) if shape is None else tuple(shape)
     if (holds := compared(operator, *operands) if len(operands) == 2 else None) is not None:
@@ -154,7 +154,7 @@ def reinterpret(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     if dtype.kind in "iu" and own.kind in "iu":
         return cast(lowering, x, dtype)
     if own.kind == "u" and jnp.issubdtype(dtype, jnp.floating):
-        # From 1 to 2, numbers are equally spaced. Random floats are made from bits in this way.
+        # From 1 to 2, numbers are equally spaced. Random floats are built from bits in this way.
         one, bits = np.ones((), dtype).view(own), jnp.finfo(dtype).nmant
         low, high = range_of(x)
         if one <= low and high < int(one) + (1 << bits):
@@ -222,7 +222,7 @@ def _remainder(node: ir.Node, ranges: Sequence[Range]) -> Range | None:
     return (-(most - 1) if signed else 0), most - 1
 
 
-#: By operator, the bounds of its result from the bounds of its operands.
+#: For each operator, the bounds of the result from the bounds of the operands.
 _ARITHMETIC: dict[str, Callable[[ir.Node, Sequence[Range]], Range | None]] = {
     "Add": lambda node, of: (of[0][0] + of[1][0], of[0][1] + of[1][1]),
     "BitShift": lambda node, of: (
@@ -242,7 +242,7 @@ _ARITHMETIC: dict[str, Callable[[ir.Node, Sequence[Range]], Range | None]] = {
 
 
 def compared(operator: str, x: Operand, y: Operand) -> bool | None:
-    """Return the result of an integer comparison if it is the same for all values in range, else None."""
+    """Return the result of an integer comparison that is constant for all values in range, else None."""
     if not all(jnp.issubdtype(dtype_of(each), jnp.integer) for each in (x, y)):
         return None
     (low, high), (least, most) = range_of(x), range_of(y)

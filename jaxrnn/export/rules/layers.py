@@ -1,4 +1,4 @@
-"""Rules for recurrent layers and operators of a file, which become one node again."""
+"""Rules that write recurrent layers and operators of a file as single nodes again."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from jaxrnn.jaxprs.equations import bind, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.primitives import computed
 
-#: The operator of a cell, and its default activations.
+#: The operator of a cell, and the default activations.
 _OPERATORS: dict[type, tuple[str, tuple[Any, ...]]] = {
     GRU: ("GRU", (SIGMOID, TANH)),
     LSTM: ("LSTM", (SIGMOID, TANH, TANH)),
     RNN: ("RNN", (TANH,)),
 }
-#: Activations that ONNX Runtime computes incorrectly: the first overflows, the second differs at its threshold.
+#: Activations that ONNX Runtime computes incorrectly: the first overflows, the second differs at the threshold.
 _DIFFERENT = {"Softplus", "ThresholdedRelu"}
 #: The engine that refuses a computed number of frames, and ignores activations, clips, coupled gates and a reversed
 #: direction.
 TRACT = "tract"
-#: For tract, a layer of up to so many frames, of which some may not exist, is a node for each frame.
+#: For tract, a layer with frames that may not exist is a node for each frame, up to this number of frames.
 _FEW = 8
 #: The types of layers in engines.
 _TYPES = (np.float16, np.float32)
 
 
 def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """Write one node, or the steps of the layer if engines would compute the node differently."""
+    """Write a single node, or the steps of the layer if engines would compute the node differently."""
     x, initial, weights, exists = jax.tree.unflatten(equation.params["structure"], operands)
     frames, batch = shape_of(x)[:2]
     if frames == 0 or (isinstance(exists, np.ndarray) and not exists.any()):
@@ -61,7 +61,7 @@ def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Op
         if equation.params["fills"]:
             y = _where(lowering, some, y, np.zeros((), dtype_of(y)))
     elif lowering.writer.target == TRACT:
-        # Each copy of a node keeps its own weights, and tract refuses some nodes in a Scan.
+        # Each copy of a node keeps a copy of the weights, and tract refuses some nodes in a Scan.
         return (_by_frame if frames <= _FEW else _written_out)(lowering, equation, operands)
     else:
         existing = Existing.of(lowering, exists)
@@ -92,7 +92,7 @@ def _by_frame(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Operand
 
 
 def _is_node(equation: JaxprEqn, target: str | None) -> bool:
-    """Return True if engines compute the layer correctly as one node."""
+    """Return True if engines compute the layer correctly as a single node."""
     cells, types = equation.params["cells"], equation.params["types"]
     alike = len({dataclasses.replace(cell, activations=SIGMOID) for cell in cells}) == 1
     clips = isinstance(cells[0], LSTM) and cells[0].clip is not None
@@ -104,7 +104,7 @@ def _is_node(equation: JaxprEqn, target: str | None) -> bool:
 
 
 def _is_plain(equation: JaxprEqn) -> bool:
-    """Return True if tract, which ignores some attributes, computes the layer correctly as one node."""
+    """Return True if tract, which ignores some attributes, computes the layer correctly as a single node."""
     cells = equation.params["cells"]
     *_, exists = jax.tree.unflatten(equation.params["structure"], equation.invars)
     return (

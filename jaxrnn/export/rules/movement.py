@@ -211,7 +211,7 @@ def _moved(writer: Writer, x: Operand, axis: int, count: int) -> Operand:
 def _gather_elements(
     writer: Writer, x: Operand, places: Operand, axis: int, pairs: Sequence[tuple[int, int]]
 ) -> Operand | None:
-    """Write ``GatherElements`` if the indices have one axis besides the batch."""
+    """Write ``GatherElements`` if the indices have a single axis besides the batch."""
     rank = len(shape_of(x))
     free = [dim for dim in range(len(shape_of(places))) if dim not in {dim for _, dim in pairs}]
     if rank < 2 or len(free) != 1 or len(pairs) != rank - 1:
@@ -237,7 +237,7 @@ def column_of(
 
 
 def _counted(size: int, axis: int, rank: int) -> np.ndarray:
-    """Count along one axis of an array with 1 as all other sizes."""
+    """Count along an axis of an array with size 1 along all other axes."""
     return np.arange(size).reshape([-1 if place == axis else 1 for place in range(rank)])
 
 
@@ -308,7 +308,7 @@ def _updated(
     sizes: Sequence[int],
     change: Callable[[Operand], Operand],
 ) -> Operand:
-    """Change one slice of an array, axis by axis, constant starts first."""
+    """Change a slice of an array, axis by axis, constant starts first."""
     writer, shape = lowering.writer, shape_of(x)
     partial = [each for each in range(len(shape)) if shape[each] != sizes[each]]
     if not partial:

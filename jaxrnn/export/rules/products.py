@@ -105,7 +105,7 @@ def _convolution(
 def _wide(*types: np.dtype) -> np.dtype:
     """Return the dtype that products are computed in: a dtype with kernels that represents these dtypes.
 
-    Integer sums that overflow are correct after the cast to their own type.
+    Integer sums that overflow are correct after the cast back.
     """
     wide = max(types, key=lambda each: each.itemsize)
     if wide.kind in "iu":
@@ -152,10 +152,10 @@ def _conv(
 
 
 def _conv_transpose(writer: Writer, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int) -> Operand:
-    """Write ``ConvTranspose``: every element times the kernel, summed at overlaps.
+    """Write ``ConvTranspose``: each element times the kernel, summed at overlaps.
 
-    The operator computes windows at every place. Strides become a ``Slice`` after it; windows beyond all elements are
-    zeros.
+    The operator computes windows at all places. Strides become a ``Slice`` of the result; windows beyond all elements
+    are zeros.
     """
     batch, out, dtype = shape_of(x)[0], shape_of(kernel)[0], dtype_of(x)
     every = [replace(each, stride=1) for each in windows]

@@ -40,7 +40,7 @@ def threefry(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list
 
 
 def _of_each_key(function: Callable[..., Any], keys: Any, *others: Any) -> Any:
-    """Apply a function of one key to an array of keys, and to other arrays that broadcast with the keys."""
+    """Apply a function of a single key to an array of keys, and to other arrays that broadcast with the keys."""
     shape = np.broadcast_shapes(keys.shape[:-1], *map(np.shape, others))
     flat = [jnp.broadcast_to(each, shape).reshape(-1) for each in others]
     result = jax.vmap(function)(jnp.broadcast_to(keys, (*shape, 2)).reshape(-1, 2), *flat)
@@ -62,7 +62,7 @@ _ON_INTEGERS: dict[str, Callable[..., Any]] = {
 
 
 def on_keys(lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
-    """Write an equation that makes or reads keys."""
+    """Write an equation that creates or reads keys."""
     (result,) = equation.outvars
     kinds = {str(type_of(atom)) for atom in (*equation.invars, result) if is_key(type_of(atom))}
     if kinds != {"key<fry>"}:

@@ -28,7 +28,7 @@ _OPERATORS = {
 
 
 def reduce(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write one reduction."""
+    """Write a reduction."""
     return reduced(lowering.writer, operator, x, equation.params["axes"])
 
 
@@ -90,7 +90,7 @@ def running_sum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 
 def running(combine: Callable[[Any, Any], Any], lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Combine every element with the element 1 before it, then 2, 4 and so on."""
+    """Combine each element with the element 1 place before, then 2, 4 and so on."""
     axis, reverse, length = equation.params["axis"], equation.params["reverse"], shape_of(x)[equation.params["axis"]]
 
     def function(x: jax.Array) -> jax.Array:

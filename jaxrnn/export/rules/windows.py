@@ -56,7 +56,7 @@ def total(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 
 def any_reduction(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """Reduce by any function: combine one slice for each place in a window, in order."""
+    """Reduce by any function: combine a slice for each place in a window, in order."""
     params, half = equation.params, len(operands) // 2
 
     def function(*arrays: Any) -> list[Any]:
@@ -165,7 +165,7 @@ def _extremes(x: Operand) -> tuple[float, float]:
 
 
 def window_product(writer: Writer, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int) -> Operand:
-    """Write a convolution as one ``Gather`` along every axis and one ``MatMul``.
+    """Write a convolution as a ``Gather`` along each axis and a single ``MatMul``.
 
     ``x`` is ``[batch, channels, ...]``, ``kernel`` is ``[out, channels / groups, ...]`` of the same dtype.
     """

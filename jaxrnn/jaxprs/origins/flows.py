@@ -18,15 +18,15 @@ class Flow:
     shape: tuple[int, ...] | None  # the sizes; None if unknown
     dtype: Any
     value: Any = None  # the array itself, if it is known
-    #: the identity of every element, which moves preserve; 0 for constants. None if no input is read.
+    #: the identity of each element, which moves preserve; 0 for constants. None if no input is read.
     ids: np.ndarray | None = None
-    #: for each source, the origin of every element; see `source_codes`
+    #: for each source, the origin of each element; see `source_codes`
     codes: dict[str, np.ndarray] = field(default_factory=dict)
     #: for each source, the least number of contractions between source and value
     depth: dict[str, int] = field(default_factory=dict)
     deps: frozenset[str] = frozenset()  # the inputs that affect the value
-    ancestors: int = 0  # as bits, the numbers of the `producers` from which the value was computed
-    #: the label of a node, and the one value from which the node computes this value elementwise
+    ancestors: int = 0  # a bit mask of the `producers` from which the value was computed
+    #: the label of a node, and the only value from which the node computes this value elementwise
     argument: tuple[str, Flow] | None = None
 
 
@@ -47,13 +47,13 @@ class Site:
 class DataFlow:
     """The values, recurrences and joins between the inputs and the outputs of a graph."""
 
-    inputs: dict[str, Flow] = field(default_factory=dict)  # every input by name
-    outputs: dict[str, Flow] = field(default_factory=dict)  # every output by name
+    inputs: dict[str, Flow] = field(default_factory=dict)  # the inputs by name
+    outputs: dict[str, Flow] = field(default_factory=dict)  # the outputs by name
     sites: list[Site] = field(default_factory=list)  # the carries of recurrences
     joins: list[tuple[str, Flow]] = field(default_factory=list)  # labels and results of concatenations
     #: labels, and the sizes of the axes along which a window or a recurrence slides
     lengths: list[tuple[str, tuple[int | None, ...]]] = field(default_factory=list)
-    #: for every group of new elements, in order, the first identity and the labels of the nodes
+    #: for each group of new elements, in order, the first identity and the labels of the nodes
     producers: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     lost: list[tuple[str, str]] = field(default_factory=list)  # labels of nodes that cannot be followed, with reasons
 
@@ -81,7 +81,7 @@ def constant(value: Any) -> Flow:
 
 
 def union(flows: Iterable[Flow]) -> Flow:
-    """Return a value that depends on everything that these values depend on."""
+    """Return a value with the dependencies of all these values."""
     flow = Flow(None, None)
     for item in flows:
         flow.deps, flow.ancestors = flow.deps | item.deps, flow.ancestors | item.ancestors
@@ -120,7 +120,7 @@ def combined(
     for name in dict.fromkeys(name for flow in (*operands, *conditions) for name in flow.codes):
         dependent = [flow for flow in operands if name in flow.codes]
         planes = [np.broadcast_to(flow.codes[name], shape) for flow in dependent]
-        # A source minus its own mean, or plus a function of itself alone, is normalised or transformed, not carried on.
+        # A source minus its mean, or plus a function of only the source, is normalised or transformed, not carried on.
         transformed = any(flow.deps == {name} and (flow.codes[name] < STEP).all() for flow in dependent)
         chosen = "other" if transformed and kind in ("add", "count") else kind
         codes = planes[0] if planes else np.zeros(shape, np.int64)
@@ -131,7 +131,7 @@ def combined(
             codes = combine(chosen, codes, plane)
         for flow in conditions:
             if name in flow.codes:
-                # What decides where elements go has another shape.
+                # A condition of a different shape selects positions.
                 same = flow.shape in (shape, ())
                 codes = np.maximum(codes, dense(flow.codes[name]) if same else DENSE)
         result[name] = codes
@@ -139,7 +139,7 @@ def combined(
 
 
 def is_all(flow: Flow, number: int) -> bool:
-    """Return True if every element is known to be this number."""
+    """Return True if all elements are known to equal this number."""
     return isinstance(flow.value, np.ndarray) and flow.value.dtype.kind in "iuf" and bool(np.all(flow.value == number))
 
 
@@ -154,15 +154,15 @@ def without_neutral(name: str, operands: Sequence[Flow]) -> Sequence[Flow]:
 
 Codes = np.ndarray
 
-#: How an element came from one element of a source, the most direct last.
+#: Grades: how an element was computed from a single element of a source, the most direct last.
 OTHER, SCALED, GATED, SUMMED, MIXED, EXPOSED, SQUASHED, RETAINED, WRITTEN, SHOWN, UPDATED, COPY = range(1, 13)
 # COPY      only moved
 # UPDATED   through a recurrence, from its initial to its final value, and otherwise only moved
-# SHOWN     the same, but read from the recurrence's sequence of outputs at its last step
+# SHOWN     updated, but read from the last step of the recurrence's outputs
 # WRITTEN   kept, unless this step overwrites it at a place that depends on data
 # RETAINED  kept in part and added to, as in an average or the cell of an LSTM; or an integer counted up
 # SQUASHED  retained or summed, then through a function of one argument
-# EXPOSED   that, then multiplied, as the hidden state of an LSTM comes from its cell
+# EXPOSED   squashed, then multiplied, as in the hidden state of an LSTM
 # SUMMED    added to, but kept as a whole: an integral, or a residual connection
 # MIXED     summed, then multiplied
 # GATED     multiplied
@@ -213,7 +213,7 @@ _SELECTED = {SQUASHED: SQUASHED, SHOWN: SHOWN, UPDATED: UPDATED}
 _SQUASHED = dict.fromkeys((RETAINED, SUMMED, SQUASHED), SQUASHED)
 _CONSTANT = {UPDATED: SCALED, SCALED: SCALED}
 
-#: By kind: the new grade of an element where the other operands do not depend on the source.
+#: By kind: the new grade of an element if the other operands do not depend on the source.
 _ALONE = {
     "add": _table(_ADDED),
     "multiply": _table(_MULTIPLIED),
@@ -223,7 +223,7 @@ _ALONE = {
     "count": _table(dict.fromkeys((COPY, SUMMED, RETAINED), RETAINED)),
     "other": _table(_SQUASHED),
 }
-#: The same where the other operands depend on no input.
+#: The same if the other operands do not depend on any input.
 _ALONE_WITH_CONSTANTS = _ALONE | {
     "add": _table(_OFFSET | _CONSTANT),
     "multiply": _table(_MULTIPLIED | _CONSTANT),
@@ -255,7 +255,7 @@ _TOGETHER = _together()
 
 
 def source_codes(shape: Sequence[int]) -> Codes:
-    """Return the codes of a source: every element is a copy of itself."""
+    """Return the codes of a source: each element is a copy of itself."""
     count = int(np.prod(shape, dtype=np.int64))
     return ((np.arange(count, dtype=np.int64) + 1) * STEP + COPY).reshape(tuple(shape))
 
@@ -271,7 +271,7 @@ def grades(codes: Codes) -> np.ndarray:
 
 
 def dense(codes: Codes) -> Codes:
-    """Drop the positions: every dependence becomes `DENSE`."""
+    """Drop the positions: all dependences become `DENSE`."""
     return np.minimum(codes, DENSE)
 
 

@@ -33,7 +33,7 @@ from jaxrnn.jaxprs.primitives import Carried
 
 #: Equations that call a function on their operands.
 _CALLS = frozenset({*INLINED, *CUSTOM_RULES})
-#: Primitives that leave elements what they are, in perhaps another type.
+#: Primitives that only convert the type of elements.
 _SAME = frozenset({"convert_element_type", "reduce_precision"})
 #: Sums with weights. Between the state of a cell and its update, there is at most one of these sums, and no product of
 #: two values that depend on data, as in attention.
@@ -74,7 +74,7 @@ class Following:
     def _create(
         self, labels: tuple[str, ...], shape: tuple[int, ...], dtype: Any, inputs: Sequence[Flow], depth: int = 0
     ) -> Flow:
-        """Return new elements that depend on every element of the inputs, ``depth`` products later."""
+        """Return new elements that depend on all elements of the inputs, ``depth`` products later."""
         read = union(inputs)
         flow = Flow(shape, dtype, deps=read.deps, ancestors=read.ancestors)
         if not self.elements:
@@ -124,7 +124,7 @@ class Following:
         depth = sum(bool(flow.deps) for flow in flows) if name in _CONTRACTIONS else 2 * (name in _LOOPS)
         results = [self._create((label,), *each, flows, depth) for each in types]
         if name.startswith("scatter") or name == "dynamic_update_slice":
-            # An element that is not written, at a place that depends on data, is kept.
+            # The places of the write may depend on data; elements that are not overwritten are kept.
             results[0].codes = combined("write", types[0][0], flows[:1], flows[1:])
         return results
 
@@ -172,7 +172,7 @@ class Following:
             kind = "count"
         divided = name in ("div", "rem") and bool(operands[1].deps)
         if divided:
-            # Only the first operand comes through a division.
+            # Only elements of the dividend pass through a division.
             conditions, operands = operands[1:], operands[:1]
         flow = self._create((label,), shape, dtype, flows)
         flow.codes = combined(kind, shape, operands, conditions)
@@ -194,7 +194,7 @@ class Following:
             place = min(max(int(condition.value), 0), len(branches) - 1)
             return self.run(branches[place], operands, label)
         merged = []
-        # The branch for True is the last one, and the first in a file.
+        # The branch for True is the last branch in JAX, and the first branch in a file.
         for cases in zip(*(self.run(branch, operands, label) for branch in reversed(branches)), strict=True):
             if all(case is cases[0] for case in cases):
                 merged.append(cases[0])

@@ -33,7 +33,7 @@ from jaxrnn.jaxprs.recognition.body import Body, Elements, everything, operands_
 #: The coefficient of each monomial; a monomial is the numbers of its terms, in order.
 Polynomial = dict[tuple[int, ...], float]
 
-#: Sums with more monomials are not part of a cell, and count as one term.
+#: Sums with more monomials are not part of a cell, and count as a single term.
 _LARGEST = 12
 
 
@@ -66,7 +66,7 @@ class Algebra:
         return self._numbers[key]
 
     def polynomial(self, elements: Elements) -> Polynomial:
-        """Return the polynomial of elements, in the elements of its terms at the same place."""
+        """Return the polynomial of elements, in the elements of terms at the same positions."""
         key = elements.key
         if key not in self._polynomials:
             self._polynomials[key] = self._expand(elements)
@@ -327,7 +327,7 @@ def _add(algebra: Algebra, elements: Elements, coefficient: float, total: Sum) -
 
 
 def _affine_product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray, coefficient: float) -> Product | None:
-    """Return elements of a ``dot_general`` with one fixed operand and no batch."""
+    """Return elements of a ``dot_general`` with one fixed operand and no batch axes."""
     contract, batch = equation.params["dimension_numbers"]
     operands = [_in_full_precision(algebra, atom) for atom in equation.invars]
     shapes = [shape_of(atom) for atom in operands]
@@ -340,7 +340,7 @@ def _affine_product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray, coeffi
         return None
     free = free_axes(equation)
     counts = [math.prod(shape[axis] for axis in axes) for shape, axes in zip(shapes, free, strict=True)]
-    places = np.unravel_index(at, tuple(counts))  # a batch of one changes no position
+    places = np.unravel_index(at, tuple(counts))  # a batch axis of size 1 does not change positions
     matrix = fixed.index(True)
     data = 1 - matrix
     order = (*free[data], *batch[data], *contract[data])

@@ -17,14 +17,14 @@ from jaxrnn.jaxprs.moves import move, moved_operands
 from jaxrnn.jaxprs.primitives import forms_of, platforms_of
 from jaxrnn.jaxprs.schedule import Step
 
-#: Constants up to this size are looked at as numbers.
-_LOOKED_AT = 1 << 16
+#: Constants up to this size are checked for equal elements.
+_LARGEST_CHECKED = 1 << 16
 
 
 class Body:
     """A step with the dependencies of its variables and the origins of their elements.
 
-    A variable is *fixed* if it is equal in every frame: it depends only on parameters and constants. A variable is
+    A variable is *fixed* if it is equal in all frames: it depends only on parameters and constants. A variable is
     *known* if it can be computed for all frames before the parts that are not yet planned. ``forms`` has the results of
     a choice by platform in each form.
     """
@@ -49,7 +49,7 @@ class Body:
         self.learn([*step.fixed, *step.frame])
 
     def learn(self, new: Iterable[Var]) -> None:
-        """Mark these variables, and all their consequences, as known."""
+        """Mark these variables, and all variables that follow from known variables, as known."""
         self.known.update(new)
         unknown = dependents(self.equations, self.step.carry, self.known)
         self.known.update(variable for variable in self.step.makers if variable not in unknown)
@@ -59,7 +59,7 @@ class Body:
         return isinstance(atom, Literal) or atom in self.known
 
     def is_fixed(self, atom: Atom) -> bool:
-        """Return True if an atom is equal in every frame."""
+        """Return True if an atom is equal in all frames."""
         return isinstance(atom, Literal) or atom in self.step.fixed
 
     def equation_of(self, atom: Atom) -> JaxprEqn | None:
@@ -102,22 +102,22 @@ class Body:
                 pending.append((part, origin))
 
     def source(self, elements: Elements) -> Elements:
-        """Trace elements back as long as they come from a single operand."""
+        """Trace elements back while all elements come from a single operand."""
         while (origins := self._origins(elements)) is not None and len(origins) == 1:
             ((_, origin),) = origins
             elements = Elements(origin.atom, origin.at.reshape(elements.at.shape))
         return elements
 
     def number(self, elements: Elements) -> float | None:
-        """Return the number that the elements all equal, or None."""
+        """Return the floating-point number that all elements equal, or None."""
         atom, at = self.source(elements)
         value = atom.val if isinstance(atom, Literal) else self._constants.get(atom)
-        if value is None or isinstance(value, Tracer) or not 0 < np.size(value) <= _LOOKED_AT:
+        if value is None or isinstance(value, Tracer) or not 0 < np.size(value) <= _LARGEST_CHECKED:
             return None
         if not jnp.issubdtype(getattr(value, "dtype", type(value)), jnp.floating):
             return None
         array = np.asarray(value)
-        # An operand without axes stands for as many equal elements as there are.
+        # A scalar operand is broadcast to all elements.
         values = array.reshape(-1)[at] if array.ndim else array
         return float(values.flat[0]) if (values == values.flat[0]).all() else None
 
@@ -161,7 +161,7 @@ class CarryPieces:
     """The pieces of all arrays of the carry.
 
     Attributes:
-        pieces: pieces that cover every element of the carry.
+        pieces: pieces that cover all elements of the carry.
         updates: masked updates: variables that keep an old value under a mask, and their new values.
     """
 
@@ -223,7 +223,7 @@ class Elements(NamedTuple):
 
 
 def identity_of(atom: Atom) -> Any:
-    """Return a key that two atoms of equal values share."""
+    """Return a key of an atom; equal literals have equal keys."""
     return ("literal", str(atom.val)) if isinstance(atom, Literal) else id(atom)
 
 
@@ -262,5 +262,5 @@ def joined_positions(equation: JaxprEqn, output: int) -> np.ndarray | None:
     return None if moved is None else moved[output]
 
 
-#: Moves whose results hold new elements, or whose derivative differs from the derivative of a move.
+#: Moves that also insert new elements, or that have a different derivative.
 _WRITING = frozenset({"dynamic_update_slice", "pad", "scatter", "select_n", "stop_gradient"})

@@ -18,7 +18,7 @@ from jaxrnn.jaxprs.recognition.body import CarryPiece, CarryPieces, Elements, Up
 class CellState:
     """An array of a cell's carry."""
 
-    carry: Var  # the variable of the body's carry that holds the array
+    carry: Var  # the variable of the body's carry with the array
     at: np.ndarray  # the elements in the carry, ``[rows, hidden]``
     new: Elements  # the elements after the step
 
@@ -42,7 +42,7 @@ class CellMatch:
 
     @property
     def reads(self) -> list[Var]:
-        """Return the variables that the cell reads in every frame, and weights."""
+        """Return the variables that the cell reads in each frame, and the weights."""
         atoms = [atom for gate in self.gates for atom in gate.atoms]
         if self.mask is not None:
             atoms.append(self.mask.elements.atom)
@@ -56,7 +56,7 @@ class CellMatch:
 
 
 def match(algebra: Algebra, carries: CarryPieces, variable: Var) -> CellMatch | None:
-    """Return the cell with a hidden state that becomes this variable; None without a cell or with unknown inputs."""
+    """Return the cell whose next hidden state is this variable; None without a cell or with unknown inputs."""
     elements = all_elements(variable)
     if not elements.at.size:
         return None
@@ -183,11 +183,11 @@ def _numbers(hidden: CarryPiece) -> dict[Var, np.ndarray]:
 def _matched(
     algebra: Algebra, cell: LSTM | GRU | RNN, pieces: tuple[CarryPiece, ...], terms: list[tuple[int, float]]
 ) -> CellMatch | None:
-    """Return the match if the cell allows the inputs of every gate."""
+    """Return the match if the cell allows the inputs of all gates."""
     sums = []
     for place, (number, sign) in enumerate(terms):
         term = algebra.terms[number]
-        # All but the last are sigmoids, of twice what enters the tanh.
+        # All terms except the last are sigmoids, with twice the input of the tanh.
         factor = 1.0 if place == len(terms) - 1 else 2.0
         total = expand(algebra, term.elements, factor * sign * term.scale)
         if total is None:
@@ -300,12 +300,12 @@ class CellGrid:
         return columns[0] if right and (self._row[elements] == np.arange(elements.shape[0])[:, None]).all() else None
 
     def place(self, at: np.ndarray) -> np.ndarray:
-        """Return values of the elements, in the grid."""
+        """Arrange values of the elements in the grid."""
         return at[self.elements]
 
 
 def find_grid(algebra: Algebra, sums: list[Sum], hidden: Mapping[Var, np.ndarray]) -> CellGrid | None:
-    """Return the grid in which the first product of the hidden state has its rows."""
+    """Return the grid with the rows of the first product of the hidden state."""
     every = np.arange(max(positions.max() for positions in hidden.values()) + 1)
     for total in sums:
         for product in total.products:
@@ -319,7 +319,7 @@ def find_grid(algebra: Algebra, sums: list[Sum], hidden: Mapping[Var, np.ndarray
 
 
 def gate_input(algebra: Algebra, grid: CellGrid, total: Sum, hidden: Mapping[Var, np.ndarray]) -> GateInput | None:
-    """Return a sum as the input of a gate in the grid, or None if parts are outside of the grid or of another form."""
+    """Return a sum as the input of a gate in the grid, or None if parts do not fit the grid."""
     result = GateInput()
     result.addends = [(Elements(e.atom, grid.place(e.at)), coefficient) for e, coefficient in total.addends]
     for product in total.products:

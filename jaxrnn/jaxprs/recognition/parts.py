@@ -238,12 +238,12 @@ def _alike(a: Submatrix, b: Submatrix) -> bool:
     return a.matrix == b.matrix and a.coefficient == b.coefficient and np.array_equal(a.rows, b.rows)
 
 
-#: More runs than this are read by index.
+#: The most runs that are read as slices; more runs are read by index.
 _MOST_RUNS = 8
 
 
 def taken(array: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
-    """Evaluate ``jnp.take`` along one axis by known indices, as joined slices if few runs suffice."""
+    """Evaluate ``jnp.take`` along an axis with known indices, as joined slices if the indices form few runs."""
     if np.array_equal(index, np.arange(array.shape[axis])):
         return array
     starts = [0, *(np.flatnonzero(np.diff(index) != 1) + 1).tolist()]

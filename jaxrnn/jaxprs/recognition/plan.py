@@ -27,9 +27,9 @@ from jaxrnn.jaxprs.schedule import Loop, Part, Schedule, Step, arrange, loop_aro
 
 def schedule_of_cells(step: Step, *, loose: bool) -> Schedule | None:
     """Return the schedule of a step in which recurrent cells run as sequences, or None without a usable cell."""
-    if not step.frame or not step.carry or not _keeps_types(step) or not _is_plain(step) or step.effects:
+    if not step.frame or not step.carry or not _keeps_types(step) or not _has_static_shapes(step) or step.effects:
         return None
-    # For all frames at once, every branch of a condition would run, and a loop for as long as the longest.
+    # Over all frames at once, all branches of a condition would run, and a loop would run as long as for any frame.
     if any(e.primitive.name in ("cond", "while") and platforms_of(e) is None for e in step.equations):
         return None
     planner = _Planner(step, loose)
@@ -43,8 +43,8 @@ def _keeps_types(step: Step) -> bool:
     return all((shape_of(a), type_of(a)) == (shape_of(b), type_of(b)) for a, b in pairs)
 
 
-def _is_plain(step: Step) -> bool:
-    """Return True if every size is a number."""
+def _has_static_shapes(step: Step) -> bool:
+    """Return True if all sizes are numbers."""
     atoms = [*step.closed.jaxpr.invars, *made_by(step.equations)]
     return all(isinstance(size, int) for atom in atoms for size in shape_of(atom))
 
@@ -57,7 +57,7 @@ class _Planner:
         self.algebra = Algebra(self.body)
         self.next_of = dict(zip(step.carry, step.next_carry, strict=True))
         self.cells: list[CellMatch] = []
-        #: The arrays of the carry whose values, for each frame and the last, a part gives.
+        #: The arrays of the carry that a part computes, for each frame and at the end.
         self.covered: set[Var] = set()
         self._known_before_loop: set[Var] = set()
 
@@ -169,7 +169,7 @@ class _Planner:
             open_ = more
 
     def _delayed(self, open_carries: list[Var]) -> list[Delayed]:
-        """Return reads of open arrays that cells have made known except for the previous frame."""
+        """Return the reads of open arrays whose next values are known, as values of the previous frame."""
         parts = []
         reached = self._reached([*self.step.outputs, *(self.next_of[carry] for carry in open_carries)])
         for variable in (variable for variable in self.step.makers if variable in reached):
@@ -201,7 +201,7 @@ class _Planner:
         return group
 
     def _loop(self, group: list[Var], parts: list[Part]) -> Loop:
-        """Return the loop around these arrays; a loop directly before is merged."""
+        """Return the loop around these arrays, merged with a loop directly before."""
         if parts and isinstance(parts[-1], Loop):
             self.body.known = self._known_before_loop
             group = [*parts[-1].carry, *group]

@@ -52,7 +52,7 @@ OwnOperators = Mapping[tuple[str, str], Callable[..., Any] | Versions]
 
 @functools.cache
 def operator_table() -> dict[tuple[str, str], Versions]:
-    """Return every operator of the package, by domain and name."""
+    """Return the operators of the package, by domain and name."""
     table: dict[tuple[str, str], Versions] = {}
     for family in FAMILIES:
         for name, versions in family.OPERATORS.items():
@@ -95,7 +95,7 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
             f"{argument('operators', {(domain, name): Metavar('function')}, 'jaxrnn.load(path)')} adds your own "
             "operator"
         )
-    schema = schema_of(domain, name, opset)  # without a definition of ONNX, the newest registered version counts
+    schema = schema_of(domain, name, opset)  # without a definition of ONNX, use the newest registered version
     newest = max((known for known in versions if known <= opset), default=None)
     version = newest if schema is None else schema.since_version
     if version is None:

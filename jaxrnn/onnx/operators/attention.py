@@ -1,6 +1,6 @@
 """Attention and rotary embeddings: masks, windows, caches, and modifications by graphs of the file.
 
-Every intermediate value is rounded to the type in the specification. 16-bit products accumulate in 32 bits.
+All intermediate values are rounded to the types in the specification. 16-bit products accumulate in 32 bits.
 Source: operators Attention, opsets 23 to 25, FlexAttention and RotaryEmbedding of the ONNX specification.
 """
 
@@ -48,7 +48,7 @@ def _attention(
 ) -> list[Value]:
     """Attention: Y, the caches with the new keys and values, and the scores. A query that sees no key outputs zeros.
 
-    ``short_masks`` is not an attribute: from opset 24 on, a mask may have fewer keys than there are.
+    ``short_masks`` is not an attribute: from opset 24 on, a mask may cover only the first keys.
     """
     if len(Q.shape) == 4 and (q_num_heads is not None or kv_num_heads is not None):
         raise ValueError(
@@ -295,7 +295,7 @@ def grouped_product(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def probabilities(scores: jax.Array, dtype: np.dtype, blind: jax.Array | None = None) -> jax.Array:
-    """Return the softmax of scores along the last axis, with every operation rounded to a dtype.
+    """Return the softmax of scores along the last axis, with all operations rounded to a dtype.
 
     Queries that are true in ``blind``, ``bool[..., 1]``, get zeros. The result has the `wide_type` of the dtype.
     """
@@ -318,7 +318,7 @@ def rotary_embedding(
     num_heads: int | None = None,
     rotary_embedding_dim: int = 0,
 ) -> Value:
-    """RotaryEmbedding of all features of a head, or of its first ones."""
+    """RotaryEmbedding of all features of a head, or of its first features."""
     of_one_type(X, cos_cache, sin_cache)
     x = split_heads(X, num_heads, "X")
     size = x.shape[3]

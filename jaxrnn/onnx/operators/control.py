@@ -1,4 +1,4 @@
-"""If, Loop and Scan. Control flow that is known while tracing disappears; other control flow becomes JAX's."""
+"""If, Loop and Scan. Control flow that is known while tracing is resolved; other control flow becomes JAX's."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class _Loop:
                     f"must not depend on the trip ({error or 'a carried value changes its type'}); call apply on "
                     "arrays of known length"
                 ) from error
-            # A shape or a position depends on the trip, or a carried value changes its type: every trip is a separate
+            # A shape or a position depends on the trip, or a carried value changes its type: each trip is a separate
             # computation.
             return self._in_python(np.asarray(trips), None)
 
@@ -186,7 +186,7 @@ class _Loop:
         return condition if self.limit is None else condition & (trip < traced(self.limit).astype(jnp.int64))
 
     def _as_scan(self, bound: int) -> list[Value]:
-        """Run a bounded loop as a scan. More trips raise an error if their number is known, and else give NaN."""
+        """Run a bounded loop as a scan. More trips raise an error if their number is known, or else result in NaN."""
         start = self._start()
         limit = self.limit
         known = int(limit) if limit is not None and is_static(limit) and not is_symbolic(limit) else None
@@ -439,7 +439,7 @@ def scan_8(
                 shapes = jax.eval_shape(run)[1]
                 return carry, tuple(jnp.zeros(item.shape, item.dtype) for item in shapes)
 
-            # Under vmap the body also runs for rows that have ended; cond excludes them from the derivative.
+            # Under vmap the body also runs for rows that have ended; cond excludes these rows from the derivative.
             return run() if sequence_lens is None else varying.cond(index < length, run, skip)
 
         final, stacked = varying.scan(step, row[:count], (steps, frames))

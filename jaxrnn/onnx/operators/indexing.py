@@ -48,7 +48,7 @@ def wrap_indices(indices: Value, size: Any) -> Value:
             raise IndexError(f"index {wrong} is out of range for an axis of size {size}")
         if is_static(indices):
             return np.where(indices < 0, indices + size, indices).astype(np.int64)
-    # int32 holds every index of an axis, and its lowering does not depend on jax_enable_x64.
+    # int32 is enough for all indices of an axis, and its lowering does not depend on jax_enable_x64.
     index = traced(indices).astype(jnp.int64)
     limit = jnp.asarray(size, jnp.int64)
     counted = jnp.where(index < 0, index + limit, index)
@@ -73,7 +73,7 @@ def gather(data: Value, indices: Value, *, axis: int = 0) -> Value:
         return _one_of(traced(data), indices.item(), axis)
     index = wrap_indices(indices, data.shape[axis])
     if isinstance(index, np.ndarray) and index.ndim == 0:
-        # One known index is a slice: XLA fuses it, and every transformation has a rule for it.
+        # A single known index is a slice, which XLA fuses, and for which all transformations have rules.
         return lax.index_in_dim(traced(data), int(index), axis, keepdims=False)
     if isinstance(data.shape[axis], int) and data.shape[axis] == 0:
         data = traced(data)
@@ -94,14 +94,14 @@ def _one_of(data: jax.Array, index: Any, axis: int) -> jax.Array:
 
 @moves_text
 def gather_elements(data: Value, indices: Value, *, axis: int = 0) -> Value:
-    """GatherElements: one index an element; the indices may be smaller than the data along the other axes."""
+    """GatherElements: an index for each element; the indices may be smaller than the data along the other axes."""
     (axis,) = axes_of([axis], len(data.shape))
     index = traced(wrap_indices(indices, data.shape[axis])).astype(jnp.int32)
     return read(traced(data), element_index(index, axis))
 
 
 def element_index(index: jax.Array, axis: int) -> tuple[jax.Array, ...]:
-    """Return a full index for every element from its index along one axis."""
+    """Return indices along all axes for elements with these indices along ``axis``."""
     grid = [lax.broadcasted_iota(index.dtype, index.shape, d) for d in range(index.ndim)]
     return tuple(index if d == axis else grid[d] for d in range(index.ndim))
 
@@ -253,7 +253,7 @@ def _box(indices: Value, sizes: tuple[Any, ...]) -> list[slice] | None:
 
 
 def _write_box(data: jax.Array, box: Sequence[slice], updates: jax.Array, operation: str, axis: int = 0) -> jax.Array:
-    """Replace a box of the data by slices and concatenations, which are fast and support every transformation."""
+    """Replace a box of the data by slices and concatenations, which are fast and support all transformations."""
     while axis < len(box) and box[axis] == slice(0, data.shape[axis]):
         axis += 1
     if axis == len(box):

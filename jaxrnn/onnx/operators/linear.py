@@ -40,7 +40,7 @@ def _biased(y: jax.Array, b: Value) -> jax.Array:
 def _convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=None, *, numbers=None):
     """Convolve in the layout ``numbers``, by default NCHW and OIHW."""
     # Low-precision operands need a low-precision result: JAX cannot transpose a convolution of two types. With one
-    # filter for each channel they keep their type, as in depthwise ones.
+    # filter for each channel, operands keep their type, as in depthwise convolutions.
     left, right = (x, w) if group > 1 and w.shape[1] == 1 else product_operands(x, w)
     spread = input_dilation or (1,) * len(pads)
     return convolve(left, right, strides, pads, spread, dilations, group, numbers=numbers).astype(x.dtype)
@@ -50,7 +50,7 @@ def _pointwise(x, w):
     """Convolve with a kernel of size 1: ``[B, C, ...], [M, C] -> [B, M, ...]``."""
     contracted = (((1,), (1,)), ((), ()))
     x_first = math.prod(size for size in x.shape[2:] if size != 1) == 1
-    # In either order the channels of the result are its first or last axis; choose the one that needs no copy.
+    # In both orders the channels of the result are its first or last axis; choose the order that needs no copy.
     left, right = product_operands(x, w) if x_first else product_operands(w, x)
     y = lax.dot_general(left, right, contracted, preferred_element_type=x.dtype)
     return jnp.moveaxis(y, -1, 1) if x_first else jnp.moveaxis(y, 0, 1)
@@ -77,7 +77,7 @@ def conv(
     is_padded = any(low or high for low, high in windows.pads)
     is_pointwise = set(windows.kernel) == set(windows.strides) == {1} and group == 1 and not is_padded
     if is_pointwise and not is_plain():
-        # A matrix product: XLA would transpose the weight of such a convolution in every call.
+        # A matrix product, because XLA would transpose the weight of such a convolution in each call.
         return _biased(_pointwise(x, w.reshape(w.shape[:2])), b)
     return _biased(_convolve(x, w, windows.strides, windows.pads, windows.dilations, group), b)
 

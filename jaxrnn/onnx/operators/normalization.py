@@ -30,7 +30,7 @@ def batch_normalization(
     training_mode: int = 0,
     output_count: int = 1,
 ) -> list[Value]:
-    """BatchNormalization; in training mode with the batch's statistics, and the running ones as further outputs."""
+    """BatchNormalization; in training mode with batch statistics, and the running statistics as further outputs."""
     x = traced(x)
     rank = x.ndim
     mean, var = traced(mean), traced(var)

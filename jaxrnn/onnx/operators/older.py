@@ -34,14 +34,14 @@ def aligned(function: Callable[[Value, Value], Value]) -> Callable[..., Value]:
 
 
 def prelu(x: Value, slope: Value) -> Value:
-    """PRelu: one slope, or one for each channel."""
+    """PRelu: a single slope, or a slope for each channel."""
     shape = (-1,) if len(x.shape) < 2 else (-1, *(1,) * (len(x.shape) - 2))
     return activations.prelu(x, traced(slope).reshape(shape))
 
 
 @inherits(linear.gemm)
 def gemm(a: Value, b: Value, c: Value, *, broadcast: int = 0, **scaling: Any) -> Value:
-    """Gemm; C is repeated along the axes that it lacks only if asked to."""
+    """Gemm; C is repeated along missing axes only with ``broadcast=1``."""
     result = linear.gemm(a, b, c, **scaling)
     if not broadcast and tuple(c.shape) != tuple(result.shape):
         raise ValueError(f"C must be {describe(result)} without broadcast=1, not {describe(c)}")

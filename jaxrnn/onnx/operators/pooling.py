@@ -106,7 +106,7 @@ class PoolingWindows(WindowAttributes):
         return max(steps * stride - span, 0)
 
     def reduce(self, x: Any, start: Any, combine: Any) -> Any:
-        """Combine the elements of every window; positions outside of the image count as ``start``."""
+        """Combine the elements of each window; positions outside of the image count as ``start``."""
         pads = [(low, high + over) for (low, high), over in zip(self.pads, self.overhang, strict=True)]
         # XLA crashes on extremely large windows and paddings.
         padded = [size + low + high for size, (low, high) in zip(x.shape[2:], pads, strict=True)]
@@ -192,7 +192,7 @@ def _max_indices(x: Any, windows: PoolingWindows, lowest: Any, storage_order: in
 
 @inherits(PoolingWindows)
 def average_pool(x: Value, *, count_include_pad: int = 0, **geometry: Any) -> Value:
-    """AveragePool; the padding counts only with ``count_include_pad``, and the overhang of rounding up never."""
+    """AveragePool; the padding counts only with ``count_include_pad``; the overhang of rounding up never counts."""
     x = traced(x)
     windows = PoolingWindows(x, **geometry)
     total = windows.reduce(x, 0, lax.add)

@@ -60,7 +60,7 @@ def _zero_point(zero_point: Value, scale: Value, shape: tuple[Any, ...], axis: i
 
 
 def _rounded(x: jax.Array) -> jax.Array:
-    """Round a value to its type, whatever precision XLA would use."""
+    """Round a value to its type, even if XLA would use a higher precision."""
     info = jnp.finfo(x.dtype)
     return x if info.bits >= 32 else lax.reduce_precision(x, info.nexp, info.nmant)
 
@@ -160,7 +160,7 @@ def dynamic_quantize_linear(x: Value) -> list[Value]:
 
 
 def of_matrix(value: jax.Array, matrix: jax.Array, axis: int, name: str) -> jax.Array:
-    """Reshape a scale or zero point of a matrix: one number, or one for each row (axis -2) or column (-1)."""
+    """Reshape a scale or zero point of a matrix: a single number, or a number for each row (axis -2) or column (-1)."""
     if value.size == 1:
         return value.reshape(())
     if value.ndim == 1 and (matrix.ndim < -axis or value.shape[0] != matrix.shape[axis]):
@@ -206,7 +206,7 @@ def q_linear_matmul(
 
 
 def _of_channels(value: Value, w: Value, name: str) -> Value:
-    """Reshape a scale or zero point of a kernel: one number, or one for each output channel."""
+    """Reshape a scale or zero point of a kernel: a single number, or a number for each output channel."""
     value = traced(value)
     if value.size == 1:
         return value.reshape(())

@@ -1,9 +1,9 @@
 """Random numbers.
 
-ONNX requires new numbers in every run, but a pure function returns equal results for equal arguments. The numbers of a
+ONNX requires new numbers in each run, but a pure function returns equal results for equal arguments. The numbers of a
 node depend on its attribute ``seed``, or else on the name of its first output. Different nodes draw different numbers.
-A node draws the same numbers in every call, compiled or not, in every iteration of a surrounding loop, and for every
-member of a ``jax.vmap``. To draw new numbers in every call, make the numbers an input of the model or change the seed.
+A node draws the same numbers in all calls, compiled or not, in all iterations of a surrounding loop, and for all
+members of a ``jax.vmap``. To draw new numbers in each call, make the numbers an input of the model or change the seed.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def dropout(
 ) -> list[Value]:
     """Dropout: the input itself and a mask of ones, or in training mode elements dropped at random and the rest scaled.
 
-    With a seed, the mask is the one that ONNX's reference implementation draws for it.
+    With a seed, the mask equals the mask of ONNX's reference implementation.
     """
     training = False if training_mode is None else traced(training_mode).reshape(())
     none_dropped = ratio is not None and is_known(ratio) and float(ratio.reshape(())) == 0

@@ -109,7 +109,7 @@ def first_extreme(x: jax.Array, axis: int, name: str) -> jax.Array:
 
 
 def extreme_index(name: str) -> Callable[..., Value]:
-    """ArgMax and ArgMin, of the first or of the last among equals."""
+    """ArgMax and ArgMin, of the first or of the last of equal elements."""
 
     def apply(data: Value, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Value:
         data = traced(data)

@@ -37,7 +37,7 @@ def roi_align(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Value:
-    """RoiAlign: the mean or the maximum of samples in every bin of every region."""
+    """RoiAlign: the mean or the maximum of samples in each bin of each region."""
     modes = "half_pixel", "output_half_pixel"
     check_choice("coordinate_transformation_mode", coordinate_transformation_mode, modes)
     check_choice("mode", mode, ("avg", "max"))
@@ -96,7 +96,7 @@ def _check_regions(x: Value, rois: Value, columns: int) -> None:
 def _bins(
     np_or_jnp: Any, rois: Any, scale: float, aligned: bool, cells: tuple[int, int], working: Any
 ) -> tuple[Any, Any]:
-    """Return the start of every region and the size of its bins: rows of height and width, in input elements."""
+    """Return the starts of regions and the sizes of their bins: rows of height and width, in input elements."""
     corners = rois.astype(working) * np.asarray(scale, working) - np.asarray(0.5 if aligned else 0, working)
     extents = corners[:, 3:1:-1] - corners[:, 1::-1]
     if not aligned:
@@ -105,7 +105,7 @@ def _bins(
 
 
 def _bin_taps(start: Any, size: Any, number: Any, cells: int, most: int | None, length: int) -> tuple[Taps, Any]:
-    """Return the taps ``[cells, samples, 2]`` of the samples in every bin along an axis, and which samples exist.
+    """Return the taps ``[cells, samples, 2]`` of the samples in each bin along an axis, and a mask of existing samples.
 
     Without a bound on the samples of a bin, the samples inside of the input are taken: samples are more than half an
     element apart, or there is a single sample.
@@ -133,13 +133,13 @@ def _image(images: Any, index: Any) -> Any:
 
 
 def _mean(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
-    """Return the mean of the samples of every bin; ``[height, width, channels]``."""
+    """Return the mean of the samples of each bin; ``[height, width, channels]``."""
     (rows, _), (columns, _) = taps
     cells, width = rows.index.shape[0], columns.index.shape[0]
     total = jnp.maximum(number[0] * number[1], 1).astype(image.dtype)
 
     def spread(part: Any, axis: int) -> Any:
-        """Return the taps of all samples of a bin together, for every bin."""
+        """Return the joined taps of all samples of a bin, for each bin."""
         flat = part.reshape(part.shape[0], -1)
         shape = (cells, width, flat.shape[1])
         return jnp.broadcast_to(jnp.expand_dims(flat, 1 - axis), shape).reshape(-1, flat.shape[1])
@@ -153,7 +153,7 @@ def _mean(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
 
 
 def _mean_by_products(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any, is_finite: Any) -> Any:
-    """Return the mean of the samples of every bin by a product for each axis, for any number of samples."""
+    """Return the mean of the samples of each bin by a product for each axis, for any number of samples."""
     shares = []
     for (part, exists), size in zip(taps, image.shape, strict=False):
         weight = jnp.where(exists[..., None], part.weight, 0)
@@ -174,7 +174,7 @@ def _mean_by_products(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any,
 
 
 def _maximum(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
-    """Return the largest weighted element of every bin, as in ONNX's test case, without interpolation."""
+    """Return the largest weighted element of each bin, as in ONNX's test case, without interpolation."""
     (rows, some_rows), (columns, some_columns) = taps
     values = image[rows.index.clip(0, image.shape[0] - 1)]  # [cells, samples, 2, width, channels]
     values = values[..., columns.index.clip(0, image.shape[1] - 1), :]
@@ -186,7 +186,7 @@ def _maximum(image: Any, taps: Sequence[tuple[Taps, Any]], number: Any) -> Any:
 
 
 def _for_each(function: Callable[..., Any], *arrays: Any) -> Any:
-    """Map a function of one region over all regions, in batches if there are many."""
+    """Map a function of a region over all regions, in batches if there are many."""
     count = arrays[0].shape[0]
     if not isinstance(count, int) or count <= _AT_ONCE:
         return jax.vmap(function)(*arrays)
@@ -194,7 +194,7 @@ def _for_each(function: Callable[..., Any], *arrays: Any) -> Any:
 
 
 def max_roi_pool(x: Value, rois: Value, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0) -> Value:
-    """MaxRoiPool: the maximum of every bin of every region, its corners rounded to elements; 0 of an empty bin."""
+    """MaxRoiPool: the maximum of each bin of each region, with corners rounded to elements; 0 for empty bins."""
     of_one_type(x, rois)
     _check_regions(x, rois, 5)
     if len(pooled_shape) != 2:

@@ -21,7 +21,7 @@ from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.values import check_choice
 
-#: Up to this number, taps are gathered one by one, which XLA fuses best.
+#: Up to this number, taps are gathered separately, which XLA fuses best.
 _SEPARATE = 4
 
 
@@ -58,7 +58,7 @@ def _enlarged(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
     neighbours = _Neighbours(x, axis, min(*used, 0), max(*used, 0))
     phases = [_mixture(x.dtype, neighbours, row, weight) for row, weight in zip(index, weights, strict=True)]
     if not any(used):
-        phases = phases[:1]  # all of them are the element itself
+        phases = phases[:1]  # all phases are the element itself
     elif not isinstance(change.size, int):  # stacked phases of a stream would wait for each other's neighbours
         parts = []
         for first, phase in enumerate(phases):
@@ -113,7 +113,7 @@ class _Neighbours:
             self.padded = jnp.concatenate([*before, x, *after], axis)
 
     def __getitem__(self, offset: int) -> Any:
-        """Return for every element the element ``offset`` places after it."""
+        """Return for each element the element ``offset`` places later."""
         if offset not in self.shifted:
             self.shifted[offset] = self._find(offset)
         return self.shifted[offset]
@@ -177,7 +177,7 @@ def _take(x: Any, index: np.ndarray, axis: int) -> Any:
     return x.at[(slice(None),) * axis + (index.astype(np.int32),)].get(mode="promise_in_bounds")
 
 
-#: Rules with equal positions within every element of the input, so that no size is needed.
+#: Rules with equal positions within all elements of the input, so that no size is needed.
 SHIFT_INVARIANT = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn")
 
 
@@ -219,7 +219,7 @@ def exact_scale(scale: float) -> Fraction:
 
 
 def source_positions(axis: Rescaling, coordinates: str) -> np.ndarray:
-    """Return the input position, in elements, of every output element, ``float64[out]``."""
+    """Return the input position, in elements, of each output element, ``float64[out]``."""
     current().check((axis.out,), np.float64, constant=True)
     i = np.arange(axis.out, dtype=np.float64)
     # Products of integers and a single division, so that halves are exact.
@@ -286,7 +286,7 @@ def check_sampling(sampling: Sampling) -> None:
 
 
 def taps(position: np.ndarray, sampling: Sampling, scale: Fraction) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the elements around every position, which may be outside, and weights; ``[out, taps]``."""
+    """Return the indices of the elements around each position, which may be outside, and weights; ``[out, taps]``."""
     if sampling.mode == "nearest":
         nearest = _NEAREST[sampling.nearest](position).astype(np.int64)
         return nearest[:, None], np.ones((len(position), 1))

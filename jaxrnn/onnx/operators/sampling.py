@@ -56,14 +56,14 @@ def sample(image: Any, axes: Sequence[Taps]) -> Any:
         weight = (weight[..., None] * taps.weight[:, None]).reshape(places, count)
     elements = image.reshape(math.prod(sizes), channels).at[index].get(mode="promise_in_bounds")
     weight = weight[..., None].astype(elements.dtype)
-    # An element of weight 0 does not count, even if infinite.
+    # Elements of weight 0 do not count, even if infinite.
     return jnp.sum(jnp.where(weight == 0, jnp.zeros((), elements.dtype), elements * weight), 1)
 
 
 def grid_sample(
     x: Value, grid: Value, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Value:
-    """GridSample: at the places of a grid, from -1 to 1 along every axis, the last axis of the image first."""
+    """GridSample: at the places of a grid, from -1 to 1 along each axis, the last axis of the image first."""
     x, grid = traced(x), traced(grid)
     rank = x.ndim - 2
     if rank < 1 or grid.ndim != rank + 2 or grid.shape[-1] != rank or grid.shape[0] != x.shape[0]:
@@ -104,7 +104,7 @@ def grid_sample_16(
 
 
 def _pick(image: Any, axes: Sequence[Taps]) -> Any:
-    """Return the element of every place, of any type; 0 if the weight is 0."""
+    """Return the element at each place, of any type; 0 if the weight is 0."""
     index = tuple(jnp.clip(taps.index[:, 0], 0, size - 1) for size, taps in zip(image.shape, axes, strict=False))
     elements = image.at[index].get(mode="promise_in_bounds")
     counts = jnp.all(jnp.stack([taps.weight[:, 0] != 0 for taps in axes]), 0)
@@ -117,7 +117,7 @@ def _grid_taps(place: Any, size: Any, corners: bool, mode: str, padding: str) ->
     place = (place + 1) / 2 * (length - 1) if corners else ((place + 1) * length - 1) / 2
     low, high = (0 * length, length - 1) if corners else (0 * length - 0.5, length - 0.5)
     if mode == "nearest":
-        place = jnp.round(place)  # halves to the even one
+        place = jnp.round(place)  # halves are rounded to even
     outside = (place < low) | (place > high)
     if padding == "border" and mode != "cubic":
         # Cubic interpolation repeats the elements at the border instead, for smooth transitions.
@@ -243,7 +243,7 @@ def deform_conv(
 
 @inherits(WindowAttributes, "dilations", "pads", "strides")
 def col2im(x: Value, image_shape: Static, block_shape: Static, **geometry: Any) -> Value:
-    """Col2Im: overlap-add of blocks at every place of an image, one axis after the other."""
+    """Col2Im: overlap-add of blocks at all places of an image, axis by axis."""
     x, image, kernel = traced(x), dimensions(image_shape), dimensions(block_shape)
     rank = len(kernel)
     if x.ndim != 3 or len(image) != rank:

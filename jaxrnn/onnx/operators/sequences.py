@@ -109,7 +109,7 @@ def split_to_sequence(input: Value, split: Static | None = None, *, axis: int = 
 
 @moves_text
 def concat_from_sequence(input_sequence: Value, *, axis: int, new_axis: int = 0) -> Value:
-    """ConcatFromSequence along an axis, or with ``new_axis`` stacked along a new one."""
+    """ConcatFromSequence along an axis, or with ``new_axis`` stacked along a new axis."""
     if isinstance(input_sequence, Stacked):
         stacked = input_sequence.array
         (axis,) = axes_of([axis], stacked.ndim if new_axis else stacked.ndim - 1)
@@ -126,7 +126,7 @@ def concat_from_sequence(input_sequence: Value, *, axis: int, new_axis: int = 0)
 
 
 def sequence_map(input_sequence: Value, *additional_inputs: Value, body: Subgraph) -> list[Value]:
-    """SequenceMap: the body for each element of all sequences; a tensor is the same for every element."""
+    """SequenceMap: the body for each element of all sequences; a tensor is the same for all elements."""
     sequence = _sequence(input_sequence)
     additional_inputs = tuple(_sequence(each) if is_sequence(each) else each for each in additional_inputs)
     for other in additional_inputs:

@@ -40,7 +40,7 @@ from jaxrnn.onnx.values import (
 def moves_text(function: Callable[..., Any]) -> Callable[..., Any]:
     """Extend an operator that moves elements, or fills with empty strings, to arrays of strings.
 
-    The operator moves the numbers of strings in a list of all strings, outside of every trace. The result is checked
+    The operator moves the numbers of strings in a list of all strings, outside of traces. The result is checked
     against the limits before it is computed.
     """
 
@@ -176,7 +176,7 @@ def _clamp(bound: Any, size: Any, low: Any, high: Any) -> Any:
     """Return a slice bound as an index in ``[low, high]``; negative bounds count from the end."""
     if isinstance(bound, int) and abs(bound) >= _BEYOND and not isinstance(size, int):
         return high if bound > 0 else low  # beyond any size, and not comparable with a symbol
-    # JAX may not know the sign of a symbolic bound; JAX's error then names the missing constraint.
+    # The sign of a symbolic bound may be undecided; JAX's error then names the missing constraint.
     bound = bound + size if bound < 0 else bound
     return min_dim(max_dim(bound, low), high)
 
@@ -286,7 +286,7 @@ def reshape(data: Value, shape: Static, *, allowzero: int = 0) -> Value:
 
 @moves_text
 def transpose(data: Value, *, perm: tuple[int, ...] | None = None) -> Value:
-    """Transpose; the axes are reversed where no permutation is given."""
+    """Transpose; the axes are reversed without a permutation."""
     return data.transpose(perm) if perm is not None else data.transpose()
 
 

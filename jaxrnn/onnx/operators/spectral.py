@@ -20,7 +20,7 @@ from jaxrnn.onnx.values import Value, dimensions, traced
 def dft(
     x: Value, dft_length: Static | None = None, axis: Static | None = None, *, inverse: int = 0, onesided: int = 0
 ) -> Value:
-    """DFT along an axis of ``[..., 1]`` real or ``[..., 2]`` complex numbers; by default the last one of the signal."""
+    """DFT along an axis of ``[..., 1]`` real or ``[..., 2]`` complex numbers; by default the signal's last axis."""
     x = traced(x)
     (along,) = axes_of([-2 if axis is None else _scalar(axis, "axis")], x.ndim)
     if along == x.ndim - 1 or x.shape[-1] not in (1, 2):
@@ -155,7 +155,7 @@ def cosine_window(*coefficients: float) -> Callable[..., Any]:
         if count < 0:
             raise ValueError(f"size must not be negative, not {count}")
         current().check((count,), np.float64, constant=True)
-        # A symmetric window of one sample is its middle.
+        # A symmetric window of one sample has the value of the middle.
         period = count if periodic else max(count - 1, 1)
         phase = 2 * np.pi * np.arange(count) / max(period, 1)
         if count == 1 and not periodic:

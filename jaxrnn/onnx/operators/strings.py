@@ -29,7 +29,7 @@ def string_concat(x: Value, y: Value) -> Value:
 
 
 def string_split(x: Value, *, delimiter: str = "", maxsplit: int | None = None) -> list[Value]:
-    """StringSplit: the parts of every string along a new last axis, filled with empty strings, and how many there are.
+    """StringSplit: the parts of each string along a new last axis, filled with empty strings, and the numbers of parts.
 
     Without a delimiter, white space separates parts, and strings have no empty parts at their ends.
     """
@@ -57,7 +57,7 @@ def string_normalizer(
 ) -> Value:
     """StringNormalizer: drop the stop words and change the case; an empty string if no word is left.
 
-    Case is Unicode's, which is that of every locale but the Turkic and Lithuanian ones.
+    Case conversion follows Unicode, as in all locales except the Turkic and Lithuanian locales.
     """
     if locale is not None and locale.lower().startswith(("tr", "az", "lt")):
         raise ValueError(f"the case rules of the locale {locale!r} are not supported")

@@ -22,7 +22,7 @@ Update = Callable[..., tuple[jax.Array, ...]]
 
 
 def _each(update: Update, kinds: int, inputs: tuple[Value, ...]) -> list[Value]:
-    """Update every tensor: ``update`` takes an array of each group, and returns all arrays except the gradient."""
+    """Update all tensors: ``update`` takes an array of each group, and returns all arrays except the gradient."""
     count, rest = divmod(len(inputs), kinds)
     if rest or not count:
         raise ValueError(f"{len(inputs)} tensors do not divide into {kinds} for each updated tensor")

@@ -221,7 +221,7 @@ def constant(
     value_strings: tuple[str, ...] | None = None,
     sparse_value: object = None,
 ) -> Value:
-    """Constant. Its value is read while the graph is bound; only a node without one value reaches this function."""
+    """Constant. Its value is read while the graph is bound; only nodes without a single value reach this function."""
     forms = (value, value_float, value_floats, value_int, value_ints, value_string, value_strings, sparse_value)
     raise TypeError(f"exactly one value is expected, not {sum(form is not None for form in forms)}")
 

@@ -1,4 +1,4 @@
-"""The state of a model, found by following every element of every value through the model.
+"""The state of a model, found by following elements through the model.
 
 `sizes` solves the equations between open dimensions, traces the graph as a jaxpr with numbers that fit, and follows
 elements (`jaxrnn.jaxprs.origins`). `pairing` decides which output carries the updated value of which input. `find`

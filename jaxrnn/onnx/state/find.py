@@ -1,4 +1,4 @@
-"""The state of a model: the values that a caller carries from call to call, and the values that every call forgets."""
+"""The state of a model: the values that a caller carries from call to call, and the values that each call forgets."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ EXTERNAL, INTERNAL = "external", "internal"
 @short_repr
 @dataclass(frozen=True)
 class StateVar:
-    """One state variable of a model.
+    """A state variable of a model.
 
     Attributes:
         name: the name of the input; for internal state the node and its carry, such as ``node.h``.
-        kind: ``"external"`` if the caller passes the variable in and gets it back, ``"internal"`` if every call resets
+        kind: ``"external"`` if the caller passes the variable in and gets it back, ``"internal"`` if each call resets
             and forgets the variable.
         input: the graph input of the old value, or None if internal.
         output: the graph output of the updated value, or None if internal.
@@ -70,7 +70,7 @@ class StateVar:
 def open_sizes(variables: Sequence[StateVar], growing: Collection[str]) -> tuple[str | None, list[str]]:
     """Return the name of the batch dimension (None if fixed), and the other open dimensions.
 
-    Every array of the state has the batch dimension. Scalars and vectors without open dimensions, such as a counter,
+    All arrays of the state have the batch dimension. Scalars and vectors without open dimensions, such as a counter,
     may be shared by all streams.
     """
     sizes = [{size for size in variable.shape if isinstance(size, str)} for variable in variables]
@@ -88,15 +88,15 @@ class Findings:
     #: for each open dimension of the inputs the name of its class, or the constant that it must be. Nodes need
     #: all dimensions of a class to be equal.
     dimensions: Mapping[str, Dimension]
-    growing: frozenset[str]  # the classes of dimensions along which a variable becomes longer with every step
-    #: the carries of recurrences inside a step that start anew in every step, such as a GRU over frequency
+    growing: frozenset[str]  # the classes of dimensions along which a variable becomes longer with each step
+    #: the carries of recurrences inside a step that are reset in each step, such as a GRU over frequency
     of_frame: tuple[str, ...] = ()
 
 
 def find_state(
     program: Program, declared: Mapping[str, str] | None = None, static: Mapping[str, np.ndarray] | None = None
 ) -> Findings:
-    """Find every state variable of a graph."""
+    """Find the state variables of a graph."""
     with exact_types():
         finder = _Finder(program, declared, dict(static or {}))
         variables = finder.find()
@@ -150,8 +150,8 @@ class _Finder:
     def _over_time(self, edge: Edge) -> bool:
         """Return True if the input of a pair has a time axis, as data does.
 
-        A step may also slide along other axes, such as the weights of an attention over a memory. If names make the
-        pair, an axis is time only if an output without a name like an input also grows along this axis.
+        A step may also slide along other axes, such as the weights of an attention over a memory. If names
+        suggest the pair, an axis is time only if an output with a name unlike the inputs' also grows along this axis.
         """
         symbols = [size for size in self.inputs[edge.source].shape or () if size in self.probe.time]
         if edge.affinity < 2 or not symbols:
@@ -211,8 +211,8 @@ class _Finder:
             return not (pairs or self.is_complete) and (site.initial is None or not site.initial.deps)
         if self.probe.time or pairs or self.is_complete:
             return self.probe.grows_with_time(index)
-        # Nothing is carried, and no open dimension is time: a recording of fixed length. But if the batch of the
-        # recurrence is made of two open dimensions, one of these is time, and the recurrence runs inside each frame.
+        # Without pairs and open time dimensions, the input is a recording of fixed length. But if the batch of the
+        # recurrence has two open dimensions, one dimension is time, and the recurrence runs inside each frame.
         return len(self.probe.open_in_carry(index)) < 2
 
 
@@ -245,7 +245,7 @@ def external_reason(edge: Edge, sites: Sequence[Site]) -> str:
 
 
 def internal_reason(site: Site, flow: DataFlow) -> str:
-    """Explain why every call forgets the carry of a recurrence."""
+    """Explain why each call forgets the carry of a recurrence."""
     deps = sorted(site.initial.deps) if site.initial is not None else []
     if site.initial is None:
         start = "has no initial value, so it starts from zeros"

@@ -1,4 +1,4 @@
-"""Inputs paired with their next values: proved by the flow of elements, said by names, or asked."""
+"""Pairs of inputs and their next values: proved by the flow of elements, suggested by names, or asked of the caller."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from jaxrnn.jaxprs.origins.flows import (
     positions,
 )
 
-#: Kinds of evidence, the strongest last. From `CELL` on the flow proves a pair. A `SUSPECT` edge leads from a
-#: recurrence, but not to where it would go on. The others are arithmetic: `KEPT` as in averages and written-out GRUs,
-#: `PRODUCT` as in a written-out RNN, `GATED` as in products and sums.
+#: Kinds of evidence, the strongest last. From `CELL` on, the flow proves a pair. A `SUSPECT` edge leads from a
+#: recurrence, but not to the values from which it would continue. Other kinds are arithmetic: `KEPT` as in averages
+#: and written-out GRUs, `PRODUCT` as in a written-out RNN, `GATED` as in products and sums.
 POSSIBLE, SUSPECT, GATED, PRODUCT, KEPT, CELL, LAST_OUTPUT, BUFFER, CARRIED, GROWN = range(10)
 
 
@@ -52,7 +52,7 @@ class Edge:
     why: str = ""  # the reason, if the rank does not imply a reason
     joins: tuple[str, ...] = ()  # the labels of the nodes that concatenate an old buffer with new elements
     unchanged: bool = False  # whether the output is the input itself
-    counts: bool = False  # whether the output is an integer that follows from the input alone
+    counts: bool = False  # whether the output is an integer that follows only from the input
 
     @property
     def affinity(self) -> int:
@@ -232,7 +232,7 @@ def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, floa
 
 #: Words that only distinguish an input from an output.
 _SIDES = {"in", "input", "inputs", "out", "output", "outputs", "arg", "args", "onnx", "tensor"}
-#: Words for the time of a value. Such words identify a value only if the name has no other word.
+#: Words for the time of a value, which identify a value only if the name has no other words.
 _WHEN = {
     *("init", "initial", "old", "past", "prev", "previous", "cur", "current"),
     *("new", "next", "present", "updated", "update", "final", "last"),
@@ -274,7 +274,7 @@ def _parts(name: str) -> list[str]:
 def words(name: str) -> tuple[str, ...]:
     """Return the words that identify a value: hidden and state of ``hidden_state_out``, state of ``stateN``."""
     parts = [word for word in _parts(name) if word not in _SIDES]
-    for ignored in (_WHEN | _LETTERS, _WHEN, set()):  # a name may consist of "n" or "last" alone
+    for ignored in (_WHEN | _LETTERS, _WHEN, set()):  # a name may be only "n" or "last"
         identifying = tuple(word for word in parts if word not in ignored)
         if not all(word.isdigit() for word in identifying):
             return identifying
@@ -312,15 +312,15 @@ def says_nothing(name: str) -> bool:
     return not wordy and not says_data(name)
 
 
-#: Beyond this number of inputs with equal evidence, names alone decide.
+#: Beyond this number of inputs with equal evidence, only names decide.
 _MAX_ALTERNATIVES = 6
 
 
 class Pairing:
-    """The pairs that the flow proves or names say.
+    """The pairs that the flow proves or names suggest.
 
-    If the input of an edge has a time axis, only the final value of a recurrence counts as evidence: a model without
-    state treats data in all other ways.
+    If the input of an edge has a time axis, only the final value of a recurrence counts as evidence, because models
+    without state also move and combine data in the other ways.
     """
 
     def __init__(
@@ -390,7 +390,7 @@ class Pairing:
         return self.pairs
 
     def _take_said(self) -> None:
-        """Take pairs with names that pair by convention, whatever arithmetic lies between."""
+        """Take pairs with names that pair by convention, after any arithmetic."""
         said = [edge for edge in self.edges if edge.affinity == 2 and not edge.unchanged]
         # Ask about pairs that names suggest if the flow proves a different pair with the same input or output.
         for each in said:
@@ -413,7 +413,7 @@ class Pairing:
         self._take(certain)
 
     def _take_arithmetic(self) -> None:
-        """Take cells, averages and counters without telling names if each fits one pair only."""
+        """Take cells, averages and counters with other names if each fits only a single pair."""
         for rank in (KEPT, PRODUCT):
             weak = self._first_hand([edge for edge in self._unnamed() if edge.rank == rank])
             others = weak if rank == KEPT else self._free(self.edges)
@@ -425,7 +425,7 @@ class Pairing:
         """Return other possible pairs: the names have no meaning, or suggest state and pair with no other name.
 
         A file that names a pair by convention names all pairs. In other files, jaxrnn asks about arithmetic as in
-        cells, whatever the names are.
+        cells for all names.
         """
         named = any(edge.affinity == 2 for edge in self.pairs.values())
 
@@ -485,7 +485,7 @@ def _best(edges: list[Edge]) -> tuple[Edge, ...]:
 
 
 def _by_name(edges: list[Edge]) -> tuple[Edge, ...]:
-    """Choose among many inputs with equal evidence: each input takes the one output with a similar name."""
+    """Choose among many inputs with equal evidence: each input takes the only output with a similar name."""
     top = {edge.source: max(e.affinity for e in edges if e.source == edge.source) for edge in edges}
     named = [edge for edge in edges if 0 < edge.affinity == top[edge.source]]
     shared = [edge for edge in named if any(edge is not other and _uses([edge], other) for other in named)]

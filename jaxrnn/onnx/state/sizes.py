@@ -1,4 +1,4 @@
-"""A graph traced and followed with sizes for its open dimensions, which equations between the dimensions determine."""
+"""Sizes for the open dimensions of a graph, from equations between dimensions, and the data flow with these sizes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from jaxrnn.steps.specs import ArraySpec, Dimension
 class NotFollowedError(Exception):
     """The error for sizes of open dimensions that do not fit the graph.
 
-    ``node`` is the node that the sizes do not fit, if known; ``operands`` are known arrays or shapes of its inputs, or
-    None.
+    ``node`` is the node that the sizes do not fit, or None; ``operands`` are the known arrays or the shapes of its
+    inputs.
     """
 
     def __init__(self, error: Exception):
@@ -55,7 +55,7 @@ def follow(
     sources: Collection[str] | None,
     strict: bool,
 ) -> DataFlow:
-    """Follow every element from the inputs to the outputs."""
+    """Follow elements from the inputs to the outputs."""
     with spending(program.block.limits, loading=True) as budget:
         nodes = list(program.block.all_nodes())
         operators = {node.name: node.operator.name for node in nodes}
@@ -180,7 +180,7 @@ def _computing() -> Iterator[None]:
         budget.computing = around
 
 
-#: The first sizes of batches, and factors of other sizes: no graph has them as constants by accident.
+#: The first sizes of batches, and factors of other sizes, which are unlikely constants of a graph.
 _FACTORS = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 
 
@@ -200,7 +200,7 @@ class Sizes:
 
     @property
     def classes(self) -> list[str]:
-        """Return the first names of the classes that are neither constants nor multiples of others."""
+        """Return the first names of the classes that are neither constants nor multiples of other classes."""
         return [name for name, value in self.value.items() if name == value and name not in self._multiples]
 
     def unify(self, first: Dimension, second: Dimension) -> None:
@@ -220,7 +220,7 @@ class Sizes:
         return self.base(self._multiples[value][1]) if value in self._multiples else value
 
     def numbers(self, of_class: Mapping[str, int]) -> dict[str, int]:
-        """Return a number for every open dimension."""
+        """Return a number for each open dimension."""
         return {name: self._number(name, of_class) for name in self.value}
 
     def _number(self, name: str, of_class: Mapping[str, int]) -> int:
@@ -257,7 +257,7 @@ def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, operan
     return changed
 
 
-#: Sizes to try for open dimensions until the graph accepts them; the first one is long enough for loops to be loops.
+#: Sizes to try for open dimensions, in order; the first size is long enough for loops of several trips.
 _SIZES = (16, 64, 256, 512, 1024, 4096)
 _BATCH_SIZE = 2
 #: The difference between the numbers of the first and a second trial.
@@ -327,7 +327,7 @@ class Probe:
                     break
             except LimitError:
                 break
-        # A size that was a constant by accident, such as four times another size, differs with other numbers.
+        # A size that equalled a constant by accident, such as four times another size, differs with other numbers.
         again = self.equations.distinct(2 * size if spread else size + _APART, spread)
         if self._solved is not None and self._accepts(self.equations.numbers(again)):
             return True
@@ -400,7 +400,7 @@ class Probe:
         return {symbol for axis in axes for symbol in self._growth(index, axis)}
 
     def _growth(self, index: int, axis: int) -> dict[str, int]:
-        """Return by how much an axis of a carry grows with each class of dimensions that it depends on."""
+        """Return the growth of an axis of a carry for each class of dimensions that it depends on."""
         size = (self.flow.sites[index].final.shape or ())[axis]
         flows = {symbol: self.longer(symbol) for symbol in self.equations.classes}
         others = {symbol: (flow.sites[index].final.shape or ())[axis] for symbol, flow in flows.items() if flow}

@@ -2,7 +2,7 @@
 
 Converters write recurrent layers as Loops. The bodies count frames, pass constants on, and collect outputs in a
 sequence or a growing tensor. Only the remaining values are the carry of a recurrence. A counter changes by the same
-amount in every trip. The first two trips, evaluated on NumPy arrays, determine the counter in all trips. The number of
+amount in each trip. The first two trips, evaluated on NumPy arrays, determine the counter in all trips. The number of
 trips is the solution of the loop's condition.
 """
 
@@ -69,7 +69,7 @@ class LoopBody:
                 self.counters[place] = step
         sorted_out = {*self.fixed, *self.growing, *self.counters}
         self.carried = tuple(place for place in range(len(slots)) if place not in sorted_out)
-        # A cache of the instance: a cache of the class would keep every loop alive.
+        # A cache of the instance: a cache of the class would keep all loops alive.
         self.change = functools.cache(self._change)
 
     def origin(self, value: ir.Value) -> ir.Value:
@@ -198,13 +198,13 @@ def hoist_reads(block: Block, is_fixed: Callable[[ir.Value], bool]) -> Block:
 
 @dataclass(frozen=True)
 class Progression:
-    """An integer that changes by the same amount in every trip: ``first + slope * trip``."""
+    """An integer that changes by the same amount in each trip: ``first + slope * trip``."""
 
     first: Any
     slope: int
 
 
-#: A limit beyond any length: the Loop has none.
+#: Limits from here on exceed all lengths, and count as no limit.
 _HUGE = 2**31
 #: By `Traits.compares`: whether the operands are swapped, and whether they may be equal.
 _ORDERED = {"<": (False, False), "<=": (False, True), ">": (True, False), ">=": (True, True)}
@@ -218,7 +218,7 @@ class Positions:
 
     def __init__(self, body: Subgraph, carried: Sequence[Value]):
         self.graph, self.carried = body, tuple(carried)
-        # A cache of the instance: a cache of the class would keep every loop, with its tracers, alive.
+        # A cache of the instance: a cache of the class would keep all loops and their tracers alive.
         self.known = functools.cache(self._known)
         start = [value if is_static(value) else None for value in carried]
         self.body = LoopBody(body.block, self._outside, start)
@@ -284,11 +284,11 @@ class Positions:
         if not isinstance(started, symbols.Claim) and not started:
             return 0
         if not isinstance(started, symbols.Claim) and bounds and isinstance(bounds[0], int) and bounds[0] <= 1:
-            return bounds[0]  # the condition is not evaluated after so few trips
+            return bounds[0]  # the condition after the last trip does not matter
         claims = self._claims(self.body.block.outputs[0])
         if claims is None:
             return None
-        # A claim that is true in every trip bounds nothing.
+        # A claim that is true in all trips sets no bound.
         always = [line.slope <= 0 and symbols.less(line.first, 0, or_equal=False) is True for line in claims]
         counts = [_count(line) for line, is_true in zip(claims, always, strict=True) if not is_true]
         if None in counts:
@@ -345,7 +345,7 @@ class Positions:
 
 
 def stays_inside(line: Progression, size: Any, trips: Any) -> bool:
-    """Return True if a position moves, and is inside an axis in every trip for every length."""
+    """Return True if a position moves, and is inside an axis in all trips for all lengths."""
     last = line.first + line.slope * (trips - 1)
     low, high = (line.first, last) if line.slope > 0 else (last, line.first)
     return (
@@ -365,7 +365,7 @@ def _equal(first: Any, second: Any) -> bool:
 
 
 def _count(line: Progression) -> Any:
-    """Return the trips that a claim allows if true before the first trip; None if the loop ends never or later."""
+    """Return the trips that a claim allows if true before the first trip; None if the loop may never end."""
     before = line.first - line.slope
     if line.slope > 0:
         return -(before // line.slope)

@@ -117,7 +117,7 @@ def _grown(growth: Growth, start: Value, values: Value) -> Value:
 #: An axis, the positions along it, and the shape that replaces it.
 _Access = tuple[int, tuple[Progression, ...], tuple[int, ...]]
 
-#: A read of more frames in each trip stays in the loop.
+#: A node that reads more frames in each trip stays in the loop.
 _MAX_FRAMES = 64
 
 
@@ -185,7 +185,7 @@ def _gathered(positions: Positions, node: BoundNode, value: Value) -> _Access | 
 
 
 def _sliced(positions: Positions, node: BoundNode, value: Value) -> _Access | None:
-    """Return the access of a Slice along one axis, with the same number of consecutive frames in every trip."""
+    """Return the access of a Slice along one axis, with the same number of consecutive frames in each trip."""
     if len(node.inputs) < 3:
         return None
     _, starts, ends, axes, steps, *_ = (*node.inputs, None, None)

@@ -1,4 +1,4 @@
-"""Compiled files: a stepper in one file that runs without ONNX and without tracing."""
+"""Compiled files: a stepper in a file that runs without ONNX and without tracing."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The compiled file: a magic line, a line with the SHA-256 of the rest, and a zip archive.
 
 The archive contains ``manifest.json``, arrays as ``.npy`` entries, functions serialised by ``jax.export``, and machine
-code of some functions if the writer asked for it. Nothing is compressed or pickled, and all claims of the manifest are
+code of some functions on request. The entries are neither compressed nor pickled, and all claims of the manifest are
 checked against the content. Machine code is read on request only.
 
-The digest detects damage, such as an incomplete transfer. The digest is not a signature, because everybody who can
-write the file can write the digest. JAX compiles the functions and runs them with the rights of the caller, so a
+The digest detects damage, such as an incomplete transfer. The digest is not a signature, because anyone with write
+access to the file can also write the digest. JAX compiles and runs the functions with the rights of the caller, so a
 compiled file needs as much trust as a program.
 """
 
@@ -32,7 +32,7 @@ from jaxrnn.steps.specs import dtype_named
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.version import __version__
 
-#: The first line of a file; each format has its own.
+#: The first line of a file, with the version of the format.
 MAGIC = COMPILED + b", format 2\n"
 
 
@@ -45,13 +45,13 @@ class Archive(NamedTuple):
     #: The state before the first frame, in the order of `StepSpec.carried`, each array up to broadcasting; None if a
     #: function ``init`` computes the state.
     start: Sequence[np.ndarray] | None
-    functions: Mapping[str, bytes]  # serialised, by name
+    functions: Mapping[str, bytes]  # names to serialised functions
     native: Native | None = None  # the machine code; None without machine code, or if it was not read
     digest: str = ""  # the SHA-256 of the file; empty before the file is written
 
 
 def is_compiled(path: str | os.PathLike[str]) -> bool:
-    """Return True if a file begins like a compiled file of any format; raise ModelError for an unreadable file."""
+    """Return True if a file begins like a compiled file of any version; raise ModelError for an unreadable file."""
     try:
         with check_regular(path).open("rb") as opened:
             return opened.read(len(COMPILED)) == COMPILED
@@ -91,7 +91,7 @@ def write(path: Path, archive: Archive) -> None:
 
 
 def read(path: str | os.PathLike[str], native: bool = False) -> Archive:
-    """Read a file, with ``native`` also its machine code; raise ModelError for a missing, damaged or different file."""
+    """Read a file, including machine code if ``native``; raise ModelError for a missing, damaged or different file."""
     try:
         data = check_regular(path).read_bytes()
     except OSError as error:
@@ -171,7 +171,7 @@ _MANIFEST = {
 
 
 def check_manifest(manifest: Any, functions: Collection[str]) -> StepSpec:
-    """Return the spec in a manifest after a check of the whole manifest; otherwise raise ValueError."""
+    """Check a manifest, and return the spec of the step; raise ValueError if an entry is wrong."""
     check(manifest, _MANIFEST, "")
     spec = checked_spec(manifest["spec"], "spec")
     flushes = spec.streams or "flush" in manifest["functions"]

@@ -1,11 +1,11 @@
-"""Machine code of a compiled file: writing and reading the code, and the machine that the code is for.
+"""Machine code of a compiled file: writing and reading the code, and comparing the machine with this machine.
 
-Machine code serves one kind of machine and one installation; the portable part of the file serves all others. All
-dependencies of the code are compared before the code runs.
+Machine code runs on one kind of machine with the same installation. Elsewhere, JAX compiles the portable part of the
+file. All dependencies of the code are compared before the code runs.
 
-JAX stores executables as pickles, and reading a pickle runs code. This module pickles nothing: the file contains the
+JAX stores executables as pickles, and reading a pickle runs code. This module does not pickle: the file contains the
 bytes that the compiler's runtime writes and reads, and the reader supplies the arguments and results. JAX has no public
-names for these functions. All private names that jaxrnn needs for them are in this module.
+names for these functions. The private names of JAX that jaxrnn needs for machine code are in this module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jaxrnn.steps.specs import ArraySpec, dtype_named
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.version import __version__
 
-#: The suffix of a function for a batch of streams, with a leading axis on every array.
+#: The suffix of a function for a batch of streams, with a leading axis on each array.
 BATCHED = "_batched"
 #: The environment variables that change the compiler.
 VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
@@ -115,7 +115,7 @@ def arguments_of(spec: StepSpec, name: str) -> tuple[Any, ...]:
 def structs(
     specs: Sequence[ArraySpec], spec: StepSpec, lead: Sequence[Any], batch: Any = 1
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return shapes and dtypes by name, with leading axes ``lead`` and this size of the step's batch dimension."""
+    """Return a dict of shapes and dtypes, with leading axes ``lead`` and this size of the step's batch dimension."""
     sizes = {} if spec.batch_symbol is None else {spec.batch_symbol: batch}
     return {each.name: each.sized(sizes).batched(lead).struct() for each in specs}
 
@@ -159,7 +159,7 @@ def code_of(
     def jaxrnn_machine_code(*arrays: Any) -> Any:
         return function(*arrays)
 
-    # Unused arguments stay arguments, so that a reader need not know the unused arguments.
+    # Unused arguments stay arguments, so that a reader does not have to know which arguments are unused.
     jitted = jax.jit(jaxrnn_machine_code, keep_unused=True, donate_argnums=donated)
     lowered = jitted.lower(*arguments)
     # An executable from JAX's persistent cache has lost the names of its parts and cannot be written again. The
@@ -176,10 +176,10 @@ def code_of(
 
 
 def function_of(code: bytes, arguments: tuple[Any, ...], results: Any, device: Any) -> Callable[..., Any]:
-    """Return a function from its machine code, on a device, for arrays of exactly these shapes.
+    """Load machine code as a function on a device, for arrays of exactly these shapes.
 
     The code runs unchecked. ``arguments`` and ``results`` are trees of shapes and dtypes. Raises CodeError if the bytes
-    are not machine code for this platform, or this version of JAX has another format.
+    are not machine code for this platform, or this version of JAX has a different format.
     """
     sharding = SingleDeviceSharding(device)
     devices = xla_client.DeviceList((device,))

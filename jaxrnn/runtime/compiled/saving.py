@@ -1,4 +1,4 @@
-"""`save_compiled`: a stepper as portable functions, machine code and arrays in one file."""
+"""`save_compiled`: writing a stepper as a file of portable functions, machine code and arrays."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from jaxrnn.runtime.pool import DONATING, slot_functions
 from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.stepper import State, Stepper
 
-#: The platforms that programs can be compiled for, by JAX's names, besides the platform in use.
+#: JAX's names of the platforms that a file can be compiled for, besides the platform in use.
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 Arrays = Mapping[str, Any]
@@ -55,8 +55,8 @@ def save_compiled(
     """Write a stepper to a file: the step, the flush, and the scan of a model in steps.
 
     The file is written completely, or not at all. It contains the parameters once, packed if the stepper is a model in
-    steps. The number of streams and the number of frames of a scan stay open. A streamed function is compiled for its
-    pulse.
+    steps. The number of streams and the number of frames of a scan stay open. A streamed function is compiled for a
+    fixed pulse.
 
     Args:
         stepper: a model with external state, a streamed function, or a custom `Stepper`.
@@ -64,15 +64,15 @@ def save_compiled(
         params: the parameters; by default the parameters of the stepper.
         dims: sizes of open dimensions, except the batch.
         platforms: the platforms to compile for, some of ``"cpu"``, ``"cuda"``, ``"rocm"`` and ``"tpu"``; by default
-            the platform that JAX uses here. The devices are not needed. One file and one state serve all platforms.
+            the platform that JAX uses here. The devices are not needed. The same file and state work on all platforms.
         label: the name in messages; by default the name of the model's file.
-        native: also store machine code for one stream, so that `load_compiled` with ``native=True`` compiles nothing.
+        native: also store machine code for one stream, so that `load_compiled` with ``native=True`` does not compile.
             Machine code is for this processor and these versions of jaxrnn and JAX; elsewhere the portable functions
-            run. The machine code of each function contains the parameters again.
+            run. The machine code of each function contains another copy of the parameters.
         batches: further numbers of streams for machine code, as batches and as capacities of pools.
 
     Raises:
-        StateError: the model has no steps, or its state grows from step to step.
+        StateError: the model has no steps, or the state grows from step to step.
         InputError: a dimension or a parameter is missing or does not fit, arrays have no names, a platform is unknown,
             ``batches`` are not numbers of streams, or ``batches`` are given without ``native``.
         UnsupportedError: the step calls back into Python and therefore has no machine code.
@@ -122,7 +122,7 @@ def archive(
 
 
 def _known(platforms: Sequence[str] | None) -> Sequence[str] | None:
-    """Return the names of platforms without repetitions; None stands for the platform that JAX uses here."""
+    """Check the names of platforms and drop repetitions; None means the platform that JAX uses here."""
     if platforms is None:
         return None
     known = dict.fromkeys((*PLATFORMS, jax.export.default_export_platform()))
@@ -135,7 +135,7 @@ def _known(platforms: Sequence[str] | None) -> Sequence[str] | None:
 
 
 def _leaves_of(params: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """Return the arrays of parameters that a file needs, and the function that rebuilds the parameters."""
+    """Return the arrays of parameters that a file needs, and a function that rebuilds the parameters."""
     if isinstance(params, Packed):
         return [*params.folded], lambda leaves: dataclasses.replace(params, folded=tuple(leaves))
     leaves, structure = jax.tree.flatten(params)
@@ -143,7 +143,7 @@ def _leaves_of(params: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
 
 
 def _functions(bound: Bound, rebuild: Callable[[Sequence[Any]], Any]) -> Functions:
-    """Return the functions of a file by name, with the shapes of the arguments after the leaves of the parameters."""
+    """Return a dict of the functions of a file, each with the shapes of the arguments after the parameters."""
     spec, symbol = bound.open_spec, bound.open_spec.batch_symbol
     time, batch = jax.export.symbolic_shape("time, batch")
     keeps = spec.streams or bool(jax.eval_shape(bound.flush, structs(spec.carried, spec, ())).outputs)
@@ -167,7 +167,7 @@ def _functions(bound: Bound, rebuild: Callable[[Sequence[Any]], Any]) -> Functio
 
 
 def _function(bound: Bound, rebuild: Callable[[Sequence[Any]], Any], name: str) -> Callable[..., Any]:
-    """Return a method of a bound step as a function that takes the leaves of the parameters first."""
+    """Turn a method of a bound step into a function that takes the leaves of the parameters first."""
 
     def function(leaves: Any, *arguments: Any) -> Any:
         return tuple(getattr(bound.with_params(rebuild(leaves)), name)(*arguments))
@@ -181,13 +181,13 @@ def _shape(array: Any) -> jax.ShapeDtypeStruct:
 
 
 def _compact(array: np.ndarray) -> np.ndarray:
-    """Return one element if all elements are equal, as in most first states; otherwise return the array."""
+    """Replace an array of equal elements, as in most first states, by a scalar."""
     first = array.reshape(-1)[:1]
     return first.reshape(()) if array.size and array.tobytes() == first.tobytes() * array.size else array
 
 
 def machine_code(archive: Archive, batches: Sequence[int]) -> Native:
-    """Compile the portable functions for this machine, for one stream and for these numbers of streams."""
+    """Compile the portable functions for this machine, for a single stream and for these numbers of streams."""
     code: dict[str, bytes] = {}
     results: dict[str, Any] = {}
     with exact_types():
@@ -207,7 +207,7 @@ def machine_code(archive: Archive, batches: Sequence[int]) -> Native:
 
 
 def _sources(archive: Archive, batches: Sequence[int]) -> dict[str, tuple[Callable[..., Any], tuple[int, ...]]]:
-    """Return the functions to compile by name, as in `arguments_of`, each with the arguments that it can overwrite."""
+    """Return the functions to compile, named as in `arguments_of`, each with the arguments to donate."""
     stepper = CompiledStepper(archive)
     held = list(stepper.params)
     names = [name for name in ("init", "step", "flush") if name in archive.functions]

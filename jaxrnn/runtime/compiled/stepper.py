@@ -1,4 +1,4 @@
-"""`CompiledStepper`, the content of a compiled file as a `Stepper`, and `load_compiled`, which reads the file."""
+"""`CompiledStepper`, a compiled file as a `Stepper`, and `load_compiled`, which reads the file."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def load_compiled(path: str | os.PathLike[str], *, native: bool = False) -> Comp
             compiled. By default the machine code is not read.
 
     Raises:
-        ModelError: the file is missing, damaged, inconsistent, or of another kind. The first call of a function raises
-            this error if the function was compiled for another platform, or by an incompatible version of JAX.
+        ModelError: the file is missing, damaged, inconsistent, or not a compiled file. The first call of a function
+            raises this error if the function was compiled for another platform, or by an incompatible version of JAX.
     """
     found = read(path, native)
     if native and found.native is None:
@@ -61,7 +61,7 @@ def load_compiled(path: str | os.PathLike[str], *, native: bool = False) -> Comp
 class CompiledStepper:
     """A stepper from a compiled file: pure functions `init`, `step`, `scan` and `flush`.
 
-    The functions handle one stream, or a batch of any size; ``jax.vmap`` over one stream runs the functions of a batch.
+    The functions handle a single stream or a batch of any size; under ``jax.vmap``, the functions of a batch run.
     The functions have no derivatives. If the file has machine code for a call, the machine code runs; otherwise JAX
     compiles the portable function. Threads can call the functions at the same time.
 
@@ -89,9 +89,9 @@ class CompiledStepper:
 
     @functools.cached_property
     def params(self) -> tuple[jax.Array, ...]:
-        """The parameters. A function that is called with these parameters, or with None, has them as constants.
+        """The parameters. If a function is called with these parameters or with None, the parameters are constants.
 
-        Work that depends on parameters only is then done once, and steps are much faster.
+        Work that depends only on parameters is then done once, and steps are much faster.
         """
         with exact_types(), jax.ensure_compile_time_eval():
             return tuple(placed(array) for array in self._archive.params)
@@ -102,11 +102,11 @@ class CompiledStepper:
         return tuple(self._code)
 
     def ready(self, name: str, device: Any = None) -> Callable[..., Any] | None:
-        """Return a function as machine code that contains the parameters; None without such code.
+        """Return a function as machine code that contains the parameters, or None if the file has no such code.
 
         Args:
             name: the name of the function; for several streams, with the number of streams as suffix.
-            device: the device of all arrays; None for JAX's default device at the first call.
+            device: the device of all arrays; by default JAX's default device at the first call.
         """
         key = name, device
         if key not in self._ready and name in self._code and self._archive.native is not None:
@@ -134,10 +134,10 @@ class CompiledStepper:
         return type(self), (self._archive,)
 
     def init(self, batch: int | None = None, *, params: Sequence[Any] | None = None, constants: Any = None) -> State:
-        """Return the state before the first frame, as every `Stepper`.
+        """Return the state before the first frame, as in `Stepper.init`.
 
         Args:
-            batch: the number of streams; None for one stream without a batch axis.
+            batch: the number of streams; by default one stream without a batch axis.
             params: as in `step`.
             constants: the inputs in ``spec.constants``.
 
@@ -173,12 +173,12 @@ class CompiledStepper:
         """Run one step.
 
         Args:
-            params: parameters like the attribute; None for the parameters of the file, which is faster.
+            params: parameters like the attribute, or None to use the parameters of the file, which is faster.
             state: the state from `init` or the last step.
-            inputs: one frame or pulse by name.
+            inputs: a dict of arrays with one frame or pulse.
 
         Returns:
-            The outputs, None for outputs of the flush, and the state after the step.
+            The outputs, with None in place of outputs of the flush, and the state after the step.
 
         Raises:
             InputError: an input does not fit.
@@ -197,7 +197,7 @@ class CompiledStepper:
         Args:
             params: as in `step`.
             state: as in `step`.
-            inputs: the frames of a recording by name.
+            inputs: a dict of arrays with the frames of a recording.
 
         Raises:
             InputError: an input does not fit.
@@ -218,14 +218,14 @@ class CompiledStepper:
     def flush(
         self, params: Sequence[Any] | None, state: State, tail: Arrays | None = None, valid: Any = None
     ) -> Flushed:
-        """Return the frames that are left at the end of a recording, as every `Stepper`.
+        """Return the frames that are left at the end of a recording, as in `Stepper.flush`.
 
         Args:
             params: as in `step`.
             state: the state after the last step.
-            tail: input frames that do not fill a pulse, by name, with any padding up to a pulse.
-            valid: the number of existing frames in the tail, for a batch also an array of numbers; can be traced. None:
-                all frames of the tail.
+            tail: a dict of input frames that do not fill a pulse, with any padding up to a pulse.
+            valid: the number of existing frames in the tail, for a batch also an array of numbers; can be traced. By
+                default, all frames of the tail.
 
         Raises:
             InputError: the tail does not fit.
@@ -281,7 +281,7 @@ class CompiledStepper:
             except JaxrnnError:
                 raise
             except (ValueError, jax.errors.JaxRuntimeError) as error:
-                # The arguments agree with the manifest, so the file itself is wrong.
+                # The arguments agree with the manifest, so the file is wrong.
                 if isinstance(error, jax.errors.JaxRuntimeError) and "INVALID_ARGUMENT" not in str(error):
                     raise  # an error of the machine, such as a lack of memory
                 raise self._unusable(name, error) from error
@@ -301,7 +301,7 @@ class CompiledStepper:
         return list(params)
 
     def _ready_for(self, name: str, arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
-        """Return the machine code for a call; None without such code, and for traced calls."""
+        """Return the machine code for a call, or None if there is no code or the call is traced."""
         if not self._code or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
             return None
         streams = None if name == "init" else self.spec.batch(arguments[0])
@@ -312,7 +312,7 @@ class CompiledStepper:
         """Return a function of the file for JAX to compile; the first argument is the list of parameters.
 
         Raises:
-            ModelError: the function cannot be read, or is for another platform.
+            ModelError: the function cannot be read, or was compiled for another platform.
         """
         if name not in self._loaded:
             try:
@@ -340,7 +340,7 @@ class CompiledStepper:
 
 
 def _mappable(one: Callable[..., Any], many: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of one stream that ``jax.vmap`` replaces by the function of many streams."""
+    """Return a function of a single stream that ``jax.vmap`` replaces by the function of many streams."""
     mapped = jax.custom_batching.custom_vmap(one)
 
     @mapped.def_vmap

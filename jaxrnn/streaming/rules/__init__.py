@@ -1,4 +1,4 @@
-"""Streaming rules: one function for each primitive, which runs the primitive on the frames of one step.
+"""Streaming rules: functions that run primitives on the frames of a step.
 
 `jaxrnn.streaming.register` adds a rule.
 """

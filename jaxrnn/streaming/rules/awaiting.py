@@ -1,8 +1,8 @@
 """Sums over time of frames that read values known only at the end, such as a variance or a softmax-weighted mean.
 
-The frame ``x[t] - mean(x)`` is known only when the stream has ended, so it cannot leave a step. An `Awaiting` holds
+The frame ``x[t] - mean(x)`` is known only when the stream has ended, so it cannot leave a step. An `Awaiting` describes
 such frames as a product of a final value, a stream, ``exp(a[t] + f)`` and powers of ``x[t] + g``, with streams a and x
-and final values f and g. The sum of such a product over time needs no frame of the past: the state holds the sum for
+and final values f and g. The sum of such a product over time does not need past frames: the state contains the sum for
 the present values of f and g, and a new value moves the sum exactly::
 
     sum(exp(a + f')) = exp(f' - f) * sum(exp(a + f))
@@ -41,7 +41,7 @@ from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.totals import Total, carried_as
 from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Shifted, is_length, is_static
 
-#: The largest number of sums that are carried for one sum of products.
+#: The largest number of sums that the state carries for a sum of products.
 MOST = 16
 #: The exponent of `exp` moves only if the final value has moved farther than this.
 SLACK = 4.0
@@ -79,7 +79,7 @@ def _operand(run: Pass, equation: JaxprEqn, value: Any) -> Awaiting | None:
 
 
 def _combined(run: Pass, operation: Callable[..., Any], *chunks: Chunk | None) -> Chunk | None:
-    """Combine chunks of one time axis; leave out missing chunks."""
+    """Combine chunks with the same time axis; leave out missing chunks."""
     present = [chunk for chunk in chunks if chunk is not None]
     if len(present) < 2:
         return present[0] if present else None
@@ -211,7 +211,7 @@ def placed(run: Pass, x: Awaiting, rank: int, dimensions: Sequence[int]) -> Awai
 
 
 def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Awaiting | None:
-    """Repeat a value that is known at the end along time, or frames along other axes."""
+    """Repeat a final value or a length along time, or frames along other axes."""
     shape, dimensions = out_shape(equation), equation.params["broadcast_dimensions"]
     axes = symbolic_axes(shape)
     if len(axes) != 1 or not jnp.issubdtype(type_of(equation.outvars[0]), jnp.floating):
@@ -237,7 +237,7 @@ def selected(run: Pass, equation: JaxprEqn, x: Any, *others: Any) -> list[Awaiti
         full = jnp.broadcast_to(chunk.array, [frames if axis == x.axis else size for axis, size in enumerate(shape)])
         made = rule(run, equation, run.same(chunk, full), *others)
         made = [run.on_time(each) for each in (made if isinstance(made, list) else [made])]
-        # All frames of a value that is known at the end remain equal.
+        # The equal frames of a final value must remain equal.
         kept = all(isinstance(each, Chunk) and (each.delay is None) == (chunk.delay is None) for each in made)
         return made if kept else []
 
@@ -298,7 +298,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Any) -> FinalValue | None:
 
 
 def _total(run: Pass, equation: JaxprEqn, x: Awaiting, shape: Sequence[Any], axes: Sequence[int]) -> FinalValue | None:
-    """Return the sum of a product over time and over other axes; None if the sum has too many terms."""
+    """Return the sum of a product over time and over other axes; None if the sum needs more than `MOST` terms."""
     factors = list({id(each): each for each in x.shifted}.values())
     powers = [x.shifted.count(each) for each in factors]
     if math.prod(power + 1 for power in powers) > MOST:

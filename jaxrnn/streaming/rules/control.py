@@ -97,7 +97,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
 
 
 class _UnsettledError(Exception):
-    """Raised if an iteration changes the templates of the carry; holds the new templates."""
+    """Raised if an iteration changes the templates of the carry; `kinds` are the new templates."""
 
     def __init__(self, kinds: list[Template]):
         super().__init__()
@@ -123,7 +123,7 @@ def _widened(run: Pass, value: Any, kind: Template) -> Any:
 def _unrolled(
     run: Pass, equation: JaxprEqn, inner: Any, prefix: str, fixed: Any, carry: list[Any], xs: Any
 ) -> list[Any]:
-    """Unroll a loop whose iterations have different delays."""
+    """Unroll a loop in which iterations have different delays."""
     length, reverse = equation.params["length"], equation.params["reverse"]
     if length > LONGEST:
         run.refuse(
@@ -155,7 +155,7 @@ def _unrolled(
 
 
 def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """Stream a loop of unknown length whose body keeps no state.
+    """Stream a loop of unknown length; the body must not keep state.
 
     With `jax.vmap`, the condition may differ between frames: a frame stays unchanged once its condition is False.
     """
@@ -180,7 +180,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         return child, results
 
     def going(arrays: Any) -> Any:
-        """Return the condition: a scalar, or one value for each frame (and row), False in frames that do not exist."""
+        """Return the condition: a scalar, or a mask of frames (and rows) that is False in frames that do not exist."""
         child, (value,) = inner(params["cond_jaxpr"], [*test_consts, *with_arrays(kinds, arrays)])
         return child.fill(child.spread(value), False).array if isinstance(value, Chunk) else array_of(value)
 
@@ -206,10 +206,10 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 
 def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]:
-    """Stream a choice that is the same in every step, also by platform; each branch has separate state."""
+    """Stream a choice that is the same in each step, such as a choice by platform; each branch has separate state."""
     refuse_final_values(run, [index, *operands])
     branches, platforms = equation.params["branches"], platforms_of(equation)
-    # A choice by platform is not part of the model. Its label must not change the names of other entries.
+    # A choice by platform is not part of the model, so the label must not change the names of other entries.
     prefix = run.unique(f"{run.prefix}{run.here or 'cond'}{'.platform' if platforms else ''}") + "/"
     inputs = [Template.of(value) for value in operands]
 
@@ -257,7 +257,7 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
 
 
 def _reaching(results: list[Template], kinds: list[list[Template]]) -> list[Template]:
-    """Return the templates of one branch, with the union of the reaches of all branches."""
+    """Return the templates of a branch, with the union of the reaches of all branches."""
     merged = []
     for result, *choices in zip(results, *kinds, strict=True):
         if result.chunk is not None:
@@ -292,7 +292,7 @@ def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream a function with a custom derivative rule.
 
-    If the function keeps no state, its derivative rule is traced too and stays attached. Otherwise the function is
+    If the function keeps no state, the derivative rule is also traced and stays attached. Otherwise the function is
     inlined, and JAX differentiates the streaming form.
     """
     body = equation.params["call_jaxpr"]
@@ -313,7 +313,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 
 def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """Stream an ONNX operator as one equation if it works on elements, rows or windows, else as its inner function."""
+    """Stream an ONNX operator: a single equation for an operator on elements, rows or windows, otherwise inlined."""
     x, *others = operands
     if isinstance(x, Chunk) and not any(isinstance(value, Chunk | FinalValue) for value in others):
         along, rank = equation.params["along"], x.array.ndim
@@ -327,7 +327,7 @@ def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 
 class OnePass:
-    """The `Domain` of chunks in one pass, which holds the arrays of the pass that rules read."""
+    """The `Domain` of chunks in a pass; `arrays` are the arrays of the pass that rules read."""
 
     def __init__(self, run: Pass, body: Any, inputs: list[Template]):
         self.run, self.types = run, Types.here()
@@ -348,7 +348,7 @@ class OnePass:
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Template], operands: Sequence[Any]) -> list[Any]:
         """Evaluate the function or a derivative rule on chunks, with the arrays of the pass.
 
-        Raise `KeepsStateError` if the function keeps state, or if its results have different delays.
+        Raise `KeepsStateError` if the function keeps state, or if the results have different delays.
         """
         rule = jaxpr is not self.body
         child = self.run.child("", None, local=rule, stateless=not rule)
@@ -374,7 +374,7 @@ class OnePass:
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """A value without its array: a chunk, a final value, or (None) an array."""
+    """A value without the array. A plain array has the template ``Template()``."""
 
     chunk: Chunk | None = None
     final: bool = False
@@ -387,7 +387,7 @@ class Template:
         return cls(final=isinstance(value, FinalValue))
 
     def with_array(self, array: Any, axis: int = 0) -> Any:
-        """Return a value with this template and an array, with the time axis moved back by `axis`."""
+        """Return a value with this template and an array; `axis` is added to the time axis."""
         if self.chunk is not None:
             return self.chunk.holding(array, self.chunk.axis + axis)
         return FinalValue(array) if self.final else array
@@ -438,13 +438,13 @@ def templates_of(function: Callable[[Any], list[Any]], arrays: Any) -> list[Temp
 
 
 def slice_kind(value: Any) -> Template:
-    """Return the template of one slice of a scanned value, with the time axis one place further to the front."""
+    """Return the template of a slice of a scanned value; without the first axis, the time axis decreases by 1."""
     kind = Template.of(value)
     return Template.of(kind.with_array(None, -1)) if kind.chunk is not None else kind
 
 
 def rebuild(run: Pass, kind: Template, array: Any, further: int = 0) -> Any:
-    """Create a value from a template and a result array, with the time axis moved back by `further`."""
+    """Create a value from a template and a result array; `further` is added to the time axis."""
     return array if kind.chunk is None else run.same(kind.chunk, array, kind.chunk.axis + further)
 
 

@@ -1,6 +1,6 @@
 """Rules for operations on each element, for positions in time, and for integers that count frames.
 
-Operands with different delays are first delayed to the largest delay. Integers that count frames are followed exactly
+Operands with different delays are first delayed to the largest delay. Integers that count frames are tracked exactly
 (`Chunk.affine`), because indexing is written with such integers: ``x[::2]`` reads frames ``2 * i``, and overlapping
 frames are ``hop * i + arange(size)``.
 """
@@ -55,7 +55,7 @@ _SINGULAR = {"div": (1,), "rem": (1,), "pow": (0,)}
 
 
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """Stream an operation that works on each element alone."""
+    """Stream an elementwise operation."""
     name = equation.primitive.name
     operands = _with_frames(run, [_constant_length(equation, value) for value in operands])
     if name == "select_n":
@@ -108,14 +108,14 @@ def _clipped(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Clipped 
 
 
 def _note_divisor(run: Pass, divisor: Any, timeline: Timeline) -> None:
-    """Let a lap be a multiple of static divisors, whose remainders repeat."""
+    """Make a lap a multiple of static divisors, so that remainders stay right."""
     if is_static(divisor) and not is_length(divisor) and np.issubdtype(np.asarray(divisor).dtype, np.integer):
         for number in {abs(int(each)) for each in np.unique(divisor)} - {0}:
             run.facts.laps.note(number // math.gcd(number, timeline.per_unit))
 
 
 def _same_shape(name: str, arrays: list[Any]) -> list[Any]:
-    """Broadcast arrays to one shape, except for scalars that choose or limit whole arrays."""
+    """Broadcast arrays to the same shape, except for scalars that choose or limit whole arrays."""
     shape = np.broadcast_shapes(*map(np.shape, arrays))
     return [
         array if np.ndim(array) == 0 and (name == "clamp" or index == 0) else jnp.broadcast_to(array, shape)
@@ -184,7 +184,7 @@ def earliest_delay(run: Pass, values: Sequence[Any], timeline: Timeline) -> int:
 
 
 def everywhere(run: Pass, value: Any, axis: int, timeline: Timeline) -> Chunk:
-    """Return a chunk in which every frame equals a value that is not a stream; the array has one frame along `axis`."""
+    """Return a chunk in which each frame equals a value that is not a stream; the value has size 1 along `axis`."""
     delay = earliest_delay(run, [value], timeline)
     return run.spread(Chunk(run.unstreamed(value), axis, timeline, None, reach_everywhere([value], timeline)), delay)
 
@@ -218,7 +218,7 @@ def backwards(run: Pass) -> StreamError:
 
 
 def unknown_yet(run: Pass) -> StreamError:
-    """Return the error for an operation that reads, in every frame, a value known only at the end."""
+    """Return the error for an operation that reads a value from the end of the stream in each frame."""
     return run.refusal(
         "it uses a value in every frame that is known only when the stream has ended (a sum, mean or maximum over "
         "time, a final state, or the length)",
@@ -227,7 +227,7 @@ def unknown_yet(run: Pass) -> StreamError:
 
 
 def _constant_length(equation: JaxprEqn, value: Any) -> Any:
-    """Replace a length by a number if the length is constant for every recording in which the result has frames."""
+    """Replace a length by a number if the length is constant for all recordings in which the result has frames."""
     if not is_length(value) or np.size(value) != 1:
         return value
     (size,) = (size for size in out_shape(equation) if is_symbolic(size))
@@ -272,9 +272,10 @@ def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine 
 
 
 def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Chunk | None:
-    """Compare frame numbers with the length, such as for a mask of the last frames, or bound them; or return None.
+    """Return a comparison of frame numbers with the length, or their minimum; None if the operation is neither.
 
-    The result is the same for all frames except some of the last, so each frame waits until its result is certain.
+    Example: a mask of the last frames. The length decides only the last frames, so each frame waits until the result is
+    certain.
     """
     compare = COMPARISONS.get(name)
     places = [place for place, value in enumerate(operands) if isinstance(value, Chunk) and _counted(value)]
@@ -293,12 +294,12 @@ def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Seque
     beyond = constant_value(scale * size - limit.reshape(-1)[0], size)
     if beyond is None:
         return None
-    # Frame i is ``size - i`` frames before the end. In the last frame, the number exceeds the length by this much.
+    # The last frame is frame ``size - 1``. In frame ``size``, the number would exceed the limit by this much.
     surplus = offsets + beyond
     if bounded and low is not None and (scale != 1 or low > -beyond):
         return None  # the lower bound may reach the length of a short recording
     if compare is not None and scale > 0 and np.all(surplus <= scale):
-        # No frame exceeds the length: the result may be the same in all frames, as in a test of bounds.
+        # No frame exceeds the limit: the result may be the same in all frames, as in a test of bounds.
         ends = [
             compare(each, 0) if places[0] == 0 else compare(0, each) for each in (surplus - scale, -1 + 0 * surplus)
         ]
@@ -346,7 +347,7 @@ def _term(value: Any) -> Affine | None:
 
 
 def _decided(name: str, scale: int, offsets: np.ndarray) -> Affine | None:
-    """Return scale and offsets of a comparison with 0 whose outcome is the same in every frame, or None."""
+    """Return scale and offsets of a comparison with 0; None if the outcome may differ between frames."""
     compare = _ORDER[name]
     first = compare(offsets, 0)
     # Growing numbers above 0 stay above 0, and falling numbers below 0 stay below 0.
@@ -357,7 +358,7 @@ def _decided(name: str, scale: int, offsets: np.ndarray) -> Affine | None:
 
 
 def chosen(predicate: Any, cases: Sequence[Any]) -> Any:
-    """Return the stream that a selection takes in every frame; None if the choice is not static or not a stream."""
+    """Return the stream that a selection takes in all frames; None if the choice is not static or not a stream."""
     if not isinstance(predicate, Chunk) or predicate.affine is None or predicate.affine[0] != 0:
         return None
     outcomes = np.unique(predicate.affine[1])

@@ -1,4 +1,4 @@
-"""Operations inside each frame: an equation in which time is a batch axis applies to a chunk as it stands."""
+"""Operations inside each frame: an equation with time as a batch axis applies directly to a chunk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.values import Chunk
 
-#: The number of trailing axes that an operation of linear algebra works on; all axes before them are batch axes.
+#: The number of trailing axes that an operation of linear algebra works on; all earlier axes are batch axes.
 _CORE_AXES = {
     **dict.fromkeys(
         ("cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd", "triangular_solve"), 2
@@ -34,7 +34,7 @@ def per_frame(
         run: the pass.
         equation: the equation, in which time is a batch axis.
         operands: the operands of the equation.
-        axes: the time axis of each operand; None for an operand without time.
+        axes: the time axis of each operand; None if the operand has no time axis.
         out: the time axis of each result.
         changed: parameters of the equation that change.
     """

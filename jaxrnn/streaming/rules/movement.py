@@ -92,7 +92,7 @@ def squeeze(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
 
 
 def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
-    """Stream a reshape; merging other axes into time or splitting them from time changes the rate."""
+    """Stream a reshape; merging axes into time, or splitting axes from time, changes the rate."""
     if equation.params["dimensions"] is not None:
         run.refuse("it reorders axes while it reshapes", "transpose first")
     old, new = list(in_shape(equation)), list(out_shape(equation))
@@ -134,7 +134,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
         reach = x.reach and x.reach.split(timeline, times)
     else:
         run.refuse("its output frames do not contain whole input frames", "group whole frames")
-    # If all frames are equal, the array has one frame for each stream that shares the axis, or one in total.
+    # If all frames are equal, the array has one frame for each stream that shares the axis, or a single frame.
     new[axis] = array.size // (before_new * after_new) if delay is None else timeline.outer * run.frames_of(timeline)
     return run.make(jnp.reshape(array, new), axis, timeline, delay, reach, affine)
 
@@ -162,7 +162,7 @@ def stack(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
 
 
 def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:
-    """Broadcast arrays to one size along time, where a single frame may stand for equal frames."""
+    """Broadcast arrays to the same size along time; a single frame represents equal frames."""
     most = max(array.shape[like.axis] for array in arrays)
     result = []
     for array in arrays:
@@ -217,7 +217,7 @@ _HINT = "read frames at fixed positions, at a fixed step, or up to a fixed dista
 
 
 def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk | FinalValue:
-    """Stream a dynamic slice; its start must be static along time."""
+    """Stream a dynamic slice; the start must be static along time."""
     if not isinstance(x, Chunk) and not symbolic_axes(out_shape(equation)):
         run.refuse("it slices a constant at a position that moves with time", "compute the slice frame by frame")
     x = as_table(run, x, out_shape(equation))
@@ -279,7 +279,7 @@ def _at_streamed_indices(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk
 
 
 def _at_constant_indices(run: Pass, equation: JaxprEqn, x: Chunk | Table, indices: Any) -> Chunk | FinalValue:
-    """Index a stream, or a table, by indices that are the same in every step."""
+    """Index a stream, or a table, by indices that are the same in each step."""
     numbers, sizes, axis = equation.params["dimension_numbers"], list(equation.params["slice_sizes"]), x.axis
     taken: Any = x
     if axis in numbers.start_index_map:
@@ -325,7 +325,7 @@ def _in_numbered_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk,
 
 
 def _static_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
-    """Take frames with static numbers; a missing frame is NaN or the last frame, as the mode of the gather says."""
+    """Take frames with static numbers; the mode of the gather decides if a missing frame is NaN or the last frame."""
     first, end = pick(run, x, 0, 1, int(np.max(indices)) + 1), run.end(x.timeline)
     places = jnp.asarray(indices)
     (array,) = run.bind(
@@ -349,7 +349,7 @@ def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Final
     most = max(map(int, back))
     last, end = pick(run, x, x.timeline.size - most, 1, most), run.end(x.timeline)
     places = most - np.asarray(back, np.int32).reshape(indices.shape)
-    # A recording with fewer frames gives its first frames; indices before these frames are out of bounds.
+    # If the recording has fewer frames, `last` begins with frame 0, and earlier indices are out of bounds.
     short = 0 if end is None else jnp.clip(most - end, 0)
     (array,) = run.bind(equation, [last.array, jnp.asarray(places, jnp.int32) - jnp.asarray(short, jnp.int32)])
     return last.holding(array)
@@ -361,7 +361,7 @@ def _is_fixed(indices: Any) -> bool:
 
 
 def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
-    """Take frames whose numbers grow by a fixed step: every second frame, or windows of frames with a hop."""
+    """Take frames at a fixed step: every second frame, or windows of frames with a hop."""
     numbers = equation.params["dimension_numbers"]
     sizes = equation.params["slice_sizes"]
     assert indices.affine is not None
@@ -413,7 +413,7 @@ def _with_edges(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> tupl
 
 
 def _inside(x: Chunk, size: Any, hop: int, largest: int) -> bool:
-    """Return True if all frames exist that the indices read, for every length of the recording."""
+    """Return True if the indices read only existing frames, for all lengths of the recording."""
     beyond = _largest((size - 1) * hop + largest - x.timeline.size, size)
     return beyond is not None and beyond < 0
 

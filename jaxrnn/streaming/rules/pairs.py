@@ -3,7 +3,7 @@
 A `Pairs` is an expression. The expression is computed when a reduction removes one time axis. The frames along this
 axis are the keys, and the frames along the other axis are the queries. A mask of positions must bound the distance
 between a query and a key: outside of the bounds, an element must not change the result, as minus infinity in a maximum
-or 0 in a sum. A step evaluates the expression for its queries and for the keys within the bounds, and keeps one history
+or 0 in a sum. A step evaluates the expression for its queries and for the keys within the bounds, and keeps a history
 of keys.
 
 Example: with ``where(abs(i - j) <= 2, scores, -inf)``, a step of one frame evaluates five keys, and
@@ -45,7 +45,7 @@ from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.totals import identity_of
 from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Low, Mask, Outside, Pairs, static_number
 
-#: A finite value of a mask from here on stands for minus infinity.
+#: Finite mask values at or below this number mean minus infinity.
 LOWEST = -1e4
 _HINT = "bound how far each frame sees with a mask of positions (frame i sees frame j only if abs(i - j) <= 16)"
 
@@ -58,7 +58,7 @@ class Grid:
         run: the pass.
         query: the side of the queries, 0 or 1.
         delay: the delay of the queries.
-        first, last: distances from a query to its keys.
+        first, last: the range of distances from a query to the keys.
         count: the number of queries.
     """
 
@@ -89,7 +89,7 @@ class Grid:
         return jnp.moveaxis(keys.frames, keys.axis, chunk.axis)
 
     def existing(self, timeline: Timeline) -> Any:
-        """Return which keys exist, ``bool[keys]``, or True if all do."""
+        """Return a mask of the keys that exist, ``bool[keys]``, or True if all keys exist."""
         run = self.run
         run.facts.wait_for(timeline, self.delay - self.first + 1)
         where = run.start(timeline, self.delay) + self.first + np.arange(self.size(1 - self.query), dtype=np.int32)
@@ -188,7 +188,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
     places = places_of(operation_of(equation), equation, operands)
     result = Pairs(compute, like.axes, like.timeline, _leaves(pairs), places=places).made_by(equation, operands)
     if places is not None and (bounds := places.bounds) is not None:
-        below, above = (None if value is None else value.item() for value in (bounds.below, bounds.above))
+        below, above = (None if value is None else _typed(value, dtype) for value in (bounds.below, bounds.above))
 
         def computed(grid: Grid) -> Any:
             array = _of_places(run, like, places, dtype, len(shape), grid)
@@ -208,7 +208,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
     low = min((value.low for value in pairs if value.below is not None), default=FAR)
     high = max((value.high for value in pairs if value.above is not None), default=-FAR)
     result = dataclasses.replace(result, low=low, high=high, below=below, above=above, unclear=unclear)
-    # A mask may be used elsewhere too, so a mask alone does not count if a value of the input is masked here.
+    # A mask may have other readers, so the equation of a mask does not count for a value that depends on the input.
     like_result = [value for value in pairs if _is_of_input(value) == _is_of_input(result)]
     masked = tuple(dict.fromkeys(place for value in like_result for place in value.masked))
     levels = [_low(below), _low(above)]
@@ -231,7 +231,7 @@ def _leaves(pairs: Iterable[Pairs]) -> tuple[tuple[Chunk, int], ...]:
 
 
 def _of_places(run: Pass, like: Pairs, places: Places, dtype: Any, rank: int, grid: Grid) -> Any:
-    """Read elements from a table with a row per phase of the formula, or return None if the table is too large."""
+    """Read elements from a table with a row per phase of the formula, or return None if there is no such table."""
     keys = grid.size(1 - grid.query)
     table = (places.swapped if grid.query else places).table(grid.count, grid.first, keys)
     if table is None:
@@ -249,32 +249,66 @@ def _of_places(run: Pass, like: Pairs, places: Places, dtype: Any, rank: int, gr
 
 
 def _outside(equation: JaxprEqn, values: Sequence[Outside]) -> Outside:
-    """Apply an operation to the constants outside of the bounds."""
-    name = equation.primitive.name
+    """Apply an operation to the values outside of the bounds."""
+    name, dtype = equation.primitive.name, type_of(equation.outvars[0])
+    numbers = [value for value in values if isinstance(value, (bool, int, float))]
     if name == "select_n" and isinstance(values[0], (bool, int)):
         return values[1 + int(values[0])]
     if name in ("and", "or") and (name == "or") in [value for value in values if isinstance(value, bool)]:
         return name == "or"
-    if name == "ne" and equation.invars[0] is equation.invars[1] and values[0] is not None:
-        return False  # a test for NaN
-    numbers = [value for value in values if isinstance(value, (bool, int, float))]
+    if len(numbers) == len(values) and name in (*ON_ELEMENTS, *UNCHANGED, "div"):
+        return _computed(equation, numbers)
+    if name == "ne" and equation.invars[0] is equation.invars[1]:
+        return None if values[0] is None else False  # a test for NaN
     lows = [low for value in values if (low := _low(value)) is not None]
-    if name in UNCHANGED:
-        return values[0]
-    if len(numbers) == len(values) and name in ON_ELEMENTS:
-        with np.errstate(all="ignore"):
-            return np.asarray(ON_ELEMENTS[name](*numbers)).item()
     if (name == "mul" and 0 in numbers and not lows) or (name == "div" and values[0] == 0 and values[0] is not None):
         return 0.0  # times a finite number
-    if not lows:
+    if not lows or not jnp.issubdtype(dtype, np.floating):
         return None
     if name in ("exp", "exp2"):
         return 0.0
-    if name == "add" or (name == "sub" and _low(values[1]) is None):
-        return Low(min(lows))
-    if name in ("mul", "div") and any(number > 0 for number in numbers):
-        return Low(lows[0])
-    return None
+    return _lowered(name, values)
+
+
+def _computed(equation: JaxprEqn, numbers: Sequence[bool | int | float]) -> Outside:
+    """Apply an operation to numbers, in the types of the operands."""
+    name, dtype = equation.primitive.name, type_of(equation.outvars[0])
+    arrays = [np.asarray(number).astype(type_of(atom)) for number, atom in zip(numbers, equation.invars, strict=True)]
+    if name in UNCHANGED:
+        is_kept = name != "reduce_precision" or numbers[0] in (0, math.inf, -math.inf)
+        return _typed(arrays[0], dtype) if is_kept else None
+    if name == "div" and not jnp.issubdtype(dtype, np.floating):
+        return None
+    with np.errstate(all="ignore"):
+        return _typed({**ON_ELEMENTS, "div": np.true_divide}[name](*arrays), dtype)
+
+
+def _typed(value: Any, dtype: Any) -> Outside:
+    """Return a NumPy number of a type as a number of Python, or None if NumPy and XLA may differ."""
+    with np.errstate(all="ignore"):
+        cast = np.asarray(value).astype(dtype)
+        if jnp.issubdtype(dtype, np.floating):
+            return float(cast)
+        return cast.item() if cast.dtype.kind == "b" or (cast.dtype.kind in "iu" and cast == np.trunc(value)) else None
+
+
+def _lowered(name: str, values: Sequence[Outside]) -> Low | None:
+    """Return the result of arithmetic with a low value, or None unless the result is low. Unknown values are scores."""
+    first, *rest = (value.level if isinstance(value, Low) else float(value or 0) for value in values)
+    number = next((value for value in values if value is not None and _low(value) is None), 0)
+    if name in UNCHANGED:
+        level = first
+    elif name == "add":
+        level = first + rest[0]
+    elif name == "sub" and _low(values[1]) is None:
+        level = first - rest[0]
+    elif name == "mul" and number > 0:
+        level = first * rest[0]
+    elif name == "div" and _low(values[0]) is not None and number > 0:
+        level = first / rest[0]
+    else:
+        return None
+    return Low(level) if level <= LOWEST else None
 
 
 def _low(value: Outside) -> float | None:
@@ -331,7 +365,8 @@ def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
     left = [axis - sum(d < axis for d in axes) for axis in x.axes]
     if not sides:
         moved = x.moved(lambda grid: run.bind(equation, [_full(x, shape, grid)])[0], left)
-        below, above = (value if kind != "sum" or value == 0 else None for value in (moved.below, moved.above))
+        kept = {"sum": (0,), "prod": (0, 1)}.get(kind)
+        below, above = (value if kept is None or value in kept else None for value in (moved.below, moved.above))
         return dataclasses.replace(moved, below=below, above=above, places=None)
     (key,) = sides
     grid, level, older = _grid(run, x, key, kind)
@@ -368,7 +403,7 @@ def _with_older(
 
 
 def _grid(run: Pass, x: Pairs, key: int, kind: str) -> tuple[Grid, float | None, bool]:
-    """Return the pairs that a reduction reads, the level of a finite mask, and whether older keys are in the state."""
+    """Return the pairs that a reduction reads, the level of a finite mask, and True if older keys are in the state."""
     neutral = {"sum": 0, "prod": 1, "min": math.inf, "or": False, "and": True}.get(kind)
     earlier, later = (x.below, x.above) if key == 1 else (x.above, x.below)
     levels, seen = [], []
@@ -470,7 +505,7 @@ def _elementwise_product(run: Pass, equation: JaxprEqn, left: Pairs, right: Pair
 
 
 def _layout(equation: JaxprEqn, place: int) -> list[int]:
-    """Return the axis of one operand for each axis of a product, or -1."""
+    """Return the axis of operand `place` for each axis of a product, or -1."""
     _, batch = equation.params["dimension_numbers"]
     first, second = ([axis if side == place else -1 for axis in axes] for side, axes in enumerate(free_axes(equation)))
     return [*batch[place], *first, *second]

@@ -45,7 +45,7 @@ def _described(equation: JaxprEqn) -> str:
 
 
 class InseparableError(Exception):
-    """An element for a pair of frames does not factor; the argument is the reason."""
+    """Raised if the element for a pair of frames does not factor; the argument is the reason."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ScoreTerm:
 
     @property
     def one_sided(self) -> bool:
-        """True for a function of the query or of the key alone."""
+        """True for a function of only the query or only the key."""
         return self.growth is None and (self.query is None or self.key is None)
 
 
@@ -311,7 +311,7 @@ def _dot_general(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
 
 
 def _reduce_sum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreProduct:
-    """Sum over axes that are not time: r counts the elements of these axes too."""
+    """Sum over axes that are not time: r also counts the elements of these axes."""
     (inner,), axes = operands, equation.params["axes"]
     product, shape = _as_product(separate(inner, grid)), shape_of(equation.invars[0])
 
@@ -375,7 +375,7 @@ def running_extreme(run: Pass, kind: str, x: Pairs, grid: Any, exist: Any) -> An
 
 
 def where_keys_exist(array: Any, axis: int, exist: Any, value: Any) -> Any:
-    """Replace keys that do not exist. An array with one element along the axis is repeated."""
+    """Replace keys that do not exist. An array of size 1 along the axis is repeated."""
     if exist is True:
         return array
     mask = along(jnp.asarray(exist), axis, array.ndim)
@@ -399,7 +399,7 @@ def recurrent_sum(
     product, place = _as_product(separate(x, grid)), layout.index(queries)
     exponent = product.exponent
     if (exponent.query is None or exponent.key is None) and exponent.growth is None:
-        # The exponential of one side is a factor of this side.
+        # An exponential that depends on a single side is a factor of this side.
         query, key = (
             array if part is None else array * jnp.exp(part)
             for array, part in ((product.query, exponent.query), (product.key, exponent.key))
@@ -433,7 +433,7 @@ def recurrent_sum(
         total.after(of_keys(product.key))
         return _combined(per_query(product.query), before, place)
 
-    # The state holds the sum times exp(-level). The level is the largest exponent, so that no exponential overflows.
+    # The state contains the sum times exp(-level). The level is the largest exponent, so that no exponential overflows.
     query, key, growth, past = exponent.map(lambda array: array.astype(dtype)).arrays
     before = level = zero = jnp.zeros([1] * product.key.ndim, dtype)
     final = zero if growth is None else lax.slice_in_dim(growth, grid.count - 1, None, axis=queries)

@@ -1,6 +1,6 @@
 """Rules for recurrences over time: scans, recurrent layers and associative scans. The carry is state.
 
-Frames that do not exist leave the carry unchanged. Example: with a delay of 2 and a pulse of 4, the first step holds
+Frames that do not exist leave the carry unchanged. Example: with a delay of 2 and a pulse of 4, the first step reads
 frames -2 to 1. The mask is ``[False, False, True, True]``, and the carry after the step has seen frames 0 and 1.
 """
 
@@ -128,7 +128,7 @@ def over_time(
 
 
 def _numbers(carry: Any, dtype: Any = None) -> Any:
-    """Return a carry as the state stores the carry: random keys as integers."""
+    """Return a carry in the form of the state: random keys become integers."""
     carry = jnp.asarray(carry)
     return jax.random.key_data(carry) if is_key(carry.dtype) else jnp.array(carry, dtype)
 
@@ -140,7 +140,7 @@ def _like(carry: Any, numbers: Any) -> Any:
 
 
 def _begun(run: Pass, carry: Any, start: Any, timeline: Timeline, delay: int) -> Any:
-    """Return the carry before a pass: until frame 0, the initial carry, which may be known only then."""
+    """Return the carry before a pass: up to frame 0, the initial carry, which may be known only then."""
     if not isinstance(start, FinalValue):
         return carry
     run.facts.wait_for(timeline, delay + 1)
@@ -148,7 +148,7 @@ def _begun(run: Pass, carry: Any, start: Any, timeline: Timeline, delay: int) ->
 
 
 def layer(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """Stream a whole recurrent layer, as plain forms have it, as one equation."""
+    """Stream a whole recurrent layer of plain forms as a single equation."""
     structure = equation.params["structure"]
     x, initial, weights, exists = jax.tree.unflatten(structure, operands)
     if any(isinstance(value, Chunk) for value in jax.tree.leaves(weights)):
@@ -211,7 +211,7 @@ def carries_of(step: Step, carry: list[Any], mask: Any, frames: list[Any]) -> li
     """Return the carries after each frame of a chunk, ``[frames, ...]``, computed in parallel.
 
     The associative function is extended to pairs (exists, value): if only one value exists, this value is the result.
-    The extended function is associative too, and frames that do not exist have no influence.
+    The extended function is also associative, and frames that do not exist have no influence.
     """
 
     def combine(exists: Any, earlier: list[Any], later: list[Any]) -> list[Any]:

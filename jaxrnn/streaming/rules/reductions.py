@@ -1,7 +1,7 @@
 """Rules for reductions and running totals, for matrix products, and for transforms and sorting inside a frame.
 
-A reduction over time gives a `FinalValue`, which is known when the stream ends. A running total carries the total up to
-the last frame as state.
+A reduction over time returns a `FinalValue`, which is known when the stream ends. A running total carries the total
+up to the last frame as state.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     (place,) = run.bind(equation, [frames])
     best = jnp.take_along_axis(frames, jnp.expand_dims(place, axis), axis).squeeze(axis)
     numbers = frame_numbers_at(run, x.timeline, x.delay, dtype)
-    # A chunk in which all elements are equal begins perhaps with frames that do not exist.
+    # If all elements of a chunk are equal, the first element may belong to a frame before frame 0.
     place = jnp.maximum(jnp.take(numbers, place), 0)
     extreme, old = run.carry("extreme", lambda: jnp.full(best.shape, least, best.dtype))
     name, where = run.carry("place", lambda: jnp.zeros(place.shape, dtype))

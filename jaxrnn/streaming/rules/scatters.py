@@ -2,7 +2,7 @@
 
 Example of overlap-add: frame t of the updates has 4 elements, which are added to frames ``2*t`` to ``2*t + 3``. A step
 with updates t to t + q - 1 completes frames ``2*t`` to ``2*t + 2*q - 1``, because later updates write to later frames.
-The state holds partial sums of 2 frames.
+The state contains partial sums of 2 frames.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _written(
         )
     low, most = int(places.min()), int(places.max())
     reach = updates.reach and updates.reach.under(timeline, most - low + 1, 1, 1, hop, most)
-    # Updates to one axis in front: first time, then the axes of the elements of an update.
+    # Move the time axis to the front, followed by the axes of the elements of an update.
     front = [updates.axis, *others]
     rest = [d for d in range(updates.array.ndim) if d not in front]
     filled = jnp.transpose(run.fill(updates, 0).array, [*front, *rest])
@@ -130,7 +130,7 @@ def overlapped(run: Pass, like: Chunk, updates: Any, targets: np.ndarray, size: 
 def _in_numbered_frames(
     run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk, updates: Any, scattered: Sequence[int]
 ) -> Any:
-    """Write into frames at indices whose column for time counts frames, as in ``x.at[jnp.arange(n), places]``."""
+    """Write into frames at indices with a column of frame numbers, as in ``x.at[jnp.arange(n), places]``."""
     numbers = equation.params["dimension_numbers"]
     found = numbered_frames(run, x, indices, numbers.scatter_dims_to_operand_dims)
     if found is None or found[0].timeline is not x.timeline or found[0].delay != x.delay:
@@ -168,7 +168,7 @@ def numbered_frames(run: Pass, x: Chunk, indices: Chunk, dims: Sequence[int]) ->
 
 
 def _at_fixed_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarray, updates: Any) -> Chunk:
-    """Write values that are known early to frames with static numbers, as in ``x.at[0].set(0)``."""
+    """Write values to frames with static numbers, as in ``x.at[0].set(0)``; the values must not depend on the end."""
     x = run.spread(x)
     assert x.delay is not None
     x = run.delayed(x, max(x.delay, earliest_delay(run, [updates], x.timeline)))

@@ -1,8 +1,8 @@
 """Rules for slices, pads and concatenation along time.
 
-These operations change the delay rather than the frames. Example: with a pulse of 4, step n holds frames 4n to 4n + 3
-of an input x (delay 0). ``x[3:]`` has the same frames with indices 4n - 3 to 4n: its delay is 3. A pad of 3 frames in
-front gives frames 4n + 3 to 4n + 6: its delay is -3, and `init` runs a warm-up for frames 0 to 2.
+These operations change the delay rather than the frames. Example: with a pulse of 4, step n reads frames 4n to 4n + 3
+of an input x (delay 0). ``x[3:]`` has the same frames with indices 4n - 3 to 4n, so the delay is 3. After a pad of 3
+frames at the start, the indices are 4n + 3 to 4n + 6. The delay is -3, and `init` runs a warm-up for frames 0 to 2.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Table:
 
 
 def as_table(run: Pass, x: Any, shape: Any) -> Chunk | Table:
-    """Return a stream unchanged, and a constant as a table, whose rows become the time axis of `shape`."""
+    """Return a stream unchanged, and a constant as a table with rows along the time axis of `shape`."""
     if isinstance(x, Chunk):
         return x
     refuse_final_values(run, [x])
@@ -124,7 +124,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
         end = run.end(x.timeline)
         here = run.start(x.timeline, x.delay)
         last = here + x.frames if end is None else end
-        # A recording with fewer frames gives its first frames, as indexing in JAX does.
+        # If the recording has fewer frames, the result is the first frames, as in JAX.
         offset = jnp.clip(last - here, 0, x.frames) + jnp.clip(back - last, 0, back)
         places = jnp.clip(offset + np.arange(size, dtype=np.int32), 0, frames.shape[x.axis] - 1)
         chosen = jnp.take(joined, places, x.axis)
@@ -139,7 +139,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
         kept = jnp.where(along(jnp.asarray(here), x.axis, x.array.ndim), fresh, old)
         run.store(name, kept, x.timeline, x.delay)
         end = run.end(x.timeline)
-        # A recording with fewer frames gives its last frames, as indexing in JAX does.
+        # If the recording has fewer frames, the result is the last frames, as in JAX.
         begin = int(start) if end is None else jnp.clip(jnp.minimum(int(start), end - size), 0)
         chosen = lax.dynamic_slice_in_dim(kept, begin, size, x.axis)
     reach = x.reach and x.reach.picked(0 if back is not None else int(start), stride, count, back=back)
@@ -153,7 +153,7 @@ def _empty(run: Pass, x: Chunk, frames: int) -> Any:
 
 
 def split_time(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
-    """Split time into parts, each of which is a slice."""
+    """Split time into slices."""
     begin: Any = 0
     parts = []
     for size in equation.params["sizes"]:
@@ -199,14 +199,14 @@ def pad_time(run: Pass, x: Chunk, low: Any, high: Any, interior: int, value: Any
 
 
 def check_pads(run: Pass, low: Any, high: Any) -> None:
-    """Refuse a pad in front of the stream whose size depends on the length; a pad after the end may have any size."""
+    """Refuse padding before the stream that depends on the length; padding after the end may have any size."""
     if is_symbolic(low):
         why = f"its padding ({low} in front, {high} after) depends on the length of the stream"
         raise run.refusal(why, "pad by a fixed number of frames", UndecidedError)
 
 
 def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
-    """Stream a concatenation along time, of fixed frames before and after one stream."""
+    """Stream a concatenation along time: a stream with fixed frames before and after."""
     axis = equation.params["dimension"]
     sizes = [shape_of(atom)[axis] for atom in equation.invars]
     streams = [index for index, size in enumerate(sizes) if is_symbolic(size)]
@@ -228,7 +228,7 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
         [value for value, size in zip(operands[part], sizes[part], strict=True) if size]
         for part in (slice(place), slice(place + 1, None))
     )
-    # Frames after the end of the stream may be known as late as the end.
+    # Frames after the end of the stream may depend on the end.
     x = run.spread(stream)
     assert x.delay is not None
     front = [jnp.asarray(run.unstreamed(value), x.array.dtype) for value in first]

@@ -36,7 +36,7 @@ from jaxrnn.streaming.values import Chunk, is_static
 class Window:
     """The geometry of a window along time, in the terms of ``lax.conv_general_dilated``.
 
-    The operand is dilated by `spacing` and padded by `low` frames in front. Output frame j reads `length` frames of
+    The operand is dilated by `spacing` and padded by `low` frames at the start. Output frame j reads `length` frames of
     this operand, from ``j * stride`` on, with a step of `dilation`.
     """
 
@@ -54,11 +54,11 @@ class Window:
 
 @dataclass(frozen=True)
 class Framed:
-    """The frames under the windows of one pass, ready for a window operation with explicit padding."""
+    """The frames under the windows of a pass, ready for a window operation with explicit padding."""
 
     frames: Any  # the operand; time is on axis `axis`, and the other axes keep their order
     axis: int  # the time axis
-    pads: tuple[int, int]  # padding in front and after, in frames of the dilated operand
+    pads: tuple[int, int]  # padding before and after, in frames of the dilated operand
     delay: int  # delay of the output
     reach: Any  # reach of the output
 
@@ -66,7 +66,7 @@ class Framed:
 def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any) -> Framed:
     """Return the frames under the windows of a pass, with past frames from a buffer.
 
-    In the dilated and padded operand, input frame i is frame ``i * spacing + low``. A pass of q input frames gives
+    In the dilated and padded operand, input frame i is frame ``i * spacing + low``. A pass of q input frames has
     ``q * spacing / stride`` output frames. The last window must end at or before the last frame of the chunk.
     """
     x, _ = whole_frames(run, x, window, high, value, size)
@@ -95,7 +95,7 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
 def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any) -> tuple[Chunk, bool]:
     """Return a chunk that is ready for windows, and True if the windows are padded.
 
-    If the windows are padded, every frame that does not exist holds the padding value.
+    If the windows are padded, frames that do not exist contain the padding value.
     """
     check_pads(run, window.low, high)
     if run.clock.timeline(size).per_unit * window.stride != x.timeline.per_unit * window.spacing:
@@ -149,9 +149,9 @@ def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | l
 
 
 def whole_convolution(run: Pass, equation: JaxprEqn, x: Chunk, others: Sequence[Any]) -> Chunk | None:
-    """Stream a quantised convolution of ONNX as one equation, so that an exported step contains the operator.
+    """Stream a quantised convolution of ONNX as a single equation, so that an exported step contains the operator.
 
-    Return None if the padding is not known, or if time is the axis of batches or channels.
+    Return None if the padding is not static, or if time is the axis of batches or channels.
     """
     params, rank = equation.params, x.array.ndim
     attributes, names = dict(params["attributes"]), list(inspect.signature(params["function"]).parameters)
@@ -219,9 +219,9 @@ def overlaps(equation: JaxprEqn, x: Chunk, window: Window, place: int) -> bool:
     """Return True if overlap-add is better for a convolution over time than a buffer of past frames.
 
     A transposed convolution always uses overlap-add. In plain forms, no other convolution does, because inference
-    engines convolve faster. Elsewhere, a dense convolution over time alone uses overlap-add if there are at most as
-    many output channels as input channels and the history is large. The pulse has no influence, because one state
-    serves every pulse.
+    engines convolve faster. Elsewhere, a dense convolution with windows over only the time axis uses overlap-add if
+    there are at most as many output channels as input channels and the history is large. The pulse has no influence,
+    because the state is the same for all pulses.
     """
     if window.stride > 1 or x.outer > 1:
         return False
@@ -245,7 +245,7 @@ def _is_over_time_alone(equation: JaxprEqn, place: int) -> bool:
 
 
 def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Window, high: Any, place: int) -> Chunk:
-    """Stream a convolution by overlap-add; the state holds partial sums of future output frames."""
+    """Stream a convolution by overlap-add; the state contains partial sums of future output frames."""
     axis = equation.params["dimension_numbers"].out_spec[2 + place]
     extent, spacing = window.extent, window.spacing
     timeline = run.clock.timeline(out_shape(equation)[axis])
@@ -275,7 +275,7 @@ def overlap_add(run: Pass, equation: JaxprEqn, x: Chunk, kernel: Any, window: Wi
 
 
 def _sum_in_front(parts: Any, old: Any, axis: int) -> Any:
-    """Add an array to the first frames of another."""
+    """Add `old` to the first frames of `parts`."""
     if not is_plain():  # time is the first axis
         flat = parts.reshape(-1) + jnp.pad(old.reshape(-1), (0, parts.size - old.size))
         return flat.reshape(parts.shape)

@@ -51,7 +51,8 @@ def cross_entropy(
             probabilities of classes in the shape of the output. Axes of size 1 may differ.
         scale: Contents of the output: ``"logits"`` or ``"probabilities"``.
         class_axis: The axis of classes in the output.
-        time_axis: The time axis of the output; None for no time axis, "auto" for the only other axis longer than 1.
+        time_axis: The time axis of the output, None without a time axis, or "auto" for the only other axis longer than
+            1.
         ignore_label: Frames with this label do not count. Other labels that are not a class make the loss NaN.
     """
     check_scale(scale)
@@ -85,7 +86,7 @@ def binary_cross_entropy(
         target: An array of the example in the shape of the output, apart from axes of size 1: booleans, 0 and 1, or
             probabilities.
         scale: Contents of the output: ``"probabilities"`` or ``"logits"``.
-        time_axis: The time axis of the output; None for no time axis, "auto" for the only axis longer than 1.
+        time_axis: The time axis of the output, None without a time axis, or "auto" for the only axis longer than 1.
     """
     check_scale(scale)
 

@@ -15,18 +15,18 @@ from jaxrnn.errors import InputError
 
 Arrays = Mapping[str, Any]
 Loss = Callable[[Arrays, Arrays, Any], jax.Array]
-"""A loss or metric of one example: a function of outputs by name, arrays of the example by name, and the mask."""
+"""A loss or metric of an example: a function of outputs by name, arrays of the example by name, and the mask."""
 Output = str | Callable[[Arrays, Arrays], Any]
 """The name of an output, or a function of outputs and example that computes the array to judge."""
 TimeAxis = int | Literal["auto"] | None
-"""The time axis of an output: a number, None for no time axis, "auto" for the only axis longer than 1."""
+"""The time axis of an output: a number, None without a time axis, or "auto" for the only axis longer than 1."""
 
 
 Options = ParamSpec("Options")
 
 
 def named_by_call(make: Callable[Options, Loss]) -> Callable[Options, Loss]:
-    """Name losses after the call that made them, ``mse(output='mask', target='clean')``: a fact of checkpoints."""
+    """Name losses after the call, such as ``mse(output='mask', target='clean')``; checkpoints record the name."""
     signature = inspect.signature(make)
 
     @functools.wraps(make)
@@ -51,7 +51,7 @@ def comparison(
 ) -> Loss:
     """Return a loss or metric that compares an output with an array of the example, element by element.
 
-    ``judge(estimate, reference, exists)`` takes arrays ``[time, ...]`` of one dtype, zero in missing frames, and
+    ``judge(estimate, reference, exists)`` takes arrays ``[time, ...]`` of equal dtype, zero in missing frames, and
     ``bool[time]``. With ``times``, the output is a mask for that array of the example. With ``parts_axis``, an axis of
     size 2 of real arrays holds real and imaginary parts.
     """
@@ -128,7 +128,7 @@ def like(array: jax.Array, shape: tuple[int, ...], name: str) -> jax.Array:
 def frames_first(array: jax.Array, time_axis: TimeAxis, mask: Any) -> tuple[jax.Array, jax.Array]:
     """Return the array as ``[time, ...]``, and ``bool[time]`` for frames that exist.
 
-    A mask of another rate is converted: a frame of a lower rate exists if all of its parts exist. Without a time axis,
+    A mask of a different rate is converted: a frame of a lower rate exists if all its parts exist. Without a time axis,
     the array is one existing frame. An InputError reports a missing or ambiguous axis, or rates without a common
     multiple.
     """

@@ -20,7 +20,7 @@ def mse(output: Output, target: str, *, times: str | None = None, time_axis: Tim
         output: The name of a model output, or a function of outputs and example.
         target: An array of the example in the shape of the output, apart from axes of size 1.
         times: An array of the example. The output is then a mask, and the product is judged.
-        time_axis: The time axis of the output; None for no time axis, "auto" for the only axis longer than 1.
+        time_axis: The time axis of the output, None without a time axis, or "auto" for the only axis longer than 1.
     """
 
     def error(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
@@ -31,7 +31,7 @@ def mse(output: Output, target: str, *, times: str | None = None, time_axis: Tim
 
 @named_by_call
 def mean_absolute_error(output: Output, target: str, *, times: str | None = None, time_axis: TimeAxis = "auto") -> Loss:
-    """Build the mean absolute error over all elements of existing frames. The options are those of `mse`."""
+    """Build the mean absolute error over all elements of existing frames. Options as in `mse`."""
 
     def error(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
         return masked_mean(jnp.abs(estimate - reference), exists)
@@ -63,7 +63,7 @@ def spectral_mse(
         output: The name of a model output, or a function of outputs and example: magnitudes, or complex values.
         target: An array of the example in the shape of the output, apart from axes of size 1.
         times: An array of the example. The output is then a mask, and the product is judged.
-        time_axis: The time axis of the output; None for no time axis, "auto" for the only axis longer than 1.
+        time_axis: The time axis of the output, None without a time axis, or "auto" for the only axis longer than 1.
         power: The exponent of magnitudes, above 0.
         complex_weight: The weight of the error of complex values, 0 to 1.
         parts_axis: An axis of size 2 of a real output and target with real and imaginary parts.
@@ -112,14 +112,14 @@ def si_sdr(
     A whole array is one signal. Samples of spectra are the real and imaginary parts.
 
     The ratio is smoothly limited to the range from ``-limit`` to ``limit`` dB, so that a perfect estimate has a finite
-    loss and gradient. For a silent target, loss and gradient are 0. A silent estimate of another target has the ratio
-    ``-limit`` and no gradient.
+    loss and gradient. For a silent target, loss and gradient are 0. A silent estimate of any other target has the
+    ratio ``-limit`` and no gradient.
 
     Args:
         output: The name of a model output, or a function of outputs and example.
         target: An array of the example in the shape of the output, apart from axes of size 1.
         times: An array of the example. The output is then a mask, and the product is judged.
-        time_axis: The time axis of the output; None for no time axis, "auto" for the only axis longer than 1.
+        time_axis: The time axis of the output, None without a time axis, or "auto" for the only axis longer than 1.
         zero_mean: True to subtract the mean over existing samples first. The paper assumes zero-mean signals; audio has
             no offset, and chunks would be centered separately.
         limit: The highest ratio in dB, above 0.

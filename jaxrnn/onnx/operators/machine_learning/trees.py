@@ -228,7 +228,7 @@ class Forest:
     features: np.ndarray  # the feature that each node compares
     modes: np.ndarray  # the comparison of each node, as an index into `MODES`
     thresholds: np.ndarray  # the number that each node compares with
-    #: for BRANCH_MEMBER the set of members, ``[nodes, most]``, padded with NaN, which equals nothing
+    #: for BRANCH_MEMBER the set of members, ``[nodes, most]``, padded with NaN, which does not equal any number
     members: np.ndarray
     if_true: np.ndarray  # the next node, or the number of nodes plus a leaf number, if the comparison is true
     if_false: np.ndarray  # the same if the comparison is false

@@ -76,7 +76,7 @@ def linear_classifier(
 
 
 def _kernel(x: jax.Array, vectors: np.ndarray, kind: str, parameters: Sequence[float]) -> jax.Array:
-    """Return the kernel of every row with every support vector, ``[batch, vectors]``."""
+    """Return the kernel of each row with each support vector, ``[batch, vectors]``."""
     if parameters and len(parameters) != 3:
         raise ValueError(f"kernel_params must hold gamma, coef0 and degree, not {len(parameters)} numbers")
     gamma, offset, degree = map(np.float32, parameters or (0, 0, 0))

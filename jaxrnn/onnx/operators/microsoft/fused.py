@@ -84,7 +84,7 @@ def quick_gelu(x: Value, *, alpha: float = 1.702) -> Value:
 def simplified_layer_normalization(
     x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1, output_count: int = 1
 ) -> list[Value]:
-    """SimplifiedLayerNormalization: over the root of the mean square, which is the second output, as its inverse."""
+    """SimplifiedLayerNormalization: RMSNormalization with the inverse of the root as second output."""
     x = traced(x)
     y, _, inverse = normalized(x.astype(numpy_dtype(stash_type)), axis, epsilon, centred=False)
     return [y.astype(x.dtype) * traced(scale).astype(x.dtype), inverse][:output_count]

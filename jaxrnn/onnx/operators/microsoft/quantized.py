@@ -1,6 +1,6 @@
 """Quantised products, elementwise operators and LSTM of the domain ``com.microsoft``.
 
-DynamicQuantizeLSTM quantises all frames of the input over their common range, and the hidden state of every step over
+DynamicQuantizeLSTM quantises all frames of the input over their common range, and the hidden state of each step over
 the range of the batch. Gates, cell state and outputs are float32.
 """
 
@@ -75,7 +75,7 @@ def q_gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Value:
-    """QGemm: alpha A' B' plus a bias in units of both scales; quantised, or float32 where no y_scale is given."""
+    """QGemm: alpha A' B' plus a bias in units of both scales; quantised, or float32 without a y_scale."""
     zero_points = [None if value is None else wide(value) for value in (a_zero_point, b_zero_point)]
     product = matmul_integer(_matrix(a, transA), _matrix(b, transB), *zero_points)
     if c is not None:
@@ -159,7 +159,7 @@ def q_linear_leaky_relu(
 
 
 def q_linear_concat(y_scale: Value, y_zero_point: Value, *inputs: Value, axis: int) -> Value:
-    """QLinearConcat of tensors that come with a scale and a zero point each."""
+    """QLinearConcat of tensors, each with a scale and a zero point."""
     if len(inputs) % 3 or not inputs:
         raise ValueError(f"each tensor needs a scale and a zero point, but there are {len(inputs)} inputs")
     parts = [
