@@ -96,6 +96,13 @@ def test_mixture_has_the_snr_and_level_asked_for(snr):
     assert 10 * np.log10(power / noise) == pytest.approx(snr, abs=0.01)
 
 
+def test_silence_has_no_ratio():
+    sound, silence = np.ones(8, np.float32), np.zeros(8, np.float32)
+    for pair, name in (((silence, sound), "signal"), ((sound, silence), "noise")):
+        with pytest.raises(jaxrnn.InputError, match=f"the {name} is silent"):
+            signals.mix(*pair, 0)
+
+
 def test_frame_by_frame_is_the_whole_at_once(model):
     _, noisy = mixture(np.random.default_rng(5), 2, 0)
     streamed = denoise(noisy, model)

@@ -156,6 +156,26 @@ def test_functions_of_ones_own_are_found_by_name_and_fail_alone(tmp_path):
     assert judged([build_metric("si_sdr")], output, None) == {"notes": None, "si_sdr": None}
 
 
+def test_outputs_of_several_lengths_are_all_told():
+    output, reference = noisy(900)
+
+    class Pair(Gain):
+        delay = MappingProxyType({"sound": 0, "other": 0})
+        per_frame = MappingProxyType({"sound": 1, "other": 1})
+
+    class Stored:
+        length = 890
+
+        def part(self, start, stop):
+            return {"samples": reference[start:stop]}
+
+    judge = Judge([METRICS["snr"](output="sound"), METRICS["si_sdr"](output="other")], Stored(), Stored(), Pair())
+    judge.take("sound", output, 0)
+    judge.take("other", output[:896], 0)
+    judged_are = "the reference has 890 frames, the output {}; judged are the first 890"
+    assert judge.row()["notes"] == f"{judged_are.format(900)}; {judged_are.format(896)}"
+
+
 def test_a_reference_of_another_length_is_told():
     output, reference = noisy(900)
     shorter = judged([METRICS["snr"]()], output, reference[:890])

@@ -17,7 +17,7 @@ import pytest
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Item, Workers, cluster
-from jaxrnn.evaluation.cluster import Worker, WorkerPool
+from jaxrnn.evaluation.cluster import Worker, WorkerPool, room_for
 from jaxrnn.evaluation.evaluator import Unit
 from jaxrnn.version import __version__
 
@@ -183,6 +183,13 @@ def test_workers_that_differ_end_the_run(pool):
     computed, _ = pool([ALIKE, ALIKE], cpus=4)
     with pytest.raises(InputError, match="no node of the cluster has room for a worker of 4 CPUs and 0 GPUs"), computed:
         pass
+
+
+def test_shares_of_resources_are_counted_exactly():
+    node = {"CPU": 8.0, "GPU": 2.0}
+    for gpus, count in ((0.2, 10), (0.1, 20), (0.4, 4), (1, 2), (0, 8), (3, 0)):
+        assert room_for({"CPU": 0.1 if gpus else 1, "GPU": gpus}, node) == count
+    assert room_for({"CPU": 0, "GPU": 0}, node) == 1
 
 
 def test_a_worker_of_another_version_or_without_a_package_says_so(monkeypatch, pool):

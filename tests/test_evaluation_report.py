@@ -315,7 +315,7 @@ def test_sounds_are_kept_without_loss(tmp_path):
         assert kind == ("audio/wav" if rate == 700_000 else "audio/flac")
         found, found_rate = soundfile.read(io.BytesIO(content), dtype="int16")
         assert found_rate == rate
-        np.testing.assert_allclose(found / 32767, samples, atol=0.5 / 32767 + 1e-9)
+        np.testing.assert_allclose(found / 32768, samples, atol=0.5 / 32768 + 1e-9)
 
 
 def test_what_is_odd_about_a_sound_is_said(tmp_path):

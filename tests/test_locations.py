@@ -46,6 +46,9 @@ from jaxrnn.evaluation.settings import prepare_evaluation
 def test_a_text_is_a_path_or_a_url(tmp_path):
     assert location("a/b.wav") == Path("a/b.wav")
     assert location("file:///a/b.wav") == Path("/a/b.wav")
+    assert location("file://localhost/a/a%20b.wav") == Path("/a/a b.wav")
+    with pytest.raises(InputError, match="names the host 'server'; a file of this machine is file:///PATH"):
+        location("file://server/a.wav")
     assert location("C:/a.wav") == Path("C:/a.wav")
     url = location("S3://bucket/a/b.c.wav/")
     assert isinstance(url, Url)

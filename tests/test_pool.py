@@ -13,6 +13,7 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import StreamPool
+from jaxrnn.steps import ArraySpec, OutputSpec, StateSpec, Stepper, StepSpec, in_batch, nothing_left
 
 FRAME = {"input_2": (1, 1, 257)}
 
@@ -114,6 +115,46 @@ def test_errors_change_nothing(dtln):
     assert pool.run() == {}
     assert len(pool) == 1
     np.testing.assert_array_equal(pool.state(name)["input_3"], before["input_3"])
+
+
+def test_a_step_that_fails_while_it_runs_closes_all_streams():
+    fails = [True]
+
+    class Failing(Stepper):
+        spec = StepSpec(
+            "failing",
+            inputs=(ArraySpec("x", np.dtype("float32"), (2,)),),
+            outputs=(OutputSpec("y", np.dtype("float32"), (2,)),),
+            state=(StateSpec("sum", np.dtype("float32"), (2,)),),
+        )
+
+        def init(self, batch=None, *, params=None, constants=None):
+            return in_batch(self.spec, {"sum": jnp.zeros(2)}, batch)
+
+        def step(self, params, state, inputs):
+            def read(x):
+                if fails[0]:
+                    raise OSError("the sensor is off")
+                return x
+
+            x = jax.pure_callback(read, inputs["x"], inputs["x"], vmap_method="expand_dims")
+            return {"y": state["sum"] + x}, {"sum": state["sum"] + x}
+
+        def flush(self, params, state, tail=None, valid=None):
+            return nothing_left(self.spec, tail, valid)
+
+    pool, frame = StreamPool(Failing(), None, 2), {"x": np.ones(2, np.float32)}
+    first, _ = pool.open(), pool.open()
+    pool.push(first, frame)
+    with pytest.raises(jaxrnn.StateError, match=r"the sensor is off.*all 2 streams are closed; open new ones"):
+        pool.run()
+    with pytest.raises(jaxrnn.StateError, match=f"stream {first} is not open"):
+        pool.state(first)
+    fails[0] = False
+    again = pool.open()
+    for number in (1, 2):
+        pool.push(again, frame)
+        assert pool.run()[again]["y"].tolist() == [number, number]
 
 
 @pytest.mark.parametrize("capacity", [0, -1, True, 2.0, "2", None, np.float32(2)])

@@ -49,6 +49,17 @@ def test_files_that_are_no_settings(tmp_path, text, said):
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_variables_of_the_environment(tmp_path, monkeypatch):
+    path = tmp_path / "a.yaml"
+    path.write_text("a: '${V_OF_TEST}'\nb: '${V_OF_TEST:-else}'\n")
+    for value, wanted in (("x", ["x", "x"]), ("", ["", "else"])):
+        monkeypatch.setenv("V_OF_TEST", value)
+        assert list(values(path).values()) == wanted
+    monkeypatch.delenv("V_OF_TEST")
+    with pytest.raises(jaxrnn.InputError, match=r"V_OF_TEST is not set; set it, or write \$\{V_OF_TEST:-default\}"):
+        values(path)
+
+
 def repeating(levels, line):
     """Lines of which each repeats the one before, and names of those."""
     names = [f"a{level}" for level in range(levels)]

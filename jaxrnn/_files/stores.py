@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
@@ -228,7 +228,10 @@ def location(text: str | os.PathLike[str] | Location) -> Location:
         return Path(text)
     scheme, rest = url[1].lower(), url[2].rstrip("/")
     if scheme == "file":
-        return Path("/", rest)
+        host, _, path = rest.partition("/")
+        if host not in ("", "localhost"):
+            raise InputError(f"{text} names the host {host!r}; a file of this machine is file:///PATH")
+        return Path("/", unquote(path))
     parts = urlsplit(text)
     if parts.password or parts.username:
         raise InputError(

@@ -473,4 +473,9 @@ def write_wav(path: str | Path, samples: Any, rate: int) -> None:
     if count:
         raise InputError(f"{path} cannot hold the {count:,} samples that are NaN: write NumPy arrays (.npz) instead")
     with in_place_of(Path(path)) as file:
-        wavfile.write(file, rate, np.round(np.clip(samples, -1, 1) * 32_767).astype(np.int16))
+        wavfile.write(file, rate, as_int16(samples))
+
+
+def as_int16(samples: Any) -> np.ndarray:
+    """Return samples of full scale 1 as 16-bit integers; clip larger samples. Samples from `read_wav` stay the same."""
+    return np.clip(np.round(np.asarray(samples, np.float64) * 2**15), -(2**15), 2**15 - 1).astype(np.int16)

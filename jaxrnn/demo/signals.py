@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn.demo.audio import RATE, Samples
+from jaxrnn.errors import InputError
 
 #: Samples from tick to tick of a contour (10 ms).
 TICK = RATE // 100
@@ -199,7 +200,13 @@ def mix(clean: Samples, disturbance: Samples, snr: float, level: float = -26) ->
         disturbance: noise, ``float32[samples]``.
         snr: ratio of the signal power to the noise power over the whole length, in dB.
         level: power of the clean signal in the result, in dB relative to full scale.
+
+    Raises:
+        InputError: the signal or the noise is silent, so that its power cannot be scaled.
     """
+    for name, samples in {"signal": clean, "noise": disturbance}.items():
+        if not np.any(samples):
+            raise InputError(f"the {name} is silent: mix needs samples other than 0")
     signal, added = _of_power(clean, level), _of_power(disturbance, level - snr)
     return Mixture(signal, np.add(signal, added, dtype=np.float32))
 

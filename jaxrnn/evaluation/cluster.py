@@ -81,6 +81,16 @@ class _Actor:
         return self.is_ready and not self.is_dead and not self.has_suspect and len(self.units) < AT_ONCE
 
 
+def room_for(worker: Mapping[str, float], node: Mapping[str, float]) -> int:
+    """Return the number of workers that a node has room for, from amounts by resource. A share is of one GPU."""
+    counts = []
+    for kind, amount in worker.items():
+        if amount:
+            units, unit = (int(node.get(kind, 0)), 1.0) if kind == "GPU" and amount < 1 else (1, node.get(kind, 0))
+            counts.append(units * int(unit / amount + 1e-9))  # 1 // 0.2 is 4
+    return min(counts, default=1)
+
+
 class WorkerPool:
     """An executor of units with workers, as in `Computing`. Ray and the workers run inside the context."""
 
@@ -128,10 +138,7 @@ class WorkerPool:
         """Return the number of workers, provided that a node has room for a worker."""
         wanted = {"CPU": self._settings.cpus, "GPU": self._settings.gpus}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        room = sum(
-            int(min((node.get(kind, 0) // amount for kind, amount in wanted.items() if amount), default=1))
-            for node in nodes
-        )
+        room = sum(room_for(wanted, node) for node in nodes)
         if not room:
             largest = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in wanted}
             raise InputError(

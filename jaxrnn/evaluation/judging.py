@@ -179,7 +179,8 @@ class Judge:
                 for metric in judging:
                     self._end(metric, f"{note}: {needed if labels else 'it is too short to judge by'}")
             else:
-                self._notes[""] = f"{note}; judged are the first {min(length, frames)}"
+                notes = [self._notes.get(""), f"{note}; judged are the first {min(length, frames)}"]
+                self._notes[""] = "; ".join(dict.fromkeys(filter(None, notes)))
 
     def row(self) -> Row:
         """Return values by column, None if missing, counts, and ``notes``, the reasons for missing values."""

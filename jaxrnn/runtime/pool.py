@@ -52,7 +52,8 @@ class StreamPool:
     """A pool of concurrent streams. A pool owns the states of the streams and is not a pure function.
 
     The outputs of a stream never depend on other streams: on the same device, the outputs are bit-identical to the
-    outputs of a pool without other streams. An error leaves the pool unchanged.
+    outputs of a pool without other streams. An error leaves the pool unchanged, with one exception: if a step fails
+    while it runs, as a Python callback can, all streams are closed, because a run overwrites the states.
 
     Threads can share a pool: calls run in sequence. A copy is a second pool with the same streams, which continue from
     the same states. A pickle contains the stepper, the parameters, the states and the waiting frames.
@@ -173,6 +174,9 @@ class StreamPool:
         Returns:
             For each stream a dict of outputs, as NumPy arrays with the shapes of a single stream. Results for the whole
             recording come from `flush`.
+
+        Raises:
+            StateError: the step failed while it ran, and all streams are closed.
         """
         waiting = {stream: entry for stream, entry in self._open.items() if entry.queue}
         if not waiting:
@@ -182,8 +186,20 @@ class StreamPool:
             active[entry.slot] = True
             self._frames.put(entry.slot, entry.queue[0])
         with exact_types():
-            outputs, self._state = self._functions.run(self._state, self._frames.arrays(), active)
-            host = {name: np.asarray(value) for name, value in outputs.items()}
+            try:
+                outputs, after = self._functions.run(self._state, self._frames.arrays(), active)
+                host = {name: np.asarray(value) for name, value in outputs.items()}
+            except Exception as error:
+                if not any(array.is_deleted() for array in jax.tree.leaves(self._state)):
+                    raise
+                closed, self._open, self._state = len(self._open), {}, None
+                self._free = list(reversed(range(self.capacity)))
+                reason = (str(error).strip() or type(error).__name__).splitlines()[-1]  # XLA ends with the callback's
+                raise StateError(
+                    f"a step failed while it ran ({reason}), and a run overwrites the states: all {closed} "
+                    "streams are closed; open new ones"
+                ) from error
+            self._state = after
         for entry in waiting.values():
             entry.queue.popleft()
         return {

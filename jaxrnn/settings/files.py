@@ -220,7 +220,9 @@ _VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 
 
 def _value_of(variable: re.Match[str]) -> str:
-    value = os.environ.get(variable["name"]) or variable["default"]
+    value = os.environ.get(variable["name"])
+    if not value and variable["default"] is not None:
+        return variable["default"]
     if value is None:
         name = variable["name"]
         raise InputError(f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")

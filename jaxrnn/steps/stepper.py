@@ -165,7 +165,7 @@ def nothing_left(spec: StepSpec, tail: Any = None, valid: Any = None) -> Flushed
 def whole_pulse(
     spec: StepSpec,
     tail: Any,
-    valid: Any,
+    valid: Any = None,
     lead: tuple[Any, ...] = (),
     convert: Callable[[ArraySpec, Any], Any] = converted,
     fill: float = 0.0,

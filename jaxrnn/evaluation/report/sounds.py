@@ -13,6 +13,7 @@ from PIL import Image
 from scipy import signal
 
 from jaxrnn._files.stores import Location
+from jaxrnn.audio.waveforms import as_int16
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import ARRAYS, SAMPLES, open_recording
 from jaxrnn.evaluation.report.table import duration, text
@@ -109,7 +110,7 @@ def encode(samples: np.ndarray, rate: int) -> tuple[bytes, str]:
     """
     name = "FLAC" if rate <= FLAC else "WAV"
     file = io.BytesIO()
-    soundfile.write(file, np.round(samples * 32767).astype(np.int16), rate, subtype="PCM_16", format=name)
+    soundfile.write(file, as_int16(samples), rate, subtype="PCM_16", format=name)
     return file.getvalue(), f"audio/{name.lower()}"
 
 

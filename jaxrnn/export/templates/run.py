@@ -56,6 +56,8 @@ def run(inputs):
     first = (TIMED or STREAM["inputs"])[0]
     size = first["shape"][first["time_axis"]] if TIMED else 1
     total = inputs[first["name"]].shape[first["time_axis"] or 0]
+    if not STREAM["flush"] and (not total or total % size):
+        sys.exit(f"{total} frames are not one or more pulses of {size}: for other recordings, export the flush too")
     state, pieces = first_state(), {each["name"]: [] for each in STREAM["outputs"]}
     for index in range(total // size):
         pulse = {each["name"]: frames(inputs[each["name"]], each, index) for each in STREAM["inputs"]}
@@ -109,7 +111,7 @@ def main(source, target):
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(rate)
-        file.writeframes(np.round(np.clip(audio, -1, 1) * 32767).astype("<i2").tobytes())
+        file.writeframes(np.clip(np.round(audio * 32768), -32768, 32767).astype("<i2").tobytes())
 
 
 if __name__ == "__main__":
