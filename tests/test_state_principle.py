@@ -406,3 +406,81 @@ def test_what_a_declared_state_leaves_to_the_frame():
     assert inspected.frame_recurrences == ("h of GRU 'bands'",)
     carried = graph.replace("(x, W, R)", '(x, W, R, "", "", a)').replace("b = Add (a, last)", "b = Identity (last)")
     assert load(carried, shapes).frame_recurrences == ()
+
+
+W1, R1 = (np.full((1, 12, 4), value, np.float32) for value in (0.3, -0.2))
+W2, R2 = (np.repeat(array, 2, 0) for array in (W1, R1))
+#: Graphs in which a recurrence is not what its names or its ends suggest.
+NOT_QUITE = {
+    "both directions": (
+        'y, hn = GRU <hidden_size = 4, direction = "bidirectional"> (x, W2, R2, "", "", h0)',
+        "float[T,1,4] x, float[2,1,4] h0",
+        "float[T,2,1,4] y, float[2,1,4] hn",
+    ),
+    "a loop from the end": (
+        """sh = Shape <start = 0, end = 1> (x)
+        n = Squeeze (sh)
+        t = Constant <value = bool {1}> ()
+        last = Sub (n, one)
+        s_out = Loop (n, t, s) <body = b (int64 i, bool c, float[4] q) => (bool go, float[4] qo) {
+            go = Identity (c)
+            k = Sub (last, i)
+            f = Gather (x, k)
+            th = Tanh (q)
+            qo = Add (th, f) }>""",
+        "float[T,4] x, float[4] s",
+        "float[4] s_out",
+    ),
+    "a layer that starts from zeros": (
+        """inner, end = GRU <hidden_size = 4> (x, W1, R1)
+        s = Squeeze (inner, axis)
+        y, h_out = GRU <hidden_size = 4> (s, W1, R1, "", "", h)""",
+        "float[1,1,4] x, float[1,1,4] h",
+        "float[1,1,1,4] y, float[1,1,4] h_out",
+    ),
+}
+#: Graphs whose state jaxrnn asks for.
+ASKED = {
+    "a function of data": (
+        """h0 = Tanh (spk)
+        y, hN = GRU <hidden_size = 4> (x, W1, R1, "", "", h0)""",
+        "float[T,1,4] x, float[1,1,4] spk",
+        "float[T,1,1,4] y, float[1,1,4] hN",
+        "'spk' -> 'hN'",
+    ),
+    "a part of the final value": (
+        """all, end = GRU <hidden_size = 4> (x, W1, R1, "", "", h)
+        a, c = Split <axis = 2, num_outputs = 2> (end)
+        d, b = Split <axis = 2, num_outputs = 2> (x)
+        y = Concat <axis = 2> (a, b)""",
+        "float[1,1,4] x, float[1,1,4] h",
+        "float[1,1,4] y",
+        "only a part of the recurrence that it starts",
+    ),
+}
+
+
+def parsed(body, inputs, outputs):
+    text = f'<ir_version: 9, opset_import: ["" : 18]> g ({inputs}) => ({outputs}) {{ {body} }}'
+    proto = onnx.parser.parse_model(text)
+    constants = {"W1": W1, "R1": R1, "W2": W2, "R2": R2, "one": np.int64(1), "axis": np.array([1])}
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array, name) for name, array in constants.items() if name in body
+    )
+    return proto
+
+
+@pytest.mark.parametrize("name", NOT_QUITE)
+def test_recurrences_that_no_step_continues(name):
+    """Beside a pair that names or flow suggest, a recurrence that every call begins again is internal."""
+    model = jaxrnn.load(parsed(*NOT_QUITE[name]))
+    assert [variable.kind for variable in model.state] == ["external", "internal"]
+    with pytest.raises(jaxrnn.StateError, match="forgets its state"):
+        model.step(model.params, None, {})
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_pairs_that_look_like_state_are_asked_for(name):
+    *graph, words = ASKED[name]
+    with pytest.raises(jaxrnn.StateError, match=words):
+        _ = jaxrnn.load(parsed(*graph)).state

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from small_models import graph_of, make_model
 from tiers import of_tiers
 
@@ -434,3 +435,64 @@ def test_a_loop_over_unbound_frames():
     pulses = model.stream(pulse=2).run(model.params, {"x": x})["y"]
     for found in (whole, pulses):
         np.testing.assert_allclose(found, np.stack(expected), rtol=1e-5, atol=1e-6)
+
+
+#: Bodies with a value that is computed from the trip, and the types and values of constants.
+STEPS = {
+    "a float index": ("fi = Cast <to = 1> (i)\n g = Mul (fi, f)\n k = Cast <to = 7> (g)", {"f": np.float32(1.5)}),
+    "a whole float index": ("fi = Cast <to = 1> (i)\n g = Mul (fi, f)\n k = Cast <to = 7> (g)", {"f": np.float32(2)}),
+    "half": ("fi = Cast <to = 1> (i)\n g = Mul (fi, f)\n k = Cast <to = 7> (g)", {"f": np.float32(0.5)}),
+    "narrow": ("j = Mul (i, f)\n n = Cast <to = 2> (j)\n k = Cast <to = 7> (n)", {"f": np.int64(65)}),
+    "a truth value": ("n = Cast <to = 9> (i)\n k = Cast <to = 7> (n)", {}),
+    "unsigned": ("u = Cast <to = 12> (i)\n d = Sub (f, u)\n k = Cast <to = 7> (d)", {"f": np.uint32(2)}),
+}
+
+
+def parsed(graph, **constants):
+    proto = onnx.parser.parse_model('<ir_version: 9, opset_import: ["" : 18]> ' + graph)
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items())
+    return proto
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_is_not_linear_in_the_trip(name):
+    """A cast that rounds or wraps is not extrapolated from the first two trips, in an index or in a condition."""
+    body, constants = STEPS[name]
+    reads = parsed(
+        "g (float[8,2] x) => (float[n,2] y) <int64 m = {4}, bool t = {1}> { y = Loop (m, t) <body = b (int64 i, bool c)"
+        f" => (bool go, float[2] o) {{ go = Identity (c)\n {body}\n r = Mod (k, eight)\n o = Gather (x, r) }}> }}",
+        eight=np.int64(8),
+        **constants,
+    )
+    counts = parsed(
+        "g (float x) => (float y) <int64 m = {12}, bool t = {1}, float one = {1.0}> { y = Loop (m, t, x) <body = b "
+        f"(int64 i, bool c, float s) => (bool go, float r) {{ {body}\n go = Less (k, limit)\n r = Add (s, one) }}> }}",
+        limit=np.int64(5),
+        **constants,
+    )
+    for proto, x in ((reads, np.arange(16, dtype=np.float32).reshape(8, 2)), (counts, np.float32(0))):
+        model = jaxrnn.load(proto)
+        (expected,) = ReferenceEvaluator(proto).run(None, {"x": x})
+        for run in (model.apply, jax.jit(model.apply)):
+            np.testing.assert_array_equal(run(model.params, {"x": x})["y"], expected)
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "uint32", "uint64"])
+def test_counters_that_go_down(kind):
+    graph = (
+        f"g (float[6,2] x) => (float[n,2] y, {kind} e) <int64 m = {{6}}, bool t = {{1}}, {kind} st = {{5}}, "
+        f"{kind} one = {{1}}> {{ e, y = Loop (m, t, st) <body = b (int64 i, bool c, {kind} k) => (bool go, {kind} ko, "
+        "float[2] o) { go = Identity (c)\n q = Cast <to = 7> (k)\n o = Gather (x, q)\n ko = Sub (k, one) }> }"
+    )
+    x = np.arange(12, dtype=np.float32).reshape(6, 2)
+    outputs = jaxrnn.load(parsed(graph))({"x": x})
+    np.testing.assert_array_equal(outputs["y"], x[::-1])
+    assert np.asarray(outputs["e"]) == np.array(-1).astype(kind)
+
+
+def test_a_counter_that_becomes_a_vector():
+    graph = """g (float x) => (int64[1] e) <int64 m = {3}, bool t = {1}, int64 st = {11}> {
+      e = Loop (m, t, st) <body = b (int64 i, bool c, int64 k) => (bool go, int64[1] ko) {
+        go = Identity (c)
+        ko = Add (k, one) }> }"""
+    np.testing.assert_array_equal(jaxrnn.load(parsed(graph, one=np.array([1])))({"x": np.float32(0)})["e"], [14])

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from node_models import computed, one_operator
 from onnx import TensorProto, helper, numpy_helper
 
 import jaxrnn
@@ -155,6 +156,28 @@ def test_float_types_are_kept(kind):
     for found in results:
         assert found["y"].dtype == dtype
         np.testing.assert_allclose(np.asarray(found["y"]).astype(np.float64), expected, atol=limit)
+
+
+@pytest.mark.parametrize("operator", ["ReduceL2", "ReduceLogSum", "ReduceLogSumExp"])
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float16])
+@pytest.mark.parametrize("keeps", [0, 1])
+def test_sums_before_a_root_or_a_logarithm_are_wide(operator, kind, keeps):
+    """The result has the type of the data, and squares that the type cannot hold do not overflow."""
+    function = {
+        "ReduceL2": lambda x: np.sqrt(np.sum(x**2, 0)),
+        "ReduceLogSum": lambda x: np.log(np.sum(x, 0)),
+        "ReduceLogSumExp": lambda x: np.log(np.sum(np.exp(x - x.max(0)), 0)) + x.max(0),
+    }[operator]
+    x = np.array([300, 310, 290]).astype(kind) * (1 if kind == np.float16 else 100_000)
+    model, arrays = one_operator(
+        operator, {"x": x, "axes": np.array([], np.int64)}, constants=["axes"], opset=18, outputs=["y"],
+        noop_with_empty_axes=keeps,
+    )  # fmt: skip
+    found = computed(model, arrays)
+    wide = x.astype(np.float64)
+    expected = function(wide[None] if keeps else wide).astype(kind)
+    assert (found.dtype, found.size) == (kind, 3 if keeps else 1)
+    np.testing.assert_allclose(found.ravel().astype(np.float64), np.ravel(expected), rtol=2e-3, atol=1)
 
 
 def test_float64_gradients_without_x64_say_what_is_missing():

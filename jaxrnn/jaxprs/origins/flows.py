@@ -107,9 +107,15 @@ def half_of(flow: Flow, half: tuple[int, int] | None) -> Flow:
 
 
 def carry(final: Flow, start: Flow | None) -> None:
-    """Mark the elements of a final value as updates of the elements of the initial value at the same positions."""
+    """Mark the elements of a final value as updates of the elements of the initial value at the same positions.
+
+    An initial value may be a source that is moved, selected, masked or added to. A function of a source, such as Tanh,
+    makes it data from which a recurrence starts.
+    """
     for name, codes in (start.codes if start is not None else {}).items():
-        final.codes[name] = np.where(codes >= STEP, carried(codes), final.codes[name])
+        computed = np.isin(grades(codes), (OTHER, SCALED, SQUASHED, EXPOSED))
+        updated = np.where(computed, codes - codes % STEP + OTHER, carried(codes))
+        final.codes[name] = np.where(codes >= STEP, updated, final.codes[name])
 
 
 def combined(

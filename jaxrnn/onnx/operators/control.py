@@ -84,7 +84,12 @@ class _Loop:
         trips = walk.positions.trips(self.limit, self.go_on)
         with visible_recurrences(False):
             results = self._run(walk, trips)
-        return visible_body(results, self.carried, self.body, trips, head=1, chosen=walk.positions.body.carried)
+        if not are_visible():
+            return results
+        with visible_recurrences(False):
+            forward = trips is None or not walk.reads_backwards(trips)
+        chosen = walk.positions.body.carried
+        return visible_body(results, self.carried, self.body, trips, head=1, forward=forward, chosen=chosen)
 
     def _run(self, walk: TimeLoop, trips: Any) -> list[Value]:
         if trips is not None:

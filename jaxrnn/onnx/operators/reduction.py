@@ -23,7 +23,8 @@ def reducing(function: Reducer) -> Callable[..., Value]:
     def apply(data: Value, axes: Static | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
         if axes is None or axes.size == 0:
             if noop_with_empty_axes:
-                return function(traced(data)[None], axis=(0,), keepdims=False)
+                data = traced(data)
+                return function(data[None], axis=(0,), keepdims=False).astype(data.dtype)
             chosen = tuple(range(len(data.shape)))
         else:
             chosen = axes_of(axes, len(data.shape))
@@ -73,11 +74,17 @@ def _extreme(name: str) -> Reducer:
 
 
 def _of_sum(before: Callable[[Any], Any], after: Callable[[Any], Any] | None = None) -> Reducer:
-    """Return a reduction that sums a function of the elements, and applies another function to the sum as a float."""
+    """Return a reduction that sums a function of the elements, and applies another function to the sum.
+
+    With the second function, sums are computed in float64 for integers, and in float32 for narrow floats.
+    """
 
     def apply(x, axis, keepdims):
-        total = _sum(before(x), axis, keepdims)
-        return total if after is None else after(total.astype(jnp.result_type(x, np.float32)))
+        if after is None:
+            return _sum(before(x), axis, keepdims)
+        floating = jnp.issubdtype(x.dtype, jnp.floating)
+        wide = (x.dtype if x.dtype.itemsize > 2 else np.float32) if floating else np.float64
+        return after(_sum(before(x.astype(wide)), axis, keepdims))
 
     return apply
 

@@ -190,7 +190,8 @@ class _Finder:
         variables: list[StateVar] = []
         taken = {*self.inputs}
         for index, site in enumerate(self.flow.sites):
-            if any(_starts_from(site, source) for source in pairs):
+            backwards = not site.forward and site.length != 1 and self.probe.grows_with_time(index)
+            if any(_starts_from(site, source) for source in pairs) and not (backwards and not self.is_complete):
                 continue
             if not self._is_internal(index, site, pairs):
                 if self.is_complete or site.length != 1:
@@ -208,7 +209,7 @@ class _Finder:
     def _is_internal(self, index: int, site: Site, pairs: Mapping[str, Edge]) -> bool:
         """Return True if each call forgets a recurrence that starts from no state variable: it runs along time."""
         if site.length == 1:  # one step from an initial value that the caller determines forgets nothing
-            return not (pairs or self.is_complete) and (site.initial is None or not site.initial.deps)
+            return not self.is_complete and (site.initial is None or not site.initial.deps)
         if self.probe.time or pairs or self.is_complete:
             return self.probe.grows_with_time(index)
         # Without pairs and open time dimensions, the input is a recording of fixed length. But if the batch of the

@@ -113,6 +113,9 @@ def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edg
         why = "holds final values of the recurrence that it starts, but after arithmetic with constants"
         return Edge(source, output, SUSPECT, why=why)
     if carried.any():
+        if _is_partly_returned(flow, source, carried):
+            why = "holds the final values of only a part of the recurrence that it starts"
+            return Edge(source, output, SUSPECT, why=why)
         return Edge(source, output, CARRIED, (float(carried.mean()), 0))
     linked, distance, joins = _joined(flow, source, target)
     moved_on = _moved_on(codes, target)
@@ -131,6 +134,17 @@ def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edg
     if copied.all():
         return Edge(source, output, POSSIBLE, unchanged=True)
     return _computed(flow, source, output, codes)
+
+
+def _is_partly_returned(flow: DataFlow, source: str, carried: np.ndarray) -> bool:
+    """Return True if a recurrence starts from elements of which the output has only some as final values."""
+    for site in flow.sites:
+        codes = None if site.initial is None else site.initial.codes.get(source)
+        if codes is not None:
+            starts = carried[positions(codes[grades(codes) > 0])]
+            if starts.any() and not starts.all():
+                return True
+    return False
 
 
 def _computed(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:

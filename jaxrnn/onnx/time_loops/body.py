@@ -48,9 +48,15 @@ class LoopBody:
     the numbers of all other slots: the carry of a recurrence.
     """
 
-    def __init__(self, block: Block, known: Callable[[ir.Value], np.ndarray | None], start: Sequence[Any]):
-        """Sort the carried values."""
-        self.block, self._known = block, known
+    def __init__(
+        self,
+        block: Block,
+        known: Callable[[ir.Value], np.ndarray | None],
+        start: Sequence[Any],
+        is_exact: Callable[[BoundNode], bool],
+    ):
+        """Sort the carried values; ``is_exact`` returns True for a cast that keeps all values of a steady input."""
+        self.block, self._known, self._is_exact = block, known, is_exact
         self.trip, self.condition, *slots = block.inputs
         self.slots = tuple(slots)
         self.makers = block.makers()
@@ -62,7 +68,7 @@ class LoopBody:
             if place in self.fixed:
                 continue
             growth = self._growth(slot, end)
-            step = None if start[place] is None else self._step(slot, end)
+            step = None if start[place] is None else self._step(slot, end, np.shape(start[place]))
             if growth is not None:
                 self.growing[place] = growth
             elif step is not None and _is_integer(start[place]):
@@ -97,6 +103,8 @@ class LoopBody:
             return FREE
         linear = traits.linear == "all" or traits.moves is Movement.JOINS
         linear_in_first = traits.moves_first and STEADY not in changes[1:]
+        if linear_in_first and traits.moves is Movement.CASTS:
+            linear_in_first = self._is_exact(maker)
         linear_in_one = traits.linear == "each" and changes.count(STEADY) == 1
         return STEADY if linear or linear_in_first or linear_in_one else FREE
 
@@ -107,7 +115,7 @@ class LoopBody:
             return self.block.constants[value]
         return None if value in self.makers or value in self.block.inputs else self._known(value)
 
-    def _step(self, slot: ir.Value, end: ir.Value) -> np.ndarray | None:
+    def _step(self, slot: ir.Value, end: ir.Value, shape: tuple[int, ...]) -> np.ndarray | None:
         maker = self.makers.get(end)
         is_sum, is_difference = maker is not None and maker.applies("Add"), maker is not None and maker.applies("Sub")
         if maker is None or not (is_sum or is_difference):
@@ -119,6 +127,8 @@ class LoopBody:
             first, second = second, first
         step = self.constant(second)
         if self.origin(first) is not slot or step is None or not _is_integer(step) or step.size != 1:
+            return None
+        if step.ndim > len(shape):  # the second trip would have another shape
             return None
         return -step if is_difference else step
 
@@ -155,9 +165,10 @@ class LoopBody:
 
 
 def _is_integer(array: Any) -> bool:
+    """Return True for integers that do not wrap around; unsigned integers do below 0."""
     if not isinstance(array, np.ndarray):
         return False
-    return array.dtype == object or (array.dtype.kind in "iu" and array.dtype.itemsize >= _LEAST_BYTES)
+    return array.dtype == object or (array.dtype.kind == "i" and array.dtype.itemsize >= _LEAST_BYTES)
 
 
 def _is_light(traits: Traits) -> bool:
@@ -221,14 +232,30 @@ class Positions:
         # A cache of the instance: a cache of the class would keep all loops and their tracers alive.
         self.known = functools.cache(self._known)
         start = [value if is_static(value) else None for value in carried]
-        self.body = LoopBody(body.block, self._outside, start)
+        self.body = LoopBody(body.block, self._outside, start, self._is_exact)
         if any(node.blocks for node in body.block.nodes):
             block = hoist_reads(body.block, lambda key: self.body.change(key) == FIXED)
-            self.body = LoopBody(block, self._outside, start)
+            self.body = LoopBody(block, self._outside, start, self._is_exact)
 
     def _outside(self, key: ir.Value) -> np.ndarray | None:
         value = self.graph.value_outside(key)
         return value if is_static(value) else None
+
+    def _is_exact(self, cast: BoundNode) -> bool:
+        """Return True if a cast keeps the values of its input in all trips: a cast to integers keeps whole numbers."""
+        source = cast.inputs[0]
+        before = None if source is None else self.known(source, 0)
+        try:
+            (after,) = self.evaluate(cast.outputs[:1], 0)
+        except LimitError:
+            raise
+        except JaxrnnError:
+            return False
+        if before is None or not is_static(after):
+            return False
+        if _is_integer(after):
+            return _is_integer(before) or self.lines(source) is not None
+        return after.dtype.kind == "f" and after.dtype.itemsize >= _LEAST_BYTES
 
     def evaluate(self, keys: Sequence[ir.Value], trip: int) -> list[Value]:
         """Evaluate values of the body in a trip; they may depend only on fixed values and counters."""
@@ -254,7 +281,9 @@ class Positions:
     def lines(self, key: ir.Value | None) -> tuple[Progression, ...] | None:
         """Return the elements of a value as lines, or None if unknown."""
         first, second = (None, None) if key is None else (self.known(key, 0), self.known(key, 1))
-        if first is None or second is None or not symbols.are_whole(first) or first.shape != second.shape:
+        if first is None or second is None or first.shape != second.shape:
+            return None
+        if not symbols.are_whole(first) or not symbols.are_whole(second):
             return None
         lines = []
         for before, after in zip(first.reshape(-1).tolist(), second.reshape(-1).tolist(), strict=True):

@@ -41,9 +41,16 @@ class TimeLoop:
         """Run one trip of a body with recurrent cells as sequences; return None without cells."""
         return self._run(scan_recognised, 1)
 
+    def reads_backwards(self, trips: Any) -> bool:
+        """Return True if a later trip reads an earlier frame, so that no later call can go on from the last trip."""
+        return any(line.slope < 0 for read in self._reads(trips) for line in read.positions)
+
+    def _reads(self, trips: Any) -> list[Read]:
+        nodes = self.positions.body.block.nodes
+        return [read for node in nodes if (read := read_of(self.positions, node, trips)) is not None]
+
     def _run(self, scan: Callable[..., Any], trips: Any) -> list[Value] | None:
-        body, block = self.positions.body, self.positions.body.block
-        reads = [read for node in block.nodes if (read := read_of(self.positions, node, trips)) is not None]
+        body, block, reads = self.positions.body, self.positions.body.block, self._reads(trips)
         slots = [body.slots[place] for place in (*body.fixed, *body.counters, *body.carried)]
         fixed = [self.positions.carried[place] for place in body.fixed]
         grown = [growth.value for growth in body.growing.values()]
