@@ -415,6 +415,73 @@ def test_scores_as_low_as_a_finite_mask_give_nan():
     assert np.all(np.isnan(jaxrnn.stream(low, EXAMPLE, axes=0).run(None, x)))
 
 
+def strict(x, fill=-jnp.inf):
+    return jax.nn.softmax(jnp.where((apart(x) >= 1) & (apart(x) <= 4), x @ x.T, fill)) @ x
+
+
+def normalised(x):
+    weights = jnp.where((apart(x) >= 1) & (apart(x) <= 4), x @ x.T, 0)
+    return weights / jnp.sum(weights, 1, keepdims=True) @ x
+
+
+def test_the_first_query_of_a_strict_mask_sees_no_key():
+    """The result is that of the whole recording, such as NaN; a finite mask gives NaN for a mean of all frames."""
+    x = np.random.default_rng(6).normal(size=(9, WIDTH)).astype(np.float32)
+    unbounded = lambda x: jnp.exp(jnp.where((apart(x) >= 1) & (apart(x) <= 4), x @ x.T, -jnp.inf)) @ x  # noqa: E731
+    for function in (strict, normalised, unbounded):
+        for pulse in (1, 4):
+            streamed = jaxrnn.stream(function, EXAMPLE, axes=0, pulse=pulse)
+            np.testing.assert_allclose(streamed.run(None, x), function(x), rtol=1e-5)
+    low = functools.partial(strict, fill=-1e9)
+    found = jaxrnn.stream(low, EXAMPLE, axes=0).run(None, x)
+    assert np.all(np.isnan(found[0]))
+    np.testing.assert_allclose(found[1:], low(x)[1:], rtol=1e-5)
+
+
+#: Masks in the arithmetic of frame numbers, and True if they stream.
+MASKS = {
+    "a square": (lambda d: d * d <= 16, True),
+    "a polynomial": (lambda d: d * d <= 100 * d, True),
+    "truth values in 8 bits": (lambda d: (jnp.abs(d) <= 4).astype(np.int8) > 0, True),
+    "unsigned": (lambda d: d.astype(np.uint32) <= 4, False),
+    "8 bits": (lambda d: jnp.abs(d.astype(np.int8)) <= 4, False),
+    "rounded": (lambda d: jnp.abs(d).astype(np.float16) <= 4, False),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_by_arithmetic(name):
+    """Numbers of frames that a type does not hold are not the numbers of later frames."""
+    mask, streams = MASKS[name]
+    function = lambda x: jnp.where(mask(apart(x)), np.float32(1), 0) @ x  # noqa: E731
+    x = np.ones((300, 1), np.float32)
+    if not streams:
+        with pytest.raises(jaxrnn.StreamError, match="depends on all"):
+            jaxrnn.stream(function, x, axes=0)
+        return
+    np.testing.assert_allclose(jaxrnn.stream(function, x, axes=0, pulse=30).run(None, x), function(x))
+
+
+@pytest.mark.parametrize("fill", [1, -1])
+def test_bits_outside_of_a_mask(fill):
+    near = lambda x: jnp.where(jnp.abs(apart(x)) <= 1, x[None], np.int32(fill))  # noqa: E731
+    function = lambda x: jax.lax.reduce(near(x), np.int32(-1), jax.lax.bitwise_and, (1,))  # noqa: E731
+    x = np.arange(10, 16, dtype=np.int32)
+    if fill == 1:
+        with pytest.raises(jaxrnn.StreamError, match="depends on all"):
+            jaxrnn.stream(function, x, axes=0)
+        return
+    np.testing.assert_array_equal(jaxrnn.stream(function, x, axes=0).run(None, x), function(x))
+
+
+def test_pulses_of_any_size():
+    """The state of a mask with a long period does not depend on the pulse."""
+    function = functools.partial(chunked, size=64, left=1)
+    x = np.random.default_rng(7).normal(size=(400, WIDTH)).astype(np.float32)
+    streamed = jaxrnn.stream(function, EXAMPLE, axes=0).with_pulse(256)
+    np.testing.assert_allclose(streamed.run(None, x), function(x), atol=1e-5)
+
+
 #: Arithmetic with masked scores, and True if it streams.
 MASKED = {
     "a quotient by": (lambda x, s: jnp.sum(jnp.exp(1 / (s + off(x, -jnp.inf))), 1), False),
@@ -425,6 +492,9 @@ MASKED = {
     "a raised level": (lambda x, s: jnp.sum(jnp.exp(s + off(x, -1e5) + 1e5), 1), False),
     "a level less a level": (lambda x, s: jnp.sum(jnp.exp(s + off(x, -1e5) - off(x, -1e5)), 1), False),
     "infinities": (lambda x, s: jnp.sum(jnp.exp(s + off(x, -jnp.inf) + off(x, jnp.inf)), 1), False),
+    "a subtracted mask": (lambda x, s: jnp.sum(jnp.exp(s - 1e9 * (jnp.abs(apart(x)) > 1).astype(s.dtype)), 1), True),
+    "a sigmoid": (lambda x, s: jnp.sum(jax.nn.sigmoid(on(x, s, -jnp.inf)), 1), True),
+    "a power": (lambda x, s: jnp.sum(on(x, s) ** 3, 1), True),
     "whole numbers": (lambda x, s: jnp.sum(on(x, s, 0.7).astype(np.int32) == 0, 1, dtype=np.float32), False),
     "float16": (lambda x, s: jnp.sum(on(x, s, 1e-9).astype(np.float16) != 0, 1, dtype=np.float32), True),
     "products of others": (

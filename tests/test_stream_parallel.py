@@ -237,6 +237,10 @@ REFUSED = {
         lambda x: jnp.where(apart(x) // 4 * 4 >= jnp.arange(x.shape[0])[:, None] % 4, x @ x.T, 0) @ x,
         "because a mask or bias depends on more than the distance",
     ),
+    "a negative decay": (
+        lambda x: jnp.where(apart(x) >= 0, np.float32(-0.9) ** apart(x).astype(x.dtype), 0) @ x,
+        "base of 'pow' .* not positive",
+    ),
     "a mask of data": (
         lambda x: jnp.where((apart(x) >= 0) & (x[:, :1] > x[:, :1].T), x @ x.T, 0) @ x,
         "'gt' .* does not split",

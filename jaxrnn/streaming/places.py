@@ -73,7 +73,7 @@ class Places:
         drift: growth of the value if both frames move by one frame.
         period: number of frames after which the formula repeats, except for the drift.
         least: the smallest value; None if unknown.
-        constants: sum of the sizes of all constants in the formula.
+        constants: the sum of the sizes of all coefficients, if the formula is written as a polynomial of i and j.
         scale: product of all divisors in the formula.
         is_quotient: True for a quotient of floats, which must be rounded to an integer.
     """
@@ -89,7 +89,7 @@ class Places:
     @classmethod
     def counting(cls) -> Places:
         """Return the number of frame i."""
-        return cls(lambda i, j: i, Fraction(1), least=0)
+        return cls(lambda i, j: i, Fraction(1), least=0, constants=1)
 
     @property
     def swapped(self) -> Places:
@@ -101,13 +101,18 @@ class Places:
         """Return a distance that is larger than all constants in the formula."""
         return (self.constants + 1) * self.scale + self.period
 
-    def table(self, queries: int, first: int, count: int) -> np.ndarray | None:
-        """Return the values by phase of i: ``[period, queries, count]``, from distance ``first`` of query 0 on."""
-        if self.drift or self.period * queries * count > LARGEST:
-            return None
-        phase = np.arange(self.period)[:, None, None]
-        i, j = phase + np.arange(queries)[:, None], phase + first + np.arange(count)
-        return np.broadcast_to(self.formula(i, j), (self.period, queries, count))
+    def rows(self, first: int, last: int) -> np.ndarray:
+        """Return the values for each phase of i, ``[period, distances]``, at the distances from first to last."""
+        distances, i = np.arange(first, last + 1), np.arange(self.period)[:, None]
+        return np.broadcast_to(self.formula(i, i + distances), (self.period, len(distances)))
+
+    def fits(self, dtype: Any) -> bool:
+        """Return True if a type holds all values, which have bounds."""
+        bounds = self.bounds
+        if bounds is None or bounds.below is None or bounds.above is None:
+            return False
+        values = self.rows(bounds.low - 1, bounds.high + 1)
+        return bool(np.all(values.astype(dtype).astype(np.float64) == values))
 
     @property
     def bounds(self) -> Bounds | None:
@@ -115,8 +120,7 @@ class Places:
         far = self.far + 2 * self.period
         if self.drift or self.period * (2 * far + 1) > LARGEST:
             return None
-        distances, i = np.arange(-far, far + 1), np.arange(self.period)[:, None]
-        values = np.broadcast_to(self.formula(i, i + distances), (self.period, len(distances)))
+        distances, values = np.arange(-far, far + 1), self.rows(-far, far)
         edge = 2 * self.period + 1
         below = values[0, 0] if np.all(values[:, :edge] == values[0, 0]) else None
         above = values[0, -1] if np.all(values[:, -edge:] == values[0, -1]) else None
@@ -161,8 +165,9 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
     if name == "convert_element_type" and (dtype == np.bool_) != (type_of(equation.invars[0]) == np.bool_):
         return made((lambda value: value != 0) if dtype == np.bool_ else (lambda value: value * 1))
     if name in UNCHANGED:
-        # Smaller types do not hold the numbers of later frames.
-        return known[0] if known[0].drift == 0 or dtype.itemsize >= 4 else None
+        # Smaller and unsigned types do not hold the numbers of all frames.
+        is_wide = dtype.kind in "if" and dtype.itemsize >= 4
+        return known[0] if is_wide or known[0].fits(dtype) else None
     if name == "add":
         together = None if None in least else sum(number for number in least if number is not None)
         return made(operator.add, known[0].drift + known[1].drift, least=together)
@@ -202,7 +207,7 @@ def _with_number(name: str, known: Sequence[Places], made: Callable[..., Places]
         least = None if x.least is None or number < 0 else x.least * number
         return made(operator.mul, x.drift * number, constants=x.constants * max(abs(number), 1), least=least)
     if name == "mul" and not any(each.drift for each in known):
-        return made(operator.mul)
+        return made(operator.mul, constants=max(known[0].constants, 1) * max(known[1].constants, 1))
     if name not in DIVISIONS or numbers[1] is None or numbers[1] < 1:
         return None
     x, number = known[0], numbers[1]

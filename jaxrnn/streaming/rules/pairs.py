@@ -31,7 +31,7 @@ from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import gathered_axes, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import DIVISIONS, UNCHANGED, Places, operation_of, places_of
+from jaxrnn.streaming.places import DIVISIONS, LARGEST, UNCHANGED, Places, operation_of, places_of
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import frame_numbers
 from jaxrnn.streaming.rules.parallel import (
@@ -45,8 +45,8 @@ from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.totals import identity_of
 from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Low, Mask, Outside, Pairs, static_number
 
-#: Finite mask values at or below this number mean minus infinity.
-LOWEST = -1e4
+#: Finite mask values at or below this number mean minus infinity: -10,000, as bfloat16 rounds it.
+LOWEST = -9984.0
 _HINT = "bound how far each frame sees with a mask of positions (frame i sees frame j only if abs(i - j) <= 16)"
 
 
@@ -88,12 +88,20 @@ class Grid:
         keys = framed(self.run, chunk, window, 1, 0, chunk.timeline.size)
         return jnp.moveaxis(keys.frames, keys.axis, chunk.axis)
 
+    @property
+    def is_strict(self) -> bool:
+        """Return True if no query is one of the keys, so that the first queries may see no key that exists."""
+        return not self.first <= 0 <= self.last
+
+    def positions(self, timeline: Timeline) -> Any:
+        """Return the numbers of the key frames."""
+        return self.run.start(timeline, self.delay) + self.first + np.arange(self.size(1 - self.query), dtype=np.int32)
+
     def existing(self, timeline: Timeline) -> Any:
         """Return a mask of the keys that exist, ``bool[keys]``, or True if all keys exist."""
         run = self.run
         run.facts.wait_for(timeline, self.delay - self.first + 1)
-        where = run.start(timeline, self.delay) + self.first + np.arange(self.size(1 - self.query), dtype=np.int32)
-        end = run.end(timeline)
+        where, end = self.positions(timeline), run.end(timeline)
         exist = where >= 0 if end is None else (where >= 0) & (where < end)
         return True if isinstance(exist, np.ndarray) and np.all(exist) else exist
 
@@ -191,8 +199,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
         below, above = (None if value is None else _typed(value, dtype) for value in (bounds.below, bounds.above))
 
         def computed(grid: Grid) -> Any:
-            array = _of_places(run, like, places, dtype, len(shape), grid)
-            return compute(grid) if array is None else array
+            return _of_places(run, like, places, dtype, len(shape), grid)
 
         changed = {"compute": computed, "low": bounds.low, "high": bounds.high, "below": below, "above": above}
         return dataclasses.replace(result, **changed)
@@ -231,19 +238,27 @@ def _leaves(pairs: Iterable[Pairs]) -> tuple[tuple[Chunk, int], ...]:
 
 
 def _of_places(run: Pass, like: Pairs, places: Places, dtype: Any, rank: int, grid: Grid) -> Any:
-    """Read elements from a table with a row per phase of the formula, or return None if there is no such table."""
-    keys = grid.size(1 - grid.query)
-    table = (places.swapped if grid.query else places).table(grid.count, grid.first, keys)
-    if table is None:
-        return None
-    array = jnp.asarray(table.astype(dtype))
-    if places.period == 1:
-        array = array[0]
+    """Read elements from a table of the formula, with a row for each phase and a column for each distance."""
+    queries, keys = np.arange(grid.count), np.arange(grid.size(1 - grid.query))
+    formula, period = places.swapped if grid.query else places, places.period
+    table = formula.rows(grid.first + 1 - grid.count, grid.first + len(keys) - 1).astype(dtype)
+    columns = keys - queries[:, None] + grid.count - 1
+    if period == 1:
+        array = jnp.asarray(table[0][columns])
     else:
         units = run.count if isinstance(run.count, int) else run.units_before
-        run.facts.laps.note(places.period)
-        phase = (units * like.timeline.per_unit - grid.delay) % places.period
-        array = lax.dynamic_index_in_dim(array, jnp.asarray(phase, jnp.int32), keepdims=False)
+        run.facts.laps.note(period)
+        phase = jnp.asarray((units * like.timeline.per_unit - grid.delay) % period, jnp.int32)
+        if period * columns.size <= LARGEST:
+            every = np.stack([table[(start + queries[:, None]) % period, columns] for start in range(period)])
+            array = lax.dynamic_index_in_dim(jnp.asarray(every), phase, keepdims=False)
+        else:
+            array = jnp.asarray(table)[(phase + queries[:, None]) % np.int32(period), columns]
+    outside = formula.bounds
+    if grid.is_strict and outside is not None and None not in (outside.below, outside.above):
+        where = grid.positions(like.timeline)
+        beyond = jnp.where(where < 0, *(jnp.asarray(value, array.dtype) for value in (outside.below, outside.above)))
+        array = jnp.where(grid.existing(like.timeline), array, beyond)
     array = array.T if grid.query else array
     return jnp.expand_dims(array, [axis for axis in range(rank) if axis not in like.axes])
 
@@ -260,12 +275,16 @@ def _outside(equation: JaxprEqn, values: Sequence[Outside]) -> Outside:
         return _computed(equation, numbers)
     if name == "ne" and equation.invars[0] is equation.invars[1]:
         return None if values[0] is None else False  # a test for NaN
+    if name == "integer_pow" and numbers and equation.params["y"] > 0:
+        return _typed(np.power(np.asarray(numbers[0]).astype(dtype), equation.params["y"]), dtype)
+    if name == "sub" and isinstance(values[1], float) and values[1] >= -LOWEST:
+        name, values = "add", [values[0], -values[1]]
     lows = [low for value in values if (low := _low(value)) is not None]
     if (name == "mul" and 0 in numbers and not lows) or (name == "div" and values[0] == 0 and values[0] is not None):
         return 0.0  # times a finite number
     if not lows or not jnp.issubdtype(dtype, np.floating):
         return None
-    if name in ("exp", "exp2"):
+    if name in ("exp", "exp2", "logistic"):
         return 0.0
     return _lowered(name, values)
 
@@ -369,9 +388,9 @@ def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
         below, above = (value if kept is None or value in kept else None for value in (moved.below, moved.above))
         return dataclasses.replace(moved, below=below, above=above, places=None)
     (key,) = sides
-    grid, level, older = _grid(run, x, key, kind)
+    grid, level, older = _grid(run, x, key, kind, type_of(equation.invars[0]))
     array = _full(x, shape, grid)
-    array = where_keys_exist(array, x.axes[key], grid.existing(x.timeline), identity_of(kind, array.dtype))
+    array = _of_existing(x, grid, key, array, identity_of(kind, array.dtype), older)
     (result,) = run.bind(equation, [array])
     if older:
         kept = [axis for axis in range(len(shape)) if axis not in axes]
@@ -384,6 +403,21 @@ def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
     made = run.make(result, left[1 - key], x.timeline, grid.delay, _reach(x.leaves, x.timeline, grid, older))
     # A query that does not exist may see no key. A softmax then has the derivative NaN.
     return run.harmless(made)
+
+
+def _of_existing(x: Pairs, grid: Grid, key: int, array: Any, value: Any, older: bool) -> Any:
+    """Replace keys that do not exist, except for queries that see no key that exists.
+
+    All keys of such a query are outside of the mask: the result may be NaN, as of a softmax of minus infinities.
+    """
+    exist = grid.existing(x.timeline)
+    if exist is True or older or not grid.is_strict:
+        return where_keys_exist(array, x.axes[key], exist, value)
+    near = np.arange(grid.count)[:, None] + np.arange(grid.last - grid.first + 1)
+    kept = jnp.asarray(exist) | ~jnp.any(jnp.asarray(exist)[near], 1, keepdims=True)
+    kept = kept if x.axes[1 - key] < x.axes[key] else kept.T
+    others = [axis for axis in range(array.ndim) if axis not in x.axes]
+    return jnp.where(jnp.expand_dims(kept, others), array, jnp.asarray(value, array.dtype))
 
 
 def _with_older(
@@ -402,9 +436,9 @@ def _with_older(
         return result  # for shapes only: the function with the band follows, see `jaxrnn.streaming.past`
 
 
-def _grid(run: Pass, x: Pairs, key: int, kind: str) -> tuple[Grid, float | None, bool]:
+def _grid(run: Pass, x: Pairs, key: int, kind: str, dtype: Any) -> tuple[Grid, float | None, bool]:
     """Return the pairs that a reduction reads, the level of a finite mask, and True if older keys are in the state."""
-    neutral = {"sum": 0, "prod": 1, "min": math.inf, "or": False, "and": True}.get(kind)
+    neutral = None if kind == "max" else identity_of(kind, dtype)
     earlier, later = (x.below, x.above) if key == 1 else (x.above, x.below)
     levels, seen = [], []
     for value, name in ((earlier, "earlier"), (later, "later")):
@@ -470,9 +504,9 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     (key,) = sides
     other = _leaf(run, other)
     with_other = dataclasses.replace(x, leaves=(*x.leaves, (other, key)))
-    grid, _, older = _grid(run, with_other, key, "sum")
+    grid, _, older = _grid(run, with_other, key, "sum", type_of(equation.invars[place]))
     weights = _full(x, shape_of(equation.invars[place]), grid)
-    weights = where_keys_exist(weights, x.axes[key], grid.existing(x.timeline), 0)
+    weights = _of_existing(x, grid, key, weights, 0, older)
     frames = grid.frames(other, key)
 
     def summed(weights: Any, **changed: Any) -> Any:
