@@ -46,14 +46,42 @@ def test_integers_wrap_around(dtype):
     """Sums, products, quotients, remainders, shifts, comparisons: with zero divisors, and beyond the type."""
     functions = [lax.add, lax.sub, lax.mul, lax.div, lax.rem, lax.max, lax.min, lax.lt, lax.ge, lax.eq, lax.ne]
     functions += [lax.shift_left, lax.shift_right_logical, lax.shift_right_arithmetic]
-    if dtype == "uint64":  # ONNX Runtime has no order of them
-        functions = [each for each in functions if each not in (lax.max, lax.min)]
     verify_lowering(lambda x, y: [each(x, y) for each in functions], *pairs(integers(dtype)))
     unary = [lax.sign, lax.bitwise_not, lax.population_count, lax.clz, lambda x: lax.integer_pow(x, 3)]
     unary += [lambda x, f=each, c=c: f(x, jnp.array(c, x.dtype)) for each in (lax.div, lax.rem) for c in (3, 7)]
     unary += [lax.abs, lax.neg] if dtype in SIGNED else []
     unary += [lambda x: x & 15, lambda x: x >> 2, lambda x: x << 3]
     verify_lowering(lambda x: [each(x) for each in unary], integers(dtype))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_reductions_of_integers_wrap_around(dtype):
+    """Sums and products beyond the type, and extremes beyond the digits of floats, along any axes."""
+    x = np.random.default_rng(0).permutation(np.resize(integers(dtype), 24)).reshape(2, 3, 4) | np.array(1, dtype)
+    reductions = [lax.reduce_sum, lax.reduce_prod, lax.reduce_max, lax.reduce_min]
+    for axes in ((0,), (1,), (2,), (0, 2), (0, 1, 2)):
+        verify_lowering(lambda x, axes=axes: [each(x, axes) for each in reductions], x)
+    functions = [lambda x, f=each: f(x, 1, np.int32) for each in (lax.argmax, lax.argmin)] + [lax.cumsum, lax.cumprod]
+    zero, one = np.zeros((), dtype), np.ones((), dtype)
+    for start, combine in ((zero, lax.add), (one, lax.mul)):
+        functions.append(lambda x, s=start, c=combine: lax.reduce_window(x, s, c, (1, 2, 3), (1, 1, 1), "SAME"))
+    verify_lowering(lambda x: [each(x) for each in functions], x)
+
+
+def test_a_sum_of_integers_is_one_node():
+    """In an engine's own reduction where that is exact."""
+    x = np.arange(12, dtype=np.int32).reshape(3, 4)
+    for axis in (0, 1):
+        verify_lowering(lambda x, axis=axis: lax.reduce_sum(x, (axis,)), x, operators={"MatMul": 1})
+    verify_lowering(lambda x: jnp.sum(x, 0, dtype=np.int32), x > 3, operators={"Cast": 1, "ReduceSum": 1})
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint64", "float16", "float32", "float64", "bool"])
+def test_reductions_of_nothing(dtype):
+    """Where an axis has no elements, and others have some."""
+    x = np.zeros((0, 3), dtype)
+    functions = [lambda x: jnp.max(x, 0, initial=0), lambda x: jnp.min(x, 0, initial=1), jnp.sum, jnp.prod, jnp.any]
+    verify_lowering(lambda x: [each(x) for each in (*functions, functools.partial(jnp.all, axis=0))], x)
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -82,6 +110,12 @@ def test_functions_of_floats(dtype):
         verify_lowering(function, numbers, scale=1e-3 if dtype == "float32" else None, roundings=16)
 
 
+def test_digits_that_engines_lack():
+    """A file has no temporary node; the error names the function and the line."""
+    with pytest.raises(UnsupportedError, match=r"'erfc' .*test_lowering_elements.*: ONNX has no erfc with the digits"):
+        lowered(lambda x: lax.erfc(x) * 2, np.ones(3))
+
+
 def test_small_results_are_exact():
     """To some roundings of their own size."""
     x = np.float32([-0.9, -0.5, -1e-3, -1e-6, -1e-20, 0, 1e-30, 1e-7, 1e-4, 0.02, 0.3, 1, 4, 100, 3e38])
@@ -96,8 +130,8 @@ def test_pairs_of_floats(dtype):
     x, y = pairs(np.array(ENDLESS, dtype))
     functions = [lax.add, lax.sub, lax.mul, lax.div, lax.rem, lax.max, lax.min, lax.lt, lax.ge, lax.eq, lax.ne]
     verify_lowering(lambda x, y: [each(x, y) for each in functions], x, y, scale=1e-3)
+    verify_lowering(lax.atan2, x, y, signed_zeros=True)
     x, y = pairs(np.array([0.0, 1, -1, 0.3, -5, 1e-4, np.nan, 40], dtype))
-    verify_lowering(lax.atan2, x, y)
     verify_lowering(lax.pow, np.abs(x), y / 8)
 
 
@@ -220,6 +254,9 @@ def test_arithmetic():
         values += [jnp.log(z), jnp.where(a > 0, z, w), jnp.concatenate([z, known])[::2], z.reshape(2, 2).T]
         values += [jnp.pad(z, (1, 2)), z[None] @ w[:, None], jnp.outer(z, known).sum(0), a.astype(jnp.complex64)]
         real = [jnp.abs(z), jnp.angle(z), z == w, z != z, jnp.real(z * jnp.conj(z)), jnp.abs(known)]
+        values += [lax.dot(a, jnp.outer(w, z)), lax.dot(known.reshape(2, 2), a.reshape(2, 2)), lax.dot(a, known)]
+        beyond = functools.partial(jnp.take, z, jnp.array([1, 9]), mode="fill")
+        values += [beyond(), beyond(fill_value=1 + 2j)]
         return [part for z in values for part in parts(z)] + real
 
     verify_lowering(function, *RNG.normal(size=(3, 4)).astype(np.float32), roundings=16)

@@ -162,6 +162,17 @@ def test_what_does_nothing_is_no_node(rng):
     verify_lowering(lambda x: x + zero, np.array([-0.0, 1], np.float32), signed_zeros=True, operators={"Identity": 1})
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_numbers_next_to_one_are_factors(dtype):
+    x = np.array([1000, 0.3, -2], dtype)
+    for one in (np.nextafter(dtype(1), dtype(0)), np.nextafter(dtype(1), dtype(2))):
+        verify_lowering(lambda x, one=one: x * one, x, roundings=0, operators={"Mul": 1})
+        verify_lowering(lambda x, one=one: x / one, x, roundings=1, operators={"Div": 1})
+    six = np.nextafter(dtype(6), dtype(7))
+    model = lowered(lambda x: jnp.clip(x + dtype(3), 0, six) / six, x)
+    assert operators_of(model.graph)["HardSigmoid"] == 0
+
+
 def test_results_that_are_equal_or_inputs_are_values_of_their_own(rng):
     (x,) = drawn(rng, (4, 6))
     model = verify_lowering(lambda x: (x, x + x, x + x, x), x, operators={"Identity": 3, "Add": 1})

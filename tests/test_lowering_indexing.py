@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
-from lowering_verifier import verify_lowering
+from lowering_verifier import lowered, verify_lowering
 from tiers import of_tiers
+
+from jaxrnn.errors import UnsupportedError
 
 MODES = ("clip", "fill", "promise_in_bounds")
 DTYPES = ("float32", "int32", "int8", "bool", "float16")
@@ -24,16 +26,16 @@ def numbers(shape, dtype="float32"):
 def indexings(draw):
     """An operand's shape, dimension numbers, sizes of slices and the shape of indices, as gathers and scatters have."""
     shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-    kinds = [draw(st.sampled_from(("whole", "part", "window", "index", "index", "batch"))) for _ in shape]
+    kinds = [draw(st.sampled_from(("whole", "part", "first", "window", "index", "index", "batch"))) for _ in shape]
     if not {"window", "index"} & {*kinds}:
         kinds[draw(st.integers(0, len(shape) - 1))] = "index"
     batched = [axis for axis, kind in enumerate(kinds) if kind == "batch"]
     indexed = draw(st.permutations([axis for axis, kind in enumerate(kinds) if kind in ("index", "window")]))
     sizes = [
-        1 if kind in ("index", "batch") else size if kind == "whole" else draw(st.integers(1, size))
+        1 if kind in ("first", "index", "batch") else size if kind == "whole" else draw(st.integers(1, size))
         for size, kind in zip(shape, kinds, strict=True)
     ]
-    dropped = [axis for axis, kind in enumerate(kinds) if kind == "index"]
+    dropped = [axis for axis, kind in enumerate(kinds) if kind in ("first", "index")]
     free = draw(st.lists(st.integers(1, 3), max_size=2))
     places = draw(st.permutations([*(("batch", axis) for axis in batched), *(("free", size) for size in free)]))
     batch = [shape[value] if kind == "batch" else value for kind, value in places]
@@ -106,6 +108,26 @@ def test_scatter(case, mode, seed, known, dtype):
     verify_lowering(function, *arguments, known=(1,) if known else ())
 
 
+def test_slices_without_an_index():
+    """Axes without an index are read and written from 0."""
+    x, nowhere = numbers((2, 3)), np.zeros((4, 0), np.int32)
+    verify_lowering(lambda x, i: lax.gather(x, i, lax.GatherDimensionNumbers((1, 2), (), ()), (1, 3)), x, nowhere)
+    verify_lowering(lambda x, i: lax.gather(x, i, lax.GatherDimensionNumbers((1,), (0,), ()), (1, 3)), x, nowhere)
+    some, at = numbers((2, 3, 2)), np.int32([[1], [0], [1]])  # the index is of the second axis only
+    numbers_ = lax.GatherDimensionNumbers((1,), (0, 1), (1,))
+    verify_lowering(lambda x, i: lax.gather(x, i, numbers_, (1, 1, 2)), some, at)
+    of_updates = lax.ScatterDimensionNumbers((1,), (0, 1), (1,))
+    verify_lowering(lambda x, i, u: lax.scatter_add(x, i, u, of_updates), some, at, numbers((3, 2)))
+    verify_lowering(lambda x: [x.at[:].get(), x.at[:].add(1), x.at[:, :].set(2)], x)
+
+    def written(x, i, updates):
+        return lax.scatter_add(x, i, updates, lax.ScatterDimensionNumbers((1, 2), (), ()))
+
+    verify_lowering(written, x, nowhere, numbers((4, 1, 3)), opset=16)
+    with pytest.raises(UnsupportedError, match="without an index"):
+        lowered(written, x, nowhere, numbers((4, 2, 3)))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int8", "float16", "uint32"])
 def test_reductions_of_scatters(dtype):
     """Products, differences, and since opset 18 extremes."""
@@ -150,12 +172,17 @@ def test_known_places_are_slices():
 
 
 @pytest.mark.parametrize(
-    "dtype", of_tiers(["float32", "float16", "int32", "uint8", "int16", "uint16", "bool"], quick=["float32", "int16"])
+    "dtype",
+    of_tiers(
+        ["float32", "float16", "float64", "int32", "uint8", "int16", "uint16", "uint32", "int64", "uint64", "bool"],
+        quick=["float32", "float64", "int16", "uint64"],
+    ),
 )
 def test_order(dtype):
     """Sorts are stable, by one key or several, with others in the same order; the largest come first."""
     rng = np.random.default_rng(1)
     x, y = (rng.integers(0, 4, (3, 7)).astype(dtype) for _ in range(2))
+    x = -x if x.dtype.kind in "iu" else x  # the largest numbers of unsigned types
     verify_lowering(lambda x, y: lax.sort((x, y), dimension=1, num_keys=1), x, y)
     verify_lowering(lambda x, y: lax.sort((x, y, jnp.arange(21).reshape(3, 7)), dimension=0, num_keys=2), x, y)
     verify_lowering(lambda x: [jnp.argsort(x, 0), jnp.argsort(x, 1, descending=True), jnp.sort(x)], x)
@@ -163,10 +190,28 @@ def test_order(dtype):
         verify_lowering(lambda x: lax.top_k(x, 3), x)
 
 
-def test_order_of_nan():
-    """NaN comes last upwards, and is the largest."""
-    x = np.float32([3, np.nan, -1, 7, 0.5])
-    verify_lowering(lambda x: [jnp.sort(x), jnp.argsort(x), *lax.top_k(x, 3)], x)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_order_of_all_floats(dtype):
+    """NaN is above infinity, and `top_k` takes 0 before -0; a stable sort does not."""
+    info = np.finfo(dtype)
+    x = np.array(
+        [3, np.inf, np.nan, -0.0, info.max, 0, np.inf, -np.inf, -0.0, info.min, np.nan, -1, 0, info.tiny], dtype
+    )
+    for count in (1, 3, len(x)):
+        verify_lowering(lambda x, count=count: lax.top_k(x, count), x, signed_zeros=True)
+    verify_lowering(lambda x: [jnp.sort(x), jnp.argsort(x), jnp.argsort(x, descending=True)], x, signed_zeros=True)
+    verify_lowering(lambda x, y: lax.sort((x, y, jnp.arange(14)), num_keys=2), np.sign(x), x)
+
+
+def test_places_in_an_order():
+    """Searches, interpolation and histograms."""
+    edges = np.float32([-np.inf, -1, 0, 0, 0.5, 2, np.inf, np.nan])
+    x = np.float32([-2, -0.0, 0, 0.3, 2, 9, np.inf, -np.inf, np.nan])
+    for side in ("left", "right"):
+        verify_lowering(lambda e, x, side=side: jnp.searchsorted(e, x, side=side), edges, x)
+    verify_lowering(lambda e, x: jnp.searchsorted(e, x), np.arange(4), np.array([-1, 2, 9]))
+    verify_lowering(lambda e, x: jnp.interp(x, e[1:6], jnp.arange(5, dtype=x.dtype)), edges, x)
+    verify_lowering(lambda x: jnp.histogram(x, 3)[0], x[:6])
 
 
 FLOATS = [np.float32, np.float16, np.float64]

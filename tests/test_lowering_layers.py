@@ -30,6 +30,8 @@ from jaxrnn.cells.cell import GRU, LSTM, RNN, Activation, Weights
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.cells.recurrence import run_layer
 from jaxrnn.errors import UnsupportedError
+from jaxrnn.export.movement import reshape
+from jaxrnn.export.rules import RULES
 from jaxrnn.jaxprs.scanning import step_with_layers
 from jaxrnn.streaming import stream
 
@@ -98,6 +100,23 @@ def test_loops_as_long_as_a_condition_holds(limit):
         return lax.while_loop(lambda c: (c[1].sum() < limit) & (c[0] < 9), body, (jnp.int32(0), x, jnp.float32(0.5)))
 
     verify_lowering(function, np.float32(limit), np.float32([0, 0.25]))
+
+
+def test_rules_write_the_shapes_of_the_function(monkeypatch):
+    monkeypatch.setitem(RULES, "sin", lambda lowering, equation, x: reshape(lowering.writer, x, (1, 2)))
+    with pytest.raises(UnsupportedError, match=r"'sin' .*wrote an array of shape \[1, 2\] in place of \[2\]"):
+        lowered(jnp.sin, np.ones(2, np.float32))
+
+
+def test_loops_of_a_batch():
+    """Each row stops by its own condition."""
+
+    def row(x, limit):
+        return lax.while_loop(lambda c: c[0].sum() < limit, lambda c: (c[0] * 2 + 1, c[1] + 1, x), (x, 0, x))
+
+    x, limits = np.float32([[0, 1], [5, -4], [9, 9], [-1, -1.5]]), np.float32([7, 50, 3, -9])
+    verify_lowering(jax.vmap(row), x, limits)
+    verify_lowering(jax.vmap(row), x, np.float32([-9, -9, -9, -9]), known=(1,))
 
 
 def test_functions_with_rules_of_their_own():

@@ -108,6 +108,11 @@ def test_errors_change_nothing(dtln):
     for act in (lambda: pool.push(99, frame), lambda: pool.reset(99), lambda: pool.close(99), lambda: pool.state(99)):
         with pytest.raises(jaxrnn.StateError, match="stream 99 is not open"):
             act()
+    for other in (0.0, False, [0], np.array(0), None):  # which Python takes for 0, or cannot look up
+        with pytest.raises(jaxrnn.StateError, match=r"is not open; open streams: 0"):
+            pool.state(other)
+    with pytest.raises(jaxrnn.InputError, match=r"stepper\.step"):
+        jax.jit(lambda x: pool.push(name, {"input_2": x}))(frame["input_2"])
     wrong = {"input_2": np.zeros((1, 2, 257), np.float32)}
     for bad in (wrong, {"other": frame["input_2"]}, {}, {"input_2": frame["input_2"].astype(np.float64)}):
         with pytest.raises(jaxrnn.InputError):

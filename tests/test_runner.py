@@ -221,6 +221,14 @@ def test_other_inputs_than_arrays_of_the_declared_type(models):
         np.testing.assert_array_equal(run(frame)["activation_2"], expected)
 
 
+def test_a_runner_is_not_transformed(models):
+    run = jaxrnn.Runner(jaxrnn.load(models / "dtln_1.onnx"))
+    (frame,) = draws(run._stream.spec.inputs, 0).values()
+    for transform, x in ((jax.jit, frame), (jax.vmap, frame[None]), (jax.grad, frame)):
+        with pytest.raises(jaxrnn.InputError, match=r"stepper\.step\(params, state, inputs\)"):
+            transform(lambda x: run({"input_2": x})["activation_2"].sum())(x)
+
+
 def test_a_model_that_forgets_its_state_has_no_runner(models):
     with pytest.raises(jaxrnn.StateError, match="stream"):
         jaxrnn.Runner(jaxrnn.load(models / "filter_net.onnx"))

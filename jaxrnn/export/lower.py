@@ -76,6 +76,10 @@ def lower(
         passes.CommonSubexpressionEliminationPass()(model)
         rewrite(graph, writer, rewrites)
     passes.CommonSubexpressionEliminationPass()(model)
+    for node in graph.all_nodes():
+        if node.op_type == "Erfc":
+            place = node.meta["place"]
+            raise UnsupportedError(f"{place}: ONNX has no erfc with the digits of float64; compute it in float32")
     split_slices(graph, writer)
     _write_quantized(graph, writer)
     for value in writer.initializers:

@@ -94,7 +94,12 @@ class Lowering:
                 "jaxrnn.streaming.register(..., export=rule)"
             )
         results = rule(self, equation, *operands)
-        return results if equation.primitive.multiple_results else [results]
+        results = results if equation.primitive.multiple_results else [results]
+        for variable, result in zip(equation.outvars, results, strict=True):
+            found, shape = shape_of(result.real if isinstance(result, Complex) else result), shape_of_atom(variable)
+            if found != shape:
+                self.refuse(f"its export rule wrote an array of shape {list(found)} in place of {list(shape)}")
+        return results
 
     @contextlib.contextmanager
     def _at(self, equation: JaxprEqn) -> Iterator[None]:
@@ -118,9 +123,11 @@ class Lowering:
 
 
 def array_of(atom: Any, value: Any) -> Any:
-    """Return the value of an atom as an operand."""
+    """Return the value of an atom as an operand. An array without elements is known."""
     if isinstance(value, jax.Array) and is_key(value.dtype):
         return Complex(*map(np.asarray, np.moveaxis(np.asarray(jax.random.key_data(value)), -1, 0)))
+    if isinstance(value, ir.Value) and 0 in shape_of(value):
+        return np.zeros(shape_of(value), dtype_of(value))
     if isinstance(value, ir.Value | Complex) or not isinstance(type_of(atom), np.dtype):
         return value
     return np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else np.asanyarray(value)

@@ -17,8 +17,9 @@ import numpy as np
 from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import exact_types, on_device, on_host, placed
 from jaxrnn.errors import InputError, StateError, check_count
+from jaxrnn.runtime.runner import host_arrays
 from jaxrnn.steps.bound import Bound
-from jaxrnn.steps.specs import ArraySpec, bind, taken
+from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Stepper
 
 Frame = dict[str, np.ndarray]
@@ -256,7 +257,8 @@ class StreamPool:
             return {name: np.asarray(value) for name, value in entries.items()}
 
     def _find(self, stream: int) -> _Open:
-        if stream not in self._open:
+        is_id = isinstance(stream, int | np.integer) and not isinstance(stream, bool)  # True and 1.0 are equal to 1
+        if not is_id or stream not in self._open:
             raise StateError(
                 f"stream {stream!r} is not open; open streams: {', '.join(map(str, self._open)) or 'none'}"
             )
@@ -291,8 +293,7 @@ class Frames:
     def checked(self, frame: Mapping[str, Any]) -> Frame:
         """Return a copy of a frame with the declared dtypes; raise InputError for a frame that does not fit."""
         if not self._shapes or not self._fits(frame):
-            with exact_types():
-                frame = {name: np.asarray(value) for name, value in bind(self._specs, frame, convert=taken).items()}
+            frame = host_arrays(self._specs, frame)
             shapes = {name: array.shape for name, array in frame.items()}
             if not self._shapes:
                 self._shapes = shapes

@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,9 @@ from jaxrnn._jax.context import (
     own_transfers,
     unmapped,
 )
+from jaxrnn.errors import InputError
 from jaxrnn.steps.bound import Bound
-from jaxrnn.steps.specs import bind
+from jaxrnn.steps.specs import ArraySpec, bind, taken
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import Layout
 
@@ -119,11 +120,11 @@ class Runner:
             InputError: an input is missing or unknown, or has a wrong dtype or shape. The stream does not change.
         """
         if type(inputs) is not dict:
-            inputs = self._bound(inputs)
+            inputs = host_arrays(self._stream.spec.inputs, inputs)
         for name, array in inputs.items():
             dtype = self._dtypes.get(name)
             if type(array) is not np.ndarray or (array.dtype is not dtype and array.dtype != dtype):
-                inputs = self._bound(inputs)
+                inputs = host_arrays(self._stream.spec.inputs, inputs)
                 break
         with self._turn:
             # A context such as `exact_types` takes as long as a step of a small network: enter contexts only if needed.
@@ -137,11 +138,6 @@ class Runner:
             with own_transfers(), jax.enable_x64(True) if self._wide else _UNCHANGED:
                 outputs, self._state = self._step(self._state, inputs)
                 return outputs
-
-    def _bound(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Return the inputs as arrays of the declared dtypes."""
-        with exact_types():
-            return {name: np.asarray(value) for name, value in bind(self._stream.spec.inputs, inputs).items()}
 
     def flush(self, tail: Arrays | None = None, valid: int | None = None) -> dict[str, np.ndarray]:
         """Return the rest of the recording as a dict of outputs, and begin a new stream.
@@ -164,6 +160,18 @@ class Runner:
         with exact_types():
             entries = self._stream.spec.entries(self._step.unpack(self._state))
             return {name: jax.device_put(array) for name, array in entries.items()}
+
+
+def host_arrays(specs: Sequence[ArraySpec], inputs: Arrays) -> dict[str, np.ndarray]:
+    """Return the inputs as host arrays of the declared dtypes."""
+    try:
+        with exact_types():
+            return {name: np.asarray(value) for name, value in bind(specs, inputs, convert=taken).items()}
+    except jax.errors.TracerArrayConversionError as error:
+        raise InputError(
+            "a Runner or StreamPool takes arrays, and got a value that JAX traces, as inside of jax.jit or jax.vmap: "
+            "call stepper.step(params, state, inputs) there"
+        ) from error
 
 
 class ReadyStep:

@@ -72,7 +72,7 @@ def _hard_sigmoid(match: Match) -> Operand | None:
 def _hard_swish(match: Match) -> Operand | None:
     attributes = match["gate"].attributes
     alpha, beta = attributes["alpha"].as_float(), attributes["beta"].as_float()
-    return match.node("HardSwish", match["x"]) if abs(alpha - 1 / 6) < 1e-7 and beta == 0.5 else None
+    return match.node("HardSwish", match["x"]) if np.float32(alpha) == np.float32(1 / 6) and beta == 0.5 else None
 
 
 def _gelu(approximate: str) -> Callable[[Match], Operand | None]:

@@ -165,6 +165,23 @@ class _Formula:
         return self(operator, *operands, dtype=bool)
 
 
+def is_below(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
+    """Compare in the total order of floats: -0 is below 0, and NaN above all numbers."""
+
+    def function(x: Any, y: Any) -> Any:
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return x < y
+        # The reciprocal shows the sign of a zero.
+        return (x < y) | ((x == y) & (1 / x < 1 / y)) | ((y != y) & (x == x))
+
+    return lowering.trace(function, x, y)[0]
+
+
+def is_not_above(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
+    """Compare in the total order of floats, with True for equal numbers."""
+    return elements(lowering, "Not", is_below(lowering, equation, y, x))
+
+
 def cube_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write a power of 1/3 in float64, which is precise enough, with the sign of the operand."""
     magnitude = cast(lowering, elements(lowering, "Abs", x), np.float64)
@@ -173,15 +190,18 @@ def cube_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 
 
 def arctan2(lowering: Lowering, equation: JaxprEqn, y: Operand, x: Operand) -> Operand:
-    """Write the angle of a point, 0 for the origin and NaN between infinities."""
+    """Write the angle of a point. Zeros have signs, and two infinities are on a diagonal."""
     f = _Formula(lowering, y)
     y, x = f.of(y), f.of(x)
-    origin = f("And", f.holds("Equal", y, 0), f.holds("Equal", x, 0), dtype=bool)
-    angle = f("Where", origin, 0, f("Atan", f("Div", y, f("Abs", x))))
-    # The reciprocal shows the sign of a zero.
-    below = f("Or", f.holds("Less", y, 0), f.holds("Less", f("Reciprocal", y), 0), dtype=bool)
-    turned = f("Sub", f("Where", below, -math.pi, math.pi), angle)
-    return f.result(f("Where", f.holds("Less", x, 0), turned, angle))
+    height, width = f("Abs", y), f("Abs", x)
+    # Without the comparison, two zeros or two infinities would have no ratio.
+    angle = f("Atan", f("Where", f.holds("Equal", height, width), f("Sign", height), f("Div", height, width)))
+
+    def is_negative(z: Operand) -> Operand:  # the reciprocal shows the sign of a zero
+        return f("Or", f.holds("Less", z, 0), f.holds("Less", f("Reciprocal", z), 0), dtype=bool)
+
+    angle = f("Where", is_negative(x), f("Sub", math.pi, angle), angle)
+    return f.result(f("Mul", f("Where", is_negative(y), -1, 1), angle))
 
 
 def inverse_error_function(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
@@ -259,6 +279,8 @@ RULES: dict[str, Rule] = {
     "erf_inv": inverse_error_function,
     "exp2": lambda lowering, equation, x: elements(lowering, "Pow", np.array(2, dtype_of(x)), x, dtype=dtype_of(x)),
     "integer_pow": integer_power,
+    "le_to": is_not_above,
+    "lt_to": is_below,
     "is_finite": lambda lowering, equation, x: elements(  # False for NaN, too
         lowering, "Less", elements(lowering, "Abs", x), np.array(np.inf, dtype_of(x)), dtype=bool
     ),

@@ -115,7 +115,7 @@ def _has_complex(values: Any) -> bool:
 
 
 def _part(value: Any, name: str) -> Any:
-    """Return the real or imaginary part of an operand. A real operand is both parts."""
+    """Return the real or imaginary part of an operand. A real operand, such as an index, is returned unchanged."""
     if isinstance(value, Complex):
         return value.real if name == "real" else value.imag
     if isinstance(value, np.ndarray) and value.dtype.kind == "c":
@@ -131,12 +131,17 @@ def _real_var(atom: Any) -> Any:
 
 
 def _by_parts(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
-    params = dict(equation.params)
-    if params.get("fill_value") is not None:
-        params["fill_value"] = np.real(params["fill_value"])
     invars, outvars = [*map(_real_var, equation.invars)], [*map(_real_var, equation.outvars)]
-    of_parts = equation.replace(invars=invars, outvars=outvars, params=params)
-    real, imag = (rule(lowering, of_parts, *(_part(each, name) for each in operands)) for name in ("real", "imag"))
+    fill = equation.params.get("fill_value")
+
+    def written(name: str) -> Any:
+        params = dict(equation.params)
+        if fill is not None and not is_key(type_of(equation.outvars[0])):
+            params["fill_value"] = getattr(np, name)(fill)
+        of_part = equation.replace(invars=invars, outvars=outvars, params=params)
+        return rule(lowering, of_part, *(_part(each, name) for each in operands))
+
+    real, imag = written("real"), written("imag")
     if equation.primitive.multiple_results:
         return [Complex(*pair) for pair in zip(real, imag, strict=True)]
     return Complex(real, imag)
@@ -218,7 +223,8 @@ def _with_complex(name: str, rule: Rule | None, lowering: Lowering, equation: Ja
         return _converted(rule, lowering, equation, operands[0])
     if name in _HANDED_ON and rule is not None:
         return rule(lowering, equation, *operands)
-    if name in _BY_PARTS and rule is not None:
+    of_real = name == "dot_general" and not all(map(_is_complex, equation.invars))  # linear in the complex operand
+    if (name in _BY_PARTS or of_real) and rule is not None:
         return _by_parts(rule, lowering, equation, *operands)
     function = _function(equation)
     if function is None:

@@ -157,7 +157,7 @@ def _frame(lowering: Lowering, x: Operand, step: int) -> Operand:
 
 
 def repeat(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """Write ``Loop``."""
+    """Write ``Loop``. With a condition for each element of a batch, the others keep their values."""
     params = equation.params
     counts = (params["cond_nconsts"], params["body_nconsts"])
     of_condition, of_body = operands[: counts[0]], operands[counts[0] : sum(counts)]
@@ -166,7 +166,14 @@ def repeat(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[O
     def holds(here: Lowering, carry: Sequence[Operand]) -> Operand:
         return here.evaluate(params["cond_jaxpr"], [*of_condition, *carry])[0]
 
-    first = holds(lowering, initial)
+    def any_of(here: Lowering, conditions: Operand) -> Operand:
+        return here.trace(jnp.any, conditions)[0] if shape_of(conditions) else conditions
+
+    def chosen(here: Lowering, conditions: Operand, new: Operand, old: Operand) -> Operand:
+        spread = (*shape_of(conditions), *[1] * (len(shape_of(old)) - len(shape_of(conditions))))
+        return elements(here, "Where", reshape(here.writer, conditions, spread), new, old, dtype=dtype_of(old))
+
+    first = any_of(lowering, holds(lowering, initial))
     if isinstance(first, np.ndarray) and not first:
         return list(initial)
     inner = params["body_jaxpr"].jaxpr
@@ -174,8 +181,12 @@ def repeat(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[O
     moving = [index for index in range(len(initial)) if inner.outvars[index] is not own[index]]
 
     def write(inside: Lowering, count: Operand, condition: Operand, *values: Operand) -> list[Operand]:
-        carry = inside.evaluate(params["body_jaxpr"], [*of_body, *_with(initial, moving, values)])
-        return [holds(inside, carry), *(carry[index] for index in moving)]
+        before = _with(initial, moving, values)
+        carry = inside.evaluate(params["body_jaxpr"], [*of_body, *before])
+        if shape_of_atom(params["cond_jaxpr"].jaxpr.outvars[0]):
+            alive = holds(inside, before)
+            carry = [chosen(inside, alive, *pair) for pair in zip(carry, before, strict=True)]
+        return [any_of(inside, holds(inside, carry)), *(carry[index] for index in moving)]
 
     kinds = [(shape_of_atom(equation.outvars[index]), type_of(equation.outvars[index])) for index in moving]
     graph = subgraph(lowering, "body", [((), np.int64), ((), np.bool_), *kinds], write)

@@ -20,9 +20,10 @@ from jaxrnn.export.writer import Operand, constant_of, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.onnx.operators import traits_of
+from jaxrnn.streaming.diagnostics import describe_equation
 
 _SAME_NAME = """
-    abs acos acosh add asin asinh atan atanh ceil cos cosh erf erfc exp expm1 floor log log1p max min mul neg pow sign
+    abs acos acosh add asin asinh atan atanh ceil cos cosh erf exp expm1 floor log log1p max min mul neg pow sign
     sin sinh sqrt sub tan tanh
 """
 #: Primitives with an equal ONNX operator.
@@ -255,6 +256,13 @@ def compared(operator: str, x: Operand, y: Operand) -> bool | None:
     return None
 
 
+def complement(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Write a temporary node. In float64, only rewrites such as ``Gelu`` replace the node, and `lower` refuses it."""
+    result = lowering.writer.node("Erfc", x)
+    lowering.writer.nodes[-1].meta["place"] = describe_equation(lowering.path)
+    return result
+
+
 def unequal(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
     """Write ``Xor`` of booleans, because tract's ``Equal`` takes numbers only, or a negated ``Equal``."""
     if dtype_of(x) == np.bool_:
@@ -266,6 +274,7 @@ RULES: dict[str, Rule] = {
     **{primitive: functools.partial(_operator, operator) for primitive, operator in OPERATORS.items()},
     **dict.fromkeys(IDENTITIES, identity),
     "clamp": clamp,
+    "erfc": complement,
     "ne": unequal,
     "rsqrt": lambda lowering, equation, x: elements(lowering, "Reciprocal", elements(lowering, "Sqrt", x)),
     "select_n": select,

@@ -178,7 +178,7 @@ class Existing:
         numbers = np.arange(frames, dtype=np.int64)[:, None]
         if isinstance(exists, np.ndarray):
             return cls(lowering, np.argsort(~exists, 0, kind="stable"), exists.sum(0, dtype=np.int32))
-        count = reduced(lowering.writer, "ReduceSum", cast(lowering, exists, np.int32), [0])
+        count = reduced(lowering, "ReduceSum", cast(lowering, exists, np.int32), [0])
         places = elements(lowering, "Where", exists, numbers, numbers + frames, dtype=np.int64)
         return cls(lowering, _sorting(lowering, places), count)
 

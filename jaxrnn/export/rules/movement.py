@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,7 @@ def gather(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand)
     x = cut(writer, x, [0] * len(ends), ends)
     dropped = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     windows = [axis for axis in sorted(numbers.start_index_map) if axis not in dropped]
-    rest = [axis for axis in range(len(ends)) if axis not in indexed]
+    rest = [axis for axis in range(len(ends)) if axis not in indexed and axis not in dropped]
 
     pairs = list(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
     found = None
@@ -173,8 +174,11 @@ def gather(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand)
         }
         for axis, dim in pairs:
             columns[axis] = _counted(batch[dim], dim, len(batch) + len(windows))
+        columns |= _first_places(dropped, columns, len(batch) + len(windows))
         full = (*batch, *(sizes[axis] for axis in windows))
-        if len(columns) == 1:
+        if not columns:
+            found = broadcast(writer, x, (*full, *shape_of(x)))
+        elif len(columns) == 1:
             ((axis, places),) = columns.items()
             found = gather_along(writer, x, broadcast(writer, places, full), axis)
             found = _moved(writer, found, axis, len(full))
@@ -239,6 +243,11 @@ def column_of(
 def _counted(size: int, axis: int, rank: int) -> np.ndarray:
     """Count along an axis of an array with size 1 along all other axes."""
     return np.arange(size).reshape([-1 if place == axis else 1 for place in range(rank)])
+
+
+def _first_places(dropped: Collection[int], columns: Mapping[int, Operand], rank: int) -> dict[int, Operand]:
+    """Return index 0 for the axes that a slice lacks and that have no index."""
+    return {axis: np.zeros((1,) * rank, np.int64) for axis in dropped if axis not in columns}
 
 
 def stacked_columns(writer: Writer, columns: Sequence[Operand], shape: Sequence[int]) -> Operand:
@@ -356,7 +365,7 @@ def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand
     if (
         isinstance(indices, np.ndarray)
         and exists is None
-        and indices.size == len(indexed)
+        and math.prod(batch) == 1
         and not numbers.operand_batching_dims
     ):
         starts = [np.array(0)] * rank
@@ -383,6 +392,9 @@ def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand
         columns[axis] = _counted(sizes[axis], len(batch) + of_places.index(axis), len(batch) + len(of_places))
     for axis, dim in zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True):
         columns[axis] = _counted(batch[dim], dim, len(batch) + len(of_places))
+    columns |= _first_places(dropped, columns, len(batch) + len(of_places))
+    if not columns:
+        lowering.refuse("it writes several updates without an index; reduce the updates first")
     order = sorted(columns)
     rest = [axis for axis in range(rank) if axis not in columns]
     full = (*batch, *(sizes[axis] for axis in of_places))

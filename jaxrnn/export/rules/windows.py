@@ -154,7 +154,7 @@ def _gathered(lowering: Lowering, operator: str, x: Operand, windows: Mapping[in
         return np.full(shape, absent, dtype)
     x = gathered(writer, x, windows, np.asarray(absent, dtype))
     taps = [axis + 1 + number for number, axis in enumerate(sorted(windows))]
-    return reduced(writer, operator, x, taps)
+    return reduced(lowering, operator, x, taps)
 
 
 def _extremes(x: Operand) -> tuple[float, float]:
