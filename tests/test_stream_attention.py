@@ -438,6 +438,31 @@ def test_the_first_query_of_a_strict_mask_sees_no_key():
     np.testing.assert_allclose(found[1:], low(x)[1:], rtol=1e-5)
 
 
+def near(x, scores):
+    return jnp.where(jnp.abs(apart(x)) <= 1, scores, np.float32(0).astype(x.dtype))
+
+
+#: Operations with a singular derivative at 0, on pairs of a key or query that does not exist.
+SINGULAR = {
+    "normalised over queries": lambda p, x: jax.nn.softmax(jnp.where(jnp.abs(apart(x)) <= 1, p * x @ x.T, -jnp.inf), 0),
+    "twice": lambda p, x: jax.lax.reciprocal(jnp.sum(near(x, jnp.exp(p * x @ x.T)), 0)) * near(x, jnp.exp(p * x @ x.T)),
+    "a quotient": lambda p, x: near(x, x[:, :1] / (x[None, :, 0] * jnp.exp(p * x[:, :1]))),
+    "a logarithm": lambda p, x: near(x, jnp.log(p * x[None, :, 0] * jnp.exp(x[:, :1]))),
+    "a root": lambda p, x: near(x, jnp.sqrt(p * x[None, :, 0] * jnp.exp(x[:, :1]))),
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_gradients_beside_frames_that_do_not_exist(name):
+    function = lambda p, x: jnp.sum((SINGULAR[name](p, x) @ x) ** 2, 1)  # noqa: E731
+    x = np.random.default_rng(8).uniform(1, 2, (6, WIDTH))
+    p = np.float64(0.3)
+    with jax.enable_x64(True):
+        streamed = jaxrnn.stream(function, jax.ShapeDtypeStruct((12, WIDTH), np.float64), axes=0, params=p)
+        found, wanted = (jax.grad(lambda p, run=run: jnp.sum(run(p, x)))(p) for run in (streamed.run, function))
+    np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
 #: Masks in the arithmetic of frame numbers, and True if they stream.
 MASKS = {
     "a square": (lambda d: d * d <= 16, True),

@@ -108,6 +108,7 @@ CANCELLED = {
     "steep": lambda x: steep(x, x.max(0)),
     "causal weights": causal_weights,
     "there and back": lambda x: there_and_back(x, x.mean(0)),
+    "equal reductions": lambda x: jnp.log(jnp.cumsum(jnp.exp(x - x.max(0)), 0)) + x.max(0),
 }
 
 
@@ -182,11 +183,38 @@ def test_accuracy_of_a_running_logsumexp(name):
     np.testing.assert_allclose(jax.jit(streamed.run)(None, x), exact, rtol=1e-6)
 
 
+SWINGS = np.stack([np.linspace(-1, 1, 10), np.repeat([100.0, -100.0], 5)], 1).astype(np.float32)
+#: Functions, and recordings in which a final value goes far and comes back.
+EXCURSIONS = {
+    "mean, up": (lambda x: jnp.sum(jnp.exp(x[:, 0] - jnp.mean(x[:, 1]))), SWINGS),
+    "mean, down": (lambda x: jnp.sum(jnp.exp(x[:, 0] - jnp.mean(x[:, 1]))), SWINGS * [1, -1]),
+    "logsumexp": (lambda x: jnp.sum(jnp.exp(x[:, 0] - jax.nn.logsumexp(x[:, 1]))), SWINGS * [1, -1]),
+    "power": (lambda x: jnp.mean((x[:, 0] - jnp.mean(x[:, 1])) ** 4), SWINGS * [1, 100]),
+    "weighted power": (lambda x: jnp.sum(jax.nn.softmax(x[:, 0]) * (x[:, 0] - x[-1, 0]) ** 2), SWINGS[:, ::-1] + 3),
+    "a shift of all frames": (lambda x: jnp.var(jnp.pad(x, ((2, 1), (0, 0)), mode="edge")), SWINGS / 100 + 1e4),
+    "squares near the largest float": (lambda x: jnp.var(x), np.full((2, 2), 2e19)),
+}
+
+
+@pytest.mark.parametrize("pulse", [1, 3])
+@pytest.mark.parametrize("name", EXCURSIONS)
+def test_excursions_of_a_final_value(name, pulse):
+    """The result does not depend on the way of a final value to the end."""
+    function, x = EXCURSIONS[name]
+    x = jnp.asarray(x, jnp.float32)
+    streamed = jaxrnn.stream(function, x, axes=0, pulse=pulse)
+    found, gradient = jax.jit(jax.value_and_grad(functools.partial(streamed.run, None)))(x)
+    with jax.enable_x64(True):
+        expected, exact = jax.value_and_grad(function)(jnp.asarray(x, jnp.float64))
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-30)
+    np.testing.assert_allclose(gradient, exact, rtol=1e-3, atol=1e-3 * np.max(np.abs(exact)) + 1e-30)
+
+
 def test_sums_without_drift():
     """The state of a variance stays exact over many frames."""
     streamed = jaxrnn.stream(lambda x: jnp.var(x), jnp.zeros(8, jnp.float32), axes=0, pulse=1)
     assert sorted(entry.kind for entry in streamed.state) == sorted(
-        ["counter", "counter", "counter", "base", *["remainder"] * 4, *["total"] * 4]
+        ["counter", "counter", "counter", "base", "base", *["remainder"] * 4, *["total"] * 4]
     )
 
 
@@ -253,6 +281,7 @@ REFUSED = {
     "a variance of products": lambda x: jnp.var((x - x.mean(0)) * x, 0),
     "a quotient": lambda x: jnp.sum(1 / (x - x.mean(0)), 0),
     "too many moments": lambda x: jnp.mean((x - x.mean(0)) ** 20, 0),
+    "an infinite power": lambda x: jnp.sum(jnp.power(x - x.mean(0), np.inf), 0),
 }
 
 

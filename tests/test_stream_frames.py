@@ -64,6 +64,83 @@ def test_gradients(name):
     check_gradients(CASES[name], (20, WIDTH))
 
 
+def later(x):
+    """Positive frames that come late; before, there are zeros."""
+    return 4 * (x * x)[2:]
+
+
+def systems(x):
+    return x[:, :, None] * x[:, None] + x[:, :, None] * jnp.eye(WIDTH, dtype=x.dtype)
+
+
+SINGULAR = {
+    "negative powers": lambda x: later(x) ** -2,
+    "complex powers": lambda x: jnp.real(lax.complex(later(x), later(x)) ** -1),
+    "polygamma": lambda x: jax.scipy.special.polygamma(1, later(x)),
+    "incomplete gamma": lambda x: jax.scipy.special.gammainc(later(x), later(x) / 2),
+    "incomplete gamma, the rest": lambda x: jax.scipy.special.gammaincc(later(x), later(x) / 2),
+    "incomplete beta": lambda x: jax.scipy.special.betainc(0.5, 1.5, later(x) / 5),
+    "Cholesky": lambda x: jnp.linalg.cholesky(systems(later(x))),
+    "QR": lambda x: jnp.linalg.qr(systems(later(x)))[1],
+    "determinant": lambda x: jnp.linalg.slogdet(systems(later(x)))[1],
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_gradients_beside_frames_that_do_not_exist(name):
+    check_gradients(SINGULAR[name], (20, WIDTH), constraints=["S >= 3"], tolerance=1e-7)
+
+
+RECURRENCES = {
+    "inner loop": (lambda w, c, f: c + w * lax.while_loop(lambda n: n < 1000, lambda n: 3 * n, f), np.int32, True),
+    "root": (lambda w, c, f: c + jnp.sqrt((f - 0.5) * w), np.float32, True),
+    "smooth": (lambda w, c, f: jnp.tanh(w * c + f / 2), np.float32, False),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENCES)
+def test_recurrences_that_skip_frames_that_do_not_exist(name):
+    """An inner loop may never end on such frames; other bodies run on all frames, which is faster."""
+    body, dtype, skips = RECURRENCES[name]
+    weight, x = jnp.asarray(2, dtype), jnp.arange(1, 8).astype(dtype)
+
+    def function(weight, x):
+        return lax.scan(lambda c, f: (body(weight, c, f),) * 2, jnp.zeros((), dtype), x[2:])[1]
+
+    streamed = jaxrnn.stream(function, x, axes=0, params=weight, constraints=["S >= 3"])
+    program = jax.make_jaxpr(streamed.step)(weight, streamed.init(), np.ones(1, dtype))
+    assert ("cond" in str(program)) == skips
+    np.testing.assert_allclose(streamed.run(weight, x), function(weight, x), rtol=1e-6)
+    if dtype is np.float32:
+        found, expected = (jax.grad(lambda w, f=f: jnp.sum(f(w, x)))(weight) for f in (streamed.run, function))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8, bool, np.complex64])
+def test_frames_by_number_that_do_not_exist(dtype):
+    def function(x):
+        places = np.array([0, 5], np.int32)
+        filled = x.at[places].get(mode="fill", fill_value=1)
+        return filled, jnp.take(x, places, 0, mode="fill"), jnp.take(x, 5, 0, mode="fill"), x[places]
+
+    streamed = jaxrnn.stream(function, jax.ShapeDtypeStruct((20, WIDTH), dtype), axes=0)
+    for frames in (1, 5, 6):
+        x = jnp.ones((frames, WIDTH), dtype)
+        jax.tree.map(np.testing.assert_array_equal, streamed.run(None, x), function(x))
+
+
+@pytest.mark.parametrize("pad", [0.0, -0.0])
+@pytest.mark.parametrize("scale", [2, -2, np.inf, -np.inf, 0])
+def test_the_sign_of_zeros_in_front(scale, pad):
+    def function(x):
+        wide = x.astype(jnp.float32) * jnp.float32(scale)
+        fronts = [jnp.pad(each, (2, 0), constant_values=pad) for each in (wide, -wide, x.astype(jnp.float32))]
+        fronts.append(jnp.pad(x.astype(jnp.float32), (2, 0), constant_values=-pad))
+        return [(jnp.signbit(each), each == 0) for each in fronts]
+
+    check_values(function, (20,), dtype=np.uint8, lengths=(1, 4))
+
+
 REFUSED = {
     "a matrix over time": (lambda x: jnp.linalg.svd(x, compute_uv=False), "decomposes a matrix of all frames"),
 }

@@ -51,12 +51,60 @@ CASES = {f"{name}, {mode}": of_samples(name, mode) for name in ("convolve", "cor
     "linear": lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "linear"),
     "linear, last axis": lambda x: jax.image.resize(x.T, (WIDTH, 5 * x.shape[0]), "bilinear"),
 }
+
+
+def numbers(x):
+    return jnp.arange(x.shape[0])[:, None]
+
+
+def flags(x):
+    return (numbers(x) >= 0).astype(jnp.int32)
+
+
+def chosen(condition, x):
+    return jnp.where(condition, x, -x)
+
+
+#: Choices by the numbers of frames, which are decided while the function is traced if the outcome is the same always.
+COUNTS = {
+    "below a bound": lambda x: chosen(jnp.minimum(numbers(x) + 4, 2) >= 3, x),
+    "up to a bound": lambda x: chosen(jnp.minimum(numbers(x) + 4, 2) >= 2, x),
+    "between bounds": lambda x: chosen(jnp.clip(numbers(x), 5, x.shape[0] - 1) < 3, x),
+    "a bound beyond the length": lambda x: jnp.clip(numbers(x), 5, x.shape[0] - 1).astype(x.dtype) * x,
+    "sums of flags": lambda x: x[jnp.squeeze(numbers(x) + (flags(x) + flags(x)), 1)[:-2]],
+    "differences of flags": lambda x: x * (flags(x) - (numbers(x) < 0).astype(jnp.int32)).astype(x.dtype),
+    "another sign": lambda x: chosen(jnp.full(x.shape, 4_000_000_000, jnp.uint32).astype(jnp.int32) >= 0, x),
+    "bytes": lambda x: chosen(jnp.full(x.shape, 3, jnp.uint8) < jnp.uint8(5), x),
+    "overflow": lambda x: chosen(numbers(x) * 2**30 >= 0, x),
+}
 QUICK = ["convolve, same", "windows", "batches", "correlate, valid", "nearest, fewer", "linear, last axis"]
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, QUICK, thorough=()))
 def test_values(name):
     check_values(CASES[name], X.shape)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_numbers_of_frames(name):
+    check_values(COUNTS[name], X.shape, constraints=["S >= 4"] if name == "sums of flags" else (), lengths=(4, 5, 8))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_lengths_of_a_type(wide):
+    """Lengths that are cast, also to types that do not hold them."""
+
+    def function(x):
+        length = jnp.asarray(x.shape[0])
+        casts = [length.astype(dtype) for dtype in (bool, jnp.int8, jnp.uint8, jnp.int32, jnp.float32)]
+        return casts, casts[0].astype(jnp.int32), casts[2] * jnp.uint8(50), casts[3] - casts[3], length * 2 > 8
+
+    with jax.enable_x64(wide):
+        streamed = jaxrnn.stream(function, jax.ShapeDtypeStruct((20,), np.float32), axes=0)
+        for frames in (1, 6, 130):
+            x = jnp.ones(frames, jnp.float32)
+            found, expected = (jax.tree.leaves(each) for each in (streamed.run(None, x), function(x)))
+            assert [(each.dtype, each) for each in found] == [(each.dtype, each) for each in expected]
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, ["convolve, same", "batches"], thorough=()))

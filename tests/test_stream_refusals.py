@@ -127,6 +127,38 @@ REFUSED = {
         lambda x: np.convolve(x[:, 0], np.ones(3)),
         r"jax\.jit of it fails, too \(test_stream_refusals",
     ),
+    "a loop over the length": (
+        lambda x: lax.while_loop(lambda s: s[1] < x.shape[0], lambda s: (s[0] / 2, s[1] + 1), (x, 0))[0],
+        "'while'.*known only when the stream has ended",
+    ),
+    "a loop that counts to the length": (
+        lambda x: lax.while_loop(lambda n: n < x.shape[0], lambda n: 2 * n, 1),
+        "'while'.*known only when the stream has ended",
+    ),
+    "a loop that returns the length": (
+        lambda x: lax.while_loop(lambda n: n < 10, lambda n: n + x.shape[0], 1),
+        "'while'.*known only when the stream has ended",
+    ),
+    "the length in a recurrence": (
+        lambda x: lax.scan(lambda c, f: (c + f / x.shape[0], c), jnp.zeros(3), x)[1],
+        "'scan'.*known only when the stream has ended",
+    ),
+    "the length in a loop": (
+        lambda x: lax.scan(lambda c, _: (c + x.shape[0], c), 0, jnp.ones(3))[1],
+        "'scan'.*known only at the end",
+    ),
+    "the length in layers of look-ahead": (
+        lambda x: lax.scan(lambda c, _: (jnp.pad(c[1:], ((0, 1), (0, 0))), c / x.shape[0]), x, jnp.ones(3))[1],
+        "'div'.*known only when the stream has ended",
+    ),
+    "the length in a branch": (
+        lambda x: lax.cond(jnp.array(3) > 1, lambda: x.shape[0] * 1.0, lambda: 1.0),
+        "'cond'.*known only at the end",
+    ),
+    "windows that start from a number": (
+        lambda x: lax.reduce_window(x, 5.0, lax.add, (3, 1), (1, 1), [(2, 0), (0, 0)]),
+        "'reduce_window'.*not neutral",
+    ),
     "equal parts of time": (lambda x: jnp.split(x, 2)[0], r"'split' .*at a rate that differs.*cut at fixed frames"),
 }
 

@@ -208,6 +208,15 @@ def test_gradients_where_totals_begin(name):
     check_gradients(lambda x: getattr(lax, name)(conv(x, (3, 2)), 0), (20, 3))
 
 
+def test_gradients_of_products_with_zeros():
+    check_gradients(lambda x: (jnp.cumprod(jnp.maximum(x, 0), 0), jnp.prod(jnp.maximum(x, 0), 0)), (20, 3))
+
+
+def test_a_variance_whose_origin_is_far_away():
+    x = jnp.full(4, 2e19, jnp.float32)
+    assert streamed_by(jnp.var, 1).run(None, x) == jnp.var(x) == 0
+
+
 def test_totals_wait_for_the_last_frames():
     """Those that come long after the input has ended."""
     check_values(lambda x: (conv(x, (0, 5)).sum(0), conv(x, (0, 5)).prod(0)), (20, 3))

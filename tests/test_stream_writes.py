@@ -170,6 +170,8 @@ REFUSED = {
     ),
     "another rate": (lambda x: jnp.zeros(x.shape[0]).at[2 * numbers(x)].add(x[:, 0]), "arrive at another rate"),
     "the last frame": (lambda x: x.at[-1].set(0.0), "writes frames at given positions.*jnp.where"),
+    "a clipped frame": (lambda x: x.at[5].set(9.0, mode="clip"), "'scatter'.*clips the positions"),
+    "a sum in a clipped frame": (lambda x: x.at[5].add(9.0, mode="clip"), "clips the positions"),
     "places that depend on data": (
         lambda x: jnp.zeros_like(x).at[jnp.argsort(x[:, 0] > 0)].set(x),
         "sorts all frames",

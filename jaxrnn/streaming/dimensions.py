@@ -19,7 +19,7 @@ from jax import Array
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.equations import inner_jaxprs, shape_of
+from jaxrnn.jaxprs.equations import inner_jaxprs, shape_of, walk
 
 #: The symbol of the length: the number of input frames.
 SYMBOL = "S"
@@ -123,6 +123,15 @@ def constant_value(dimension: Any, size: Any) -> int | None:
     return int(used[0]) if len(used) == 1 else None
 
 
+def largest_value(dimension: Any, size: Any) -> int | None:
+    """Return the largest value of a dimension over all lengths with ``size > 0``; None if the dimension grows."""
+    far = max(magnitude_of(dimension), magnitude_of(size))
+    lengths = np.arange(1, 3 * far + 2)
+    values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (dimension, size))
+    most = int(np.max(values[counts > 0]))
+    return most if np.max(values[: 2 * far][counts[: 2 * far] > 0]) == most else None
+
+
 def out_shape(equation: JaxprEqn) -> Any:
     """Return the shape of the first result of an equation, for a whole recording."""
     return shape_of(equation.outvars[0])
@@ -163,7 +172,12 @@ def own_sizes(equation: JaxprEqn) -> Iterator[Any]:
 
 
 def has_symbols(equation: JaxprEqn) -> bool:
-    """Return True if the length of a loop, or a dimension inside an equation, depends on the length of the stream."""
+    """Return True if a loop, or a function inside an equation, depends on the length of the stream."""
     return any(True for _ in own_sizes(equation)) or any(
-        True for inner in inner_jaxprs(equation) for _ in symbolic_sizes(inner)
+        reads_length(inner) or any(True for _ in symbolic_sizes(inner)) for inner in inner_jaxprs(equation)
     )
+
+
+def reads_length(jaxpr: Any) -> bool:
+    """Return True if a jaxpr, at any depth, computes with the length of the stream."""
+    return any(equation.primitive.name == "dim_as_value" for equation in walk(jaxpr))

@@ -43,6 +43,7 @@ from jaxrnn.streaming.values import (
     is_awaited,
     is_length,
     is_static,
+    is_wide,
     known_since,
     reach_of,
 )
@@ -144,7 +145,11 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     if name == "convert_element_type" and is_length(operands[0]):
         results = [run.length(operands[0], equation.params["new_dtype"])]
     else:
-        results = run.bind(equation, [run.unstreamed(value) for value in operands])
+        numbers = [
+            run.length(value, type_of(atom)) if is_length(value) else run.unstreamed(value)
+            for atom, value in zip(equation.invars, operands, strict=True)
+        ]
+        results = run.bind(equation, numbers)
     if not final:
         return results
     lineage = run.lineage(equation, operands[0])
@@ -370,12 +375,12 @@ def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
 
 def _fold_lengths(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
     name = equation.primitive.name
-    shape = out_shape(equation)
+    shape, dtype = out_shape(equation), type_of(equation.outvars[0])
     try:
         if name in _ON_LENGTHS:
             # Broadcasting in an object array keeps symbolic dimensions exact.
             result = _ON_LENGTHS[name](*operands)
-        elif name in ("convert_element_type", "copy", "stop_gradient"):
+        elif name in ("copy", "stop_gradient") or (name == "convert_element_type" and is_wide(dtype)):
             result = operands[0]
         elif name in ("reshape", "squeeze", "broadcast_in_dim"):
             if int(np.prod(shape)) != np.size(operands[0]):
@@ -392,8 +397,5 @@ def _fold_lengths(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
         return None
     boxed = np.empty(shape, object)
     boxed[...] = result
-    if all(isinstance(item, (bool, np.bool_)) for item in boxed.flat):
-        return [boxed.astype(bool)]
-    if all(isinstance(item, (int, np.integer)) for item in boxed.flat):
-        return [boxed.astype(np.int64)]
-    return [boxed]
+    known = all(isinstance(item, (int, np.integer, np.bool_)) for item in boxed.flat)
+    return [boxed.astype(dtype) if known else boxed]

@@ -51,17 +51,19 @@ class _Step:
         name, dtype = self.equation.primitive.name, type_of(self.equation.invars[self.operands.index(None)])
         if name == "onnx_operator":  # DequantizeLinear
             zero_point = self.operands[2] if len(self.operands) > 2 else np.zeros((), dtype)
-            is_zero = value == 0 and is_static(zero_point) and np.size(zero_point) == 1
+            is_zero = _same(np.zeros(()), value) and is_static(zero_point) and np.size(zero_point) == 1
             return np.asarray(zero_point, dtype).reshape(()) if is_zero else None
         if len(self.operands) == 1:
             known = np.real(value) if np.iscomplexobj(value) and dtype.kind != "c" else value
             candidate = (-known if name == "neg" else known).astype(dtype)
             again = (-candidate if name == "neg" else candidate).astype(value.dtype)
-            return candidate if again == value else None
+            return candidate if _same(again, value) else None
         place = self.operands.index(None)
         other = self.operands[1 - place]
         if name == "mul":
-            return value if value == 0 else None  # a scale is finite
+            # A scale that is not static, such as a parameter, is taken to be positive and finite, as in quantisation.
+            scale = np.asarray(other if is_static(other) else 1, value.dtype)
+            return next((zero for zero in (value, -value) if zero == 0 and _same(zero * scale, value)), None)
         if not is_static(other) or np.size(other) != 1:
             return None
         other = np.asarray(other, value.dtype).reshape(())
@@ -71,7 +73,12 @@ class _Step:
             candidate, again = value + other, (value + other) - other
         else:
             candidate, again = other - value, other - (other - value)
-        return candidate if again == value else None
+        return candidate if _same(again, value) else None
+
+
+def _same(values: Any, value: np.ndarray) -> bool:
+    """Return True if all values equal a number, also in the sign of 0."""
+    return np.asarray(values, value.dtype).tobytes() == np.full(np.shape(values), value).tobytes()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -417,8 +417,10 @@ class Pass:
     def fill(self, chunk: Chunk, value: Any) -> Chunk:
         """Return the chunk with `value` in the frames that do not exist."""
         assert chunk.delay is not None
-        number = np.asarray(value).item() if is_static(value) and np.size(value) == 1 else object()
-        key = chunk.lineage, chunk.timeline, chunk.delay, number
+        number: Any = np.asarray(value).item() if is_static(value) and np.size(value) == 1 else object()
+        # 0.0 and -0.0 are equal, but their bytes are not.
+        sign = np.asarray(number, complex).tobytes() if isinstance(number, (int, float, complex)) else b""
+        key = chunk.lineage, chunk.timeline, chunk.delay, number, sign
         if key not in self._fills or chunk.late is not None:
             origin = self.origin_of(chunk)
             narrow = None if origin is None else origin.before(value)
@@ -468,7 +470,7 @@ class Pass:
         mask = along(repeated, chunk.axis, chunk.array.ndim)
         return jnp.where(mask, chunk.array, value)
 
-    def harmless(self, value: Any, replacement: float | None = None) -> Any:
+    def harmless(self, value: Any, replacement: float | np.ndarray | None = None) -> Any:
         """Replace frames that do not exist, so that an operation with a singular derivative can read the value."""
         if self.placeholder.harmless is None or is_plain() or not isinstance(value, Chunk) or value.delay is None:
             return value

@@ -22,7 +22,7 @@ from jaxrnn._files.arguments import argument
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError, is_count
-from jaxrnn.jaxprs.equations import evaluate, fingerprint, is_key, trace_nested, walk
+from jaxrnn.jaxprs.equations import evaluate, fingerprint, is_key, trace_nested, type_of, walk
 from jaxrnn.jaxprs.moves import split
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
@@ -178,7 +178,7 @@ class Plan:
     def _pass(self, params: Sequence[Any], arrays: Sequence[Any], run: Pass) -> list[Any]:
         values = interpret(run, self.closed, [*params, *self._inputs(run, arrays)])
         outputs = []
-        for value in values:
+        for variable, value in zip(self.closed.jaxpr.outvars, values, strict=True):
             if isinstance(value, Deferred):
                 raise value.error
             if isinstance(value, Pairs):
@@ -187,7 +187,7 @@ class Plan:
                     "reduce it over one of the axes",
                 )
             if is_length(value):
-                value = FinalValue(run.unstreamed(value))
+                value = FinalValue(run.length(value, type_of(variable)))
             if is_key(as_struct(getattr(value, "array", value)).dtype):
                 run.refuse("an output contains random keys", "return jax.random.key_data(key)")
             if isinstance(value, Chunk):

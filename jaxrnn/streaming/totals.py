@@ -158,10 +158,10 @@ class Total:
         return self._before.high.astype(self._dtype)
 
     def move(self, change: Any, scale: Any) -> None:
-        """Add to the total before the chunk, and multiply by a scale, if given; a total of 0 stays 0."""
+        """Add to the total before the chunk, and multiply by a scale of at most 1, if given."""
         moved = _sum(self._before, Wide(jnp.zeros_like(self._before.high) + change))
         if scale is not None:
-            moved = Wide(*(jnp.where(part == 0, jnp.zeros_like(part), part * scale) for part in moved))
+            moved = Wide(*(part * scale for part in moved))
         self._before = moved
 
     def after_each(self, x: Any, axis: int, cumulate: Callable[[Any], Any]) -> Any:
@@ -218,5 +218,6 @@ def _products(x: Any, axis: int) -> Wide:
     before = lax.slice_in_dim(high, 0, x.shape[axis] - 1, axis=axis)
     before = jnp.concatenate([jnp.ones_like(lax.slice_in_dim(x, 0, 1, axis=axis)), before], axis)
     exact = _product(Wide(before), Wide(x))
-    off = ((exact.high - high) + exact.low) / high  # finite unless a product is 0 or not finite
+    divisor = jnp.where(high == 0, jnp.ones_like(high), high)
+    off = ((exact.high - high) + exact.low) / divisor  # finite unless a product is not finite
     return Wide(high, lax.stop_gradient(high * lax.cumsum(off, axis)))

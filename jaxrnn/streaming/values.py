@@ -317,6 +317,11 @@ def is_length(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == object
 
 
+def is_wide(dtype: Any) -> bool:
+    """Return True for signed integers of at least 32 bits, which count frames without overflow."""
+    return np.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4
+
+
 def is_awaited(value: Any) -> bool:
     """Return True for a value that only the end of the stream decides."""
     return isinstance(value, Awaiting) or is_length(value) or (isinstance(value, FinalValue) and value.since is None)

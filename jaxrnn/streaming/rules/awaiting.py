@@ -2,16 +2,20 @@
 
 The frame ``x[t] - mean(x)`` is known only when the stream has ended, so it cannot leave a step. An `Awaiting` describes
 such frames as a product of a final value, a stream, ``exp(a[t] + f)`` and powers of ``x[t] + g``, with streams a and x
-and final values f and g. The sum of such a product over time does not need past frames: the state contains the sum for
-the present values of f and g, and a new value moves the sum exactly::
+and final values f and g. The sum of such a product over time does not need past frames: the state contains sums that
+do not depend on f and g, for the largest a and the mean of x so far, and the end brings in f and g::
 
-    sum(exp(a + f')) = exp(f' - f) * sum(exp(a + f))
-    sum((x + g')**2) = sum((x + g)**2) + 2*d*sum(x + g) + count*d**2,    d = g' - g
+    sum(exp(a + f)) = exp(level + f) * sum(exp(a - level))
+    sum((x + g)**2) = sum((x - mean)**2) + 2*d*sum(x - mean) + count*d**2,    d = mean + g
+
+A new level or mean moves the sums exactly, in the same way. The level only rises and the mean stays among the frames,
+so sums neither overflow nor cancel, whatever values f and g take on the way to the end.
 
 A value that is added and subtracted again cancels: ``log(cumsum(exp(a - max))) + max`` is ``cumlogsumexp(a)``.
 
 With f = -max(a), this is the online softmax. With g = -mean(x), this is the update of Chan, Golub and LeVeque
 ("Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979), which is as accurate as two passes.
+The mean has the absolute weights of the sum, because such a mean is the centre with the smallest sum of squares.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Shift
 
 #: The largest number of sums that the state carries for a sum of products.
 MOST = 16
-#: The exponent of `exp` moves only if the final value has moved farther than this.
+#: The level of exponents rises only if the largest exponent is farther above than this.
 SLACK = 4.0
 
 
@@ -172,7 +176,7 @@ def _elementwise(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Awai
         return _scaled(run, x, -1)
     if name in ("square", "integer_pow", "pow"):
         power = {"square": 2, "integer_pow": equation.params.get("y")}.get(name, constants[-1])
-        if power is None or np.ndim(power) or int(power) != power or not 1 <= power <= MOST:
+        if power is None or np.ndim(power) or not 1 <= power <= MOST or int(power) != power:
             return None
         return functools.reduce(functools.partial(_product, run), [x] * int(power))
     if name == "exp" and x.sum is not None:
@@ -314,27 +318,51 @@ def _total(run: Pass, equation: JaxprEqn, x: Awaiting, shape: Sequence[Any], axe
     assert like.delay is not None
     arrays = [each.array.astype(wide) for each in streams]
 
-    def base_of(each: Shifted, slack: float) -> tuple[Any, Any, Any]:
-        """Return the final value for which the sums are carried before and after this pass, and the difference."""
-        zero = jnp.zeros((1,) * len(shape), wide)
-        final = zero if each.final is None else each.final.array.astype(wide)
-        name, old = run.carry("base", lambda: jnp.zeros(final.shape, wide))
-        now = lax.stop_gradient(final)
-        new = jnp.where(jnp.isfinite(now) & (jnp.abs(now - old) > slack), now, old)
-        run.store(name, new, like.timeline, like.delay)
-        return new - old, new, final - new
+    summed = lambda array, axes: jnp.sum(array, tuple(axes), keepdims=True)  # noqa: E731
 
-    bases = [base_of(each, 0.0) for each in factors]
-    weights = arrays[0]
-    scale: Any = None
+    def over_time(array: Any) -> Any:
+        return summed(run.fill(like.holding(array), 0).array, (x.axis,))
+
+    def final_of(each: Shifted) -> Any:
+        return jnp.zeros((1,) * len(shape), wide) if each.final is None else each.final.array.astype(wide)
+
+    def carried(start: Any, like_this: Any, update: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """Return a state entry before and after this pass."""
+        name, old = run.carry("base", lambda: jnp.full(like_this.shape, start, wide))
+        new = lax.stop_gradient(update(old))
+        run.store(name, new, like.timeline, like.delay)
+        return old, new
+
+    weights, scale = arrays[0], None
     last: Any = 1
     if x.exponent is not None:
-        moved, base, beyond = base_of(x.exponent, SLACK)
-        weights = weights * jnp.exp(arrays[-1] + base)
-        scale, last = jnp.exp(moved), jnp.exp(beyond)
-    centred = [array + base for array, (_, base, _) in zip(arrays[1:], bases, strict=False)]
+        info = jnp.finfo(wide)
+        exponents = run.fill(streams[-1], -np.inf).array.astype(wide)
+        top = jnp.clip(jnp.max(exponents, x.axis, keepdims=True), info.min, info.max)
+        old, level = carried(info.min, top, lambda old: jnp.where(top > old + SLACK, top, old))
+        weights = weights * jnp.exp(exponents - level)
+        scale, last = jnp.exp(old - level), jnp.exp(level + final_of(x.exponent))
+
+    share = jnp.abs(weights)
+    part = over_time(share)
+    centred, moved_by, beyond_by = [], [], []
+    light: Any = 0
+    heavy: Any = 0
+    if factors:  # the sum of the weights before and after this pass
+        light, heavy = carried(0, part, lambda old: part + (old if scale is None else old * scale))
+    for array, each in zip(arrays[1:], factors, strict=False):
+
+        def mean(old: Any, array: Any = array) -> Any:
+            """Return the weighted mean of the frames so far."""
+            new = old + over_time(share * (array - old)) / jnp.where(heavy > 0, heavy, 1)
+            return jnp.where(jnp.isfinite(new), new, old)
+
+        old, centre = carried(0, over_time(share * array), mean)
+        centred.append(array - centre)
+        # Sums without weight do not move, even if the square of the distance overflows.
+        moved_by.append(jnp.where(light > 0, old - centre, 0))
+        beyond_by.append(centre + final_of(each))
     indices = list(itertools.product(*(range(power + 1) for power in powers)))
-    moved_by, beyond_by = [base[0] for base in bases], [base[2] for base in bases]
     terms: dict[Any, Any] = {
         index: math.prod((c**k for c, k in zip(centred, index, strict=True)), start=weights) for index in indices
     }
@@ -349,7 +377,6 @@ def _total(run: Pass, equation: JaxprEqn, x: Awaiting, shape: Sequence[Any], axe
         total = totals[index]
         total.move(_expanded(index, moved_by, before), scale)
         frames = run.fill(like.holding(term), 0).array
-        summed = lambda array, axes: jnp.sum(array, tuple(axes), keepdims=True)  # noqa: E731
         after[index] = total.after_all(frames, (x.axis,), x.axis, summed)
     result = after[indices[-1]] + _expanded(indices[-1], beyond_by, after)
     result = result * last

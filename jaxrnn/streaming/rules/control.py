@@ -30,7 +30,7 @@ from jaxrnn.streaming.replacements import resized
 from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import scan_over_time
 from jaxrnn.streaming.rules.windows import whole_convolution
-from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Pairs
+from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Pairs, is_length
 
 #: The largest number of iterations with different delays that are unrolled.
 LONGEST = 128
@@ -53,7 +53,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     slice_kinds = [slice_kind(value) for value in xs]
 
     def inner(child: Pass, values: list[Any]) -> list[Any]:
-        return interpret(child, body, values)
+        return _inside(child, body, values)
 
     states = {name: value for name, value in (run.state or {}).items() if name.startswith(prefix)}
 
@@ -94,6 +94,14 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
             found.append(unsettled.kinds)
         start = [_widened(run, value, kind) for value, kind in zip(start, found[trip], strict=True)]
     return _unrolled(run, equation, inner, prefix, fixed, list(operands[consts : consts + carries]), xs)
+
+
+def _inside(child: Pass, part: Any, values: list[Any]) -> list[Any]:
+    """Evaluate the body of a loop or branch; a length that the body returns is a final value."""
+    return [
+        FinalValue(child.length(value, type_of(atom))) if is_length(value) else value
+        for atom, value in zip(part.jaxpr.outvars, interpret(child, part, values), strict=True)
+    ]
 
 
 class _UnsettledError(Exception):
@@ -146,8 +154,9 @@ def _unrolled(
         outs.reverse()
     stacked = []
     for parts in zip(*outs, strict=True):
+        arrays = arrays_of(parts)
         if not any(isinstance(part, Chunk) for part in parts):
-            stacked.append(jnp.stack(parts))
+            stacked.append(jnp.stack(arrays))
             continue
         arrays, like = align(run, parts)
         stacked.append(run.same(like, jnp.stack(arrays), like.axis + 1))
@@ -171,7 +180,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
     def inner(part: Any, values: list[Any]) -> tuple[Pass, list[Any]]:
         child = run.child("", None)
-        results = interpret(child, part, values)
+        results = _inside(child, part, values)
         if child.new:
             run.refuse(
                 "its body remembers past frames, or sums over time, and its number of iterations is not static",
@@ -182,10 +191,12 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     def going(arrays: Any) -> Any:
         """Return the condition: a scalar, or a mask of frames (and rows) that is False in frames that do not exist."""
         child, (value,) = inner(params["cond_jaxpr"], [*test_consts, *with_arrays(kinds, arrays)])
+        refuse_final_values(run, [value])
         return child.fill(child.spread(value), False).array if isinstance(value, Chunk) else array_of(value)
 
     def body(arrays: Any) -> list[Any]:
         child, values = inner(params["body_jaxpr"], [*body_consts, *with_arrays(kinds, arrays)])
+        refuse_final_values(run, values)
         values = [child.spread(value) if isinstance(value, Chunk) else value for value in values]
         if any(Template.of(a).key[:4] != kind.key[:4] for a, kind in zip(values, kinds, strict=True)):
             run.refuse(
@@ -216,7 +227,7 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
     def trial(place: int, delays: list[Any] | None, state: Any) -> Any:
         def branch(arrays: Any) -> Any:
             child = run.child(f"{prefix}{place}/", state)
-            outs = interpret(child, branches[place], with_arrays(inputs, arrays))
+            outs = _inside(child, branches[place], with_arrays(inputs, arrays))
             if delays is not None:
                 outs = [_late(child, out, delay) for out, delay in zip(outs, delays, strict=True)]
             return outs, child

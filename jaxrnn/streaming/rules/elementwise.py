@@ -15,12 +15,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import JaxprEqn, Literal
 
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
-from jaxrnn.streaming.dimensions import constant_value, is_symbolic, out_shape, symbolic_axes
+from jaxrnn.streaming.dimensions import constant_value, is_symbolic, largest_value, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import COMPARISONS, LOGIC, Places
 from jaxrnn.streaming.reach import Reach, union
@@ -34,6 +34,7 @@ from jaxrnn.streaming.values import (
     along,
     is_length,
     is_static,
+    is_wide,
     reach_of,
     static_integer,
 )
@@ -42,13 +43,16 @@ from jaxrnn.streaming.values import (
 # fmt: off
 HARMLESS: dict[str, float] = {
     **dict.fromkeys((
-        "abs", "acos", "asin", "atan2", "atanh", "cbrt", "digamma", "div", "erf_inv", "lgamma", "log", "log1p",
-        "pow", "rem", "rsqrt", "sqrt",
+        "abs", "acos", "asin", "atan2", "atanh", "cbrt", "digamma", "div", "erf_inv", "igamma", "igammac",
+        "integer_pow", "lgamma", "log", "log1p", "pow", "regularized_incomplete_beta", "rem", "rsqrt", "sqrt",
     ), 0.5),
-    "acosh": 2.0,
+    **dict.fromkeys(("acosh", "polygamma", "zeta"), 2.0),
 }
 # fmt: on
 
+
+#: The largest scale and offset of integers that count frames (`Chunk.affine`).
+SMALL = 1 << 20
 
 #: Operands with a singular derivative, for operations in which not all operands have a singular derivative.
 _SINGULAR = {"div": (1,), "rem": (1,), "pow": (0,)}
@@ -73,8 +77,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     if any(map(is_length, operands)):
         down = min(counting, default=0) < 0
         return [Deferred(backwards(run) if down else unknown_yet(run), down)]
-    if name in HARMLESS:
-        singular = _SINGULAR.get(name, range(len(operands)))
+    if singular := singular_operands(equation):
         operands = tuple(
             run.harmless(value, HARMLESS[name]) if place in singular else value for place, value in enumerate(operands)
         )
@@ -91,6 +94,15 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     made = [run.make(result, like.axis, like.timeline, like.delay, like.reach, affine) for result in results]
     clipped = _clipped(name, equation, operands)
     return made if clipped is None else [dataclasses.replace(made[0], clipped=clipped)]
+
+
+def singular_operands(equation: JaxprEqn) -> list[int]:
+    """Return the places of the operands of an elementwise operation in which the derivative may be singular."""
+    name, atoms = equation.primitive.name, equation.invars
+    if name not in HARMLESS or equation.params.get("y", -1) > 0:  # positive powers are smooth
+        return []
+    inexact = [jnp.issubdtype(type_of(atom), jnp.inexact) and not isinstance(atom, Literal) for atom in atoms]
+    return [place for place in _SINGULAR.get(name, range(len(atoms))) if inexact[place]]
 
 
 def _clipped(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Clipped | None:
@@ -243,17 +255,23 @@ def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine 
     terms = [_term(value) for value in operands]
     x = operands[0]
     if name in ("lt", "ge") and isinstance(x, Chunk) and x.clipped is not None and terms[1] is not None:
-        (_, offsets), low, _ = x.clipped
-        low = int(np.min(offsets)) if low is None else low
-        if terms[1][0] == 0 and np.all(low >= terms[1][1]):
+        (_, offsets), low, high = x.clipped
+        low, bound = int(np.min(offsets)) if low is None else low, int(np.max(terms[1][1]))
+        over = None if high is None else largest_value(bound - high, x.timeline.size)
+        if terms[1][0] == 0 and low >= bound and (high is None or (over is not None and over <= 0)):
             return 0, np.full((1,) * x.array.ndim, name == "ge")
-    if not any(isinstance(value, Chunk) for value in operands) or any(term is None for term in terms):
+    known = [term for term in terms if term is not None and _is_small(*term)]
+    if not any(isinstance(value, Chunk) for value in operands) or len(known) < len(terms):
         return None
-    known = [term for term in terms if term is not None]
     if name in LOGIC and all(scale == 0 for scale, _ in known):
         return 0, LOGIC[name](*(offsets for _, offsets in known))
     if name not in _ORDER and not is_wide(type_of(equation.outvars[0])):
         return None
+    made = _counting(name, [(scale, offsets.astype(np.int64)) for scale, offsets in known])
+    return made if made is not None and _is_small(*made) else None
+
+
+def _counting(name: str, known: Sequence[Affine]) -> Affine | None:
     if name in ("convert_element_type", "copy", "stop_gradient"):
         return known[0]
     if len(known) != 2:
@@ -269,6 +287,11 @@ def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine 
     if name in _ORDER:
         return _decided(name, scale - other_scale, offsets - other_offsets)
     return None
+
+
+def _is_small(scale: int, offsets: np.ndarray) -> bool:
+    """Return True if numbers of frames do not overflow in 32 bits, in recordings of a usual length."""
+    return abs(scale) <= SMALL and bool(np.all((offsets <= SMALL) & (offsets >= -SMALL)))
 
 
 def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Chunk | None:
@@ -309,7 +332,9 @@ def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Seque
             return run.make(jnp.asarray(known), chunk.axis, chunk.timeline, None, None, (0, known))
     if bounded:
         return None
-    wait = max(0, *(int(each) // scale for each in surplus.flat))
+    # Until the stream has more frames than a lower bound, the length may be below the bound.
+    least = [] if low is None else [low + beyond]
+    wait = max(0, *(int(each) // scale for each in (*surplus.flat, *least)))
     chunk = run.spread(chunk)
     timeline = chunk.timeline
     delay = max(chunk.delay or 0, timeline.certain + wait)
@@ -330,11 +355,6 @@ def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Seque
 def _counted(chunk: Chunk) -> Affine | None:
     """Return the numbers of frames in a chunk, without bounds."""
     return chunk.affine if chunk.clipped is None else chunk.clipped[0]
-
-
-def is_wide(dtype: Any) -> bool:
-    """Return True for signed integers of at least 32 bits, which count frames without overflow."""
-    return np.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4
 
 
 def _term(value: Any) -> Affine | None:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
@@ -17,7 +18,7 @@ from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.values import Chunk
 
 #: The number of trailing axes that an operation of linear algebra works on; all earlier axes are batch axes.
-_CORE_AXES = {
+CORE_AXES = {
     **dict.fromkeys(
         ("cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd", "triangular_solve"), 2
     ),
@@ -53,11 +54,21 @@ def per_frame(
 
 def linear_algebra(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Decompose a matrix in each frame."""
-    core = _CORE_AXES[equation.primitive.name]
+    core = CORE_AXES[equation.primitive.name]
     axis = next(value.axis for value in operands if isinstance(value, Chunk))
     if axis >= len(in_shape(equation)) - core:
         run.refuse("it decomposes a matrix of all frames", "decompose a matrix in each frame")
-    return per_frame(run, equation, operands, [axis] * len(operands), axis)
+    refuse_final_values(run, operands)
+    values = run.together(*(run.spread(value) if isinstance(value, Chunk) else value for value in operands))
+    # A right side may be a tangent, which must stay linear.
+    values[0] = run.harmless(values[0], _conditioned(values[0]))
+    return per_frame(run, equation, values, [axis] * len(operands), axis)
+
+
+def _conditioned(value: Any) -> np.ndarray:
+    """Return a matrix for frames that do not exist; its distinct singular values keep all derivatives finite."""
+    rows, columns = np.shape(getattr(value, "array", value))[-2:]
+    return np.eye(rows, columns) * np.arange(1, columns + 1)
 
 
 def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
@@ -104,7 +115,7 @@ def random(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
 
 
 RULES: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(_CORE_AXES, linear_algebra),
+    **dict.fromkeys(CORE_AXES, linear_algebra),
     "custom_linear_solve": linear_solve,
     "bitcast_convert_type": bitcast,
     **{f"random_{name}": random for name in ("bits", "clone", "fold_in", "seed", "split", "unwrap", "wrap")},

@@ -12,15 +12,15 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.jaxprs.equations import is_key
 from jaxrnn.streaming.dimensions import (
     constant_value,
     gathered_axes,
     in_shape,
     is_symbolic,
-    magnitude_of,
+    largest_value,
     out_shape,
     symbolic_axes,
-    value_of,
 )
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
@@ -325,20 +325,21 @@ def _in_numbered_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk,
 
 
 def _static_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
-    """Take frames with static numbers; the mode of the gather decides if a missing frame is NaN or the last frame."""
+    """Take frames with static numbers; by the mode, a missing frame is the fill value or the last frame."""
     first, end = pick(run, x, 0, 1, int(np.max(indices)) + 1), run.end(x.timeline)
     places = jnp.asarray(indices)
     (array,) = run.bind(
         equation, [first.array, places if end is None else jnp.minimum(places, (end - 1).astype(places.dtype))]
     )
-    fills = equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP and jnp.issubdtype(array.dtype, jnp.inexact)
+    fills = equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP and not is_key(array.dtype)
     low = int(np.min(indices))
     first = dataclasses.replace(first, reach=x.reach and x.reach.picked(low, 1, int(np.max(indices)) + 1 - low))
     if end is None or not fills:
         return first.holding(array)
     batch = gathered_axes(equation)
     shape = [size if d in batch else 1 for d, size in enumerate(array.shape)]
-    return first.holding(jnp.where((places[..., 0] < end).reshape(shape), array, jnp.nan))
+    missing = jnp.asarray(equation.params["fill_value"], array.dtype)
+    return first.holding(jnp.where((places[..., 0] < end).reshape(shape), array, missing))
 
 
 def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
@@ -400,7 +401,7 @@ def _with_edges(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> tupl
     size, count = x.timeline.size, in_shape(equation, 1)[indices.axis]
     ends = high is not None and constant_value(high - (size - 1), size) == 0
     # Frames after the end that the last index reads.
-    beyond = _largest(hop * (count - 1) + int(np.max(offsets)) - (size - 1), count)
+    beyond = largest_value(hop * (count - 1) + int(np.max(offsets)) - (size - 1), count)
     starts = low == 0 or (low is None and np.all(offsets >= 0))
     if x.outer != 1 or not starts or beyond is None or not (ends or (beyond <= 0 and high is None)):
         run.refuse(_ORDER, _HINT)
@@ -414,17 +415,8 @@ def _with_edges(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> tupl
 
 def _inside(x: Chunk, size: Any, hop: int, largest: int) -> bool:
     """Return True if the indices read only existing frames, for all lengths of the recording."""
-    beyond = _largest((size - 1) * hop + largest - x.timeline.size, size)
+    beyond = largest_value((size - 1) * hop + largest - x.timeline.size, size)
     return beyond is not None and beyond < 0
-
-
-def _largest(dimension: Any, size: Any) -> int | None:
-    """Return the largest value of a dimension over all lengths with ``size > 0``; None if the dimension grows."""
-    far = max(magnitude_of(dimension), magnitude_of(size))
-    lengths = np.arange(1, 3 * far + 2)
-    values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (dimension, size))
-    most = int(np.max(values[counts > 0]))
-    return most if np.max(values[: 2 * far][counts[: 2 * far] > 0]) == most else None
 
 
 def _look_up(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Chunk:

@@ -33,7 +33,7 @@ from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import DIVISIONS, LARGEST, UNCHANGED, Places, operation_of, places_of
 from jaxrnn.streaming.reach import Reach, union
-from jaxrnn.streaming.rules.elementwise import frame_numbers
+from jaxrnn.streaming.rules.elementwise import HARMLESS, frame_numbers, singular_operands
 from jaxrnn.streaming.rules.parallel import (
     InseparableError,
     recurrent_sum,
@@ -190,8 +190,11 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
     like, dtype, shapes = pairs[0], type_of(equation.outvars[0]), list(map(shape_of, equation.invars))
 
     def compute(grid: Grid) -> Any:
-        pairs_of_operands = zip(operands, shapes, strict=True)
-        return run.bind(equation, [_full(x, shape, grid) for x, shape in pairs_of_operands])[0]
+        arrays = [_full(x, shape, grid) for x, shape in zip(operands, shapes, strict=True)]
+        for place in singular_operands(equation):
+            if isinstance(x := operands[place], Pairs):
+                arrays[place] = _harmless(x, grid, arrays[place], HARMLESS[equation.primitive.name])
+        return run.bind(equation, arrays)[0]
 
     places = places_of(operation_of(equation), equation, operands)
     result = Pairs(compute, like.axes, like.timeline, _leaves(pairs), places=places).made_by(equation, operands)
@@ -222,6 +225,17 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
     if not masked and None in levels:
         masked = tuple(Mask(run.path, side, level) for side, level in enumerate(levels) if level is not None)
     return dataclasses.replace(result, masked=masked)
+
+
+def _harmless(x: Pairs, grid: Grid, array: Any, value: float) -> Any:
+    """Replace elements of keys and queries that do not exist, where buffers of frames begin with zeros."""
+    late = [chunk.delay is not None and chunk.delay < grid.delay for chunk, side in x.leaves if side == grid.query]
+    if any(side != grid.query for _, side in x.leaves):
+        array = where_keys_exist(array, x.axes[1 - grid.query], grid.existing(x.timeline), value)
+    if any(late):
+        where = grid.run.start(x.timeline, grid.delay) + np.arange(grid.count, dtype=np.int32)
+        array = where_keys_exist(array, x.axes[grid.query], where >= 0, value)
+    return array
 
 
 def _is_of_input(x: Pairs) -> bool:
@@ -314,7 +328,7 @@ def _typed(value: Any, dtype: Any) -> Outside:
 def _lowered(name: str, values: Sequence[Outside]) -> Low | None:
     """Return the result of arithmetic with a low value, or None unless the result is low. Unknown values are scores."""
     first, *rest = (value.level if isinstance(value, Low) else float(value or 0) for value in values)
-    number = next((value for value in values if value is not None and _low(value) is None), 0)
+    number = next((float(x) for x in values if x is not None and not isinstance(x, Low) and _low(x) is None), 0.0)
     if name in UNCHANGED:
         level = first
     elif name == "add":

@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import free_axes, shape_of, type_of
@@ -252,7 +253,7 @@ def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
     if name in ("exp", "exp2") and terms:
         return _exponential(terms[0], math.log(2) if name == "exp2" else 1)
     if name == "pow" and len(terms) == 2 and terms[0].fixed:
-        if not isinstance(terms[0].query, jax.core.Tracer) and not np.all(np.asarray(terms[0].query) > 0):
+        if not isinstance(terms[0].query, Tracer) and not np.all(np.asarray(terms[0].query) > 0):
             raise InseparableError(f"the base of {_described(equation)} is not positive")
         return _exponential(terms[1].map(lambda array: array.astype(x.dtype)), jnp.log(terms[0].query))
     if name in ("add", "sub"):

@@ -17,15 +17,26 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax import varying
 from jaxrnn.cells.forms import by_platform, is_plain
-from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of
+from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of, walk
 from jaxrnn.jaxprs.scanning import scan_recognised
-from jaxrnn.streaming.dimensions import in_shape, is_symbolic
+from jaxrnn.streaming.dimensions import in_shape, is_symbolic, reads_length
 from jaxrnn.streaming.functions import parts_of_carry, scan_parts, without_mark
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
-from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere, refuse_final_values
+from jaxrnn.streaming.rules.elementwise import (
+    align,
+    earliest_delay,
+    reach_everywhere,
+    refuse_final_values,
+    singular_operands,
+    unknown_yet,
+)
+from jaxrnn.streaming.rules.frames import CORE_AXES
 from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.values import Chunk, FinalValue
+
+#: Operations, apart from operations on each element, that may fail on frames that do not exist.
+_UNGUARDED = {"while", "custom_linear_solve", *CORE_AXES}
 
 #: ``(carry, mask, constants, frames) -> (carry, outputs)``: a recurrence over the frames of a chunk. The mask is
 #: ``bool[frames]``, True for frames that exist, or None if all exist. Time is the first axis of frames and outputs.
@@ -39,12 +50,19 @@ def scan_over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     consts, carries = scan_parts(equation)
     fixed, start, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
     body, parts = equation.params["jaxpr"], parts_of_carry(equation)
+    if reads_length(body.jaxpr) and not any(isinstance(value, Chunk) for value in fixed):
+        raise unknown_yet(run)
+    results = equation.outvars
+    guarded = not is_plain() and _needs_frames(body.jaxpr)
 
     def sweep(before: list[Any], mask: Any, constant: list[Any], frames: list[Any]) -> Any:
         def step(carry: list[Any], frame: Any) -> tuple[list[Any], list[Any]]:
             here, slices = frame
-            results = evaluate(body, [*constant, *carry, *slices], without_mark)
-            new, out = results[:carries], results[carries:]
+            if guarded and here is not None:
+                nothing = [jnp.zeros(shape_of(y)[1:], type_of(y)) for y in results[carries:]]
+                return varying.cond(here, lambda: step(carry, (None, slices)), lambda: (carry, nothing))
+            values = evaluate(body, [*constant, *carry, *slices], without_mark)
+            new, out = values[:carries], values[carries:]
             if here is not None:
                 new = [jnp.where(here, after, earlier) for after, earlier in zip(new, carry, strict=True)]
             return new, out
@@ -61,8 +79,15 @@ def scan_over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
 
     timeline = run.clock.timeline(equation.params["length"])
     needed = range(carries) if parts is None else parts.needed
-    results = equation.outvars
     return over_time(run, timeline, fixed, start, xs, sweep, results[:carries], results[carries:], needed)
+
+
+def _needs_frames(jaxpr: Any) -> bool:
+    """Return True if the body of a loop must not run on frames that do not exist.
+
+    The derivative of an operation may be singular there, and an inner loop may never end.
+    """
+    return any(singular_operands(each) or each.primitive.name in _UNGUARDED for each in walk(jaxpr))
 
 
 def refuse_reverse(run: Pass) -> None:

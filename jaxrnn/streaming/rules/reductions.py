@@ -44,6 +44,8 @@ def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
     axes = equation.params["axes"]
     if x.axis not in axes:
         return run.frame_by_frame(equation, x, axis=x.axis - sum(other < x.axis for other in axes))
+    # Equal reductions of the same frames are the same value.
+    lineage = equation.primitive.name, str(equation.params), x.lineage, x.timeline, x.delay
     x = run.spread(x)
     assert x.delay is not None
     kind = equation.primitive.name.removeprefix("reduce_")
@@ -56,7 +58,8 @@ def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
         return reduced(frames, axes)
     shape = [size for axis, size in enumerate(frames.shape) if axis not in axes]
     total = Total(run, kind, shape, frames.dtype, x.timeline, x.delay)
-    return FinalValue(total.after_all(frames, axes, x.axis, reduced), reach=x.reach and x.reach.of_all)
+    result = total.after_all(frames, axes, x.axis, reduced)
+    return FinalValue(result, reach=x.reach and x.reach.of_all, lineage=lineage)
 
 
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:

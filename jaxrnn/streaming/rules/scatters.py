@@ -169,6 +169,8 @@ def numbered_frames(run: Pass, x: Chunk, indices: Chunk, dims: Sequence[int]) ->
 
 def _at_fixed_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarray, updates: Any) -> Chunk:
     """Write values to frames with static numbers, as in ``x.at[0].set(0)``; the values must not depend on the end."""
+    if equation.params["mode"] == lax.GatherScatterMode.CLIP and np.any(indices > 0):
+        run.refuse("it clips the positions of frames to the length of the stream", _HINT)
     x = run.spread(x)
     assert x.delay is not None
     x = run.delayed(x, max(x.delay, earliest_delay(run, [updates], x.timeline)))

@@ -16,14 +16,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from jaxrnn._jax.context import unmapped
 from jaxrnn.cells.convolution import convolve
 from jaxrnn.cells.forms import is_plain
+from jaxrnn.jaxprs.equations import evaluate
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
@@ -304,6 +306,8 @@ def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     size = out_shape(equation)[axis]
     kind = equation.primitive.name.removeprefix("reduce_window_")
     value = starts[0] if starts else identity_of(kind, x.array.dtype)
+    if starts and not _may_repeat(equation, starts[0]):
+        run.refuse("its windows start from a value that is not neutral", "start from the neutral value, 0 for a sum")
     if (window.length, window.stride, window.spacing, low) == (1, 1, 1, 0) and not is_symbolic(high) and high == 0:
         return run.frame_by_frame(equation, run.on_time(x), *starts)
     part = framed(run, x, window, high, value, size)
@@ -313,6 +317,16 @@ def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     )
     (array,) = run.bind(equation, [jnp.moveaxis(part.frames, part.axis, axis), *starts], padding=padding)
     return [run.make(array, axis, run.clock.timeline(size), part.delay, part.reach)]
+
+
+def _may_repeat(equation: JaxprEqn, start: Any) -> bool:
+    """Return True if a start value combined with itself is the same value, as for a neutral value."""
+    if not is_static(start):
+        return False
+    with jax.ensure_compile_time_eval():
+        start = jnp.asarray(start)
+        (both,) = evaluate(ClosedJaxpr(equation.params["jaxpr"], equation.params["consts"]), [start, start])
+        return np.array_equal(both, start)
 
 
 RULES: dict[str, Any] = {
