@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from jaxrnn.errors import InputError
+
 
 def inner(x: Any, y: Any) -> Any:
     """Return the real part of the inner product of two arrays."""
@@ -46,9 +48,26 @@ def energies(estimate: Any, reference: Any) -> tuple[Any, Any]:
 
 
 def si_sdr(estimate: ArrayLike, reference: ArrayLike) -> float:
-    """Return the ratio in dB of two signals ``[samples]`` after removal of the mean, in float64."""
+    """Return the ratio in dB of two signals ``[samples]`` after removal of the mean, in float64.
+
+    A scaled copy has infinity, up to rounding; an orthogonal estimate has minus infinity.
+
+    Raises:
+        InputError: the signals differ in shape, are not real numbers, or have no ratio: they are empty, or one is
+            constant (silent).
+    """
+    given = {"estimate": np.asarray(estimate), "reference": np.asarray(reference)}
+    if given["estimate"].shape != given["reference"].shape:
+        shapes = " and ".join(str(list(x.shape)) for x in given.values())
+        raise InputError(f"SI-SDR compares two signals of one shape, not {shapes}")
+    for name, x in given.items():
+        if x.dtype.kind in "cOSUmM":
+            raise InputError(f"SI-SDR compares signals of real numbers, but the {name} is {x.dtype}")
+        if not x.size or (x == x.flat[0]).all():
+            raise InputError(f"the {name} is {'constant' if x.size else 'empty'}: such signals have no SI-SDR")
     # JAX would keep its arrays in float32.
-    doubles = (np.asarray(x, np.float64) for x in (estimate, reference))
-    estimate, reference = (x - x.mean() for x in doubles)
-    signal, distortion = energies(estimate, reference)
-    return float(10 * np.log10(signal / distortion))
+    doubles = (x.astype(np.float64) for x in given.values())
+    centred, target = (x - x.mean() for x in doubles)
+    signal, distortion = energies(centred, target)
+    with np.errstate(divide="ignore"):
+        return float(10 * np.log10(signal / distortion))

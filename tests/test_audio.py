@@ -79,6 +79,24 @@ def test_values_of_scipy():
     )
 
 
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize(("size", "hop", "samples"), [(8, 4, 10), (10, 4, 24), (9, 4, 30), (8, 8, 21), (7, 2, 18)])
+def test_ends(padding, size, hop, samples):
+    """Every sample that a frame holds comes back, also where the hop divides neither the length nor the frame."""
+    x = noise(samples)
+    found = np.asarray(stft(x, size, hop, "hamming", padding=padding))
+    before = {"causal": size - hop, "none": 0}.get(padding, size // 2)
+    held = (len(found) - 1) * hop + size - before
+    length = min(samples, held)
+    back = istft(found, size, hop, "hamming", padding=padding, length=length)
+    np.testing.assert_allclose(back, x[:length], atol=1e-5)
+    whole = istft(found, size, hop, "hamming", padding=padding)
+    shared = min(len(whole), samples)
+    np.testing.assert_allclose(whole[:shared], x[:shared], atol=1e-5)
+    with pytest.raises(jaxrnn.InputError, match=f"the frames hold {held} samples; give no more"):
+        istft(found, size, hop, "hamming", padding=padding, length=held + 1)
+
+
 def test_conventions():
     """Norms are factors, a batch has leading axes, and a window may be an array."""
     x, window = noise(64).reshape(2, 32), np.arange(1.0, 9)
@@ -275,6 +293,15 @@ MISTAKES = {
     ),
     "spectra": (lambda m: istft(np.zeros((3, 4), np.complex64), 8, 2), "complex numbers of 5 frequencies"),
     "real spectra": (lambda m: istft(np.zeros((3, 5), np.float32), 8, 2), "complex numbers of 5 frequencies"),
+    "one frame": (lambda m: istft(np.zeros(5, np.complex64), 8, 2), "put an axis of frames before them"),
+    "one number": (lambda m: stft(np.float32(3), 8, 2), "a waveform has an axis of samples"),
+    "nothing to mirror": (lambda m: stft(noise(0), 8, 2, padding="reflect"), "but the waveform has none"),
+    "length": (lambda m: istft(np.zeros((3, 5), np.complex64), 8, 2, length=10.5), "a whole number of samples"),
+    "negative length": (lambda m: istft(np.zeros((3, 5), np.complex64), 8, 2, length=-1), "a whole number of samples"),
+    "window that sums to 0": (
+        lambda m: stft(noise(20), 4, 2, np.array([1, -1, 1, -1]), norm="window"),
+        "divides by the sum of the window, which is 0",
+    ),
     "integers": (lambda m: stft(np.arange(20), 8, 2), "a waveform has samples of float32 or float64, not int"),
     "half precision": (lambda m: stft(jnp.zeros(20, jnp.bfloat16), 8, 2), "float32 or float64, not bfloat16"),
     "a window that is not finite": (lambda m: Frames(8, 2, np.full(8, np.inf)), "has 8 values that are not finite"),

@@ -69,6 +69,13 @@ class Fading:
         return Flushed(self.step(params, state, tail)[0], {"y": jnp.asarray(valid, jnp.int32)})
 
 
+class Same(Fading):
+    """Each frame as it is."""
+
+    def step(self, params, state, inputs):
+        return {"y": inputs["x"]}, state
+
+
 def compiled(stepper, params, folder):
     path = folder / f"{len(list(folder.iterdir()))}.jaxrnn"
     jaxrnn.save_compiled(stepper, path, params=params)
@@ -145,6 +152,17 @@ def test_a_chain_of_several(tmp_path):
     (found,) = through(chain, recordings((61,)), 24)
     x = frames_of(recordings((61,))[0]["samples"])
     np.testing.assert_allclose(found["y"], plain(following)(faded(x)["y"])["y"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "hop", "window"), [(WIDTH, 2, "hann"), (WIDTH, 2, "sqrt_hann"), (WIDTH, 1, "bartlett")]
+)
+def test_a_chain_restores_sound(size, hop, window):
+    """Also with a window whose squares do not add up to a constant."""
+    chain = Chain((Stage(Same(), gives="samples"),), size, hop, window)
+    given = recordings((1, 5, 24, 37))
+    for x, found in zip(given, through(chain, given, 12), strict=True):
+        equal(found, {"audio": x["samples"]})
 
 
 def counting():
@@ -230,5 +248,7 @@ def test_what_does_not_fit_is_refused():
         Stage(streamed(following), GAIN, output="last")
     with pytest.raises(InputError, match="a frame of 8 numbers does not fit"):
         Chain((Stage(Fading()),), 8, 2)
+    with pytest.raises(InputError, match="do not reconstruct: sample 0 of each hop"):
+        Chain((Stage(Fading(), gives="samples"),), SIZE, SIZE, "hann")
     with pytest.raises(InputError, match="its flush gives nothing of 'y', of which frames may be left"):
         through(Offline(Losing()), recordings((3,), WIDTH), 4)

@@ -304,6 +304,27 @@ def test_loss_metric_and_demo_have_one_si_sdr(scale, noise):
         assert judge.result()[name] == pytest.approx(wanted, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("estimate", "reference", "said"),
+    [
+        (np.ones((4, 1)), np.ones(4), r"of one shape, not \[4, 1\] and \[4\]"),
+        (np.arange(4) * 1j, np.arange(4), "the estimate is complex128"),
+        (np.arange(4), np.zeros(4), "the reference is constant"),
+        (np.full(7, 0.1), np.arange(7), "the estimate is constant"),
+        (np.zeros(0), np.zeros(0), "the estimate is empty"),
+    ],
+)
+def test_signals_without_si_sdr_are_refused(estimate, reference, said):
+    with pytest.raises(jaxrnn.InputError, match=said):
+        si_sdr(estimate, reference)
+
+
+def test_si_sdr_has_limits():
+    x = np.array([1, -1, 1, -1])
+    assert si_sdr(2 * x, x) == np.inf
+    assert si_sdr([1, 1, -1, -1], x) == -np.inf
+
+
 @pytest.mark.parametrize("scale", [1, -3, 1e-15, 1e15])
 def test_si_sdr_is_that_of_signals_whatever_the_scale(scale):
     rng = np.random.default_rng(4)

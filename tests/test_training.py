@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small_models import layers_model
+from onnx import helper
+from small_models import graph_of, layers_model, make_model
 from tiers import of_tiers
 from training_cases import examples, flat_fit, furthest, in_order, jax_tree, mean_square, recurrent_model, same
 
@@ -17,6 +18,7 @@ import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.training import Optimizer, Sequences, Validation, fit, validate
 from jaxrnn.training.layout import make_layout
+from jaxrnn.training.losses import ctc
 from jaxrnn.training.optimizers import learning_rate
 from jaxrnn.training.updates import Forward
 
@@ -195,6 +197,45 @@ def test_padding_changes_nothing_even_where_it_is_not_finite():
     measured = validate(model, model.params, data, loss, batch_size=2, sequences=sequences, metrics={"again": loss})
     assert measured["loss"] == pytest.approx(both.history[0]["loss"], rel=1e-5)
     assert measured["again"] == measured["loss"]
+
+
+def test_no_update_without_a_frame(model, mode):
+    """A bucket of several chunks adds none."""
+    data, options = data_for(mode, (6, 5)), {"batch_size": 2, "chunk": 3, "time_axis": axis_of(mode)}
+    plain, padded = (
+        flat_fit(model, data, mean_square, epochs=2, bucket=bucket, optimizer="adam", **options) for bucket in (1, 12)
+    )
+    assert len(plain.history) == len(padded.history) == 4
+    assert same(plain.params, padded.params)
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.uint16])
+@pytest.mark.parametrize("blank", of_tiers([0, 1, -1], [-1]))
+def test_labels_of_any_length(blank, kind):
+    """The loss of a batch is the mean of the losses of the examples alone, whatever pads labels and frames."""
+    rng = np.random.default_rng(0)
+    model = jaxrnn.load(
+        make_model(
+            graph_of(
+                [helper.make_node("MatMul", ["x", "W"], ["y"])],
+                {"x": ["T", 4]},
+                {"y": ["T", 6]},
+                {"W": rng.standard_normal((4, 6)).astype(np.float32)},
+            )
+        )
+    )
+    data = [
+        {"x": rng.standard_normal((frames, 4)).astype(np.float32), "text": np.array(text, kind)}
+        for frames, text in ((20, [2, 3]), (20, [3, 2, 4, 2, 3]), (12, [4, 2, 4]), (8, [3, 4]))
+    ]
+    loss, axes = ctc("y", "text", blank=blank, time_axis=0), {"x": 0, "text": 0}
+    alone = [float(loss({"y": each["x"] @ model.params["W"]}, each, np.ones(len(each["x"]), bool))) for each in data]
+    for batch_size, bucket in ((1, 32), (2, 1), (4, 32)):
+        sequences = Sequences(time_axis=axes, bucket=bucket)
+        measured = validate(model, model.params, data, loss, batch_size=batch_size, sequences=sequences)
+        assert measured["loss"] == pytest.approx(np.mean(alone), rel=1e-5)
+    fitted = fit(model, data, loss, steps=1, batch_size=4, sequences=sequences, progress=False)
+    assert fitted.history[0]["loss"] == pytest.approx(np.mean(alone), rel=1e-5)
 
 
 def test_rates_and_constants():

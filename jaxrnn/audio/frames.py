@@ -63,7 +63,9 @@ class Frames:
         for name, values in known.items():
             if getattr(self, name) not in values:
                 raise InputError(f"{called(name)} must be one of {', '.join(values)}, not {getattr(self, name)!r}")
-        _ = self.weights
+        sum_of_magnitudes = np.sum(np.abs(self.weights))
+        if self.norm == "window" and abs(np.sum(self.weights)) <= TINY * sum_of_magnitudes:
+            raise InputError("norm='window' divides by the sum of the window, which is 0; choose another norm")
 
     @property
     def bins(self) -> int:
@@ -85,8 +87,7 @@ class Frames:
     def overlap(self) -> np.ndarray:
         """The weight of each sample of a hop over all frames that contain this sample, ``float64[hop]``."""
         weights = self.weights**2 if self.synthesis == "window" else self.weights
-        whole = np.pad(weights, (0, -self.size % self.hop))
-        return whole.reshape(-1, self.hop).sum(0)
+        return overlap_of(weights, self.hop)
 
     @property
     def note(self) -> str | None:
@@ -107,17 +108,18 @@ class Frames:
 
     def check_inverse(self) -> None:
         """Check that each sample has a weight in some frame; otherwise raise InputError."""
-        if self.synthesis == "window" and self.overlap.min() <= TINY:
-            raise InputError(
-                f"a window of {self.size} samples and a hop of {self.hop} do not reconstruct: sample "
-                f"{int(self.overlap.argmin())} of each hop has weight 0 in every frame; give a smaller hop"
-            )
+        if self.synthesis == "window":
+            synthesis_window(self.weights, self.hop)
 
     def cut(self, samples: Any) -> jax.Array:
         """Return the windowed frames ``[..., frames, size]`` of a waveform ``[..., samples]``, padded as `padding`."""
         x = jnp.asarray(samples)
         if x.dtype not in (jnp.float32, jnp.float64):
             raise InputError(f"a waveform has samples of float32 or float64, not {x.dtype}")
+        if not x.ndim:
+            raise InputError("a waveform has an axis of samples, but this is one number")
+        if self.padding == "reflect" and x.shape[-1] == 0:
+            raise InputError("padding='reflect' mirrors samples, but the waveform has none; give at least one")
         before = self._before
         if before:
             widths = [(0, 0)] * (x.ndim - 1) + [(before, before)]
@@ -130,19 +132,19 @@ class Frames:
 
         Args:
             frames: the frames, which overlap.
-            length: the number of samples; by default, all samples without the padding.
+            length: the number of samples, no more than the frames hold; by default, all samples without the padding.
         """
         self.check_inverse()
         dtype, count = frames.dtype, frames.shape[-2]
         total, places = (count - 1) * self.hop + self.size, self._places(count)
+        self._check_length(length, total - self._before)
         empty = jnp.zeros((*frames.shape[:-2], total), dtype)
         weights, before = self.weights.astype(dtype), self._before
         if self.synthesis == "sum":
             result = empty.at[..., places].add(frames)
-        elif self.padding == "causal":
-            # All samples outside of the padding lie in the same number of frames.
-            gain = np.tile(1 / self.overlap, -(-self.size // self.hop))[: self.size]
-            result = empty.at[..., places].add(frames * (self.weights * gain).astype(dtype))
+        elif self.padding == "causal" and length is None:
+            # All samples outside of the padding lie in all their frames; a given length may reach into the padding.
+            result = empty.at[..., places].add(frames * synthesis_window(self.weights, self.hop).astype(dtype))
         else:
             squares = jnp.broadcast_to(weights**2, (count, self.size))
             divisor = jnp.zeros(total, dtype).at[places].add(squares)
@@ -166,12 +168,25 @@ class Frames:
 
     def istft(self, spectra: Any, length: Any = None) -> jax.Array:
         """Return the waveform of spectra, as `jaxrnn.audio.istft`."""
-        if not jnp.iscomplexobj(spectra) or spectra.shape[-1] != self.bins:
+        spectra = jnp.asarray(spectra)
+        if not jnp.iscomplexobj(spectra) or spectra.ndim < 2 or spectra.shape[-1] != self.bins:
             raise InputError(
                 f"spectra of frames of {self.size} samples are complex numbers of {self.bins} frequencies, not "
-                f"{describe(spectra)}"
+                f"{describe(spectra)}" + ("; put an axis of frames before them" if spectra.ndim == 1 else "")
             )
         return self.join(self.inverse(spectra), length)
+
+    def _check_length(self, length: Any, held: Any) -> None:
+        """Check that frames hold this number of samples, except in a stream, where both are symbolic."""
+        if length is None or jax.export.is_symbolic_dim(length):
+            return
+        if not is_count(length):
+            raise InputError(f"length must be a whole number of samples from 0 on, or None, not {length!r}")
+        if not jax.export.is_symbolic_dim(held) and length > max(held, 0):
+            raise InputError(
+                f"length={length}, but the frames hold {max(held, 0)} samples; give no more than that, or add zeros to "
+                "the waveform before its transform"
+            )
 
     @property
     def _before(self) -> int:
@@ -233,7 +248,8 @@ def istft(
         window: a name, or ``float[size]``.
         padding: the samples around the waveform, which are cut off.
         norm: the factor of the spectra.
-        length: the number of samples of the result; by default, all samples without the padding.
+        length: the number of samples of the result, no more than the frames hold; by default, all samples without the
+            padding.
 
     Returns:
         ``float[..., samples]``.
@@ -262,6 +278,26 @@ def window_values(window: Any, size: int) -> np.ndarray:
     if not np.isfinite(values).all():
         raise InputError(f"the window has {int((~np.isfinite(values)).sum())} values that are not finite")
     return values.astype(np.float64)
+
+
+def overlap_of(weights: np.ndarray, hop: int) -> np.ndarray:
+    """Return the sum of the weights of each sample of a hop over all frames that contain it, ``float64[hop]``."""
+    return np.pad(weights, (0, -weights.size % hop)).reshape(-1, hop).sum(0)
+
+
+def synthesis_window(weights: np.ndarray, hop: int) -> np.ndarray:
+    """Return the window that inverts windowed frames, for samples that lie in all their frames.
+
+    Raises:
+        InputError: a sample has no weight in any frame.
+    """
+    overlap = overlap_of(weights**2, hop)
+    if overlap.min() <= TINY:
+        raise InputError(
+            f"a window of {weights.size} samples and a hop of {hop} do not reconstruct: sample "
+            f"{int(overlap.argmin())} of each hop has weight 0 in every frame; give a smaller hop"
+        )
+    return weights / np.resize(overlap, weights.size)
 
 
 def with_mask(spectrum: jax.Array, mask: jax.Array) -> jax.Array:

@@ -336,7 +336,9 @@ class Waveform:
                 values = with_mask(_to_power(spectrum, 0), values)
             spectrum, current = _to_power(values, 1 / power), None
         with jax.named_scope("istft"):
-            return frames.join(frames.inverse(spectrum) if current is None else current, length)
+            joined = frames.inverse(spectrum) if current is None else current
+            # With causal padding, all samples of the whole hops lie in all their frames.
+            return frames.join(joined)[:length] if frames.padding == "causal" else frames.join(joined, length)
 
     def stream(
         self,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn.audio.frames import complex_of, window_values, with_mask
+from jaxrnn.audio.frames import complex_of, synthesis_window, window_values, with_mask
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.offline import BaseNetwork
 from jaxrnn.evaluation.recordings import SAMPLES
@@ -60,6 +60,7 @@ class Chain:
             raise InputError(f"a chain needs stages, and a hop of 1 to {self.size}, not {self.hop}")
         if self.gives_sound and self.size % self.hop:
             raise InputError(f"frames of {self.size} samples need a hop that divides their size, not {self.hop}")
+        _ = self._windows
         for stage in self.stages:
             stage.check(self.size)
 
@@ -104,12 +105,13 @@ class Chain:
         return frames if output == AUDIO else -(-frames // self.hop)
 
     @functools.cached_property
-    def _window(self) -> tuple[np.ndarray | None, float]:
-        """Return the window, and the scale of overlapping frames that restores the level."""
+    def _windows(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the window of the analysis, and the window of the synthesis, which restores the level."""
         if self.window is None:
-            return None, 1.0
+            return None
         values = window_values(self.window, self.size)
-        return values.astype(np.float32), float(self.hop / np.sum(values**2))
+        synthesis = synthesis_window(values, self.hop) if self.gives_sound else values
+        return values.astype(np.float32), synthesis.astype(np.float32)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -152,9 +154,9 @@ class Chain:
         self, packed: tuple[Any, ...], carry: Any, samples: jax.Array, frames: jax.Array, *, ending: bool
     ) -> tuple[dict[str, Piece], Any]:
         hops = (frames + self.hop - 1) // self.hop
-        window, scale = self._window
+        windows = self._windows
         current = cut_frames(samples.astype(jnp.float32), self.size, self.hop)
-        current = current if window is None else current * window
+        current = current if windows is None else current * windows[0]
         spectrum = jnp.fft.rfft(current)  # XLA removes a transform that no stage uses
         results, states = {}, []
         for stage, params, state in zip(self.stages, packed, carry["states"], strict=True):
@@ -179,7 +181,7 @@ class Chain:
                 current = jnp.fft.irfft(spectrum, self.size)
         overlap = carry["overlap"]
         if self.gives_sound:
-            joined = current if window is None else current * (window * np.float32(scale))
+            joined = current if windows is None else current * windows[1]
             sound, overlap = join_frames(joined, overlap, self.hop)
             results[AUDIO] = Piece(sound, hops * self.hop)
         return results, {"states": tuple(states), "overlap": overlap}

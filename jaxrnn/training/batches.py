@@ -33,6 +33,7 @@ class BatchChunk:
     weights: jax.Array  # bool[rows]: examples with a frame in this chunk
     ragged: bool  # some frames do not exist
     own: tuple[Example, np.ndarray, np.ndarray]  # arrays, mask and weights of this process, in host memory
+    own_lengths: dict[str, list[int]]  # lengths of arrays of this process without one frame rate, such as labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +92,10 @@ class Batches:
     def _finish(self, rows: _Rows, table: np.ndarray) -> Batch:
         layout, bucket, chunk = self._layout, self._layout.sequences.bucket, self._layout.sequences.chunk
         fewest, most = int(table[:, 0].min()), int(table[:, 1].max())
-        frames = -(-most // bucket) * bucket
+        # A bucket of several chunks would end with chunks, and thus updates, without a frame.
+        unit = chunk or bucket
+        frames = -(-most // unit) * unit
         chunk = chunk or frames
-        frames = -(-frames // chunk) * chunk
         if (frames - most) * len(rows.examples) > MAX_PADDING:
             raise InputError(
                 f"bucket={bucket:,} and chunk={chunk:,} pad the {most:,} frames of the longest of "
@@ -107,6 +109,7 @@ class Batches:
             for name in layout.example
             if name not in layout.axes
         }
+        inputs, lengths_without_rate = {info.name for info in layout.inputs}, {}
         for index, (name, axis) in enumerate(layout.axes.items()):
             longest, numerators, denominators = table[:, 2 + 3 * index : 5 + 3 * index].T
             rates = {Fraction(int(n), int(d)) for n, d in zip(numerators, denominators, strict=True)}
@@ -114,7 +117,13 @@ class Batches:
             # The length of an array without a frame rate (a label sequence) is the longest of the batch.
             length = -(-rate * frames // 1) if rate else int(longest.max())
             unit = max(1, int(rate))
-            arrays[name] = np.stack([_lengthened(example[name], axis, int(length), unit) for example in rows.examples])
+            # Zero is a label like any other, and a negative number is none.
+            fill = 0 if name in inputs else -1
+            arrays[name] = np.stack(
+                [_lengthened(example[name], axis, int(length), unit, fill) for example in rows.examples]
+            )
+            if not rate:
+                lengths_without_rate[name] = [example[name].shape[axis] for example in rows.examples]
         real = np.array(rows.real)
         chunks = []
         for start in range(0, frames, chunk):
@@ -122,7 +131,7 @@ class Batches:
             cut = {name: self._slice(name, array, start, chunk, frames) for name, array in arrays.items()}
             own = cut, here, real & here.any(1)
             placed, where, weights = self._placement.spread(own)
-            chunks.append(BatchChunk(placed, where, weights, start + chunk > fewest, own))
+            chunks.append(BatchChunk(placed, where, weights, start + chunk > fewest, own, lengths_without_rate))
         return Batch(rows.batch, chunks, rows.labels)
 
     def _slice(self, name: str, array: np.ndarray, start: int, chunk: int, frames: int) -> np.ndarray:
@@ -135,13 +144,15 @@ class Batches:
         return np.ascontiguousarray(array[tuple(window)])
 
 
-def _lengthened(array: np.ndarray, axis: int, length: int, unit: int) -> np.ndarray:
+def _lengthened(array: np.ndarray, axis: int, length: int, unit: int, fill: int) -> np.ndarray:
+    """Pad whole numbers with ``fill`` (the highest number for an unsigned -1), and floats with their last frame."""
     missing = length - array.shape[axis]
     if not missing:
         return array
     if array.dtype.kind in "iub" or array.shape[axis] < unit:
         widths = [(0, missing if place == axis else 0) for place in range(array.ndim)]
-        return np.pad(array, widths)
+        value = np.asarray(fill if array.dtype.kind in "iu" else 0).astype(array.dtype)
+        return np.pad(array, widths, constant_values=value)
     last = array.shape[axis] - unit
     return np.concatenate([array, array.take(last + np.arange(missing) % unit, axis)], axis)
 

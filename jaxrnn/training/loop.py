@@ -350,7 +350,13 @@ def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk
     if frames == mask.shape[1]:
         return
     long = {name: array[row] for name, array in arrays.items()}
-    short = {name: _cut(array, forward.layout.axes.get(name), frames, mask.shape[1]) for name, array in long.items()}
+    short = {}
+    for name, array in long.items():
+        axis, lengths = forward.layout.axes.get(name), chunk.own_lengths.get(name)
+        if axis is not None:
+            length = array.shape[axis] * frames // mask.shape[1] if lengths is None else lengths[row]
+            array = array.take(np.arange(length), axis)
+        short[name] = array
     with exact_types():
         values = jax.device_put({name: np.asarray(value) for name, value in params.items()})
         state = {} if forward.layout.mode == "apply" else forward.model.init()
@@ -390,12 +396,6 @@ def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk
             "batch_size=1 and bucket=1, in mode 'scan' if it has a state, or through an input of the file that takes "
             "lengths"
         )
-
-
-def _cut(array: np.ndarray, axis: int | None, frames: int, padded: int) -> np.ndarray:
-    if axis is None:
-        return array
-    return array.take(np.arange(array.shape[axis] * frames // padded), axis)
 
 
 def _made_up(short: Mapping[str, Any], long: Mapping[str, Any]) -> tuple[Outputs, Outputs]:

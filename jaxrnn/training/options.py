@@ -61,7 +61,8 @@ class Sequences:
             the dict may name an output to place frames on an axis other than the first.
         chunk: Frames per chunk of truncated back-propagation through time, or None for whole sequences. Each chunk is
             one update. State crosses chunks of a batch, gradients do not. Ended examples do not count.
-        bucket: Lengths are padded to multiples of this number, so that fewer lengths are compiled.
+        bucket: Lengths are padded to multiples of this number, so that fewer lengths are compiled. With ``chunk``,
+            lengths are padded to whole chunks instead.
         remat: Recomputation in the backward pass of recurrences to save memory: None, ``"sqrt"``, or a number of
             frames.
 
