@@ -188,6 +188,16 @@ def test_importing_is_light_and_packages_are_reached_from_the_first():
         assert shown == sorted(getattr(jaxrnn, package).__all__), package
 
 
+def test_loading_leaves_sympy_to_those_who_use_it():
+    """onnx-ir calls SymPy for arithmetic on dimensions, which finds the real package then."""
+    code = (
+        "import sys, jaxrnn; jaxrnn.load(jaxrnn.demo.PACKAGED); print('sympy' in sys.modules); import onnx_ir; "
+        "print(onnx_ir.SymbolicDim('a') + 1); import sympy; print(sympy.Symbol('x') + 1)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert ran.stdout.split("\n")[:3] == ["False", "a + 1", "x + 1"]
+
+
 def test_the_command_says_what_to_install():
     code = "import sys; sys.modules['click'] = None; from jaxrnn.__main__ import main; main()"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
