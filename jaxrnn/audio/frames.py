@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.signal import get_window
 
-from jaxrnn._files.arguments import called
+from jaxrnn._files.arguments import argument, called
 from jaxrnn._files.messages import describe, short_repr
 from jaxrnn.errors import InputError, is_count
 
@@ -65,7 +65,9 @@ class Frames:
                 raise InputError(f"{called(name)} must be one of {', '.join(values)}, not {getattr(self, name)!r}")
         sum_of_magnitudes = np.sum(np.abs(self.weights))
         if self.norm == "window" and abs(np.sum(self.weights)) <= TINY * sum_of_magnitudes:
-            raise InputError("norm='window' divides by the sum of the window, which is 0; choose another norm")
+            raise InputError(
+                f"{argument('norm', 'window')} divides by the sum of the window, which is 0: choose another"
+            )
 
     @property
     def bins(self) -> int:
@@ -119,7 +121,7 @@ class Frames:
         if not x.ndim:
             raise InputError("a waveform has an axis of samples, but this is one number")
         if self.padding == "reflect" and x.shape[-1] == 0:
-            raise InputError("padding='reflect' mirrors samples, but the waveform has none; give at least one")
+            raise InputError(f"{argument('padding', 'reflect')} mirrors samples, but the waveform has none; give one")
         before = self._before
         if before:
             widths = [(0, 0)] * (x.ndim - 1) + [(before, before)]
