@@ -228,9 +228,13 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
 
 
 def _harmless(x: Pairs, grid: Grid, array: Any, value: float) -> Any:
-    """Replace elements of keys and queries that do not exist, where buffers of frames begin with zeros."""
-    late = [chunk.delay is not None and chunk.delay < grid.delay for chunk, side in x.leaves if side == grid.query]
-    if any(side != grid.query for _, side in x.leaves):
+    """Replace elements of keys and queries that do not exist, where buffers of frames begin with zeros.
+
+    Elements that follow from the numbers of frames stay constants.
+    """
+    leaves = [(chunk, side) for chunk, side in x.leaves if chunk.reach is not None]
+    late = [chunk.delay is not None and chunk.delay < grid.delay for chunk, side in leaves if side == grid.query]
+    if any(side != grid.query for _, side in leaves):
         array = where_keys_exist(array, x.axes[1 - grid.query], grid.existing(x.timeline), value)
     if any(late):
         where = grid.run.start(x.timeline, grid.delay) + np.arange(grid.count, dtype=np.int32)
