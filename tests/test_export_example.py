@@ -127,6 +127,20 @@ def test_a_step_with_state_of_its_own(tmp_path):
     np.testing.assert_allclose(found.reshape(5, 129), np.reshape(expected["mask"], (5, 129)), atol=TOLERANCE)
 
 
+def test_a_folder_without_a_flush_takes_whole_pulses(tmp_path):
+    def smooth(inputs):
+        return {"y": (inputs["x"] + jnp.pad(inputs["x"], ((1, 0),))[:-1]) / 2}
+
+    x = np.arange(8, dtype=np.float32)
+    streamed = jaxrnn.stream(smooth, {"x": x}, axes=0, pulse=4)
+    write_example(jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx"), tmp_path / "folder")
+    run = program(tmp_path / "folder")
+    np.testing.assert_allclose(run.run({"x": x})["y"], smooth({"x": x})["y"], atol=TOLERANCE)
+    for frames in (0, 3, 6):
+        with pytest.raises(SystemExit, match=f"has {frames} frames, not whole pulses of 4: export the stream with"):
+            run.run({"x": x[:frames]})
+
+
 def test_a_batch_and_a_function_are_refused(tmp_path):
     refused = call(
         "export", PACKAGED, *OPTIONS, "--batch", "2", "-o", tmp_path / "s.onnx", "--example", tmp_path / "f", status=2

@@ -12,17 +12,9 @@ import numpy as np
 from jaxrnn._files.messages import bytes_of
 from jaxrnn._files.stores import in_place_of
 from jaxrnn.cli.errors import MismatchError
-from jaxrnn.cli.options import (
-    ModelFile,
-    PulseOptions,
-    check_steps,
-    dim_option,
-    json_option,
-    model_file,
-    output_option,
-    pulse_options,
-)
+from jaxrnn.cli.options import ModelFile, dim_option, json_option, model_file, output_option
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, show, text_of
+from jaxrnn.cli.stream_options import PulseOptions, check_steps, pulse_options
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model

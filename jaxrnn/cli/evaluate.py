@@ -11,8 +11,9 @@ import click
 
 from jaxrnn._files.stores import location
 from jaxrnn.cli.errors import INTERRUPTED, on_signal
-from jaxrnn.cli.options import SoundOptions, json_option, settings_options, sound_options
+from jaxrnn.cli.options import json_option, settings_options
 from jaxrnn.cli.output import Block, Table, busy, fields, show, text_of
+from jaxrnn.cli.stream_options import SoundOptions, sound_options
 
 INTERVAL = "95 % interval"
 

@@ -13,17 +13,16 @@ from jaxrnn.cli.options import (
     ModelFile,
     NumberRange,
     ParamsOptions,
-    PulseOptions,
     dim_option,
     json_option,
     model_file,
     output_option,
     params_options,
     path_option,
-    pulse_options,
     seed_option,
     single_sizes,
 )
+from jaxrnn.cli.stream_options import PulseOptions, pulse_options
 from jaxrnn.onnx.stepfile import TARGETS
 
 

@@ -14,8 +14,9 @@ import onnx_ir as ir
 
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn.cli.errors import MISMATCH, MismatchError
-from jaxrnn.cli.options import ModelFile, ParamsOptions, PulseOptions, check_steps, described
+from jaxrnn.cli.options import ModelFile, ParamsOptions
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, past_line, show, text_of, verdict
+from jaxrnn.cli.stream_options import PulseOptions, check_steps, described
 from jaxrnn.cli.verify import difference
 from jaxrnn.errors import InputError, ModelError
 from jaxrnn.export import Exported, ExportedGraph, export_onnx, write_example

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.cli.options import Inputs, ModelFile, PulseOptions, input_options, json_option, model_file, pulse_options
+from jaxrnn.cli.options import Inputs, ModelFile, input_options, json_option, model_file
 from jaxrnn.cli.output import Block, Table, TextLine, busy, show
+from jaxrnn.cli.stream_options import PulseOptions, pulse_options
 
 if TYPE_CHECKING:
     from jaxrnn.profiling import Profile

@@ -14,16 +14,14 @@ import numpy as np
 from jaxrnn.cli.options import (
     Inputs,
     ModelFile,
-    SoundOptions,
-    described,
     input_options,
     json_option,
     output_option,
     save_outputs,
-    sound_options,
     stateless_file,
 )
 from jaxrnn.cli.output import Block, Table, busy, fields, random_line, show
+from jaxrnn.cli.stream_options import SoundOptions, described, sound_options
 
 
 @click.command()

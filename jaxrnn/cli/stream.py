@@ -13,17 +13,14 @@ from jaxrnn.cli.options import (
     Inputs,
     ModelFile,
     NumberRange,
-    PulseOptions,
-    check_pulse_options,
-    described,
     input_options,
     json_option,
     model_file,
     output_option,
-    pulse_options,
     save_outputs,
 )
 from jaxrnn.cli.output import busy, counting, show
+from jaxrnn.cli.stream_options import PulseOptions, check_pulse_options, described, pulse_options
 
 #: Default number of steps or pulses over random inputs.
 STEPS = 500

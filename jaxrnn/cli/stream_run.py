@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn._jax.context import exact_types
-from jaxrnn.cli.options import Inputs, ModelFile, PulseOptions, check_steps
+from jaxrnn.cli.options import Inputs, ModelFile
 from jaxrnn.cli.output import (
     COMPARED,
     Block,
@@ -27,6 +27,7 @@ from jaxrnn.cli.output import (
     time_rows,
     verdict,
 )
+from jaxrnn.cli.stream_options import PulseOptions, check_steps
 from jaxrnn.cli.verify import difference
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model

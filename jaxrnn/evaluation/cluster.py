@@ -82,7 +82,10 @@ class _Actor:
 
 
 def room_for(worker: Mapping[str, float], node: Mapping[str, float]) -> int:
-    """Return the number of workers that a node has room for, from amounts by resource. A share is of one GPU."""
+    """Return the number of workers that fit a node, both described by amounts of resources.
+
+    A worker with less than one GPU has a share of a single GPU.
+    """
     counts = []
     for kind, amount in worker.items():
         if amount:

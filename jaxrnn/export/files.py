@@ -107,9 +107,9 @@ def export_onnx(
         target: ``"tract"`` writes recurrent layers in the form that tract runs: frame by frame where some frames of a
             pulse may not exist, and without attributes that tract ignores. All engines run such a file, ONNX Runtime
             more slowly.
-        join_state: write the state of a step or stream as one vector for each element type, so that a program passes
-            a single array from call to call. The metadata list the entries in each vector. With `dtype`, totals over
-            time are a separate vector.
+        join_state: write the state of a step or stream as a vector for each element type, so that a program passes
+            fewer arrays from call to call. The metadata list the entries of each vector. With `dtype`, totals over time
+            are a separate vector.
 
     Returns:
         The written files, or None after writing a model's whole graph.

@@ -107,7 +107,7 @@ class Places:
         return np.broadcast_to(self.formula(i, i + distances), (self.period, len(distances)))
 
     def fits(self, dtype: Any) -> bool:
-        """Return True if a type holds all values, which have bounds."""
+        """Return True if the formula is constant far away on both sides, and a type represents all values."""
         bounds = self.bounds
         if bounds is None or bounds.below is None or bounds.above is None:
             return False

@@ -57,7 +57,7 @@ def run(inputs):
     size = first["shape"][first["time_axis"]] if TIMED else 1
     total = inputs[first["name"]].shape[first["time_axis"] or 0]
     if not STREAM["flush"] and (not total or total % size):
-        sys.exit(f"{total} frames are not one or more pulses of {size}: for other recordings, export the flush too")
+        sys.exit(f"the recording has {total} frames, not whole pulses of {size}: export the stream with its flush")
     state, pieces = first_state(), {each["name"]: [] for each in STREAM["outputs"]}
     for index in range(total // size):
         pulse = {each["name"]: frames(inputs[each["name"]], each, index) for each in STREAM["inputs"]}

@@ -321,7 +321,7 @@ def _computed(equation: JaxprEqn, numbers: Sequence[bool | int | float]) -> Outs
 
 
 def _typed(value: Any, dtype: Any) -> Outside:
-    """Return a NumPy number of a type as a number of Python, or None if NumPy and XLA may differ."""
+    """Cast a number and return the Python number, or None if NumPy and XLA may cast differently."""
     with np.errstate(all="ignore"):
         cast = np.asarray(value).astype(dtype)
         if jnp.issubdtype(dtype, np.floating):
@@ -330,7 +330,7 @@ def _typed(value: Any, dtype: Any) -> Outside:
 
 
 def _lowered(name: str, values: Sequence[Outside]) -> Low | None:
-    """Return the result of arithmetic with a low value, or None unless the result is low. Unknown values are scores."""
+    """Return the result of arithmetic with a low value, or None if the result is not low. None stands for a score."""
     first, *rest = (value.level if isinstance(value, Low) else float(value or 0) for value in values)
     number = next((float(x) for x in values if x is not None and not isinstance(x, Low) and _low(x) is None), 0.0)
     if name in UNCHANGED:
