@@ -399,6 +399,27 @@ def noisy(tmp_path_factory):
     return path, read_wav(path)[0], clean[:-33]
 
 
+def test_sound_that_a_wav_file_cannot_hold(noisy, tmp_path):
+    """Loud samples are clipped, with a warning. A rate that is not whole is refused, and so is a short recording."""
+    loud, out = tmp_path / "loud.npy", tmp_path / "out.wav"
+    np.save(loud, 50 * noisy[1])
+    given = (PACKAGED, *OPTIONS, "--input", f"samples={loud}", "-o", out)
+    stderr = call("stream", *given, "--rate", 16_000).stderr
+    clipped = int(np.count_nonzero(np.abs(read_wav(out)[0]) >= 32767 / 32768))
+    assert f"{clipped:,} of {len(noisy[1]):,} samples exceed full scale and are clipped" in stderr
+    out.unlink()
+    assert "must be a whole number from 1 on, not 8000.5" in call("stream", *given, "--rate", 8000.5, status=2).stderr
+    np.save(loud, noisy[1][:128])
+    for padding in ("reflect", "none"):
+        said = call("stream", *given, "--rate", 16_000, "--padding", padding, status=2).stderr
+        assert "a recording of 128 frames is too short" in said
+        assert "needs 129 or more" in said
+    assert not out.exists()
+    compiled = tmp_path / "denoiser.jaxrnn"
+    call("compile", PACKAGED, *OPTIONS, "-o", compiled)
+    assert "--stft needs the ONNX file" in call("stream", compiled, *given[1:], status=2).stderr
+
+
 def test_commands(noisy, tmp_path):
     """`run`, `stream` and `export` give the sound of the denoiser of the package."""
     path, samples, clean = noisy

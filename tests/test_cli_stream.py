@@ -341,7 +341,10 @@ PULSE_MISTAKES = {
         ["--symbol", "T", "--random", "--multiple", "4", "--pulse", "6"],
         "a multiple of 4 frames, such as 4, 8",
     ),
-    "too short": (["--symbol", "T", "--random", "--shortest", "9", "--frames", "8"], "fewer than --shortest 9"),
+    "too short": (
+        ["--symbol", "T", "--random", "--shortest", "9", "--frames", "8"],
+        "a recording of 8 frames is too short: the stream of",
+    ),
     "steps": (["--symbol", "T", "--random", "--steps", "9"], "--steps is for steps"),
     "pulses of steps": (["--random", "--pulse", "9"], "--pulse needs --symbol NAME"),
     "nothing to verify": (["--random", "--verify"], "--symbol NAME"),

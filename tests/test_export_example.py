@@ -141,6 +141,22 @@ def test_a_folder_without_a_flush_takes_whole_pulses(tmp_path):
             run.run({"x": x[:frames]})
 
 
+def test_a_recording_of_another_length_than_the_stream_allows(tmp_path):
+    def mirrored(inputs):
+        return {"y": jnp.pad(inputs["x"], (2, 2), mode="reflect")[4:]}
+
+    x = np.arange(8, dtype=np.float32)
+    streamed = jaxrnn.stream(mirrored, {"x": x}, axes=0, pulse=2, constraints=["S >= 3", "S <= 7"])
+    exported = jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx", flush=tmp_path / "flush.onnx")
+    write_example(exported, tmp_path / "folder")
+    run = program(tmp_path / "folder").run
+    for frames in (3, 6, 7):
+        np.testing.assert_array_equal(run({"x": x[:frames]})["y"], mirrored({"x": x[:frames]})["y"])
+    for frames in (2, 8):
+        with pytest.raises(SystemExit, match=f"has {frames} frames, but the stream takes 3 or more and 7 or fewer"):
+            run({"x": x[:frames]})
+
+
 def test_a_batch_and_a_function_are_refused(tmp_path):
     refused = call(
         "export", PACKAGED, *OPTIONS, "--batch", "2", "-o", tmp_path / "s.onnx", "--example", tmp_path / "f", status=2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import jax
@@ -72,6 +73,32 @@ def test_constraints_are_checked(constraints, multiple):
         assert np.all(np.isnan(last.outputs)) or not last.outputs.size or int(last.counts) == 0
 
 
+@pytest.mark.parametrize("frames", [1, 2, 4, 7])
+def test_a_live_stream_that_ends_at_a_length_that_is_not_allowed(frames):
+    """The flush of a runner and of a pool raises the error of `run`; the stream goes on, and may end later."""
+    x = np.arange(12, dtype=np.float32)
+    options = {"pulse": 2, "constraints": ["S >= 3", "mod(S, 3) == 0"]}
+    mirrored = lambda inputs: {"y": jnp.pad(inputs["x"], (2, 2), mode="reflect")[4:]}  # noqa: E731
+    streamed = jaxrnn.stream(mirrored, {"x": x}, axes=0, **options)
+    run, pool = jaxrnn.Runner(streamed, None), jaxrnn.StreamPool(streamed, None, 2)
+    stream = pool.open()
+    whole = frames - frames % 2
+    pieces = []
+    for start in range(0, whole, 2):
+        pulse = {"x": x[start : start + 2]}
+        pieces.append(run(pulse)["y"])
+        pool.push(stream, pulse)
+        pool.run()
+    for flush in (run.flush, functools.partial(pool.flush, stream)):
+        with pytest.raises(jaxrnn.InputError, match=rf"a recording of {frames} frame\(s\) does not satisfy"):
+            flush({"x": x[whole:frames]})
+    end = 9 if frames > 3 else 3
+    pieces += [run({"x": x[start : start + 2]})["y"] for start in range(whole, end - 1, 2)]
+    pieces.append(run.flush({"x": x[end - 1 : end]})["y"])
+    delay = streamed.spec.delay["y"]
+    np.testing.assert_array_equal(np.concatenate(pieces)[delay:], mirrored({"x": x[:end]})["y"])
+
+
 def test_a_step_beyond_the_largest_length():
     streamed = jaxrnn.stream(lambda x: 2 * x, X, axes=0, pulse=2, constraints=["S <= 5"])
     step, state, x = jax.jit(streamed.step), streamed.init(), np.ones((2, 3), np.float32)
@@ -135,7 +162,7 @@ def test_a_recording_that_is_no_multiple():
         ({"constraints": ["S == 6"]}, "allow only S = 6.*call the function itself"),
         ({"constraints": ["S >= 3", "S <= 3"]}, "allow only S = 3"),
         ({"constraints": ["S <= 1"]}, "allow only S = 1"),
-        ({"constraints": ["T >= 2"]}, "'T' is not S, the number of input frames"),
+        ({"constraints": ["T >= 2"]}, "'T' is not 'S', the number of input frames"),
         ({"constraints": ["S >= T"]}, "'T' is not S"),
         ({"constraints": "S >= 2"}, r"a list of strings such as \['S >= 3'\]"),
         ({"constraints": None}, "a list of strings"),

@@ -150,7 +150,7 @@ def test_rows_of_a_table_on_the_command_line(tmp_path):
     assert facts["verified"]
     assert call_json("stream", *file, "--longest", 10, "--pulse", 4)["frames"] == 10
     assert (
-        "600 frames are more than --longest 512"
+        "a recording of 600 frames is too long: the stream of "
         in call("stream", *file, "--longest", 512, "--frames", 600, status=2).stderr
     )
     assert (

@@ -79,16 +79,7 @@ def write_step(
             offline = None if pulses.symbol is None else pulses.offline(stepper, model, arrays)
             limits = index_limits(model)
             with busy(f"verifying {output.name}"):
-                checked = verify_export(
-                    stepper,
-                    arrays,
-                    trial.step.path,
-                    offline=offline,
-                    limits=limits,
-                    shortest=pulses.shortest,
-                    longest=pulses.longest,
-                    seed=seed,
-                )
+                checked = verify_export(stepper, arrays, trial.step.path, offline=offline, limits=limits, seed=seed)
             if not checked.ok:
                 show({**facts_of(file.path, trial, checked), "sound": described(model)}, report)
                 click.get_current_context().exit(MISMATCH)

@@ -329,7 +329,12 @@ def save_outputs(path: Path, arrays: Mapping[str, np.ndarray], rate: float | Non
         audio = f"an output {AUDIO!r}, as with --stft"
         rated = "a sample rate: give a WAV file or --rate"
         raise InputError(f"{path} needs {rated if AUDIO in arrays else audio}")
-    write_wav(path, arrays[AUDIO], int(rate))
+    samples = arrays[AUDIO]
+    write_wav(path, samples, int(rate) if rate == int(rate) else rate)  # type: ignore[arg-type]  # refused there
+    if clipped := int(np.count_nonzero(np.abs(samples) > 1)):
+        click.echo(
+            f"warning: {path}: {clipped:,} of {samples.size:,} samples exceed full scale and are clipped", err=True
+        )
 
 
 def save_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -148,7 +148,7 @@ def stream(
         if verify and source.model is not None:
             with busy(f"verifying {name}"), sample.naming_assumptions():
                 offline = pulses.offline(stepper, source.model, source.params)
-                checks = check_lengths(offline, ready, sample.inputs, total, ran.outputs, pulses.shortest)
+                checks = check_lengths(offline, ready, sample.inputs, total, ran.outputs)
     streams = stepper.spec.streams
     if output is not None:
         state = {} if streams else {f"state/{name}": array for name, array in ran.state.items()}

@@ -86,15 +86,15 @@ def recordings_for(
         option = "--steps" if limit else "--frames"
         raise InputError(f"{option} {asked}: the recordings have {recorded} frames")
     default = steps * spec.pulse
-    if pulses.longest is not None:
-        default = min(default, pulses.longest // spec.multiple * spec.multiple)
+    if spec.longest is not None:
+        default = min(default, spec.longest)
     total = asked or recorded or default
     if total % spec.multiple:
         raise InputError(f"{total} frames are not a multiple of {spec.multiple}, the --multiple of each recording")
-    if total < pulses.shortest:
-        raise InputError(f"{total} frames are fewer than --shortest {pulses.shortest}")
-    if pulses.longest is not None and total > pulses.longest:
-        raise InputError(f"{total} frames are more than --longest {pulses.longest}")
+    if total < spec.shortest:
+        raise InputError(f"a recording of {total:,} frames is too short: {spec.label} needs {spec.shortest:,} or more")
+    if spec.longest is not None and total > spec.longest:
+        raise InputError(f"a recording of {total:,} frames is too long: {spec.label} takes {spec.longest:,} or fewer")
     with exact_types():
         bind([each for each in whole if each.name in arrays], arrays)
     # Unless a recording sets the batch, the steps of one stream are timed.
@@ -141,7 +141,8 @@ def open_source(file: ModelFile, pulses: PulseOptions, native: bool = False) -> 
         if file.static or file.state is not None:
             raise click.UsageError(f"{file.path} is compiled: 'jaxrnn compile' has fixed --static and --state")
         if symbol is not None:
-            raise click.UsageError(f"{file.path} is compiled: --symbol needs the ONNX file")
+            option = "--stft" if pulses.sound else "--symbol"
+            raise click.UsageError(f"{file.path} is compiled: {option} needs the ONNX file")
         return LoadedFile(None, load_compiled(file.path, native=native), None)
     if native:
         raise click.UsageError(f"{file.path} is not compiled: --native runs machine code that 'jaxrnn compile' kept")

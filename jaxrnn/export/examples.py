@@ -63,6 +63,8 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
         "step": step.path.name,
         "flush": None if exported.flush is None else exported.flush.path.name,
         "pulse": step.facts.spec.pulse,
+        "shortest": step.facts.spec.shortest,
+        "longest": step.facts.spec.longest,
         "rate": step.facts.frame_rate,
         "inputs": [
             {**_described(types[step.facts.inputs[each.name]]), "time_axis": each.time_axis}

@@ -78,8 +78,6 @@ def verify_export(
     flush: str | os.PathLike[str] | None = None,
     offline: Offline | None = None,
     limits: Mapping[str, int] | None = None,
-    shortest: int = 1,
-    longest: int | None = None,
     seed: int = 0,
     engine: str = "auto",
 ) -> ExportReport:
@@ -99,8 +97,6 @@ def verify_export(
         flush: the file of the flush; by default the file that the step names, in the same folder.
         offline: the function over whole recordings, from a dict of arrays to a dict of arrays.
         limits: for integer inputs, exclusive upper bounds; by default 2, or the rows that a model indexes.
-        shortest: the fewest frames of a recording.
-        longest: the most frames of a recording; by default the length that the comparison needs.
         seed: the seed of the recordings.
         engine: the engine, as in `jaxrnn.verification.verify`; by default ONNX Runtime with optimisations.
 
@@ -114,11 +110,10 @@ def verify_export(
     spec, flushed = step_file.facts.spec, flush_file is not None
     if isinstance(stepper, Model) and limits is None:
         limits = index_limits(stepper)
-    total = _total(spec, shortest)
-    total = total if longest is None else min(total, longest // spec.multiple * spec.multiple)
+    total = _total(spec)
     specs = recording_specs(spec, "frames")
     recordings = random_arrays(specs, {}, dims={"frames": total}, seed=seed, limits=limits).inputs
-    lengths = [*(awkward_lengths(spec, total, shortest) if spec.streams else ()), total]
+    lengths = [*(awkward_lengths(spec, total) if spec.streams else ()), total]
     with jax.default_matmul_precision("highest"):
         reference = JaxReference(stepper, params, step_file.facts, flushed, offline)
         steps = [reference.step(recordings, length) for length in lengths]
@@ -148,13 +143,14 @@ def verify_export(
     raise PeerError(f"{spec.label}: no engine can run the files: {'; '.join(failures)}")
 
 
-def _total(spec: StepSpec, shortest: int) -> int:
+def _total(spec: StepSpec) -> int:
     """Return the length of the longest recording: enough pulses to use all kept frames, and a tail."""
     if not spec.streams:
         return LENGTH
     field = min(spec.receptive_field or 0, LONGEST * spec.pulse)
     pulses = LENGTH + -(-(spec.look_ahead + field) // spec.pulse)
-    return max(pulses * spec.pulse + spec.pulse - spec.multiple, -(-shortest // spec.multiple) * spec.multiple)
+    total = max(pulses * spec.pulse + spec.pulse - spec.multiple, spec.shortest)
+    return total if spec.longest is None else min(total, spec.longest)
 
 
 class _Comparing:

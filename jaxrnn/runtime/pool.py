@@ -225,7 +225,8 @@ class StreamPool:
 
         Raises:
             StateError: the stream is not open, or has frames that wait for `run`.
-            InputError: the tail does not fit the stepper.
+            InputError: the tail does not fit the stepper, or the constraints of the stream do not allow a recording of
+                this length; the stream then stays as it was.
         """
         entry = self._find(stream)
         if entry.queue:

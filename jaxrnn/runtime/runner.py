@@ -148,6 +148,10 @@ class Runner:
         Args:
             tail: input frames that do not fill a pulse.
             valid: the number of existing frames in the tail; by default all.
+
+        Raises:
+            InputError: the tail does not fit the stepper, or the constraints of the stream do not allow a recording of
+                this length; the stream then stays as it was.
         """
         with self._turn, exact_types():
             results = self._stream.rest(self._step.unpack(self._state), tail, valid)

@@ -161,9 +161,16 @@ class Bound:
     def _flush(self) -> Callable[..., Any]:
         return self.ready("flush") or jax.jit(self.flush)
 
+    def warm_up_flush(self, state: State, tail: Arrays) -> None:
+        """Compile the flush of a stream, and call it once, even if a recording of this length is not allowed."""
+        if self.spec.streams:
+            filled, _ = whole_pulse(self.spec, tail, 0, convert=taken)
+            jax.block_until_ready(self._flush(state, filled, np.int32(0)))
+
     def rest(self, state: State, tail: Arrays | None, valid: int | None) -> dict[str, np.ndarray]:
         """Return the rest of a recording as NumPy arrays of the existing frames; compiled once for all tails."""
         filled, existing = whole_pulse(self.spec, tail, valid, convert=taken)
+        _member(self.stepper, "_check_length")(state, existing)
         if filled is None:
             outputs, counts = self.flush(state)
         else:
@@ -215,6 +222,9 @@ class _Defaults:
 
     def _export_form(self) -> ExportForm:
         return ExportForm(self)
+
+    def _check_length(self, state: State, valid: Any) -> None:
+        """Allow recordings of every length."""
 
     def ready(self, name: str, device: Any = None) -> Callable[..., Any] | None:
         """Return None: no function of the stepper exists as machine code."""

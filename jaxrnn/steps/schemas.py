@@ -96,7 +96,8 @@ def checked_spec(fields: Any, where: str) -> StepSpec:
     ``where`` is the key of the values in the file. Raises ValueError if an entry is missing or unknown, has a wrong
     type, or describes an array larger than the limit.
     """
-    schema = {**SPEC, "past": is_positive} if isinstance(fields, Mapping) and "past" in fields else SPEC
+    optional = [name for name in ("past", "shortest", "longest") if isinstance(fields, Mapping) and name in fields]
+    schema = SPEC | dict.fromkeys(optional, is_positive)
     check(fields, schema, where)
     for kind in ("inputs", "outputs", "state"):
         for entry in fields[kind]:

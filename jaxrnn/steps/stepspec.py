@@ -198,6 +198,8 @@ class StepSpec:
         receptive_field: the largest number of input frames on which an output frame depends; None if unbounded.
         past: the most earlier frames that an attention without a bound sees, if this bound changed the
             function; see `jaxrnn.stream`. Otherwise None.
+        shortest: the fewest input frames of a recording that the constraints of a stream allow.
+        longest: the most input frames; None if unlimited.
         batch_symbol: the name of the batch dimension of inputs and state, with size 1 for one stream; None if a batch
             is a leading axis.
         joined: True if the state is carried as one vector for each dtype.
@@ -215,6 +217,8 @@ class StepSpec:
     look_ahead: int = 0
     receptive_field: int | None = None
     past: int | None = None
+    shortest: int = 0
+    longest: int | None = None
     batch_symbol: str | None = None
     joined: bool = False
     constants: tuple[str, ...] = ()
@@ -331,8 +335,9 @@ class StepSpec:
         """Return the fields as JSON values."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         arrays = {key: [spec.to_json() for spec in fields[key]] for key in ("inputs", "outputs", "state")}
-        if self.past is None:  # files of earlier versions do not have this entry
-            del fields["past"]
+        for name in ("past", "shortest", "longest"):  # files of earlier versions do not have these entries
+            if not fields[name]:
+                del fields[name]
         return fields | arrays | {"constants": list(self.constants)}
 
     @classmethod

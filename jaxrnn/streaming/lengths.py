@@ -115,7 +115,7 @@ def _checked(constraints: Any) -> tuple[str, ...]:
             jax.export.SymbolicScope([constraint])
             names = {node.id for node in ast.walk(expression(constraint)) if isinstance(node, ast.Name)}
             if others := sorted(names - {SYMBOL, *FUNCTIONS}):
-                raise ValueError(f"{others[0]!r} is not S, the number of input frames")
+                raise ValueError(f"{others[0]!r} is not 'S', the number of input frames")
             if any(int(number) >= 2**31 for number in re.findall(r"\d+", constraint)):
                 raise ValueError("its numbers must be below 2,147,483,648")
         except (ValueError, SyntaxError) as error:

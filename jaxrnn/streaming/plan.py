@@ -304,6 +304,8 @@ class Plan:
             look_ahead=max([0, *(extent.last for extent in self.extents)]),
             receptive_field=None if None in fields else max((each for each in fields if each is not None), default=0),
             past=self.past,
+            shortest=self.lengths.least * multiple,
+            longest=None if self.lengths.most is None else self.lengths.most * multiple,
             joined=self.layout.joined,
             needs_params=bool(jax.tree.leaves(self.params)),
         )
@@ -332,7 +334,8 @@ class Plan:
     def total(self, entries: Mapping[str, Any], existing: Any) -> Any:
         """Return the length of a recording that ends after `existing` more frames, or the horizon if that is less."""
         before = entries[UNITS] if self.facts.counts else self._count(entries)
-        return before * np.asarray(self.clock.unit, before.dtype) + jnp.asarray(existing, before.dtype)
+        existing = existing if isinstance(existing, jax.Array) else np.asarray(existing)
+        return before * np.asarray(self.clock.unit, before.dtype) + existing.astype(before.dtype)
 
     def is_allowed(self, state: State, existing: Any) -> Any:
         """Return True if the constraints allow a recording that ends after `existing` more frames."""

@@ -213,9 +213,9 @@ class Streamed:
         units = self._plan.rest(frames // self.multiple)
         valid = frames if valid is None else valid
         check_valid(valid, frames, self.multiple)
+        self._check_length(state, valid)
         existing = jnp.asarray(valid, jnp.int32)
         existing = existing if self.multiple == 1 else existing // np.int32(self.multiple)
-        self._check_length(state, existing)
         room = units * self._plan.clock.unit
         padded = [_padded_to(arrays[leaf.name], leaf.frames(room), len(lead)) for leaf in self._plan.leaves]
         self._check_params(params)
@@ -321,11 +321,16 @@ class Streamed:
                 f"{self._plan.lengths}"
             )
 
-    def _check_length(self, state: State, existing: Any) -> None:
-        """Refuse a length that the constraints do not allow, unless the length is traced."""
-        known = not any(isinstance(each, Tracer) for each in (*state.values(), existing))
+    def _check_length(self, state: State, valid: Any) -> None:
+        """Refuse a recording that ends `valid` frames after this state if the constraints do not allow its length.
+
+        A length that is traced is not checked.
+        """
+        known = not any(isinstance(each, Tracer) for each in (*state.values(), valid))
         if known and self._plan.lengths.constraints:
-            for total in np.atleast_1d(self._plan.total(self._flat.entries(state), existing)):
+            units = np.asarray(valid, np.int32) // np.int32(self.multiple)
+            entries = self._flat.entries({name: np.asarray(each) for name, each in state.items()})
+            for total in np.atleast_1d(self._plan.total(entries, units)):
                 self._plan.lengths.check(self._flat.label, int(total) * self.multiple, self.multiple)
 
     # -- computations

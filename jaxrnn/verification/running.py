@@ -65,8 +65,7 @@ def make_ready(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[
         step = jax.jit(bound.step).lower(start, one).compile()
         # The first call is slow, so it is not timed.
         jax.block_until_ready(step(start, one))
-        if spec.streams:
-            bound.rest(start, one, 0)
+        bound.warm_up_flush(start, one)
     return Ready(spec, start, step, bound.rest, time.perf_counter() - began)
 
 
@@ -131,25 +130,23 @@ class Check:
         return all(output.ok for output in self.outputs)
 
 
-def check_lengths(
-    offline: Offline, ready: Ready, recordings: Arrays, total: int, outputs: Arrays, shortest: int
-) -> list[Check]:
+def check_lengths(offline: Offline, ready: Ready, recordings: Arrays, total: int, outputs: Arrays) -> list[Check]:
     """Compare a stream with the offline function, on `total` frames and on short lengths near multiples of the pulse.
 
-    `outputs` are the outputs of the stream for `total` frames; `shortest` is the minimal length of a recording.
+    `outputs` are the outputs of the stream for `total` frames.
     """
     whole = _check(offline, ready, recordings, total, outputs)
     if whole.problem is not None:
         raise InputError(f"nothing to compare with: {whole.problem}")
-    lengths = awkward_lengths(ready.spec, total, shortest)
+    lengths = awkward_lengths(ready.spec, total)
     return [whole, *(_check(offline, ready, recordings, length) for length in lengths)]
 
 
-def awkward_lengths(spec: StepSpec, total: int, shortest: int) -> list[int]:
+def awkward_lengths(spec: StepSpec, total: int) -> list[int]:
     """Return lengths that often reveal errors: a frame, about a pulse, and several pulses with a rest."""
     pulse, multiple = spec.pulse, spec.multiple
     lengths = {multiple, pulse - multiple, pulse, pulse + multiple, 3 * pulse + multiple}
-    return sorted(length for length in lengths if max(1, shortest) <= length < total)
+    return sorted(length for length in lengths if max(1, spec.shortest) <= length < total)
 
 
 def offline_outputs(

@@ -58,6 +58,10 @@ def run(inputs):
     total = inputs[first["name"]].shape[first["time_axis"] or 0]
     if not STREAM["flush"] and (not total or total % size):
         sys.exit(f"the recording has {total} frames, not whole pulses of {size}: export the stream with its flush")
+    given, shortest, longest = total * STREAM["pulse"] // size, STREAM["shortest"], STREAM["longest"]
+    if given < shortest or (longest is not None and given > longest):
+        most = "" if longest is None else f" and {longest} or fewer"
+        sys.exit(f"the recording has {given} frames, but the stream takes {shortest} or more{most}")
     state, pieces = first_state(), {each["name"]: [] for each in STREAM["outputs"]}
     for index in range(total // size):
         pulse = {each["name"]: frames(inputs[each["name"]], each, index) for each in STREAM["inputs"]}
