@@ -163,7 +163,7 @@ def test_a_recording_that_is_no_multiple():
         ({"constraints": ["S >= 3", "S <= 3"]}, "allow only S = 3"),
         ({"constraints": ["S <= 1"]}, "allow only S = 1"),
         ({"constraints": ["T >= 2"]}, "'T' is not 'S', the number of input frames"),
-        ({"constraints": ["S >= T"]}, "'T' is not S"),
+        ({"constraints": ["S >= T"]}, "'T' is not 'S'"),
         ({"constraints": "S >= 2"}, r"a list of strings such as \['S >= 3'\]"),
         ({"constraints": None}, "a list of strings"),
         ({"constraints": [3]}, "not 3: it is not a string"),
