@@ -129,15 +129,15 @@ REFUSED = {
     ),
     "a loop over the length": (
         lambda x: lax.while_loop(lambda s: s[1] < x.shape[0], lambda s: (s[0] / 2, s[1] + 1), (x, 0))[0],
-        "'while'.*known only when the stream has ended",
+        "'while'.*known only when the stream has ended, such as the length; write a loop over frames as jax.lax.scan",
     ),
     "a loop that counts to the length": (
         lambda x: lax.while_loop(lambda n: n < x.shape[0], lambda n: 2 * n, 1),
-        "'while'.*known only when the stream has ended",
+        "'while'.*known only when the stream has ended, such as the length; write a loop over frames as jax.lax.scan",
     ),
     "a loop that returns the length": (
         lambda x: lax.while_loop(lambda n: n < 10, lambda n: n + x.shape[0], 1),
-        "'while'.*known only when the stream has ended",
+        "'while'.*known only when the stream has ended, such as the length; write a loop over frames as jax.lax.scan",
     ),
     "the length in a recurrence": (
         lambda x: lax.scan(lambda c, f: (c + f / x.shape[0], c), jnp.zeros(3), x)[1],

@@ -168,7 +168,11 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
     With `jax.vmap`, the condition may differ between frames: a frame stays unchanged once its condition is False.
     """
-    refuse_final_values(run, operands)
+    if any(isinstance(value, FinalValue) or is_length(value) for value in operands):
+        run.refuse(
+            "it uses a value that is known only when the stream has ended, such as the length",
+            "write a loop over frames as jax.lax.scan, which passes one frame to each iteration",
+        )
     params = equation.params
     heads, bodies = params["cond_nconsts"], params["body_nconsts"]
     spread = [run.spread(value) if isinstance(value, Chunk) else value for value in operands]
