@@ -168,11 +168,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
     With `jax.vmap`, the condition may differ between frames: a frame stays unchanged once its condition is False.
     """
-    if any(isinstance(value, FinalValue) or is_length(value) for value in operands):
-        run.refuse(
-            "it uses a value that is known only when the stream has ended, such as the length",
-            "write a loop over frames as jax.lax.scan, which passes one frame to each iteration",
-        )
+    _refuse_end(run, operands)
     params = equation.params
     heads, bodies = params["cond_nconsts"], params["body_nconsts"]
     spread = [run.spread(value) if isinstance(value, Chunk) else value for value in operands]
@@ -195,12 +191,12 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     def going(arrays: Any) -> Any:
         """Return the condition: a scalar, or a mask of frames (and rows) that is False in frames that do not exist."""
         child, (value,) = inner(params["cond_jaxpr"], [*test_consts, *with_arrays(kinds, arrays)])
-        refuse_final_values(run, [value])
+        _refuse_end(run, [value])
         return child.fill(child.spread(value), False).array if isinstance(value, Chunk) else array_of(value)
 
     def body(arrays: Any) -> list[Any]:
         child, values = inner(params["body_jaxpr"], [*body_consts, *with_arrays(kinds, arrays)])
-        refuse_final_values(run, values)
+        _refuse_end(run, values)
         values = [child.spread(value) if isinstance(value, Chunk) else value for value in values]
         if any(Template.of(a).key[:4] != kind.key[:4] for a, kind in zip(values, kinds, strict=True)):
             run.refuse(
@@ -218,6 +214,15 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     last = varying.while_loop(lambda arrays: jnp.any(going(arrays)), body, [jnp.asarray(array_of(x)) for x in start])
     results = [rebuild(run, kind, array) for kind, array in zip(kinds, last, strict=True)]
     return [dataclasses.replace(each, reach=reach) if isinstance(each, Chunk) else each for each in results]
+
+
+def _refuse_end(run: Pass, values: Sequence[Any]) -> None:
+    """Refuse a loop that uses final values or the length, such as `fori_loop` over all frames."""
+    if any(isinstance(value, FinalValue) or is_length(value) for value in values):
+        run.refuse(
+            "it uses a value that is known only when the stream has ended, such as the length",
+            "write a loop over frames as jax.lax.scan, which passes one frame to each iteration",
+        )
 
 
 def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]:
