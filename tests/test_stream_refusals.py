@@ -281,8 +281,10 @@ def test_calls_that_do_not_fit():
         streamed.step(None, state, {})
     with pytest.raises(jaxrnn.InputError, match=r"got float32.*the state is of a batch of 3"):
         streamed.step(None, streamed.init(3), {"x": frames})
-    with pytest.raises(jaxrnn.InputError, match="must be a pytree like the example, with x"):
+    with pytest.raises(jaxrnn.InputError, match="there is no input 'y'; the inputs are: x"):
         streamed.step(None, state, {"y": frames})
+    with pytest.raises(jaxrnn.InputError, match="must be a pytree like the example, with x"):
+        streamed.step(None, state, [frames])
     with pytest.raises(jaxrnn.StateError, match="'float32' is missing; init returns"):
         streamed.step(None, {}, {"x": frames})
     with pytest.raises(jaxrnn.StateError, match=r"state 'float32' must be float32\[\d+\]"):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.messages import describe, part_of, wrapped
+from jaxrnn._files.messages import describe, near, part_of, wrapped
 from jaxrnn._jax.context import compiled, own_arithmetic
 from jaxrnn._jax.precision import cast_param, check_names, check_param
 from jaxrnn.cells.forms import Types, product_type
@@ -278,7 +278,13 @@ class Streamed:
         names = [each.name for each in self._flat.inputs]
         if isinstance(x, dict):
             empty = jax.tree.unflatten(self._structure, [None] * len(names))
-            x = {**empty, **x} if isinstance(empty, dict) else x
+            if isinstance(empty, dict):
+                if unknown := [name for name in x if name not in empty]:
+                    listed = ", ".join(map(str, empty))
+                    raise InputError(
+                        f"there is no input {unknown[0]!r}{near(unknown[0], empty)}; the inputs are: {listed}"
+                    )
+                x = {**empty, **x}
         try:
             values = self._structure.flatten_up_to(x)
         except ValueError as error:
