@@ -149,6 +149,15 @@ def test_operators_take_the_place_of_the_packages():
         own.apply(plain.pack(plain.params), {"x": X})
 
 
+def test_the_state_of_a_graph_with_a_jitted_operator_that_reads_a_constant():
+    """JAX keeps a NumPy array of a jitted function as a constant of that function's jaxpr."""
+    ramp = np.arange(X.shape[-1], dtype=np.float32)
+    proto = model_of(helper.make_node("Ramp", ["x"], ["y"], domain="mine"))
+    model = jaxrnn.load(proto, operators={("mine", "Ramp"): jax.jit(lambda x: x + ramp)})
+    assert not model.state
+    np.testing.assert_array_equal(model({"x": X})["y"], X + ramp)
+
+
 def test_operators_are_part_of_the_model():
     proto = model_of(helper.make_node("Doubled", ["x"], ["y"], domain="mine", times=2))
     model, other = (jaxrnn.load(proto, operators={("mine", "Doubled"): each}) for each in (doubled, tripled))

@@ -219,6 +219,11 @@ def inner_jaxprs(equation: JaxprEqn) -> Iterator[Any]:
     return jaxprs_in_params(equation.params)
 
 
+def called(equation: JaxprEqn) -> Any:
+    """Return the jaxpr of a call, with the constants that a closed jaxpr has."""
+    return next(value for value in equation.params.values() if hasattr(getattr(value, "jaxpr", value), "eqns"))
+
+
 def walk(jaxpr: Any) -> Iterator[JaxprEqn]:
     """Yield the equations of a jaxpr, at any depth."""
     for equation in jaxpr.eqns:

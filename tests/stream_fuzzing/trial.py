@@ -142,12 +142,23 @@ def run(program: Program) -> Outcome:
                 found = np.take(joined, range(delay, joined.shape[axis] + min(count, 0)), axis)
             if found.shape != expected.shape or found.dtype != expected.dtype:
                 found, expected = (f"{array.dtype}{list(array.shape)}" for array in (found, expected))
-            elif np.array_equal(found, expected, equal_nan=found.dtype.kind == "f"):
+            elif _same(found, expected, at_end=counts[place] is None):
                 continue
             return Outcome(
                 "wrong", f"output {place}, {cut} in units of {streamed.smallest_pulse}: {found}, but {expected} offline"
             )
     return Outcome("exact")
+
+
+def _same(found: np.ndarray, expected: np.ndarray, at_end: bool) -> bool:
+    """Return True for equal arrays, or for sums of distances from a final value that are only rounded.
+
+    The state has the sums of distances from the mean so far, which is rounded. All results are whole numbers, so a
+    wrong result is farther off.
+    """
+    if at_end and found.dtype == np.float32 and np.allclose(found, expected, 2**-20, 2**-6, equal_nan=True):
+        return True
+    return np.array_equal(found, expected, equal_nan=found.dtype.kind == "f")
 
 
 def try_one(program: Program) -> Outcome:

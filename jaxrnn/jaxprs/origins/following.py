@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES
-from jaxrnn.jaxprs.equations import INLINED, bind, evaluate, inner_jaxprs, shape_of, type_of
+from jaxrnn.jaxprs.equations import INLINED, bind, called, evaluate, shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS, counted, move, moved_operands
 from jaxrnn.jaxprs.origins import flows as of
 from jaxrnn.jaxprs.origins.flows import (
@@ -98,7 +98,7 @@ class Following:
         pairs = zip(equation.invars, operands, strict=True)
         flows = [x if isinstance(x, Flow) else _known(x, atom) for atom, x in pairs]
         if name in _CALLS:
-            return self.run(next(inner_jaxprs(equation)), flows, label)
+            return self.run(called(equation), flows, label)
         if name == "recurrence":
             params, count = equation.params, equation.params["count"]
             declared = params["carried"], params["steps"], params["shown"]
