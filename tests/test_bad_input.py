@@ -151,11 +151,45 @@ FILES = {
     ),
     "an input without a name": (edited(model(RELU), lambda p: p.graph.input.add()), ["input has no name"]),
     "more outputs than there are": (model(node("Relu", ["x"], ["y", "z"])), ["'n'", "2 outputs", "at most 1"]),
+    "a body that returns a value of the outer graph": (
+        onnx.parser.parse_model(
+            '<ir_version: 9, opset_import: ["": 17]> m (float[2, 3] x, float[3] h) => (float[3] l, float[2, 3] y) {'
+            "l, y = Scan <num_scan_inputs: int = 1, body: graph = b (float[3] a, float[3] f) => "
+            "(float[3] n, float[3] h) { n = Add (a, f) }> (h, x) }"
+        ),
+        ["Scan", "returns 'h' of an outer graph", "Identity"],
+    ),
     "outputs that no definition counts": (
         model(helper.make_node("QuickGelu", ["x"], ["z", "y"], name="n", domain="com.microsoft")),
         ["com.microsoft"],
     ),
 }
+
+
+#: Nodes that inference may miss, with a constant and the words of the error.
+NODES = {
+    "negative repeats": ("y = Tile (x, c)", "int64[2] c = {2, -1}", "repeats must be from 0 on, not [2, -1]"),
+    "more scanned inputs than inputs": (
+        "y = Scan <num_scan_inputs: int = 7, body: graph = b (float[3] a) => (float[3] d) { d = Neg (a) }> (x)",
+        "int64 c = {0}",
+        "num_scan_inputs must be from 1 to the 1 inputs, not 7",
+    ),
+    "a vector as a kernel": ("y = Conv (x, c)", "float[3] c = {1, 2, 3}", "Conv"),
+}
+
+
+@pytest.mark.parametrize("what", NODES)
+def test_nodes_that_cannot_be_run(what, monkeypatch):
+    """The error comes when the node runs; looking for the state before does not fail."""
+    monkeypatch.setattr("jaxrnn.model.loading.check_shapes", lambda proto: None)
+    text, constant, words = NODES[what]
+    header = '<ir_version: 9, opset_import: ["": 19]> bad (float[2, 3] x) => (float y)'
+    model = jaxrnn.load(onnx.parser.parse_model(f"{header} <{constant}> {{ {text} }}"))
+    with contextlib.suppress(jaxrnn.StateError):
+        assert not model.state
+    with pytest.raises(jaxrnn.JaxrnnError) as caught:
+        model.apply(model.params, {"x": np.ones((2, 3), np.float32)})
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("what", FILES)

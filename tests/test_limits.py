@@ -368,6 +368,13 @@ def test_text():
         jaxrnn.load(doubled_text(40), limits=SMALL)(x=np.ones((1, 3), np.float32))
 
 
+def test_state_behind_a_huge_pad():
+    """The window of a pool takes the pad, which is refused before memory is taken."""
+    far = {"kernel_shape": [3, 3], "strides": [2, 2], "dilations": [2**31 - 1] * 2, "auto_pad": "SAME_UPPER"}
+    proto = model(node("MaxPool", ["x"], **far), inputs=[value("x", 1, 1, 5, 5)], opset=22)
+    assert inspect_model(proto).problem is None
+
+
 def test_state_of_huge_inputs():
     huge = [value(name, HUGE, 3) for name in ("x", "h")]
     with pytest.raises(jaxrnn.LimitError, match="constant_bytes"):

@@ -189,6 +189,10 @@ def _check_names(graph: onnx.GraphProto, outer: frozenset[str], where: str) -> N
                 _check_names(inner, reach, f"{label}, {attribute.name}: ")
     for value in graph.output:
         _check_defined(value.name, reach, f"{where}the graph's outputs")
+        if value.name not in sources:
+            raise ModelError(
+                f"{where}the subgraph returns {value.name!r} of an outer graph; return an Identity of this value"
+            )
 
 
 def _check_defined(name: str, reach: frozenset[str], label: str) -> None:

@@ -134,6 +134,10 @@ class Following:
         if places is None or any(flow.value is None for index, flow in enumerate(flows) if index not in places):
             return None
         moving = [flows[index] for index in places]
+        if equation.primitive.name == "pad":  # refused before memory is taken, because pads may be huge
+            size = np.dtype(np.int64).itemsize * math.prod(shape_of(equation.outvars[0]))
+            self.keep(size)
+            self.keep(-size)
 
         def run(planes: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
             arrays: list[Any] = [flow.value for flow in flows]

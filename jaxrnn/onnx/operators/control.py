@@ -368,6 +368,12 @@ def _axes(axes: Sequence[int] | None, ranks: Sequence[int], name: str) -> tuple[
     return tuple(axes_of([axis], rank)[0] for axis, rank in zip(axes, ranks, strict=True))
 
 
+def _state_count(inputs: Sequence[Value], scanned: int) -> int:
+    if not 0 < scanned <= len(inputs):
+        raise ValueError(f"num_scan_inputs must be from 1 to the {len(inputs)} inputs, not {scanned}")
+    return len(inputs) - scanned
+
+
 def scan(
     *inputs: Value,
     body: Subgraph,
@@ -378,7 +384,7 @@ def scan(
     scan_output_directions: tuple[int, ...] | None = None,
 ) -> list[Value]:
     """Scan: a ``lax.scan``, or for one step the body itself."""
-    count = len(inputs) - num_scan_inputs
+    count = _state_count(inputs, num_scan_inputs)
     state, sequences = inputs[:count], [traced(value) for value in inputs[count:]]
     axes = _axes(scan_input_axes, [value.ndim for value in sequences], "scan_input_axes")
     backwards = _directions(scan_input_directions, num_scan_inputs, "scan_input_directions")
@@ -422,7 +428,7 @@ def scan_8(
     directions: tuple[int, ...] | None = None,
 ) -> list[Value]:
     """Scan of opset 8: inputs are ``[batch, time, ...]``, and the rows may have different lengths."""
-    count = len(inputs) - num_scan_inputs
+    count = _state_count(inputs, num_scan_inputs)
     backwards = _directions(directions, num_scan_inputs, "directions")
     arrays = all_traced(inputs)
     batch, time = arrays[-1].shape[:2]

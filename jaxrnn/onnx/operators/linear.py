@@ -160,7 +160,7 @@ def causal_convolution(
 
 def _equal_in_conv(attributes: Mapping[str, Any], operands: Sequence[Any], open_sizes: Any) -> Iterator[Pair]:
     x, weight = shapes_of(operands)[:2]
-    if x and weight and len(x) > 1:
+    if x and weight and len(x) > 1 and len(weight) > 1:
         yield x[1], weight[1] * attributes.get("group", 1)
 
 

@@ -196,6 +196,8 @@ def tile(x: Value, repeats: Static) -> Value:
     """Tile: repeat along every axis."""
     if is_symbolic(repeats):
         x = traced(x)
+    elif np.any(np.asarray(repeats) < 0):
+        raise ValueError(f"repeats must be from 0 on, not {np.asarray(repeats).tolist()}")
     np_or_jnp, (x,) = operands(x)
     return np_or_jnp.tile(x, dimensions(repeats))
 
