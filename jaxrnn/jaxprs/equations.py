@@ -220,7 +220,7 @@ def inner_jaxprs(equation: JaxprEqn) -> Iterator[Any]:
 
 
 def called(equation: JaxprEqn) -> Any:
-    """Return the jaxpr of a call, with the constants that a closed jaxpr has."""
+    """Return the jaxpr that a call evaluates; a closed jaxpr keeps its constants."""
     return next(value for value in equation.params.values() if hasattr(getattr(value, "jaxpr", value), "eqns"))
 
 

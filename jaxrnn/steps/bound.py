@@ -162,7 +162,7 @@ class Bound:
         return self.ready("flush") or jax.jit(self.flush)
 
     def warm_up_flush(self, state: State, tail: Arrays) -> None:
-        """Compile the flush of a stream, and call it once, even if a recording of this length is not allowed."""
+        """Compile and call the flush of a stream, without a check of the length."""
         if self.spec.streams:
             filled, _ = whole_pulse(self.spec, tail, 0, convert=taken)
             jax.block_until_ready(self._flush(state, filled, np.int32(0)))

@@ -27,7 +27,7 @@ from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import KeepsStateError, Pass
 from jaxrnn.streaming.reach import ComparableReach, union
 from jaxrnn.streaming.replacements import resized
-from jaxrnn.streaming.rules.elementwise import align, refuse_final_values
+from jaxrnn.streaming.rules.elementwise import align, known_at_end, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import scan_over_time
 from jaxrnn.streaming.rules.windows import whole_convolution
 from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Pairs, is_length
@@ -218,7 +218,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 def _refuse_end(run: Pass, values: Sequence[Any]) -> None:
     """Refuse a loop that uses final values or the length, such as `fori_loop` over all frames."""
-    if any(isinstance(value, FinalValue) or is_length(value) for value in values):
+    if known_at_end(values):
         run.refuse(
             "it uses a value that is known only when the stream has ended, such as the length",
             "write a loop over frames as jax.lax.scan, which passes one frame to each iteration",

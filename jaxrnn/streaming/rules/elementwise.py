@@ -172,9 +172,14 @@ def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
     return arrays, Chunk(None, like.axis, timeline, delay, reach)
 
 
+def known_at_end(values: Sequence[Any]) -> bool:
+    """Return True if a value is known only when the stream ends."""
+    return any(isinstance(value, FinalValue) or is_length(value) for value in values)
+
+
 def refuse_final_values(run: Pass, operands: Sequence[Any]) -> None:
     """Refuse operands that are known only when the stream ends."""
-    if any(isinstance(value, FinalValue) or is_length(value) for value in operands):
+    if known_at_end(operands):
         raise unknown_yet(run)
 
 
