@@ -17,7 +17,7 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import InputError
-from jaxrnn._jax.precision import COMPUTE_TYPES
+from jaxrnn._jax.context import COMPUTE_TYPES
 from jaxrnn.jaxprs.equations import type_of, walk
 from jaxrnn.profiling import profile_model
 from jaxrnn.training import Sequences, fit, validate

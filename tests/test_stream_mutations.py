@@ -14,12 +14,12 @@ from stream_functions import CASES
 from streaming_verifier import check_gradients, check_values
 
 from jaxrnn.streaming import functions
+from jaxrnn.streaming.dimensions import Timeline
 from jaxrnn.streaming.passes import Facts, History, Pass
 from jaxrnn.streaming.plan import Plan
 from jaxrnn.streaming.rules import elementwise, recurrence
 from jaxrnn.streaming.rules import time as time_rules
 from jaxrnn.streaming.rules.control import Template
-from jaxrnn.streaming.timeline import Timeline
 
 pytestmark = pytest.mark.thorough
 

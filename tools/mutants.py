@@ -60,7 +60,7 @@ STATE = _mutants(
 )
 
 TOTALS = "streaming/totals.py"
-PASSES, TIMELINE = "streaming/passes.py", "streaming/timeline.py"
+PASSES, TIMELINE = "streaming/passes.py", "streaming/dimensions.py"
 WINDOWS, RECURRENCE, TIME = (f"streaming/rules/{name}.py" for name in ("windows", "recurrence", "time"))
 STREAMS = _mutants(
     "test_stream.py test_stream_lengths.py test_stream_totals.py test_stream_odd_input.py test_stream_random.py",

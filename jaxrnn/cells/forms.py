@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn._jax import varying
-from jaxrnn._jax.precision import compute_type
+from jaxrnn._jax.context import compute_type
 from jaxrnn._jax.varying import platform_dependent
 from jaxrnn.errors import InputError, is_count
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from jaxrnn._jax.precision import COMPUTE_TYPES
+from jaxrnn._jax.context import COMPUTE_TYPES
 from jaxrnn.cli.options import (
     ModelFile,
     NumberRange,

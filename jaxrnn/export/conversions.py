@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn._files.arguments import argument
-from jaxrnn._jax.precision import compute_type
+from jaxrnn._jax.context import compute_type
 from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
 from jaxrnn.export import kernels
 from jaxrnn.export.writer import constant_of

@@ -19,8 +19,8 @@ from jaxrnn._files.arguments import static_argument
 from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.errors import InputError, UnsupportedError
-from jaxrnn.jaxprs.packing import Packed
 from jaxrnn.jaxprs.scanning import step_with_layers
+from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.onnx.stepfile import FLUSH, StateNames, StepFile
 from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.stepper import Stepper

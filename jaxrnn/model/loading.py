@@ -18,10 +18,9 @@ from jax.core import Tracer
 
 from jaxrnn._files.messages import describe
 from jaxrnn._files.stores import check_writable
-from jaxrnn._jax.context import exact_types
-from jaxrnn._jax.precision import check_names
+from jaxrnn._jax.context import check_names, exact_types
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
-from jaxrnn.jaxprs.packing import Packed
+from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.model import Model
 from jaxrnn.onnx.graph import name_dimensions, read_graph
 from jaxrnn.onnx.inference import check_shapes

@@ -14,12 +14,11 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn._files.messages import COLUMNS, LINES, describe, part_of, shortened, without_folders
-from jaxrnn._jax.context import compiled, exact_types, is_staged
-from jaxrnn._jax.precision import cast_params, check_params
+from jaxrnn._jax.context import cast_params, check_params, compiled, exact_types, is_staged
 from jaxrnn._jax.varying import alike
 from jaxrnn.cells.forms import Remat, matrix_products_in, product_type, recomputing
 from jaxrnn.errors import InputError, NodeError, StaticValueError
-from jaxrnn.jaxprs.packing import Packed, Purpose, computing_type, folded_for, run_packed, unpack
+from jaxrnn.jaxprs.schedule import Packed, Purpose, computing_type, folded_for, run_packed, unpack
 from jaxrnn.model.steps import Steps, scan
 from jaxrnn.model.streaming import operators_by_scope, stream_model
 from jaxrnn.onnx.evaluate import BoundNode, Scope, collecting, evaluate

@@ -14,8 +14,8 @@ from jaxrnn._files.arguments import SIZE, argument, either
 from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import compiled, exact_types
 from jaxrnn.errors import InputError, StateError
-from jaxrnn.jaxprs.packing import Packed, folded_for, run_packed
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
+from jaxrnn.jaxprs.schedule import Packed, folded_for, run_packed
 from jaxrnn.onnx.graph import bind_inputs
 from jaxrnn.onnx.state import Findings, StateVar, open_sizes
 from jaxrnn.steps.recordings import cut_frames, join_frames

@@ -16,8 +16,7 @@ from flax import nnx
 from flax.nnx import reprlib
 
 from jaxrnn._files.messages import describe, near_or_all
-from jaxrnn._jax.context import exact_types
-from jaxrnn._jax.precision import check_names, check_param, compute_type
+from jaxrnn._jax.context import check_names, check_param, compute_type, exact_types
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.model import Model
 

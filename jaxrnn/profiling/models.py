@@ -14,10 +14,9 @@ import numpy as np
 
 from jaxrnn._files.arguments import NAME, SIZE, argument, called
 from jaxrnn._files.messages import pairs_of
-from jaxrnn._jax.context import exact_types
-from jaxrnn._jax.precision import compute_type
+from jaxrnn._jax.context import compute_type, exact_types
 from jaxrnn.errors import InputError, check_count
-from jaxrnn.jaxprs.packing import Packed
+from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.model import Model
 from jaxrnn.model.streaming import time_symbols
 from jaxrnn.profiling.measure import profile

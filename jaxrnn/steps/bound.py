@@ -13,7 +13,7 @@ import numpy as np
 from jaxrnn._files.arguments import argument, called
 from jaxrnn._files.messages import describe
 from jaxrnn.errors import InputError, StateError
-from jaxrnn.jaxprs.packing import Packed
+from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.steps.recordings import scan_steps
 from jaxrnn.steps.specs import taken
 from jaxrnn.steps.stepper import ExportForm, Flushed, State, Stepper, missing_parts, whole_pulse

@@ -29,8 +29,8 @@ from jaxrnn.jaxprs.equations import (
     walk,
 )
 from jaxrnn.streaming.dimensions import is_symbolic
-from jaxrnn.streaming.past import at_sizes
 from jaxrnn.streaming.plan import COUNT
+from jaxrnn.streaming.rewriting import at_sizes
 from jaxrnn.streaming.streamed import Streamed
 
 #: Streams a function of parameters and frames, with example shapes.

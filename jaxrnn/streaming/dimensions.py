@@ -1,7 +1,11 @@
-"""Symbolic dimensions: evaluation for any length, also a traced length, and periods of their growth.
+"""Symbolic dimensions: evaluation for any length, also a traced length, periods of their growth, and timelines.
 
 JAX prints a symbolic dimension as an expression that ``jax.export.symbolic_shape`` can read. This module parses the
 printed expression, which is public. Example: ``floordiv(S, 2)`` has period 2, because 2 more frames add exactly 1.
+
+A timeline is the number of frames of a value after a number of input frames, with the delay at which all frames exist.
+Example: ``x[2:]`` has length ``S - 2``. After S input frames there are S - 2 frames, so the last two frames of a chunk
+with delay 0 do not exist yet. With a delay of 2, all frames that a step returns exist: `Timeline.certain` is 2.
 """
 
 from __future__ import annotations
@@ -10,12 +14,14 @@ import ast
 import functools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.errors import StreamError
@@ -181,3 +187,144 @@ def has_symbols(equation: JaxprEqn) -> bool:
 def reads_length(jaxpr: Any) -> bool:
     """Return True if a jaxpr, at any depth, computes with the length of the stream."""
     return any(equation.primitive.name == "dim_as_value" for equation in walk(jaxpr))
+
+
+#: The largest number of lengths in a table.
+LARGEST = 1 << 22
+
+
+class Timeline:
+    """The frames of a streamed axis, as a function of the number of input frames.
+
+    For long recordings, each unit of input frames adds `per_unit` frames. A unit is the smallest pulse.
+    """
+
+    def __init__(self, size: Any, outer: int, unit: int):
+        #: The symbolic dimension, the number of streams concatenated along the axis, and the smallest pulse.
+        self.size, self.outer, self.unit = size, outer, unit
+        far = magnitude_of(size) // unit + 1
+        if far * unit > LARGEST:
+            raise StreamError(f"the length {size} becomes regular only after {far * unit} frames, too late to stream")
+        table = np.broadcast_to(self.length(np.arange(0, (far + 2) * unit)), ((far + 2) * unit,))
+        # JAX's expression assumes at least one frame. For 0 frames, the value may exceed the value for one frame.
+        table = np.append(np.minimum(table[0], table[1]), table[1:])
+        if np.any(np.diff(table) < 0):
+            raise StreamError(f"a time axis of length {size} shrinks as more frames arrive, so it cannot be streamed")
+        lengths = table[::unit]
+        self.per_unit = int(lengths[-1] - lengths[-2])  # frames for each unit
+        if self.per_unit < 1:
+            raise UndecidedError(
+                f"a time axis of length {size} does not grow with the input, so it cannot be streamed; keep all frames "
+                "after a fixed frame, or a fixed number of frames"
+            )
+        lead = np.arange(len(lengths)) * self.per_unit - lengths
+        #: The smallest delay at which each frame of a chunk certainly exists.
+        self.certain = int(lead.max())
+        #: The number of units after which each unit adds exactly `per_unit` frames.
+        self.settled = int(np.max(np.flatnonzero(lead != lead[-1]), initial=-1)) + 1
+
+    @property
+    def rate(self) -> Fraction:
+        """Frames for each input frame."""
+        return Fraction(self.per_unit, self.unit)
+
+    def length(self, total: Any) -> Any:
+        """Return the number of frames of one stream after `total` input frames, which may be traced."""
+        return value_of(self.size, total) // self.outer
+
+
+@dataclass
+class Laps:
+    """A rule for counting units in 32 bits without overflow: near the limit, the count falls back by a lap.
+
+    A lap is a multiple of the periods of all remainders in the function. So remainders of positions, and comparisons
+    with numbers far below the limit, stay right. Floats and unsigned integers of positions add the laps that were lost.
+    Example: at 16 kHz, a count of samples falls back after 37 hours, and from then on every 18 hours.
+
+    Attributes:
+        period: a common multiple of the periods, in units.
+        fastest: the largest growth of a position or a length in one unit.
+    """
+
+    period: int = 1
+    fastest: int = 1
+
+    @property
+    def limit(self) -> int:
+        """The largest count of units, which leaves room for the frames of one more pulse."""
+        return (2**31 - 2**25) // self.fastest
+
+    @property
+    def length(self) -> int:
+        """The number of units in a lap, about half of the limit."""
+        half = self.limit // 2
+        # Divisors that are computed at run time probably divide these numbers.
+        periods = [math.lcm(self.period, 2**power * 3**2 * 5**2 * 7) for power in (16, 10)] + [self.period]
+        period = next((each for each in periods if each <= half), half)
+        return half // period * period
+
+    def note(self, period: int, growth: Fraction | int = 0) -> None:
+        """Include values of this period, which grow by `growth` in a unit."""
+        self.period = math.lcm(self.period, period)
+        self.fastest = max(self.fastest, math.ceil(abs(growth)))
+
+    def completed(self, units: Any) -> Any:
+        """Return the number of laps by which a count of units exceeds the limit."""
+        room = np.asarray(self.limit - self.length + 1, units.dtype)
+        return lax.div(jnp.maximum(units - room, np.zeros((), units.dtype)), np.asarray(self.length, units.dtype))
+
+
+class Clock:
+    """The timelines of a traced function.
+
+    `unit` is the smallest pulse, a common multiple of the periods of all sizes. `multiple` is the number of input
+    frames for each frame of the trace. `allow` is True for lengths that recordings may have, in frames of the trace,
+    and `most` is the largest of these lengths, or None.
+    """
+
+    def __init__(self, unit: int, multiple: int, allow: Callable[[np.ndarray], np.ndarray], most: int | None):
+        self.unit, self.multiple = unit, multiple
+        self._allow, self._most = allow, most
+
+    def lengths(self, least: int) -> list[int]:
+        """Return up to four allowed lengths, from `least` on if possible, that end at different places in a unit."""
+        span = 4 * self.unit + 1024
+        begin = least if self._most is None else max(0, min(least, self._most - 4 * self.unit))
+        lengths = np.arange(begin, begin + span)
+        allowed = lengths[self._allow(lengths)]
+        allowed = allowed if len(allowed) else lengths
+        places = np.linspace(0, min(len(allowed) - 1, self.unit), 4).astype(int)
+        return sorted({int(length) for length in allowed[places]})
+
+    def pace(self, size: Any) -> tuple[int, Fraction]:
+        """Return the period of a long dimension in units, and the growth in a unit."""
+        try:
+            period = math.lcm(period_of(size), self.unit)
+        except UndecidedError:  # a division by the length
+            return 1, Fraction(0)
+        far = -(-magnitude_of(size) // period) * period
+        units = period // self.unit
+        return units, Fraction(value_of(size, far + period) - value_of(size, far), units)
+
+    @functools.cache  # noqa: B019 - a clock lives as long as the function that was traced with it
+    def _timeline(self, spelling: str, outer: int, size: Any) -> Timeline:
+        return Timeline(size, outer, self.unit)
+
+    def timeline(self, size: Any, outer: int = 1) -> Timeline:
+        """Return the timeline of an axis of symbolic size that contains `outer` streams."""
+        return self._timeline(str(size), outer, size)
+
+
+def smallest_period(size: Any) -> int:
+    """Return the smallest number of frames after which a long dimension grows by the same number."""
+    period, start = period_of(size), magnitude_of(size)
+    if period > LARGEST or start > LARGEST:
+        raise StreamError(f"a time axis of length {size} has a pattern of {period} frames, which is too long to stream")
+    table = np.broadcast_to(value_of(size, np.arange(start, start + 3 * period)), (3 * period,))
+    for candidate in (d for d in range(1, period + 1) if period % d == 0):
+        steps = table[candidate:] - table[:-candidate]
+        if np.all(steps == steps[0]):
+            return candidate
+    if "^" in str(size):
+        raise StreamError(f"its result has a row for each pair of frames, {size}: every frame depends on all frames")
+    raise StreamError(f"a time axis of length {size} does not grow evenly with the input, so it cannot be streamed")

@@ -23,16 +23,14 @@ from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn, Literal, P
 
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs import equations
-from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES
-from jaxrnn.jaxprs.equations import INLINED, Atom, bind, shape_of, type_of
+from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Atom, bind, shape_of, type_of
 from jaxrnn.jaxprs.moves import move
 from jaxrnn.jaxprs.primitives import is_platform_index
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
-from jaxrnn.streaming.dimensions import has_symbols, is_symbolic, out_shape, own_sizes, symbolic_axes
+from jaxrnn.streaming.dimensions import Clock, has_symbols, is_symbolic, out_shape, own_sizes, symbolic_axes
 from jaxrnn.streaming.passes import Pass, listed
 from jaxrnn.streaming.places import COMPARISONS, growth_of, operation_of, with_places
 from jaxrnn.streaming.reach import Spans
-from jaxrnn.streaming.timeline import Clock
 from jaxrnn.streaming.values import (
     Awaiting,
     Chunk,

@@ -23,6 +23,7 @@ from jaxrnn._files.messages import first_line
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
 from jaxrnn.streaming.dimensions import (
     FUNCTIONS,
+    LARGEST,
     SYMBOL,
     UndecidedError,
     expression,
@@ -32,7 +33,6 @@ from jaxrnn.streaming.dimensions import (
     symbolic_sizes,
     value_of,
 )
-from jaxrnn.streaming.timeline import LARGEST
 
 #: A length that is long enough for all functions, and a length that many block sizes divide.
 _LONG, _DIVISIBLE = 1 << 16, 2**9 * 3**2 * 5**2 * 7

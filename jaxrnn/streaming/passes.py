@@ -39,9 +39,8 @@ from jaxrnn.streaming.diagnostics import (
     place_of_equation,
     scope_of,
 )
-from jaxrnn.streaming.dimensions import magnitude_of, value_of
+from jaxrnn.streaming.dimensions import Clock, Laps, Timeline, magnitude_of, value_of
 from jaxrnn.streaming.narrowing import WideOrigin, origin_of, streamed_operand
-from jaxrnn.streaming.timeline import Clock, Laps, Timeline
 from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Mask, Reach, along, is_length, is_static, split_outer
 
 

@@ -27,14 +27,21 @@ from jaxrnn.jaxprs.moves import split
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
 from jaxrnn.streaming.diagnostics import describe_equation, located
-from jaxrnn.streaming.dimensions import SYMBOL, is_symbolic, out_shape, symbolic_axes, symbolic_sizes
+from jaxrnn.streaming.dimensions import (
+    SYMBOL,
+    Clock,
+    Laps,
+    is_symbolic,
+    out_shape,
+    smallest_period,
+    symbolic_axes,
+    symbolic_sizes,
+)
 from jaxrnn.streaming.interpreter import LARGEST, interpret
 from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.passes import Facts, Pass, Placeholder
-from jaxrnn.streaming.past import at_length, with_band
 from jaxrnn.streaming.reach import Extent, Reach
-from jaxrnn.streaming.replacements import with_numbers
-from jaxrnn.streaming.timeline import Clock, Laps, smallest_period
+from jaxrnn.streaming.rewriting import at_length, with_band, with_numbers
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs, is_length
 
 #: The largest `past`.

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrnn.streaming.timeline import Clock, Timeline
+from jaxrnn.streaming.dimensions import Clock, Timeline
 
 #: The first input frame of an unbounded past, and the bounds of the interval of a frame that reads no input.
 _ALL, _EMPTY = -(1 << 40), 1 << 40

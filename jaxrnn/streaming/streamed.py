@@ -14,12 +14,10 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn._files.messages import describe, near, part_of, wrapped
-from jaxrnn._jax.context import compiled, own_arithmetic
-from jaxrnn._jax.precision import cast_param, check_names, check_param
+from jaxrnn._jax.context import cast_param, check_names, check_param, compiled, own_arithmetic
 from jaxrnn.cells.forms import Types, product_type
 from jaxrnn.errors import InputError
-from jaxrnn.jaxprs.packing import Packed, Purpose, fits, fold, folding_of, run_folded, unpack
-from jaxrnn.jaxprs.schedule import Step
+from jaxrnn.jaxprs.schedule import Packed, Purpose, Step, fits, fold, folding_of, run_folded, unpack
 from jaxrnn.steps.recordings import joined_output, part, recording_specs, scan_steps
 from jaxrnn.steps.specs import ArraySpec, bind
 from jaxrnn.steps.stepper import ExportForm, Flushed, State, check_valid

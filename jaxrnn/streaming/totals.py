@@ -25,8 +25,8 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.cells.forms import is_plain
+from jaxrnn.streaming.dimensions import Timeline
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.timeline import Timeline
 
 
 class Wide(NamedTuple):

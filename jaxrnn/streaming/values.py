@@ -22,9 +22,8 @@ import numpy as np
 from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import StreamError
 from jaxrnn.streaming.diagnostics import Path
-from jaxrnn.streaming.dimensions import is_symbolic
+from jaxrnn.streaming.dimensions import Timeline, is_symbolic
 from jaxrnn.streaming.reach import Reach, union
-from jaxrnn.streaming.timeline import Timeline
 
 Affine = tuple[int, np.ndarray]
 Clipped = tuple[Affine, int | None, Any]

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrnn._files.arguments import either
 from jaxrnn._files.stores import in_place_of
-from jaxrnn._jax.precision import compute_type
+from jaxrnn._jax.context import compute_type
 from jaxrnn.errors import InputError, TrainingError, check_count, optional_package
 from jaxrnn.training.agreement import (
     check_alike,

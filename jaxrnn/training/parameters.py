@@ -16,8 +16,7 @@ import jax
 import numpy as np
 
 from jaxrnn._files.messages import near_or_all
-from jaxrnn._jax.context import exact_types
-from jaxrnn._jax.precision import cast_params, check_params
+from jaxrnn._jax.context import cast_params, check_params, exact_types
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.onnx.evaluate import Block

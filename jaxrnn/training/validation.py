@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn._jax.precision import compute_type
+from jaxrnn._jax.context import compute_type
 from jaxrnn.errors import check_count
 from jaxrnn.training.agreement import check_alike, digest_of_all, digest_of_examples
 from jaxrnn.training.batches import Batches, sequence_order

@@ -16,8 +16,7 @@ from jaxrnn.export.lowering import Lowering, Rule, subgraph
 from jaxrnn.export.movement import concatenate, cut_along, reshape, source_of
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, maker_of, shape_of
-from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES
-from jaxrnn.jaxprs.equations import INLINED, evaluate, needed, type_of, walk
+from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, evaluate, needed, type_of, walk
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.primitives import platforms_of
 from jaxrnn.jaxprs.scanning import scan_recognised

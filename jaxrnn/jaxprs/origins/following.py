@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES
-from jaxrnn.jaxprs.equations import INLINED, bind, called, evaluate, shape_of, type_of
+from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, bind, called, evaluate, shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS, counted, move, moved_operands
 from jaxrnn.jaxprs.origins import flows as of
 from jaxrnn.jaxprs.origins.flows import (

@@ -15,7 +15,7 @@ import numpy as np
 from jaxrnn._files.stores import check_writable
 from jaxrnn._jax.context import default_device, exact_types
 from jaxrnn.errors import InputError, UnsupportedError, check_count
-from jaxrnn.jaxprs.packing import Packed
+from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.runtime.compiled.format import Archive, write
 from jaxrnn.runtime.compiled.native import (
     BATCHED,

@@ -35,13 +35,12 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import free_axes, shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
-from jaxrnn.streaming.dimensions import constant_value, in_shape, out_shape, symbolic_axes
+from jaxrnn.streaming.dimensions import Timeline, constant_value, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import RULES as FRAMES
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import align, unknown_yet
-from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.totals import Total, carried_as
 from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Shifted, is_length, is_static
 

@@ -18,15 +18,14 @@ from jax.extend.core import JaxprEqn
 from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.forms import Types
-from jaxrnn.jaxprs.custom_rules import CUSTOM_RULES, with_rule
-from jaxrnn.jaxprs.equations import INLINED, bind, shape_of, type_of
+from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, bind, shape_of, type_of, with_rule
 from jaxrnn.jaxprs.primitives import choose, computed, platforms_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape
 from jaxrnn.streaming.functions import scan_parts
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import KeepsStateError, Pass
 from jaxrnn.streaming.reach import ComparableReach, union
-from jaxrnn.streaming.replacements import resized
+from jaxrnn.streaming.rewriting import resized
 from jaxrnn.streaming.rules.elementwise import align, known_at_end, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import scan_over_time
 from jaxrnn.streaming.rules.windows import whole_convolution

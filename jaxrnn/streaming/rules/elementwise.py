@@ -20,11 +20,18 @@ from jax.extend.core import JaxprEqn, Literal
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
-from jaxrnn.streaming.dimensions import constant_value, is_symbolic, largest_value, out_shape, symbolic_axes
+from jaxrnn.streaming.dimensions import (
+    LARGEST,
+    Timeline,
+    constant_value,
+    is_symbolic,
+    largest_value,
+    out_shape,
+    symbolic_axes,
+)
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import COMPARISONS, LOGIC, Places
 from jaxrnn.streaming.reach import Reach, union
-from jaxrnn.streaming.timeline import LARGEST, Timeline
 from jaxrnn.streaming.values import (
     Affine,
     Chunk,

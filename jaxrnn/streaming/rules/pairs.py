@@ -28,7 +28,7 @@ from jaxrnn._files.arguments import argument
 from jaxrnn.jaxprs.equations import free_axes, shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS
 from jaxrnn.streaming.diagnostics import describe_equation
-from jaxrnn.streaming.dimensions import gathered_axes, out_shape, symbolic_axes
+from jaxrnn.streaming.dimensions import Timeline, gathered_axes, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import DIVISIONS, LARGEST, UNCHANGED, Places, operation_of, places_of
@@ -41,7 +41,6 @@ from jaxrnn.streaming.rules.parallel import (
     where_keys_exist,
 )
 from jaxrnn.streaming.rules.windows import Window, framed
-from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.totals import identity_of
 from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Low, Mask, Outside, Pairs, static_number
 
@@ -451,7 +450,7 @@ def _with_older(
         if run.facts.past is None or not x.masked:
             _refuse_unbounded(run, x, ["earlier"], str(error))
         run.facts.masks += x.masked
-        return result  # for shapes only: the function with the band follows, see `jaxrnn.streaming.past`
+        return result  # for shapes only: the function with the band follows, see `jaxrnn.streaming.rewriting`
 
 
 def _grid(run: Pass, x: Pairs, key: int, kind: str, dtype: Any) -> tuple[Grid, float | None, bool]:

@@ -19,7 +19,7 @@ from jaxrnn._jax import varying
 from jaxrnn.cells.forms import by_platform, is_plain
 from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of, walk
 from jaxrnn.jaxprs.scanning import scan_recognised
-from jaxrnn.streaming.dimensions import in_shape, is_symbolic, reads_length
+from jaxrnn.streaming.dimensions import Timeline, in_shape, is_symbolic, reads_length
 from jaxrnn.streaming.functions import parts_of_carry, scan_parts, without_mark
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
@@ -32,7 +32,6 @@ from jaxrnn.streaming.rules.elementwise import (
     unknown_yet,
 )
 from jaxrnn.streaming.rules.frames import CORE_AXES
-from jaxrnn.streaming.timeline import Timeline
 from jaxrnn.streaming.values import Chunk, FinalValue
 
 #: Operations, apart from operations on each element, that may fail on frames that do not exist.

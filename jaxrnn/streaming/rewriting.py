@@ -1,0 +1,251 @@
+"""Rewriting of traced functions: the band of `past`, other sizes, and computations replaced by equations that stream.
+
+`past` limits attention to the whole past to a band of `past` frames, and so changes the function that is streamed. A
+pass finds the equations that write minus infinity into the scores of later frames (`Mask`). `with_band` adds equations
+after each of these, which write the same value into the scores of keys that are more than `past` frames older than
+their query. The attention of the resulting function is bounded, so the function streams. `at_length` evaluates the
+function on a whole recording, without chunks and without state.
+
+`with_numbers` replaces row and column numbers. tf2onnx writes ``tf.linalg.band_part``, and so Keras' causal mask, as a
+running count of S * S ones that becomes a matrix ``n``. Then ``n // S`` is the row, and ``n % S`` is the column. A row
+of S * S elements has no time axis. So both results are replaced by equations that count along an axis.
+
+`resized` replaces `jax.image.resize` along time by whole factors. JAX computes the indices or the weights from the
+length in floats. A call that traces to the same equations is replaced by repeated frames, every k-th frame, or sums of
+neighbours.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core.primitives import closed_call_p
+
+from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Atom, OfArrays, bind, evaluate, shape_of, type_of, with_rule
+from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes, symbolic_sizes, value_of
+from jaxrnn.streaming.places import operation_of
+from jaxrnn.streaming.values import Mask
+
+
+def with_band(jaxpr: Any, masks: Sequence[Mask], past: int) -> Any:
+    """Return a jaxpr in which each mask also hides keys that are more than `past` frames older than their query."""
+    return _with_band(jaxpr, [(mask, mask.path) for mask in masks], past)
+
+
+def _with_band(jaxpr: Any, places: Sequence[tuple[Mask, tuple[JaxprEqn, ...]]], past: int) -> Any:
+    """Return a jaxpr with the band; `places` pairs each mask with the part of the path inside this jaxpr."""
+    equations = []
+    for equation in jaxpr.eqns:
+        here = [(mask, rest[1:]) for mask, rest in places if rest[0] is equation]
+        if inner := [place for place in here if place[1]]:
+            equation = _with_band_inside(equation, inner, past)
+        equations.append(equation)
+        if mask := next((mask for mask, rest in here if not rest), None):
+            (result,) = equation.outvars
+            scores = Var(result.aval)
+            equations[-1] = equation.replace(outvars=[scores])
+            equations += _band(scores, result, mask, past, equation.source_info)
+    return jaxpr.replace(eqns=equations)
+
+
+def _with_band_inside(equation: JaxprEqn, places: Sequence[Any], past: int) -> JaxprEqn:
+    """Return an equation that contains jaxprs, with the band in these.
+
+    A custom derivative rule would ignore the band, so the rule is dropped, and JAX differentiates the equations.
+    """
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+            return tuple(map(changed, value))
+        jaxpr = getattr(value, "jaxpr", value)
+        if not isinstance(jaxpr, Jaxpr):
+            return value
+        own = [place for place in places if any(each is place[1][0] for each in jaxpr.eqns)]
+        jaxpr = _with_band(jaxpr, own, past) if own else jaxpr
+        return ClosedJaxpr(jaxpr, value.consts) if isinstance(value, ClosedJaxpr) else jaxpr
+
+    if equation.primitive.name in CUSTOM_RULES:
+        inner = changed(equation.params["call_jaxpr"])
+        return equation.replace(primitive=closed_call_p, params={"call_jaxpr": inner})
+    return equation.replace(params={key: changed(value) for key, value in equation.params.items()})
+
+
+def _band(scores: Var, result: Any, mask: Mask, past: int, source: Any) -> list[JaxprEqn]:
+    """Return the equations that compute `result` from `scores`."""
+    shape, dtype = shape_of(scores), type_of(scores)
+    axes = symbolic_axes(shape)
+    sizes = [shape[axis] for axis in axes]
+
+    def banded(array: Any) -> Any:
+        query, key = (lax.broadcasted_iota(np.int32, sizes, side) for side in (1 - mask.keys, mask.keys))
+        seen = lax.broadcast_in_dim(lax.ge(key + np.int32(past), query), shape, axes)
+        with np.errstate(over="ignore"):
+            return lax.select(seen, array, lax.full(shape, np.asarray(mask.value).astype(dtype), dtype))
+
+    inner = jax.make_jaxpr(banded)(jax.ShapeDtypeStruct(shape, dtype)).jaxpr
+    names = {inner.invars[0]: scores, inner.outvars[0]: result}
+    return [
+        each.replace(
+            invars=[names.get(atom, atom) if isinstance(atom, Var) else atom for atom in each.invars],
+            outvars=[names.get(variable, variable) for variable in each.outvars],
+            source_info=source,
+        )
+        for each in inner.eqns
+    ]
+
+
+def at_length(inner: Any, arguments: Sequence[Any], length: int) -> list[Any]:
+    """Evaluate a jaxpr with a symbolic length on arrays of a whole recording of this length."""
+    return at_sizes(inner, arguments, functools.partial(value_of, length=length))
+
+
+def at_sizes(inner: Any, arguments: Sequence[Any], size: Callable[[Any], Any]) -> list[Any]:
+    """Evaluate a jaxpr with other sizes in place of symbolic sizes."""
+    return evaluate(inner, arguments, functools.partial(_apply, size))
+
+
+def _apply(size: Callable[[Any], Any], equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+    name = equation.primitive.name
+    if name == "dim_as_value":
+        return [np.asarray(size(equation.params["dim"]), type_of(equation.outvars[0]))]
+    if name in INLINED:
+        return at_sizes(equation.params[INLINED[name]], operands, size)
+    if name in CUSTOM_RULES:
+        as_traced = lambda *arrays: bind(equation, arrays)  # noqa: E731
+        domain = OfArrays(functools.partial(at_sizes, size=size))
+        return with_rule(equation, as_traced, domain, [None] * len(operands))(*operands)
+    return bind(equation, operands, **{key: _sized(value, size) for key, value in equation.params.items()})
+
+
+def _sized(value: Any, size: Callable[[Any], Any]) -> Any:
+    """Return a parameter of an equation with other sizes."""
+    if jax.export.is_symbolic_dim(value):
+        return size(value)
+    if isinstance(value, tuple | list):
+        parts = [_sized(part, size) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, ClosedJaxpr) and any(True for _ in symbolic_sizes(value.jaxpr)):
+        structs = [
+            jax.ShapeDtypeStruct(_sized(each.shape, size), each.dtype, weak_type=each.weak_type)
+            for each in value.in_avals
+        ]
+        return jax.make_jaxpr(lambda *arrays: at_sizes(value, arrays, size))(*structs)
+    return value
+
+
+#: Forms of values: a number in all elements; 0, and then ones; the number of each element of a row, or of a matrix.
+_NUMBER, _STARTED, _COUNTED, _MATRIX = "number", "started", "counted", "matrix"
+Form = tuple[str, Any]
+_SAME = ("convert_element_type", "copy", "squeeze", "stack", "broadcast_in_dim")
+
+
+def with_numbers(jaxpr: Any) -> Any:
+    """Return the jaxpr with rows and columns that are counted directly."""
+    if not any("^" in str(size) for equation in jaxpr.eqns if equation.outvars for size in out_shape(equation)):
+        return jaxpr
+    forms: dict[Var, Form] = {}
+    equations = []
+    for equation in jaxpr.eqns:
+        operands = [_form_of(atom, forms) for atom in equation.invars]
+        axis = _counted_axis(equation, operands)
+        equations += [equation] if axis is None else _count(equation, axis)
+        if (form := _form(equation, operands)) is not None:
+            forms[equation.outvars[0]] = form
+    return jaxpr.replace(eqns=equations)
+
+
+def _form_of(atom: Atom, forms: dict[Var, Form]) -> Form | None:
+    if isinstance(atom, Literal):
+        return (_NUMBER, atom.val) if shape_of(atom) == () else None
+    return forms.get(atom)
+
+
+def _form(equation: JaxprEqn, operands: list[Form | None]) -> Form | None:
+    """Return the form of the result of an equation, or None."""
+    name, params = equation.primitive.name, equation.params
+    if name == "dim_as_value":
+        return _NUMBER, params["dim"]
+    if len(equation.outvars) != 1 or not operands or operands[0] is None:
+        return None
+    (kind, value), shape = operands[0], out_shape(equation)
+    if type_of(equation.outvars[0]).kind not in "iu":
+        return None
+    if kind == _NUMBER and len(operands) == 1 and (name in _SAME or name == "reshape"):
+        return operands[0]
+    if kind == _NUMBER and name == "pad" and params["padding_config"] == ((1, -1, 0),) and str(value) == "1":
+        started = operands[1] is not None and operands[1][0] == _NUMBER and str(operands[1][1]) == "0"
+        return (_STARTED, None) if started else None
+    if kind == _STARTED and name == "cumsum" and not params["reverse"]:
+        return _COUNTED, None
+    if kind in (_COUNTED, _MATRIX) and name in ("convert_element_type", "copy"):
+        return operands[0]
+    if kind == _COUNTED and name == "reshape" and len(shape) == 2:
+        return _MATRIX, shape[1]
+    return None
+
+
+def _counted_axis(equation: JaxprEqn, operands: list[Form | None]) -> int | None:
+    """Return the axis along which the result counts, or None."""
+    (kind, width), (divisor, number) = (each or ("", None) for each in [*operands, None, None][:2])
+    if kind != _MATRIX or divisor != _NUMBER or not is_symbolic(width) or str(number) != str(width):
+        return None
+    return {"div": 0, "floor_divide": 0, "rem": 1, "remainder": 1}.get(operation_of(equation))
+
+
+def _count(equation: JaxprEqn, axis: int) -> list[JaxprEqn]:
+    (result,) = equation.outvars
+    count = lambda: lax.broadcasted_iota(type_of(result), shape_of(result), axis)  # noqa: E731
+    (counted,) = jax.make_jaxpr(count)().eqns
+    return [counted.replace(outvars=[result], source_info=equation.source_info)]
+
+
+#: Factors must be smaller than this number.
+LARGEST = 1024
+
+
+def resized(equation: JaxprEqn) -> Any:
+    """Return the jaxpr that replaces a call of `jax.image.resize` along time, or None."""
+    if equation.params.get("name") != "_resize" or len(equation.invars) != 1:
+        return None
+    old, new = in_shape(equation), out_shape(equation)
+    axes = [axis for axis in range(len(old)) if str(old[axis]) != str(new[axis])]
+    if axes != symbolic_axes(old) or axes != symbolic_axes(new) or len(axes) != 1:
+        return None
+    (axis,) = axes
+    up, down = (
+        next((k for k in range(2, LARGEST) if str(k * a[axis]) == str(b[axis])), 0) for a, b in ((old, new), (new, old))
+    )
+    # The old length may be a multiple of the new length for some lengths only: S and floordiv(S, 2).
+    x = jax.ShapeDtypeStruct(old, type_of(equation.invars[0]))
+    found = str(equation.params["jaxpr"].jaxpr)
+    forms: dict[str, Callable[[Any], Any]] = {}
+    if up:
+        forms["nearest"] = functools.partial(jnp.repeat, repeats=up, axis=axis)
+        forms["linear"] = functools.partial(_linear, factor=up, axis=axis)
+    elif down:
+        forms["nearest"] = lambda x: x[(slice(None),) * axis + (slice(down // 2, None, down),)]
+    for method, form in forms.items():
+        traced = jax.make_jaxpr(lambda x, method=method: jax.image.resize(x, new, method))(x)
+        if str(traced.jaxpr.eqns[0].params["jaxpr"].jaxpr) == found:
+            return jax.make_jaxpr(form)(x)
+    return None
+
+
+def _linear(x: Any, factor: int, axis: int) -> Any:
+    """Enlarge time by linear interpolation between neighbours, with repeated first and last frames."""
+    cut = functools.partial(lax.slice_in_dim, x, axis=axis)
+    before = jnp.concatenate([cut(0, 1), cut(0, x.shape[axis] - 1)], axis)
+    after = jnp.concatenate([cut(1, x.shape[axis]), cut(x.shape[axis] - 1, x.shape[axis])], axis)
+    parts = []
+    for phase in range(factor):
+        place = (phase + 0.5) / factor - 0.5
+        parts.append((1 - abs(place)) * x + abs(place) * (before if place < 0 else after))
+    shape = [factor * size if each == axis else size for each, size in enumerate(x.shape)]
+    return jnp.stack(parts, axis + 1).reshape(shape)
