@@ -31,7 +31,7 @@ from jaxrnn.streaming.rules.elementwise import (
     singular_operands,
     unknown_yet,
 )
-from jaxrnn.streaming.rules.frames import CORE_AXES
+from jaxrnn.streaming.rules.reductions import CORE_AXES
 from jaxrnn.streaming.values import Chunk, FinalValue
 
 #: Operations, apart from operations on each element, that may fail on frames that do not exist.

@@ -19,7 +19,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.streaming.dimensions import constant_value, in_shape
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere, refuse_final_values
-from jaxrnn.streaming.rules.frames import per_frame
+from jaxrnn.streaming.rules.reductions import per_frame
 from jaxrnn.streaming.rules.time import take
 from jaxrnn.streaming.values import Chunk, along, is_length, is_static
 
