@@ -22,7 +22,7 @@ from jaxrnn.cells.cell import LSTM, Weights
 from jaxrnn.cells.convolution import convolve
 from jaxrnn.cells.forms import by_platform
 from jaxrnn.cells.recurrence import run_direction
-from jaxrnn.jaxprs.recognition import schedule_of_cells
+from jaxrnn.jaxprs.scanning import schedule_of_cells
 from jaxrnn.jaxprs.schedule import Step
 
 OTHERS = ("cuda", "rocm", "tpu")

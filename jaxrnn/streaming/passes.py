@@ -40,8 +40,20 @@ from jaxrnn.streaming.diagnostics import (
     scope_of,
 )
 from jaxrnn.streaming.dimensions import Clock, Laps, Timeline, magnitude_of, value_of
-from jaxrnn.streaming.narrowing import WideOrigin, origin_of, streamed_operand
-from jaxrnn.streaming.values import Affine, Chunk, FinalValue, Mask, Reach, along, is_length, is_static, split_outer
+from jaxrnn.streaming.values import (
+    Affine,
+    Chunk,
+    FinalValue,
+    Mask,
+    Reach,
+    WideOrigin,
+    along,
+    is_length,
+    is_static,
+    origin_of,
+    split_outer,
+    streamed_operand,
+)
 
 
 def listed(results: Any) -> list[Any]:
