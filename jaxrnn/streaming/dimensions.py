@@ -189,7 +189,7 @@ def reads_length(jaxpr: Any) -> bool:
     return any(equation.primitive.name == "dim_as_value" for equation in walk(jaxpr))
 
 
-#: The largest number of lengths in a table.
+#: The largest number of lengths or elements in a table, and the largest constant in a formula.
 LARGEST = 1 << 22
 
 

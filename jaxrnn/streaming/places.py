@@ -23,11 +23,8 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import is_key, type_of
-from jaxrnn.streaming.dimensions import is_symbolic, out_shape
+from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, out_shape
 from jaxrnn.streaming.values import Chunk, is_length, is_static, static_number
-
-#: The largest constant in a formula, and the largest number of elements in a table.
-LARGEST = 1 << 22
 
 COMPARISONS = {
     "lt": operator.lt,

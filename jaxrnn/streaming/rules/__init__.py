@@ -15,7 +15,6 @@ from jaxrnn.streaming.rules import (
     pairs,
     recurrence,
     reductions,
-    scatters,
     time,
     windows,
 )
@@ -25,7 +24,7 @@ __all__ = ["RULES"]
 #: Primitives whose rule also runs without streamed operands.
 _ALWAYS = {*INLINED, "dim_as_value"}
 
-for _family in (elementwise, movement, time, windows, reductions, scatters, recurrence, control):
+for _family in (elementwise, movement, time, windows, reductions, recurrence, control):
     for _name, _rule in _family.RULES.items():
         register(_name, _rule, always=_name in _ALWAYS)
 PAIR_RULES.update(pairs.RULES)

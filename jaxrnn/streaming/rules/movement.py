@@ -26,8 +26,7 @@ from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere, refuse_final_values, unknown_yet
 from jaxrnn.streaming.rules.reductions import per_frame
-from jaxrnn.streaming.rules.scatters import numbered_frames
-from jaxrnn.streaming.rules.time import Table, as_table, concatenate_time, pick, split_time, take
+from jaxrnn.streaming.rules.time import Table, as_table, concatenate_time, numbered_frames, pick, split_time, take
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.values import (
     Chunk,

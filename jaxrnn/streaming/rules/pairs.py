@@ -28,10 +28,10 @@ from jaxrnn._files.arguments import argument
 from jaxrnn.jaxprs.equations import free_axes, shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS
 from jaxrnn.streaming.diagnostics import describe_equation
-from jaxrnn.streaming.dimensions import Timeline, gathered_axes, out_shape, symbolic_axes
+from jaxrnn.streaming.dimensions import LARGEST, Timeline, gathered_axes, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import DIVISIONS, LARGEST, UNCHANGED, Places, operation_of, places_of
+from jaxrnn.streaming.places import DIVISIONS, UNCHANGED, Places, operation_of, places_of
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import HARMLESS, frame_numbers, singular_operands
 from jaxrnn.streaming.rules.parallel import (

@@ -256,11 +256,6 @@ def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     return [run.make(array, b.axis, b.timeline, b.delay, reach) for array, b in zip(arrays, right, strict=True)]
 
 
-def bitcast(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
-    """Read the bits of each element as another type; the axis of the parts of an element is never time."""
-    return run.frame_by_frame(equation, x)
-
-
 def random(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Draw random numbers in each frame, from keys that depend on the number of the frame."""
     axis = next((value.axis for value in operands if isinstance(value, Chunk)), None)
@@ -280,6 +275,6 @@ RULES: dict[str, Callable[..., Any]] = {
     "argmin": argument,
     **dict.fromkeys(CORE_AXES, linear_algebra),
     "custom_linear_solve": linear_solve,
-    "bitcast_convert_type": bitcast,
+    "bitcast_convert_type": Pass.frame_by_frame,  # the axis of the parts of an element is never time
     **{f"random_{name}": random for name in ("bits", "clone", "fold_in", "seed", "split", "unwrap", "wrap")},
 }
