@@ -29,7 +29,7 @@ from jaxrnn.jaxprs.equations import (
     walk,
 )
 from jaxrnn.streaming.dimensions import is_symbolic
-from jaxrnn.streaming.plan import COUNT
+from jaxrnn.streaming.plan import COUNT, Closed
 from jaxrnn.streaming.rewriting import at_sizes
 from jaxrnn.streaming.streamed import Streamed
 
@@ -37,17 +37,12 @@ from jaxrnn.streaming.streamed import Streamed
 Stream = Callable[[Callable[[Any, Any], Any], Any, Any], Streamed]
 
 
-class _Closed(NamedTuple):
-    jaxpr: Any
-    consts: Sequence[Any] = ()
-
-
 class _Map(NamedTuple):
     """A map over blocks: constants, frames, the program for the rest, and the equations that join results."""
 
     consts: Sequence[Any]
     frames: Sequence[Any]
-    rest: _Closed
+    rest: Closed
     joins: list[JaxprEqn]
     body: Any
     block: int
@@ -160,7 +155,7 @@ def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | Non
     if None in names.values():
         return None
     rest = jaxpr.replace(constvars=[], invars=known, outvars=ends, eqns=_renamed(equations, names))
-    return _Map(consts, frames, _Closed(rest), joins, params["jaxpr"], block, left)
+    return _Map(consts, frames, Closed(rest), joins, params["jaxpr"], block, left)
 
 
 def _tails(jaxpr: Any, frames: Sequence[Atom], left: Any) -> list[JaxprEqn] | None:

@@ -74,7 +74,7 @@ class Closed(NamedTuple):
     """A jaxpr with constants; integer constants, which may be indices, are NumPy arrays."""
 
     jaxpr: Any
-    consts: list[Any]
+    consts: Sequence[Any] = ()
 
 
 class Initial:
