@@ -17,7 +17,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -104,7 +104,7 @@ def _bind_varying(equation: JaxprEqn, operands: Sequence[Any], axes: Axes, chang
         return vary(evaluate(equation.params[CALLS[name]], operands), axes)
     if name in CUSTOM_RULES:
         as_traced = functools.partial(_bind, equation, changed={})
-        domain = OfArrays(lambda jaxpr, arrays: vary(evaluate(jaxpr, vary(arrays, axes)), axes))
+        domain = Domain(lambda jaxpr, arrays: vary(evaluate(jaxpr, vary(arrays, axes)), axes))
         return with_rule(equation, lambda *arrays: as_traced(arrays), domain, [None] * len(operands))(*operands)
     if name in BODIES:
         changed = {**{key: _traced_again(value, axes) for key, value in equation.params.items()}, **changed}
@@ -323,52 +323,32 @@ def _feed_equations(
 CUSTOM_RULES = ("custom_jvp_call", "custom_vjp_call")
 
 
-class Domain(Protocol):
-    """A way to evaluate jaxprs."""
+class Domain:
+    """A way to evaluate jaxprs. This class evaluates on plain arrays, by ``run(jaxpr, arrays)``.
 
-    #: other arrays that the evaluator reads. A rule is traced later than its function, and may not close over
-    #: tracers.
-    arrays: list[Any]
-    #: the types in which rules are traced: the types of the function, also if they differ at differentiation
-    types: Types
-
-    def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
-        """Raise an error if a function of these operands cannot keep its rule."""
-        ...
-
-    def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-        """Evaluate a jaxpr on the arrays of operands of these kinds."""
-        ...
-
-    def arrays_of(self, values: Sequence[Any]) -> list[Any]:
-        """Return the arrays of values."""
-        ...
-
-    def kinds_of(self, values: Sequence[Any]) -> list[Any]:
-        """Return the static descriptions of values, without arrays."""
-        ...
-
-
-class OfArrays:
-    """The `Domain` of plain arrays; ``run(jaxpr, arrays)`` evaluates a jaxpr."""
+    Attributes:
+        arrays: other arrays that the evaluator reads. A rule is traced later than its function, and may not close over
+            tracers.
+        types: the types in which rules are traced: the types of the function, also if they differ at differentiation.
+    """
 
     def __init__(self, run: Callable[[Any, list[Any]], list[Any]]):
-        self.run, self.types = run, Types.here()
+        self._run, self.types = run, Types.here()
         self.arrays: list[Any] = []
 
     def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
-        """Accept all functions, as in `Domain`."""
+        """Raise an error if a function of these operands cannot keep its rule."""
 
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-        """Evaluate a jaxpr, as in `Domain`."""
-        return self.run(jaxpr, list(operands))
+        """Evaluate a jaxpr on the arrays of operands of these kinds."""
+        return self._run(jaxpr, list(operands))
 
     def arrays_of(self, values: Sequence[Any]) -> list[Any]:
-        """Return the values, as in `Domain`."""
+        """Return the arrays of values."""
         return list(values)
 
     def kinds_of(self, values: Sequence[Any]) -> list[Any]:
-        """Return None for each value, as in `Domain`."""
+        """Return the static descriptions of values, without arrays; None for an array."""
         return [None] * len(values)
 
 

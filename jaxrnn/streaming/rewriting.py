@@ -28,7 +28,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.extend.core.primitives import closed_call_p
 
-from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Atom, OfArrays, bind, evaluate, shape_of, type_of, with_rule
+from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Atom, Domain, bind, evaluate, shape_of, type_of, with_rule
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes, symbolic_sizes, value_of
 from jaxrnn.streaming.places import operation_of
 from jaxrnn.streaming.values import Mask
@@ -119,7 +119,7 @@ def _apply(size: Callable[[Any], Any], equation: JaxprEqn, operands: list[Any]) 
         return at_sizes(equation.params[INLINED[name]], operands, size)
     if name in CUSTOM_RULES:
         as_traced = lambda *arrays: bind(equation, arrays)  # noqa: E731
-        domain = OfArrays(functools.partial(at_sizes, size=size))
+        domain = Domain(functools.partial(at_sizes, size=size))
         return with_rule(equation, as_traced, domain, [None] * len(operands))(*operands)
     return bind(equation, operands, **{key: _sized(value, size) for key, value in equation.params.items()})
 

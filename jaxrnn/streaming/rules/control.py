@@ -18,7 +18,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.forms import Types
-from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, bind, shape_of, type_of, with_rule
+from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Domain, bind, shape_of, type_of, with_rule
 from jaxrnn.jaxprs.primitives import choose, computed, platforms_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape
 from jaxrnn.streaming.functions import scan_parts
@@ -345,7 +345,7 @@ def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     return interpret(run, jax.make_jaxpr(functools.partial(computed, **equation.params))(*structs), operands)
 
 
-class OnePass:
+class OnePass(Domain):
     """The `Domain` of chunks in a pass; `arrays` are the arrays of the pass that rules read."""
 
     def __init__(self, run: Pass, body: Any, inputs: list[Template]):
