@@ -249,7 +249,9 @@ def test_without_a_bound_reverse_mode_says_what_to_do():
 
         rows = jnp.array([*STARTS])
         mapped = jax.vmap(total)
-        backwards = (jax.grad(total), jax.jit(jax.grad(total)), jax.vmap(jax.grad(total)), jax.hessian(total))
+        backwards = [jax.grad(total), jax.jit(jax.grad(total)), jax.vmap(jax.grad(total))]
+        if jax.__version_info__ >= (0, 10, 2):  # before, JAX itself fails on such a loop in a Hessian
+            backwards.append(jax.hessian(total))
         for act in backwards:
             with pytest.raises(jaxrnn.NodeError, match=r"node 'roots' \(Loop-16\).*max_trip_count"):
                 act(rows if act is backwards[2] else rows[3])

@@ -77,8 +77,17 @@ def test_scales_by_axis_and_by_block(granularity, dtype):
     check("DequantizeLinear", {"x": q, "s": scale, "z": zero}, {"y": TensorProto.FLOAT}, ("s", "z"), **attributes)
 
 
+#: With the compiler options of the tests, XLA of JAX 0.10.0 casts by way of float16. With the default options, it casts
+#: directly, as later versions do.
+ROUNDED_TWICE = pytest.mark.skipif(jax.__version_info__ < (0, 10, 2), reason="this XLA rounds to float16 first")
+
+
 @pytest.mark.parametrize(
-    "dtype", ["int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float4_e2m1fn"]
+    "dtype",
+    [
+        *("int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float8_e4m3fnuz", "float4_e2m1fn"),
+        pytest.param("float8_e5m2", marks=ROUNDED_TWICE),
+    ],
 )
 def test_small_types_there_and_back(dtype):
     rng = np.random.default_rng(2)

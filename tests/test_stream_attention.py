@@ -364,7 +364,7 @@ def test_a_window_of_copies(models, tmp_path):
     streamed = model.stream("T", 1)
     assert sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(streamed.init())) < 2 * 16 * 32 * 4 + 32
     jaxrnn.export_onnx(streamed, model.params, tmp_path / "step.onnx")
-    assert len(onnx.load(tmp_path / "step.onnx").graph.node) < 50
+    assert len(onnx.load(tmp_path / "step.onnx").graph.node) < 60
     check_recorded(models, "unfold_script", streamed, model.params)
 
 
@@ -431,7 +431,8 @@ def test_the_first_query_of_a_strict_mask_sees_no_key():
     for function in (strict, normalised, unbounded):
         for pulse in (1, 4):
             streamed = jaxrnn.stream(function, EXAMPLE, axes=0, pulse=pulse)
-            np.testing.assert_allclose(streamed.run(None, x), function(x), rtol=1e-5)
+            # Sums of frames cancel, so that a result is as exact as its largest term.
+            np.testing.assert_allclose(streamed.run(None, x), function(x), rtol=1e-5, atol=1e-6)
     low = functools.partial(strict, fill=-1e9)
     found = jaxrnn.stream(low, EXAMPLE, axes=0).run(None, x)
     assert np.all(np.isnan(found[0]))
