@@ -106,6 +106,7 @@ def test_gradients(name):
     check_gradients(function, X.shape, **{k: v for k, v in options.items() if k != "lengths"})
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("in_parallel")
 @pytest.mark.parametrize("dtype", of_tiers([np.int32, np.int8], (np.int32,)))
 def test_whole_numbers_are_equal_to_the_bit(dtype):
@@ -180,6 +181,7 @@ def test_the_state_is_what_later_frames_need():
     assert sum(entry.shape == (3,) for entry in both.state) == 2
 
 
+@pytest.mark.thorough
 def test_a_factor_that_overflows_does_not_reach_the_state():
     """After 1,000 frames the product of all factors is infinite; the recurrence that is cleared now and then is not."""
 

@@ -67,6 +67,7 @@ def test_module_runs_and_help_imports_little():
     assert run.stderr == "error: missing.onnx: the file cannot be read: No such file or directory\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
 def test_an_error_that_cannot_be_printed_is_no_traceback():
     with open("/dev/full", "w") as full:

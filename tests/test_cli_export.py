@@ -264,6 +264,7 @@ def test_mistakes(offline, tmp_path, mistake):
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "options", "pulse"),
     of_tiers(

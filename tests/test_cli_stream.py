@@ -244,6 +244,7 @@ def layers(tmp_path):
     return path
 
 
+@pytest.mark.thorough
 def test_pulses_give_what_the_model_gives_for_the_whole_recording(layers, tmp_path):
     out, recording = tmp_path / "out.npz", np.load(tmp_path / "x.npy")
     given = ("--symbol", "T", "--input", f"x={tmp_path / 'x.npy'}", "-o", out)
@@ -364,6 +365,7 @@ def test_mistakes_about_pulses_are_one_clear_error(layers, tmp_path, mistake):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.thorough
 def test_pulses_of_a_compiled_file(layers, tmp_path):
     """A compiled stream runs as the ONNX file does with --symbol."""
     model, out = jaxrnn.load(layers), tmp_path / "out.npz"

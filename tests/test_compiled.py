@@ -300,6 +300,7 @@ def test_pulses_that_make_no_sense_are_refused(streamed, tmp_path, change, words
         jaxrnn.load_compiled(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lead", [(), (3,)], ids=str)
 def test_pulses_give_the_same_results(streamed, lead):
     model, here, path = streamed
@@ -319,6 +320,7 @@ def test_pulses_give_the_same_results(streamed, lead):
         same(loaded.flush(params, state, tail, valid), flush(model.params, expected, tail, valid))
 
 
+@pytest.mark.thorough
 def test_tails_of_any_length_and_of_each_stream_its_own(streamed):
     model, here, path = streamed
     loaded = jaxrnn.load_compiled(path)

@@ -34,6 +34,7 @@ def streamed_sums():
     return jaxrnn.stream(sums, example, axes=0, params=params, pulse=2, constraints=["S >= 2"]), params
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("again", of_tiers(ROUND_TRIPS, ROUND_TRIPS[:1]))
 def test_a_model(again):
     layers = jaxrnn.load(layers_model(), limits=jaxrnn.Limits(nodes=1000))
@@ -63,6 +64,7 @@ def test_external_data_goes_along_or_is_an_error(tmp_path):
     assert copy.deepcopy(model) is model
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("again", of_tiers(ROUND_TRIPS, ROUND_TRIPS[:1]))
 def test_a_stream_of_a_function_and_of_a_model(again):
     x = {"x": frames_of(5)["x"][:, 0]}

@@ -144,6 +144,7 @@ def drawing() -> ModuleType:
     return module
 
 
+@pytest.mark.thorough
 def test_pictures_are_those_of_the_script(tmp_path):
     drawn = drawing().draw(tmp_path)
     assert {path.name for path in drawn} == {path.name for path in PICTURES.glob("*.svg")}

@@ -125,6 +125,7 @@ def types_of_products(function, *arguments):
     return {(each.primitive.name, *(type_of(atom).name for atom in (*each.invars, *each.outvars))) for each in chosen}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", of_tiers(WAYS, ("apply", "packed step", "module's step"), thorough=()))
 def test_operands_of_products_are_rounded_and_nothing_else(way):
     """Low precision is float32 arithmetic on rounded operands, in any order of types, compiled or not."""
@@ -251,6 +252,7 @@ def test_what_was_traced_for_one_type_serves_no_other(what):
     assert largest * 2**-14 < furthest(narrow, wide) < largest * 2**-4
 
 
+@pytest.mark.thorough
 def test_gradients_have_the_types_of_parameters():
     model = step_model()
     narrow = jax.tree.map(lambda value: value.astype(jnp.bfloat16), model.params)
@@ -412,6 +414,7 @@ def test_real_models_err_by_what_rounding_gives(models, name):
         assert furthest(streamed.run(model.params, {key: x}), low) < 8 * by_weights
 
 
+@pytest.mark.thorough
 def test_cells_of_packed_weights_are_recognised(models):
     """Weights that were rounded beforehand run as the operator does, with all projections before the loop."""
     model = jaxrnn.load(models / "dtln_1.onnx")

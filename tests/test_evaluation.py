@@ -70,6 +70,7 @@ def test_silero_is_its_reference_however_it_is_cut(models, audio):
     np.testing.assert_allclose(whole[name], alone[name], atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chunk", [128, 1280, 100_000])
 def test_the_packaged_denoiser_as_a_chain_is_what_the_demo_gives(chunk):
     """Recordings of one sample, of less than a hop, that end where a chunk does, and one hop before it."""

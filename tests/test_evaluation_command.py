@@ -150,6 +150,7 @@ def test_help_and_a_file_that_is_not_there():
     assert "nowhere.yaml" in missing.stderr
 
 
+@pytest.mark.thorough
 def test_a_recording_that_nobody_can_read_is_in_the_table_of_the_command(tmp_path):
     make_corpus(tmp_path, [3000, 2000])
     (tmp_path / "noisy" / "f00.wav").write_bytes(b"")

@@ -65,6 +65,7 @@ def test_noise_that_is_like_the_speech_changes_no_si_sdr(wanted, alike):
     assert 10 * np.log10(np.mean(np.square(pair.clean, dtype=np.float64))) == pytest.approx(-26, abs=1e-4)
 
 
+@pytest.mark.thorough
 def test_the_corpus_has_the_si_sdr_that_its_table_says(corpus):
     rows = table(corpus / "denoising.csv")
     assert [int(row["snr"]) for row in rows] == [-5, 0, 5, 10, -5, 0]

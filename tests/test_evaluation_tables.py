@@ -220,6 +220,7 @@ def test_what_cannot_be_read_is_told(tmp_path, monkeypatch):
         write(tmp_path / "full", rows_of(5))
 
 
+@pytest.mark.thorough
 def test_intervals_hold_the_mean_as_often_as_they_say(monkeypatch):
     # 300 samples of 60 from a skewed distribution of mean 1: the count that hold it is binomial, and an interval of
     # 60 values is up to two hundredths too narrow.
@@ -230,6 +231,7 @@ def test_intervals_hold_the_mean_as_often_as_they_say(monkeypatch):
     assert stats.binom.ppf(1e-4, 300, 0.87) <= held <= stats.binom.ppf(1 - 1e-4, 300, 0.9)
 
 
+@pytest.mark.thorough
 def test_intervals_are_the_same_again_and_those_of_the_textbook_for_many(monkeypatch):
     monkeypatch.setattr(summary, "DRAWS", 1000)
     values = np.random.default_rng(0).normal(5, 2, 10_000)

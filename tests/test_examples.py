@@ -89,6 +89,7 @@ def test_dtln_matches_its_reference(dtln, models, audio):
     assert not counted
 
 
+@pytest.mark.thorough
 def test_dtln_step_by_step(dtln, models, audio):
     """The pipeline as it runs live: every block through both networks before the next one comes."""
     noisy = read(audio / "noisy_16k.wav")[: LAG + FEW * 128]
@@ -166,6 +167,7 @@ def run(example: str, *arguments: Path, status: int = 0) -> str:
     return ran.output
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("example", of_tiers(["dtln_denoise", "gtcrn_denoise"], ("dtln_denoise",)))
 def test_denoisers_write_a_recording(example, models, audio, tmp_path):
     short, out = tmp_path / "short.wav", tmp_path / "out.wav"
@@ -174,6 +176,7 @@ def test_denoisers_write_a_recording(example, models, audio, tmp_path):
     assert len(read(out)) == 4_000
 
 
+@pytest.mark.thorough
 def test_silero_vad_writes_segments(models, audio, tmp_path):
     short, out = tmp_path / "short.wav", tmp_path / "segments.json"
     soundfile.write(short, read(audio / "speech_16k.wav")[:160_000], 16_000)
@@ -216,6 +219,7 @@ def differences(said: str) -> list[float]:
     return [float(line.split(": ")[1].split()[0]) for line in said.splitlines() if "largest difference" in line]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("network", "pulse", "frames"),
     of_tiers([("keyword_net", 2, 31), ("keyword_net", 8, 3), ("filter_net", 1, 9)], [("keyword_net", 8, 3)]),
@@ -228,6 +232,7 @@ def test_a_streamed_network_says_how_exact_it_is(models, network, pulse, frames)
     assert "/gru/GRU.carry" in said or "/lstm/LSTM.carry0" in said
 
 
+@pytest.mark.thorough
 def test_a_streamed_network_says_what_does_not_fit(models, tmp_path):
     example = ["stream_onnx_model", "keyword_net", "--models"]
     assert "no keyword_net.onnx in" in run(*example, tmp_path, status=1)
@@ -235,6 +240,7 @@ def test_a_streamed_network_says_what_does_not_fit(models, tmp_path):
     assert "no input has a dimension 'T'" in run(*example, models, "--symbol", "T", status=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("frames", "pulse"), of_tiers([(33, 4), (1, 5)], [(1, 5)]))
 def test_a_streamed_module_has_the_outputs_and_gradients_of_the_module(frames, pulse):
     said = run("stream_flax_module", "--frames", frames, "--pulse", pulse)

@@ -65,6 +65,7 @@ def scaled(model, inputs):
     return new, lambda params: jax.jit(model.apply)(params, inputs)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", of_tiers(NETWORKS, ("silero_vad_16k_op15",)))
 def test_a_step_of_training_on_a_real_model(models, tmp_path, name):
     lengths, static = CASES[name]
@@ -115,6 +116,7 @@ def test_storages(tmp_path, storage):
         assert_same(y, peer_outputs(path, inputs), atol=1e-6)
 
 
+@pytest.mark.thorough
 @given(st.lists(st.integers(0, 2**16 - 1)), st.sampled_from([TensorProto.FLOAT16, TensorProto.BFLOAT16]))
 def test_any_bits_as_varints(bits, kind):
     old = TensorProto(name="w", data_type=kind, dims=[len(bits)], doc_string="kept", int32_data=[1] * len(bits))

@@ -98,6 +98,7 @@ def counted(x):
     }
 
 
+@pytest.mark.thorough
 def test_states_of_every_type_and_first_values(tmp_path):
     with jax.enable_x64(True):
         streamed = jaxrnn.stream(counted, {"x": jax.ShapeDtypeStruct((8, 3), np.float32)}, axes=0, pulse=2)

@@ -81,6 +81,7 @@ def test_a_stream_with_its_flush(tmp_path, pulse, lengths):
         assert_close(stream.run(x), jax.jit(filtered)(params, x))
 
 
+@pytest.mark.thorough
 def test_a_batch_of_streams(tmp_path):
     params = filter_params()
     paths = tmp_path / "step.onnx", tmp_path / "flush.onnx"
@@ -89,6 +90,7 @@ def test_a_batch_of_streams(tmp_path):
     assert_close(ExportedStream(*paths).run(x), jax.vmap(functools.partial(filtered, params))(x))
 
 
+@pytest.mark.thorough
 def test_a_file_is_loaded_with_its_state_and_its_first_state(tmp_path):
     params = filter_params()
     streamed = filter_stream(params, 4)
@@ -161,6 +163,7 @@ def test_first_states_of_all_kinds(tmp_path):
     assert_close(ExportedStream(tmp_path / "step.onnx", tmp_path / "flush.onnx").run(x), held(start, x))
 
 
+@pytest.mark.thorough
 def test_names_that_a_file_cannot_have_twice(tmp_path):
     def twice(params, inputs):
         total = jnp.cumsum(inputs["x"]) * params["x"]

@@ -58,6 +58,7 @@ def test_no_number_of_frames_is_computed(exported):
     assert lengths_of(onnx.load(flush).graph)
 
 
+@pytest.mark.thorough
 def test_every_recording_has_the_same_numbers(exported):
     stream, params, written = exported
     offline = lambda inputs: stream.run(params, inputs)  # noqa: E731

@@ -147,6 +147,7 @@ def test_a_transposed_convolution_over_time_is_one_product(pulse):
     np.testing.assert_allclose(jax.jit(streamed.run)(kernel, x), synthesis(kernel, x), atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pulse", of_tiers([1, 7], [7]))
 def test_a_dense_convolution_of_large_windows_keeps_sums(pulse):
     """And not frames: its stream is the function on the whole recording."""
@@ -174,6 +175,7 @@ def depthwise_model():
     return make_model(graph_of(nodes, {"x": [1, 6, "S"]}, {"y": [1, 6, "S"]}, weights))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pulse", [1, 3])
 def test_depthwise_in_a_model_and_its_stream(pulse):
     proto = depthwise_model()
@@ -239,6 +241,7 @@ def test_scatter_nd_of_known_indices(name, reduction):
 EXTREME = [0.0, -0.0, 1e-30, -1e-6, 1.0, -1.0, 17.0, -17.0, 90.0, -90.0, 1e30, -1e30, np.inf, -np.inf, np.nan]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, jnp.bfloat16])
 def test_gates_by_one_tanh(dtype):
     """Values and slopes: a sigmoid by tanh is right to some roundings of 1, also where its argument is infinite."""
@@ -295,6 +298,7 @@ SIZES += [("LSTM", 1, 33, True), ("LSTM", 5, 200, True), ("GRU", 5, 200, False),
 SIZES += [("RNN", 1, 200, True), ("RNN", 5, 33, False)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "batch", "hidden", "lengths"),
     of_tiers(SIZES, [("LSTM", 1, 200, False), ("GRU", 5, 33, True)], thorough=()),
@@ -391,6 +395,7 @@ LARGER = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", of_tiers(LARGER, ("depthwise", "transposed, in groups", "few windows"), thorough=()))
 def test_larger_convolutions(name):
     """Values and gradients in float32 as users compile them, against the plain convolution in float64."""

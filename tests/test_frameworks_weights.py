@@ -80,6 +80,7 @@ def test_gates_transposes_and_zeros(bias):
     assert np.array_equal(model.apply(other, {"x": RECORDING})["y"], theirs)
 
 
+@pytest.mark.thorough
 def test_streams_and_written_files(tmp_path):
     """A model with named weights streams, and the weights keep their names in a written file."""
     weights = lstm_weights(0.25)

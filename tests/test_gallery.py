@@ -72,6 +72,7 @@ def test_a_page_without_models_says_what_it_needs(tmp_path, monkeypatch):
     assert inspect.getsource(find("denoising").shown) in page
 
 
+@pytest.mark.thorough
 def test_only_what_has_changed_is_made_again(tmp_path):
     names: list[str] = []
     (first,) = gallery.make(tmp_path, ["engines"], watch=names.append)

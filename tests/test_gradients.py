@@ -73,6 +73,7 @@ def gradient_of(load, inputs_of):
     return gradient_of
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", of_tiers([name for name in MODELS if name not in PYTORCH], QUICK[:1]))
 def test_networks(gradient_of, name):
     """Gradients of a whole network, of parameters and inputs (its state is among them), against forward mode, which
@@ -258,6 +259,7 @@ def test_rows_that_have_ended(models, name):
             assert np.any(frame[:length, row]) == (length > 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", of_tiers(["keyword_net", "wave_net"], ("keyword_net",)))
 def test_streamed_steps(models, name):
     """Gradients through two steps of a stream under way, of parameters, state and frames, against differences."""

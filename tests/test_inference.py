@@ -149,6 +149,7 @@ print(first)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_fork_has_a_process_of_its_own_and_none_outlives_its_caller():
     command = [sys.executable, "-W", "error", "-c", FORKED, UNFIT.SerializeToString().hex()]

@@ -117,6 +117,7 @@ def test_values_are_the_while_loops(bound, most):
     assert_same(mapped, wanted, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_derivatives_are_those_of_the_loop_written_out():
     """Of parameters, captured by the body, and of what is carried; mapped too, where the step runs for ended rows."""
     wide = jaxrnn.load(in_float64(roots_model()), max_trip_count=6)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 from scipy import special
-from tiers import of_tiers
+from tiers import in_later_tier, of_tiers
 
 import jaxrnn
 from jaxrnn.evaluation import build_metric
@@ -119,7 +119,10 @@ def padded(arrays, frames):
     return result
 
 
-@pytest.mark.parametrize("case", CASES | FLAT)
+SLOW = ("ctc", "complex mask", "cross_entropy, classes first", "cross_entropy, ignored", "si_sdr, zero mean")
+
+
+@pytest.mark.parametrize("case", in_later_tier(CASES | FLAT, SLOW))
 def test_frames_that_do_not_exist_change_nothing(case):
     name, loss = (CASES | FLAT)[case]
     outputs, example = draw()
@@ -147,6 +150,7 @@ def test_no_frame_at_all_is_no_reason_for_nan(case):
     assert not gradient.any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", of_tiers(CASES, list(CASES)[:1], thorough=()))
 def test_gradients_are_those_of_finite_differences(case):
     name, loss = CASES[case]

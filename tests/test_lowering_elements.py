@@ -54,7 +54,7 @@ def test_integers_wrap_around(dtype):
     verify_lowering(lambda x: [each(x) for each in unary], integers(dtype))
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("dtype", of_tiers(INTEGERS, ["int8", "int64", "uint64"]))
 def test_reductions_of_integers_wrap_around(dtype):
     """Sums and products beyond the type, and extremes beyond the digits of floats, along any axes."""
     x = np.random.default_rng(0).permutation(np.resize(integers(dtype), 24)).reshape(2, 3, 4) | np.array(1, dtype)
@@ -328,6 +328,7 @@ def test_what_an_opset_lacks_is_written_out():
         verify_lowering(lambda x: q.dequantize_linear(x, np.float16(0.5), Z), BYTES)
 
 
+@pytest.mark.thorough
 def test_streams_keep_them():
     """On elements and on rows of frames; what sees several frames is what it computes."""
 

@@ -369,6 +369,7 @@ def test_cells_in_a_step_are_layers_of_one_frame():
     assert 2 * counts[1].total() < counts[0].total()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", of_tiers(LOOPS, ("keras_lstm",)))
 def test_loops_of_exporters_are_layers(models, tmp_path, name):
     """Streams of recurrent layers that a converter wrote as loops: a node for each, of less than half as many."""

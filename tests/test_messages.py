@@ -157,6 +157,7 @@ def literals(tree):
             yield each.lineno, each.value
 
 
+@pytest.mark.thorough
 def test_no_message_has_arguments_in_the_syntax_of_python():
     """What may reach a command is written by `argument` or `either`."""
     said = [

@@ -195,6 +195,7 @@ def test_a_quantised_lstm_in_pieces_is_the_whole():
     np.testing.assert_allclose(c, expected["y2"], atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_quantised_lstm_has_the_state_of_an_lstm():
     inputs = lstm_inputs(6, 1, 1, 1, state=True)
     built, _ = one_operator(

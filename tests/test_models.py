@@ -47,7 +47,7 @@ def random_inputs(model, sizes, seed=0):
     return arrays
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK[::2]))
 def test_values(models, name):
     lengths, static = CASES[name]
     static = {key: np.asarray(value) for key, value in static.items()}
@@ -60,6 +60,7 @@ def test_values(models, name):
         )
 
 
+@pytest.mark.thorough
 def test_the_sampling_rate_may_stay_an_input(models):
     """Silero's branch is picked at run time too: known outside jit, by lax.cond inside it."""
     path = models / "silero_vad_16k_op15.onnx"
@@ -90,6 +91,7 @@ def test_one_trace_serves_every_length(models, name):
         assert_same(exported.call(model.params, inputs), jax.jit(model.apply)(model.params, inputs), 1e-5)
 
 
+@pytest.mark.thorough
 def test_parameters_of_exporters(models):
     """Weights in Constant nodes are parameters, also inside branches; numbers of formulas are not."""
     silero = jaxrnn.load(models / "silero_vad_16k_op15.onnx", static={"sr": 16000})

@@ -98,6 +98,7 @@ def test_the_same_numbers_and_nothing_is_compiled(path):
     assert not count
 
 
+@pytest.mark.thorough
 def test_a_fresh_process_runs_it_without_onnx_or_compiling(files, tmp_path):
     stepper = jaxrnn.load_compiled(files["steps"], native=True)
     frame = inputs_of(stepper, 0)

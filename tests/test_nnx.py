@@ -177,6 +177,7 @@ def test_lengths_and_batches_of_a_recording(counting):
         module.step(frame(frames, 0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", of_tiers([np.float32, np.float64], [np.float64]))
 def test_types_are_those_of_the_file(dtype):
     """Whatever `jax_enable_x64` says, which nothing changes; also where variables are references."""
@@ -314,6 +315,7 @@ def test_a_filter_chooses_imported_parameters_alone(counting):
             named(*bad)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_restores_the_module(counting, tmp_path):
     """Parameters and state through Orbax, into a module made of a file loaded anew; names with slashes and dots too."""
     stack = Stack(counting, counting, rngs=nnx.Rngs(0))
@@ -429,6 +431,7 @@ def test_a_pickle_keeps_bounds_of_loops():
     assert nnx.to_pure_dict(gradients[0])["weights"]["w"] != 0
 
 
+@pytest.mark.thorough
 def test_whole_sequences_in_other_types():
     """A layer in bfloat16 without state of its own: gradients in its type, and a step that needs none."""
     model = jaxrnn.load(layers_model(TensorProto.BFLOAT16))

@@ -378,6 +378,7 @@ def test_a_linen_module(counting):
     assert_identical(gradients["weights"], expected)
 
 
+@pytest.mark.thorough
 def test_a_linen_module_among_layers(counting):
     """Several streams from a constructor's argument, and a cell under ``nnx.RNN``."""
 
@@ -403,6 +404,7 @@ def test_an_abstract_module(counting):
     assert nnx.state(module, RecurrentState)["carry"]["h"].get_value().shape == (3, 4)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_several_streams(counting, tmp_path):
     """As many as the carry was reset for: into a module made for as many, or into any by plain dicts."""
     module = Module(counting)

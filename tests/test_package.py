@@ -171,6 +171,7 @@ PACKAGES = {
 }
 
 
+@pytest.mark.thorough
 def test_importing_is_light_and_packages_are_reached_from_the_first():
     """In a new process, where nobody has imported them yet. Packages show public names only."""
     code = (
@@ -188,6 +189,7 @@ def test_importing_is_light_and_packages_are_reached_from_the_first():
         assert shown == sorted(getattr(jaxrnn, package).__all__), package
 
 
+@pytest.mark.thorough
 def test_loading_leaves_sympy_to_those_who_use_it():
     """onnx-ir calls SymPy for arithmetic on dimensions, which finds the real package then."""
     code = (

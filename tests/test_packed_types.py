@@ -86,6 +86,7 @@ def products(function, *arguments):
     return {tuple(atom.aval.dtype.name for atom in (*each.invars, *each.outvars)) for each in found}
 
 
+@pytest.mark.thorough
 def test_outputs_are_off_by_what_rounding_gives(case):
     model, rounding, frames, dims = case
     narrow = model.pack(model.params, dims=dims, dtype="bfloat16")
@@ -134,6 +135,7 @@ def test_weights_shrink_and_sums_are_wide(case):
     assert products(model.step, wide, model.init(), frame) == {("float32", "float32", "float32")}
 
 
+@pytest.mark.thorough
 def test_streams_take_narrow_weights(models):
     model = load(models / "keyword_net.onnx")
     streamed, low = (model.stream("S", None, dtype=dtype) for dtype in (None, "bfloat16"))
@@ -158,6 +160,7 @@ def test_streams_take_narrow_weights(models):
     assert differ(*same) == 0
 
 
+@pytest.mark.thorough
 def test_gradients_of_state_inputs_and_narrow_weights(models, recording):
     model = load(models / "dtln_1.onnx")
     frames = {name: array[:8] for name, array in of_dtln(recording).items()}

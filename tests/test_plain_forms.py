@@ -160,6 +160,7 @@ def check_windows(streamed, step, params):
         assert {equation.primitive.name for equation in readers} <= {"slice", "conv_general_dilated"}
 
 
+@pytest.mark.thorough
 def test_a_step_of_a_model_and_its_usual_form_have_caches_of_their_own(models):
     model = jaxrnn.load(models / "dtln_1.onnx")
     x = {info.name: recording(info.shape, info.dtype) for info in model.spec.inputs}

@@ -15,6 +15,7 @@ from small_models import layers_model
 from streaming_verifier import recording
 from test_exports import EXPECTED, Export
 from test_fast_forms import depthwise_model
+from tiers import in_later_tier
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
@@ -256,6 +257,7 @@ def test_forms_of_a_stream_agree(pulse, plain):
     np.testing.assert_allclose(jnp.concatenate(outputs, 2), dense(KERNEL, x), atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_one_file_serves_every_platform(tmp_path):
     """It holds both forms, has the state that a file for one platform has, and runs here."""
     model = jaxrnn.load(layers_model())
@@ -293,7 +295,9 @@ def test_an_export_for_all_platforms_is_the_function(name):
 # -- a choice is understood wherever functions are taken apart
 
 
-@pytest.mark.parametrize("name", ["eager", "jit", "vmap", "checkpoint", "scan", "disable_jit"])
+@pytest.mark.parametrize(
+    "name", in_later_tier(["eager", "jit", "vmap", "checkpoint", "scan", "disable_jit"], ["scan", "disable_jit"])
+)
 def test_transformations(name):
     """Values and derivatives of first and second order, forward and reverse, and no compilation in a second call."""
     gates = LSTM()._gates

@@ -334,6 +334,7 @@ def case(request, models):
     return Case(models, request.param, *PULSED[request.param])
 
 
+@pytest.mark.thorough
 def test_pulses_of_a_pool_give_what_the_model_gives_for_whole_recordings(case):
     pool = case.pool(3)
     lengths = [4 * case.pulse, 5 * case.pulse + case.pulse // 2, 7 * case.pulse + 1]
@@ -354,6 +355,7 @@ def test_pulses_of_a_pool_give_what_the_model_gives_for_whole_recordings(case):
             np.testing.assert_allclose(value, expected[output], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_stream_in_pulses_never_depends_on_its_neighbours(case):
     alone, shared = case.pool(5), case.pool(5)
     neighbours = [shared.open() for _ in range(3)]

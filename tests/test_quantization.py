@@ -214,6 +214,7 @@ LSTM_BODY = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("direction", [0, 1])
 def test_quantized_lstm_as_scan(direction):
     time, batch, features, hidden = 12, 3, 5, 8

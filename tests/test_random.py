@@ -44,6 +44,7 @@ def test_distributions(kind):
     assert uniform.max() <= 3
 
 
+@pytest.mark.thorough
 def test_seeds_and_names_tell_nodes_apart():
     shape = {"shape": [50]}
     assert np.array_equal(drawn("RandomNormal", seed=1.5, **shape), drawn("RandomNormal", seed=1.5, **shape))

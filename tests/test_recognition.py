@@ -306,6 +306,7 @@ def test_streams_of_other_lengths(remat):
         assert_close(outputs[:length, row : row + 1], expected, 1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["dtln_1", "dtln_2"])
 def test_models_of_steps(models, name):
     """Two layers in one packed state, written out in one file and as operators in the other: two cells, the same

@@ -196,6 +196,7 @@ def test_second_order(case):
         assert_derivative(expected, lambda at: second(at)[0], point, along, 1e-6, scale=size_of(expected))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("operator", of_tiers(ROWS, ("GRU",), thorough=()))
 def test_hessian_and_mapped_gradients(operator):
     """`jax.hessian` is symmetric and holds differences of gradients; `vmap` of a gradient is a loop of gradients."""

@@ -229,6 +229,7 @@ def test_a_runner_is_not_transformed(models):
             transform(lambda x: run({"input_2": x})["activation_2"].sum())(x)
 
 
+@pytest.mark.thorough
 def test_a_model_that_forgets_its_state_has_no_runner(models):
     with pytest.raises(jaxrnn.StateError, match="stream"):
         jaxrnn.Runner(jaxrnn.load(models / "filter_net.onnx"))

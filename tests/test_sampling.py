@@ -104,6 +104,7 @@ def test_affine_grid(sizes, align_corners):
     assert found.dtype == np.float16
 
 
+@pytest.mark.thorough
 def test_a_grid_of_one_element():
     """It lies in the middle, as in PyTorch; ONNX Runtime has 1 and the reference -1."""
     theta = np.array([[[1, 0, 0], [0, 1, 0]]], np.float32)

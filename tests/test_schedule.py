@@ -203,6 +203,7 @@ def test_what_is_fixed_is_folded():
     assert all(variable is not traced.params[0] for variable in traced.folded)
 
 
+@pytest.mark.thorough
 def test_frames_that_do_not_exist_leave_the_carry_alone():
     step, params, frames, carry = case("lstm", 7)
     lengths = jnp.array([3, 7])

@@ -214,6 +214,7 @@ def test_remat_of_a_recording_changes_no_gradient(models):
             np.testing.assert_allclose(found, whole[name], atol=1e-5 * max(1e-6, np.max(np.abs(whole[name]))))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", of_tiers(["filter_net", "ocr_net"], ("ocr_net",)))
 def test_narrow_products_are_narrow_and_all_else_is_wide(models, name):
     model = jaxrnn.load(models / f"{name}.onnx")

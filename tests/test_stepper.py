@@ -161,6 +161,7 @@ def test_a_pool(forms, name):
         equal(joined(stepper.spec, pieces[stream], rest), OWN[name].expected(x))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OWN)
 def test_a_file_says_the_same(name, tmp_path):
     own, loaded = OWN[name], compiled(OWN[name], tmp_path)
@@ -251,6 +252,7 @@ def test_many_steps_of_a_file(name, tmp_path):
         loaded.scan(None, loaded.init(3), {"x": both})
 
 
+@pytest.mark.thorough
 def test_many_steps_in_a_batch_with_a_name(tmp_path):
     onnx.save(gru_step_model("streams"), tmp_path / "gru.onnx")
     model = jaxrnn.load(tmp_path / "gru.onnx", state={"h": "h_out"})
@@ -266,6 +268,7 @@ def test_many_steps_in_a_batch_with_a_name(tmp_path):
     np.testing.assert_allclose(np.concatenate(mapped["y"], axis=3), expected["y"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_recording_through_a_model_in_steps(models):
     model = jaxrnn.load(models / "dtln_1.onnx")
     frames = {"input_2": np.random.default_rng(0).normal(size=(5, 1, 1, 257)).astype(np.float32)}
@@ -277,6 +280,7 @@ def test_a_recording_through_a_model_in_steps(models):
     np.testing.assert_allclose(batched["activation_2"][:, 0], expected["activation_2"], atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_batch_with_a_name(tmp_path):
     """A file whose batch is a dimension of its own arrays: one stream of it in a runner and a pool, also compiled."""
     onnx.save(gru_step_model("streams"), tmp_path / "gru.onnx")

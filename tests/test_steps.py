@@ -186,6 +186,7 @@ def test_internal_state_has_no_steps(models):
                 act()
 
 
+@pytest.mark.thorough
 def test_the_files_own_initial_value():
     """An input with a default value in the file is where the state starts, if it is said to be state."""
     node = helper.make_node

@@ -71,6 +71,7 @@ def test_init_says_when_it_needs_constants():
     np.testing.assert_allclose(streamed.flush(None, state, {"h0": h0}).outputs[0], 1 + x.sum(0), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_step_and_flush_give_the_trees_of_the_function(streamed):
     """Outputs known at the end are None in a step, and whole in the flush; counts say what exists."""
     x = inputs_of(5)
@@ -91,6 +92,7 @@ def test_step_and_flush_give_the_trees_of_the_function(streamed):
         np.testing.assert_allclose(flushed.outputs[name], expected[name], rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_batches(streamed):
     """A state of several streams, the same under vmap, and each alone."""
     batch = 3
@@ -313,6 +315,7 @@ def test_none_in_the_example_is_not_a_leaf():
         jaxrnn.stream(total, None, axes=0)
 
 
+@pytest.mark.thorough
 def test_jit_may_be_disabled():
     def leaky(x):
         return lax.scan(lambda level, frame: (0.5 * level + frame, level), 0.0, jnp.cumsum(x))[1]
@@ -330,6 +333,7 @@ def test_configuration_is_left_alone():
     assert dict(jax.config.values) == before
 
 
+@pytest.mark.thorough
 def test_packed_parameters(streamed):
     """Parameters with the work on them done: for this pulse, and as plain ones everywhere else."""
     x, state = inputs_of(2), streamed.init(params=PARAMS)

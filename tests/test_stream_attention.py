@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
 from streaming_verifier import Streaming, check_gradients, check_values
-from tiers import of_tiers
+from tiers import in_later_tier, of_tiers
 
 import jaxrnn
 from jaxrnn.export import verify_export
@@ -189,20 +189,18 @@ EXAMPLE = jax.ShapeDtypeStruct((12, WIDTH), np.float32)
         CASES,
         [
             "with look-ahead",
-            "chunks and the one before",
-            "chunks by a choice",
             "chunks by floats",
             "chunks by truncated floats",
-            "keys first",
             "T5",
         ],
-        thorough=(),
+        ["chunks and the one before", "chunks by a choice", "keys first"],
     ),
 )
 def test_values(name):
     check_values(CASES[name], (20, WIDTH), lengths=(0, 1, 2, 5, 12, 23), chunkings=((1,), (3, 1), (8,)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", of_tiers(FACTS, ["with look-ahead", "chunks"], thorough=()))
 def test_facts(name):
     streamed = jaxrnn.stream(CASES[name], EXAMPLE, axes=0)
@@ -210,6 +208,7 @@ def test_facts(name):
     check_facts(CASES[name], streamed, total=30, larger=name == "chunks", nan=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", of_tiers(["with look-ahead", "chunks", "an added mask", "two layers", "T5"], ["chunks"], thorough=())
 )
@@ -261,7 +260,7 @@ def check_recorded(models, name, streamed, params):
             np.testing.assert_allclose(found["y"], arrays[f"{length}.out.y"], atol=2e-6)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", of_tiers(FILES, FILES[::2]))
 @pytest.mark.parametrize("pulse", of_tiers([1, 4], [4]))
 def test_files(models, name, pulse):
     """PyTorch's outputs at every recorded length; one history of keys and one of values."""
@@ -405,6 +404,7 @@ def test_refusals(name):
         jaxrnn.stream(function, EXAMPLE, axes=0)
 
 
+@pytest.mark.thorough
 def test_scores_as_low_as_a_finite_mask_give_nan():
     """A finite mask stands for minus infinity. If that changes the result, the result is NaN."""
     function = functools.partial(banded, fill=-1e4)
@@ -453,7 +453,7 @@ SINGULAR = {
 }
 
 
-@pytest.mark.parametrize("name", SINGULAR)
+@pytest.mark.parametrize("name", in_later_tier(SINGULAR, ["normalised over queries", "twice"]))
 def test_gradients_beside_frames_that_do_not_exist(name):
     function = lambda p, x: jnp.sum((SINGULAR[name](p, x) @ x) ** 2, 1)  # noqa: E731
     x = np.random.default_rng(8).uniform(1, 2, (6, WIDTH))

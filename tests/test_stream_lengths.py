@@ -125,6 +125,7 @@ def test_streams_within_constraints_are_exact():
     check_values(means, (20, 3), lengths=(2, 4, 8), constraints=["mod(S, 2) == 0", "S >= 2"])
 
 
+@pytest.mark.thorough
 def test_exported_files_know_the_constraints(tmp_path):
     options = {"constraints": ["S >= 2", "S <= 6", "mod(S, 2) == 0"]}
     check_exported(look_ahead, (20, 3), tmp_path, lengths=(2, 4, 6), pulses=(1, 2), **options)

@@ -67,6 +67,7 @@ def tied():
     return module
 
 
+@pytest.mark.thorough
 def test_an_nnx_module_as_it_is(tied):
     """Its counters move in a copy, whose parts share what they share in the module; the module stays as it is."""
     before = jax.tree.map(np.array, nnx.to_pure_dict(nnx.state(tied, nnx.Not(nnx.RngState))))

@@ -14,6 +14,7 @@ from jax import lax
 from onnx import TensorProto, helper
 from plain_graphs import ADD, WEIGHT, model
 from streaming_verifier import check_values
+from tiers import in_later_tier
 
 import jaxrnn
 
@@ -59,12 +60,13 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", in_later_tier(LOOPS, ["a bound for each frame", "frames of other delays"]))
 def test_loops_with_a_condition_for_each_frame(name):
     function, shape, axis = LOOPS[name]
     check_values(function, shape, axis, constraints=["S >= 3"], lengths=(3, 8, 13))
 
 
+@pytest.mark.thorough
 def test_such_loops_in_exported_files(tmp_path):
     check_exported(jax.vmap(doublings), (20,), tmp_path, lengths=(1, 5))
     check_exported(jax.vmap(repeated), (20,), tmp_path, lengths=(1, 5))
@@ -90,6 +92,7 @@ def test_loops_that_need_all_of_time(function):
         jaxrnn.stream(function, X, axes=0)
 
 
+@pytest.mark.thorough
 @given(st.data())
 @settings(max_examples=4, deadline=None)
 def test_loops_at_random(data):
@@ -268,6 +271,7 @@ def test_text_that_is_not_utf_8(name):
         jaxrnn.load(damaged(DAMAGED[name]))
 
 
+@pytest.mark.thorough
 def test_a_description_of_the_whole_graph_may_be_anything():
     loaded = jaxrnn.load(damaged(lambda proto: setattr(proto.graph, "doc_string", "odd_text")))
     assert loaded(x=np.ones((2, 3), np.float32))["y"].shape == (2, 3)

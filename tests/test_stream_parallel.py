@@ -198,6 +198,7 @@ def test_exports(name, pulse, tmp_path):
     assert report.flushed
 
 
+@pytest.mark.thorough
 def test_batches():
     streamed = jaxrnn.stream(retention, EXAMPLE, axes=0, pulse=4)
     x = RANDOM.normal(size=(3, 12, WIDTH)).astype(np.float32)

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from plain_graphs import model, node
 from stream_functions import conv, rnn
 from streaming_verifier import check_gradients, check_values
-from tiers import of_tiers
+from tiers import in_later_tier, of_tiers
 from verifier import peer_outputs
 
 import jaxrnn
@@ -101,13 +101,23 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+#: Cases whose equations are in other cases too.
+SIMILAR = (
+    "positions",
+    "an odd tail that is padded",
+    "an index in each frame",
+    "halves of halves",
+    "one length in two words",
+)
+
+
+@pytest.mark.parametrize("name", in_later_tier(CASES, SIMILAR))
 def test_values(name):
     function, options = CASES[name]
     check_values(function, (20, 3), **options)
 
 
-@pytest.mark.parametrize("name", ["positions", "the envelope of a spectrum", "an odd tail that is padded"])
+@pytest.mark.parametrize("name", in_later_tier(["the envelope of a spectrum", *SIMILAR[:2]], SIMILAR[:1]))
 def test_gradients(name):
     function, options = CASES[name]
     check_gradients(function, (20, 3), constraints=options.get("constraints", ()))
@@ -133,6 +143,7 @@ def test_facts_of_tables():
         streamed.run(None, np.ones((51, 3), np.float32))
 
 
+@pytest.mark.thorough
 @given(st.integers(0, 5), st.integers(1, 4), st.integers(0, 3), st.integers(1, 3))
 @settings(max_examples=5, deadline=None)
 def test_rows_at_random(start, stride, later, hop):
@@ -158,6 +169,7 @@ PARTS = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @given(st.lists(PARTS, min_size=1, max_size=5), st.sampled_from([(), ("S >= 5",), ("mod(S, 2) == 0",)]))
 @settings(max_examples=40, deadline=None)
 def test_sizes_that_are_said_to_be_equal_are(parts, constraints):
@@ -228,6 +240,7 @@ def test_what_tf2onnx_writes(build):
         np.testing.assert_allclose(streamed.run({}, inputs)["y"], expected, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_lengths_with_an_offset():
     """Two frames and whole blocks: JAX is told what follows from the remainder."""
     check_values(

@@ -54,6 +54,7 @@ def test_all_states_before_the_first_frame_are_one_small_program_at_most():
         assert len(counted) <= 1, name
 
 
+@pytest.mark.thorough
 def test_parameters_are_packed_with_one_walk(walks):
     streamed = jaxrnn.stream(lambda w, x: jnp.tanh(x @ (w + w.T)), jnp.zeros((9, 3)), axes=0, params=jnp.eye(3))
     x = np.ones((1, 3), np.float32)
@@ -118,6 +119,7 @@ def _(primals, tangents):
     return ramp(x), jnp.where(x > 0, dx, jnp.array(1 / 3)) * (1 + jnp.array(2.0**-40))
 
 
+@pytest.mark.thorough
 def test_a_derivative_rule_is_traced_in_the_types_of_the_function():
     """JAX asks for the rule where it differentiates, which may be anywhere."""
 

@@ -149,6 +149,7 @@ def test_files(name, tmp_path):
     check_exported(CASES[name][0], X.shape, tmp_path, lengths=lengths(name), **options(name))
 
 
+@pytest.mark.thorough
 def test_batches():
     """Many streams at once."""
     streamed = jaxrnn.stream(masked_spectra, X, axes=0, constraints=["S >= 8"])

@@ -199,6 +199,7 @@ def test_padding_changes_nothing_even_where_it_is_not_finite():
     assert measured["again"] == measured["loss"]
 
 
+@pytest.mark.thorough
 def test_no_update_without_a_frame(model, mode):
     """A bucket of several chunks adds none."""
     data, options = data_for(mode, (6, 5)), {"batch_size": 2, "chunk": 3, "time_axis": axis_of(mode)}
@@ -265,6 +266,7 @@ def test_rates_and_constants():
         flat_fit(model, data, loss, steps=1, batch_size=2, chunk=5, time_axis=axes)
 
 
+@pytest.mark.thorough
 def test_recomputing_and_narrow_products(model, mode):
     """Both reach the model: the one changes nothing but memory, the other rounds products and leaves float32."""
     data = data_for(mode, (8, 12))
@@ -358,6 +360,7 @@ def test_validation_keeps_the_best_and_stops_early(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["curve.png"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", of_tiers(["float64", "float16", "bfloat16"], ["float16"]))
 def test_types_stay_those_of_the_file(kind):
     """A float64 model trains in float64 without ``jax_enable_x64``; small types get updates below their rounding."""
@@ -379,6 +382,7 @@ def test_types_stay_those_of_the_file(kind):
     assert 2e-3 < furthest(fitted.params, model.params) < 6e-3
 
 
+@pytest.mark.thorough
 def test_no_update_compiles_anew_and_none_waits(caplog):
     """Twenty updates of one shape: one compilation, however they are resumed, validated and padded."""
     model = recurrent_model("time")

@@ -92,6 +92,7 @@ def _steps(folder):
     return {entry for entry in os.listdir(folder) if entry.isdigit()} if folder.exists() else set()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_new_thread")
 def test_resumed_wherever_it_stopped(model, whole, tmp_path, capfd):
     """In the same process, after each of some numbers of updates, inside batches and at their ends."""

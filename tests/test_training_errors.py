@@ -238,6 +238,7 @@ def test_validate_checks_what_it_is_given(model):
         validate(model, model.params, lambda rng: data[0], mean_square)
 
 
+@pytest.mark.thorough
 def test_parameters_to_begin_with_stay_the_callers(model):
     """Changed after the training, they change no result: a device shares memory that begins at 64 bytes."""
     bias = np.asarray(model.params["B"])

@@ -18,6 +18,7 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from small_models import WIDTH, layers_model, step_model
+from tiers import of_tiers
 
 import jaxrnn
 import jaxrnn.nnx
@@ -297,14 +298,14 @@ SHORT = {"jit", "grad", "jvp", "vmap", "pmap", "scan over it", "custom_jvp", "cu
 SHORT |= {"numpy_rank_promotion=raise", "numpy_dtype_promotion=strict"}
 SECOND = set(zip(TRANSFORMATIONS, [*FUNCTIONS][2:] + [*FUNCTIONS] * 3, strict=False))
 
+#: Cells of transformations that other tests do not apply.
+QUICK = [cell for cell in DIAGONAL if cell[0] not in SHORT - {"grad", "pmap", "scan over it", "debug_nans"}]
 CELLS = [
-    pytest.param(*cell, marks=() if cell in DIAGONAL else pytest.mark.nightly)
-    for cell in itertools.product(TRANSFORMATIONS, FUNCTIONS)
-    if cell[0] not in SHORT or cell in DIAGONAL | SECOND
+    cell for cell in itertools.product(TRANSFORMATIONS, FUNCTIONS) if cell[0] not in SHORT or cell in DIAGONAL | SECOND
 ]
 
 
-@pytest.mark.parametrize(("transformation", "function"), CELLS)
+@pytest.mark.parametrize(("transformation", "function"), of_tiers(CELLS, QUICK, DIAGONAL))
 def test_transformation(transformation, function):
     check, case = TRANSFORMATIONS[transformation], case_of(function)
     if (transformation, function) in REFUSED:

@@ -57,6 +57,7 @@ def test_real_models_agree_inside_and_outside(models, name):
     assert max(output.max_abs for case in report.cases for output in case.outputs) < 1e-4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["ort", "reference"])
 def test_every_combination_of_sizes_is_a_case(engine):
     report = verify(layers_model(), dims={"T": (1, 4), "batch": [2, 3]}, engine=engine, nodes=True)
@@ -243,6 +244,7 @@ def verified(model, streamed, folder, **options):
     return verify_export(streamed, model.params, folder / "s.onnx", offline=offline, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("pulse", "batch"), of_tiers([(1, None), (4, 3)], [(4, 3)]))
 def test_recordings_of_every_length_agree(model, tmp_path, pulse, batch):
     streamed = exported(model, tmp_path, pulse, batch)
@@ -449,6 +451,7 @@ def test_recordings_that_do_not_fit(what):
 RECORDED = ("keras_gru", "keras_bidirectional", "lstm_no_state_dynamo", "conv_gru_script", "cumulative_norm_script")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", of_tiers(RECORDED, ("keras_gru",)))
 def test_recordings_of_frameworks(models, name):
     """The recordings beside the files agree at both lengths; a recording of other weights does not."""

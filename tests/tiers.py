@@ -27,6 +27,12 @@ def of_tiers(cases: Iterable[Any], quick: Collection[Any], thorough: Collection[
     return [case if case in quick else _marked(case, thorough is None or case in thorough) for case in cases]
 
 
+def in_later_tier(cases: Iterable[Any], names: Collection[Any]) -> list[Any]:
+    """Return parameters, of which the named cases are thorough and all others quick."""
+    cases = list(cases)
+    return of_tiers(cases, [case for case in cases if case not in names], thorough=[*names])
+
+
 def _marked(case: Any, thorough: bool) -> Any:
     mark = pytest.mark.thorough if thorough else pytest.mark.nightly
     return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=mark)
