@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
 from jaxrnn._jax.context import exact_types
-from jaxrnn.export.lower import Argument, lower
+from jaxrnn.export.graphs import Argument, lower
 
 
 def lowered(function, *examples, known=(), opset=17, target=None):

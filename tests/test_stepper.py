@@ -16,7 +16,7 @@ from tiers import of_tiers
 import jaxrnn
 from jaxrnn.profiling import profile_stepper
 from jaxrnn.steps import ArraySpec, Flushed, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
-from jaxrnn.steps.bound import Bound
+from jaxrnn.steps.stepper import Bound
 
 FLOAT = np.dtype("float32")
 

@@ -24,9 +24,8 @@ from jaxrnn.audio.frames import Frames, complex_of, with_mask
 from jaxrnn.errors import InputError, is_count
 from jaxrnn.model import Model
 from jaxrnn.model.streaming import GraphFunction, operators_by_scope, time_symbols
-from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.specs import ArraySpec, bind, converted
-from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.steps.stepspec import milliseconds
 from jaxrnn.streaming import Streamed, stream
 from jaxrnn.streaming.diagnostics import of_file

@@ -162,8 +162,8 @@ def compare_steppers(model: Model, stepper: Stepper, compiled: CompiledStepper) 
     """Compare a compiled file with the source: some steps from the initial state, and the flush of a stream."""
     import jax
 
-    from jaxrnn.steps.bound import Bound
     from jaxrnn.steps.recordings import one_step, recording_specs
+    from jaxrnn.steps.stepper import Bound
     from jaxrnn.verification.comparison import compare
     from jaxrnn.verification.sampling import index_limits, random_arrays
 

@@ -21,10 +21,9 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.systems import MAX_FRAMES, Piece, check_rate, stepper_identity
-from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.recordings import scan_steps, time_axis
 from jaxrnn.steps.specs import ArraySpec
-from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 
 Arrays = Mapping[str, Any]

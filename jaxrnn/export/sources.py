@@ -22,8 +22,7 @@ from jaxrnn.errors import InputError, UnsupportedError
 from jaxrnn.jaxprs.scanning import step_with_layers
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.onnx.stepfile import FLUSH, StateNames, StepFile
-from jaxrnn.steps.bound import Bound
-from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.steps.stepspec import Layout, StateSpec, StepSpec
 
 Arrays = Mapping[str, Any]

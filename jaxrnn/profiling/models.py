@@ -22,8 +22,7 @@ from jaxrnn.model.streaming import time_symbols
 from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.results import LowPrecision, OutputDifference, Profile
 from jaxrnn.profiling.timing import Peaks, time_calls
-from jaxrnn.steps.bound import Bound
-from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.streaming import Streamed
 from jaxrnn.streaming.transform import with_dtype
 from jaxrnn.verification.sampling import Sample, index_limits, random_arrays, random_inputs

@@ -18,9 +18,8 @@ from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import exact_types, on_device, on_host, placed
 from jaxrnn.errors import InputError, StateError, check_count
 from jaxrnn.runtime.runner import host_arrays
-from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.specs import ArraySpec
-from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepper import Bound, Stepper
 
 Frame = dict[str, np.ndarray]
 Step = Callable[[Any, Any], tuple[Any, Any]]

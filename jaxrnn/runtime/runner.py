@@ -23,9 +23,8 @@ from jaxrnn._jax.context import (
     unmapped,
 )
 from jaxrnn.errors import InputError
-from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.specs import ArraySpec, bind, taken
-from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.steps.stepspec import Layout
 
 Arrays = Mapping[str, Any]

@@ -12,9 +12,8 @@ import numpy as np
 
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.steps.bound import Bound
 from jaxrnn.steps.recordings import concatenated, joined_output, one_step, part
-from jaxrnn.steps.stepper import Stepper
+from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification.comparison import Comparison, compare
 

@@ -31,8 +31,7 @@ from jaxrnn.runtime.compiled.native import (
 )
 from jaxrnn.runtime.compiled.stepper import CompiledStepper
 from jaxrnn.runtime.pool import DONATING, slot_functions
-from jaxrnn.steps.bound import Bound
-from jaxrnn.steps.stepper import State, Stepper
+from jaxrnn.steps.stepper import Bound, State, Stepper
 
 #: JAX's names of the platforms that a file can be compiled for, besides the platform in use.
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
