@@ -41,7 +41,8 @@ def compiled(request, models, tmp_path_factory):
     ("compiled", "batch"),
     of_tiers(
         [*itertools.product(QUICK, (None, 1, 3)), *((name, None) for name in NAMES if name not in QUICK)],
-        [*((name, None) for name in QUICK[1:]), (QUICK[0], 3)],
+        [(QUICK[0], 3)],
+        [(name, None) for name in QUICK],
     ),
     indirect=["compiled"],
 )

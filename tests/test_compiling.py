@@ -300,7 +300,7 @@ def model_files():
     return sorted(path.relative_to(MODELS).as_posix() for path in MODELS.rglob("*.onnx")) if MODELS.is_dir() else []
 
 
-@pytest.mark.parametrize("name", of_tiers(model_files(), model_files()[::40], thorough=model_files()[::6]))
+@pytest.mark.parametrize("name", of_tiers(model_files(), model_files()[::40], thorough=model_files()[::15]))
 def test_models(models, name):
     """Whole networks, compiled as users do, against what their framework or ONNX Runtime computed."""
     path = models / name

@@ -100,7 +100,7 @@ class Failing:
         return Fragile(None)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_what_goes_wrong_in_a_worker_is_said_as_in_this_process(machine, tmp_path):
     corpus = make_corpus(tmp_path, LENGTHS[:4])
     with pytest.raises(InputError, match=r"cannot be pickled .* give a function that makes the system"):

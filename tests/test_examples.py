@@ -300,8 +300,7 @@ def test_examples_of_streaming_see_a_difference(monkeypatch):
     assert "has shape" in run("stream_function", "--seconds", "0.5", status=1)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("network", ["demo", "dtln", "gtcrn"])
+@pytest.mark.parametrize("network", of_tiers(["demo", "dtln", "gtcrn"], [], ["gtcrn"]))
 def test_a_denoiser_runs_in_another_engine(audio, models, tmp_path, network):
     """As a file from samples to samples, over a recording that is no whole number of steps."""
     short, out = tmp_path / "short.wav", tmp_path / "out" / "enhanced.wav"

@@ -52,13 +52,12 @@ def assert_near(found, expected, where):
 
 
 def named(kind):
-    """The networks of which the file of expectations says so, every ninth of them in the quick tier."""
+    """Return the networks of which the file of expectations says so. A ninth of them is quick, and a third thorough."""
     names = [name for name, entry in EXPECTED.items() if kind(entry)]
-    return of_tiers(names, names[::9])
+    return of_tiers(names, names[::9], names[::3])
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", of_tiers(EXPECTED, list(EXPECTED)[::14]))
+@pytest.mark.parametrize("name", of_tiers(EXPECTED, list(EXPECTED)[::28], list(EXPECTED)[::3]))
 def test_values_state_and_gradients(name):
     """The framework's outputs under jit; the state as listed; a derivative of every parameter in reverse mode."""
     export = Export(name)
@@ -113,7 +112,6 @@ def test_what_forgets_has_no_steps(name):
         model.init()
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", named(lambda entry: entry["stream"] is True))
 def test_streams(name):
     """In pulses of 1 and of 3 frames, recordings of both lengths."""

@@ -144,7 +144,7 @@ def test_a_denoiser_live_gains_and_gives_what_it_gives_at_once(tmp_path, models,
     assert len(lengths) == 1
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_speech_is_where_it_is_heard(tmp_path, models, audio):
     items = find("speech").make(tmp_path)
     check_files(tmp_path, items)
@@ -155,7 +155,7 @@ def test_speech_is_where_it_is_heard(tmp_path, models, audio):
     np.testing.assert_allclose(found[:-1], np.load(audio / "silero_reference.npy")[: len(found) - 1], rtol=0, atol=1e-4)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_fine_tuning_gains(tmp_path, monkeypatch):
     monkeypatch.setattr(finetuning, "EPOCHS", 2)
     items = finetuning.make(tmp_path)

@@ -73,8 +73,10 @@ def gradient_of(load, inputs_of):
     return gradient_of
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", of_tiers([name for name in MODELS if name not in PYTORCH], QUICK[:1]))
+OTHERS = [name for name in MODELS if name not in PYTORCH]
+
+
+@pytest.mark.parametrize("name", of_tiers(OTHERS, [], OTHERS[:2]))
 def test_networks(gradient_of, name):
     """Gradients of a whole network, of parameters and inputs (its state is among them), against forward mode, which
     sees every entry, and that against differences.
@@ -115,8 +117,7 @@ def test_networks(gradient_of, name):
         assert np.mean(sharp) > 0.5  # along gradients, differences mostly tell a fiftieth of them
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", of_tiers(NETS, [], [*NETS][:2]))
 def test_networks_against_pytorch(models, load, inputs_of, gradient_of, name):
     """Values and gradients of the float32 network; of the parameters, for which there are none, the float64 ones."""
     data, inputs, narrow = np.load(models / f"{name}.npz"), inputs_of(name), load(name, wide=False)
@@ -133,8 +134,7 @@ def test_networks_against_pytorch(models, load, inputs_of, gradient_of, name):
             assert np.linalg.norm(gradient - data[f"grad/{key}"]) <= 1e-4 * np.linalg.norm(data[f"grad/{key}"]), key
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", of_tiers(SMALL, [], [*SMALL][:1]))
 def test_modes_and_second_order(load, inputs_of, name):
     """Forward mode is the transpose of reverse mode, and the second derivative is the same in every order of modes.
 
@@ -201,7 +201,7 @@ def check_directions(function, point, slopes):
         assert doubt <= 0.05 * abs(central)
 
 
-@pytest.mark.parametrize("name", of_tiers(STEPS, ("dtln_1",)))
+@pytest.mark.parametrize("name", of_tiers(STEPS, ("dtln_1",), thorough=()))
 def test_step_and_scan(models, name):
     """Gradients through a scan are those through its steps one by one, of parameters, state and frames; packed, too."""
     model, steps = step_model(models, name), 3

@@ -15,7 +15,7 @@ from small_models import layers_model
 from streaming_verifier import recording
 from test_exports import EXPECTED, Export
 from test_fast_forms import depthwise_model
-from tiers import in_later_tier
+from tiers import in_later_tier, of_tiers
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
@@ -93,8 +93,7 @@ def check_lowering(model, pulse=None, symbol="S"):
         assert not FOREIGN.findall(lowered(function, *examples)), name
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_tiers(NAMES, [], NAMES[::3]))
 def test_models_lower(name):
     static = {"sr": np.asarray(16000)} if name.startswith("silero") else {}
     check_lowering(jaxrnn.load(MODELS / f"{name}.onnx", static=static), PULSES.get(name))
@@ -104,8 +103,7 @@ def test_models_lower(name):
 FILES = [name for name in EXPECTED if name.replace("_script", "_dynamo") not in EXPECTED.keys() - {name}]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", of_tiers(FILES, [], FILES[::3]))
 def test_files_of_exporters_lower(name):
     network = Export(name)
     streams = network.expected["stream"] is True

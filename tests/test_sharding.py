@@ -25,7 +25,7 @@ from jaxrnn.demo import PACKAGED
 SCRIPT = Path(__file__).parent / "test_sharding.py"
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_gradients_of_four_devices_are_those_of_one():
     flags = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_COMPILER} --xla_force_host_platform_device_count=4"
     compiled = {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": flags}

@@ -79,7 +79,7 @@ def test_a_step_has_one_mask_for_all_chunks_of_a_delay(load):
     assert str(jax.make_jaxpr(streamed.step)(*arguments)).count(" = ge ") == 1
 
 
-@pytest.mark.parametrize("name", of_tiers(MODELS, ("keyword_net",)))
+@pytest.mark.parametrize("name", of_tiers(MODELS, ("keyword_net",), [*MODELS][-1:]))
 def test_every_length_and_pulse(load, name, monkeypatch):
     """Streamed equals offline for lengths 1 to 40 (times the strides, and in between) and pulses 1, 2, 3 and 7, with
     NaN in every frame that does not exist. Offline is ONNX Runtime, which needs no compiling for each length."""
@@ -102,8 +102,7 @@ def test_every_length_and_pulse(load, name, monkeypatch):
         assert_same(mixed, expected, 1e-5, f"{name}, pulses of mixed size")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", BUILT)
+@pytest.mark.parametrize("name", of_tiers(BUILT, [], [*BUILT][:1]))
 def test_networks_that_are_built(name, monkeypatch):
     """Those that benchmarks stream: look-ahead, filters over frames, transposed convolutions, layers inside a frame."""
     monkeypatch.setattr(transform, "PLACEHOLDER", POISON)
@@ -116,8 +115,7 @@ def test_networks_that_are_built(name, monkeypatch):
         assert_same(runner.run(inputs, frames, [1]), offline(inputs), 1e-5, f"{name}, {frames} frames")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["keyword_net", "dual_path_net"])
+@pytest.mark.parametrize("name", of_tiers(["keyword_net", "dual_path_net"], [], ["keyword_net"]))
 def test_gradients(load, name):
     """Gradients through the streamed run, of inputs and parameters, are the offline ones."""
     model, (smallest, _) = load(name), MODELS[name]

@@ -275,6 +275,7 @@ def exported(folder, function, pulse, dtype, shape=(3,)):
     of_tiers(
         [(name, dtype, pulse) for name in EXPORTED for dtype in (np.float16, np.float32) for pulse in PULSES],
         [("running sum", np.float16, 16), *(("running sum", np.float32, pulse) for pulse in PULSES)],
+        [(name, np.float32, 16) for name in EXPORTED],
     ),
 )
 def test_files_by_type_and_pulse(tmp_path, name, dtype, pulse):
@@ -327,8 +328,7 @@ def test_files_after_many_frames(tmp_path, pulse):
     np.testing.assert_allclose(given["y"][-1], LONG * LEVEL, rtol=1e-6)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("pulse", [160, 4096])
+@pytest.mark.parametrize("pulse", of_tiers([160, 4096], [], [160]))
 def test_files_through_many_frames(tmp_path, pulse):
     """All 2**26, or the next lower number of pulses."""
     step = session(exported(tmp_path, jnp.cumsum, pulse, np.float32, ())[0])
@@ -350,13 +350,9 @@ AGES = {"1 minute": 60, "8 hours": 8 * 3600, "30 days": 30 * 24 * 3600}
 NETWORKS = {"tasnet_cln": (16000 // 8, 8), "se": (100, 1)}
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("network", "age"),
-    of_tiers(
-        [(network, age) for network in NETWORKS for age in AGES],
-        [("se", "30 days")],
-    ),
+    of_tiers([(network, age) for network in NETWORKS for age in AGES], [], [("se", "30 days")]),
 )
 def test_networks_of_an_age(models, network, age):
     """What 100 pulses add to each total is what it grows by."""

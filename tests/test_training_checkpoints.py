@@ -133,8 +133,7 @@ def test_the_best_is_kept_and_loaded(model, tmp_path):
         load_checkpoint(tmp_path, jaxrnn.load(PACKAGED))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("every", "lost"), [(4, (12, 16, 20, 24)), (7, (21, 24))])
+@pytest.mark.parametrize(("every", "lost"), of_tiers([(4, (12, 16, 20, 24)), (7, (21, 24))], [], [(7, (21, 24))]))
 def test_validations_and_checkpoints_each_in_their_own_time(model, tmp_path, every, lost):
     """Resumed between two validations, with the best parameters in a checkpoint after another update than theirs."""
     options = {
@@ -169,8 +168,9 @@ def _garble(path):
 
 
 # Orbax gives up on the first file that it cannot read while its threads read the others.
+# Orbax gives up on the first file that it cannot read while its threads read the others.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("damage", of_tiers([_truncate, _garble, Path.unlink], [_garble]))
+@pytest.mark.parametrize("damage", of_tiers([_truncate, _garble, Path.unlink], [_garble], thorough=[_truncate]))
 def test_a_damaged_checkpoint_is_passed_over(model, whole, tmp_path, damage):
     """Each file of the newest checkpoint in turn: the one before is used, and the end is the same."""
     flat_fit(model, DATA, mean_square, steps=20, checkpoints=tmp_path / "good", **OPTIONS)
@@ -194,7 +194,10 @@ def test_a_damaged_checkpoint_is_passed_over(model, whole, tmp_path, damage):
 
 
 @pytest.mark.parametrize(
-    "foreign", of_tiers(["900/default/x", "900/_CHECKPOINT_METADATA", "3/default/x", "2/other/x"], ["3/default/x"])
+    "foreign",
+    of_tiers(
+        ["900/default/x", "900/_CHECKPOINT_METADATA", "3/default/x", "2/other/x"], ["3/default/x"], ["900/default/x"]
+    ),
 )
 def test_what_is_no_checkpoint_is_left_alone(model, whole, tmp_path, foreign):
     """Whatever Orbax takes it for: it hides no checkpoint, is counted for none, and stays."""
