@@ -223,6 +223,7 @@ def test_inspect_real_models(models, name):
     assert bool(found["recurrent"]) == (name != "dtln_2")
 
 
+@pytest.mark.thorough
 def test_inspect_says_what_can_be_streamed(models):
     (streams,) = call_json("inspect", models / "keyword_net.onnx")["streams"]
     assert (streams["symbol"], streams["smallest_pulse"], streams["delay"]) == ("S", 2, {"logits": 1})

@@ -153,7 +153,7 @@ QUICK += ["product", "gates of a cell", "convert_element_type", "complex functio
 
 
 @pytest.mark.parametrize(
-    "name", of_tiers([name for name in FUNCTIONS if name in {*LONG, *QUICK}], QUICK[::2], thorough=QUICK)
+    "name", of_tiers([name for name in FUNCTIONS if name in {*LONG, *QUICK}], QUICK[::4], thorough=QUICK)
 )
 def test_functions(name):
     compare(name, "float32", QUICK_SHAPES[1:] if name in LONG else QUICK_SHAPES, OPTIMISED)
@@ -300,6 +300,7 @@ def model_files():
     return sorted(path.relative_to(MODELS).as_posix() for path in MODELS.rglob("*.onnx")) if MODELS.is_dir() else []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", of_tiers(model_files(), model_files()[::40], thorough=model_files()[::15]))
 def test_models(models, name):
     """Whole networks, compiled as users do, against what their framework or ONNX Runtime computed."""

@@ -151,6 +151,7 @@ def test_operands_of_products_are_rounded_and_nothing_else(way):
                 each(narrow, None)
 
 
+@pytest.mark.thorough
 def test_products_have_operands_of_low_precision_and_wide_sums():
     model, offline = step_model(), offline_model()
     calls = {

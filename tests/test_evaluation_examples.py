@@ -80,6 +80,7 @@ def test_the_corpus_has_the_si_sdr_that_its_table_says(corpus):
         assert judge.result()["si_sdr"] == pytest.approx(float(row["snr"]), abs=1e-3)
 
 
+@pytest.mark.thorough
 def test_a_larger_corpus_begins_with_the_smaller_one(corpus, tmp_path):
     ran = run("make_corpus", tmp_path, "--noisy", 7, "--labelled", 0, "--seconds", 0.8, 1.5)
     assert ran.exit_code == 0, ran.output

@@ -277,6 +277,7 @@ def test_a_page_of_a_large_corpus_holds_its_errors_its_ends_and_some_at_random(t
     assert 180 < float(median) < 320
 
 
+@pytest.mark.thorough
 def test_a_report_takes_the_place_of_another_whole(corpus, tmp_path, monkeypatch):
     _, _, rows, _ = corpus
     path = tmp_path / "r.html"

@@ -293,6 +293,7 @@ def test_a_streamed_function_takes_blocks_of_any_size(seconds):
     assert max(differences(said)) < 1e-3
 
 
+@pytest.mark.thorough
 def test_examples_of_streaming_see_a_difference(monkeypatch):
     """The comparison is one: with a frame out of place, an example fails."""
     wrong = property(lambda self: {"spectra": 0, "level": None})

@@ -366,6 +366,7 @@ def test_steps(name, models, tmp_path):
         assert_close(state, carried)
 
 
+@pytest.mark.thorough
 def test_a_step_with_sizes_of_its_own_in_the_state_is_verified(models, tmp_path):
     """They are given once, and everything that runs the step takes them."""
     model = jaxrnn.load(models / "exports" / "step_attend_script.onnx")

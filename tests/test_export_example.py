@@ -51,6 +51,7 @@ def denoiser(tmp_path_factory):
     return place, denoise_at_once(read_wav(place / "noisy.wav")[0], jaxrnn.load(PACKAGED))
 
 
+@pytest.mark.thorough
 def test_the_facts_of_a_folder(denoiser):
     folder = denoiser[0] / "example"
     facts = json.loads((folder / "stream.json").read_text())

@@ -57,6 +57,7 @@ def named(kind):
     return of_tiers(names, names[::9], names[::3])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", of_tiers(EXPECTED, list(EXPECTED)[::28], list(EXPECTED)[::3]))
 def test_values_state_and_gradients(name):
     """The framework's outputs under jit; the state as listed; a derivative of every parameter in reverse mode."""
@@ -112,6 +113,7 @@ def test_what_forgets_has_no_steps(name):
         model.init()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", named(lambda entry: entry["stream"] is True))
 def test_streams(name):
     """In pulses of 1 and of 3 frames, recordings of both lengths."""

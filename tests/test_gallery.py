@@ -99,6 +99,7 @@ def test_times_are_those_of_the_results():
         assert (row.timings["jaxrnn"].median < min(others)) == (row.ratios["best peer"] < 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("network", [convolved, recurrent])
 def test_facts_of_a_stream_bound_its_derivatives(network):
     streamed, derivatives = streams.with_slopes(network)

@@ -278,6 +278,7 @@ def test_a_recording_in_two_parts(rule):
         np.testing.assert_allclose(state[name], value, **CLOSE)
 
 
+@pytest.mark.thorough
 def test_forgotten_state_is_named_and_streamed(monkeypatch):
     """A file that forgets its state says so, is not run in steps, and streams exactly, from the first frame on."""
     model = jaxrnn.load(network("T", external=False))

@@ -80,6 +80,7 @@ def test_export_command(file, tmp_path):
     assert "--hop goes with --rate" in call(*arguments, "--hop", 160, status=2).stderr
 
 
+@pytest.mark.thorough
 def test_stream_command(file):
     symbol = next(size for size in jaxrnn.load(file).inputs[0].shape if isinstance(size, str))
     arguments = ("stream", file, "--symbol", symbol, "--random", "--frames", 8)

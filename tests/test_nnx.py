@@ -229,6 +229,7 @@ class Stack(nnx.Module):
         return x
 
 
+@pytest.mark.thorough
 def test_gradients_reach_every_parameter_of_nested_models(counting):
     """They are those of the pure functions put together by hand; other layers and the list change nothing."""
     other = counting_model()
@@ -257,6 +258,7 @@ def arrays_of(shape, seed=0):
     return jax.device_put(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("patterns", "frozen"),
     [

@@ -151,6 +151,7 @@ IMAGES = jnp.array(recording((2, 4, 9), np.float32, 0)), jnp.array(recording((8,
 IN_GROUPS = IMAGES[0], jnp.array(recording((6, 2, 4), np.float32, 2))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("derived", [lambda f: f, lambda f: jax.grad(lambda *args: energy(f(*args)), (0, 1))])
 def test_gates_and_convolutions(derived):
     """One tanh, sums of products and products of windows on CPUs; a sigmoid, and convolutions of groups, elsewhere."""

@@ -276,6 +276,7 @@ def test_cells_among_other_things(step, monkeypatch):
     assert_close(*odd, 1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("remat", [None, 2])
 def test_streams_of_other_lengths(remat):
     """`scan` with frames that do not exist, NaN in them: each row is itself alone, and stays one fast cell."""

@@ -39,6 +39,7 @@ def test_values(case, dtype):
             np.testing.assert_allclose(results[name], expected[name], rtol=0, atol=tolerance, err_msg=name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("operator", tuple(ROWS))
 def test_no_frames(operator):
     """A sequence of length 0 hands on the initial state, and its gradient is zero and not NaN."""
@@ -218,6 +219,7 @@ def test_hessian_and_mapped_gradients(operator):
         assert_equal(mapped, jnp.stack([gradient(each) for each in points]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("operator", of_tiers(ROWS, ("GRU",), thorough=()))
 def test_frames_that_do_not_exist(operator):
     """They have no gradient; a row without frames hands its initial state's on; a sequence of none has no other."""

@@ -29,6 +29,7 @@ def number(value):
     return np.array(value, np.int64)
 
 
+@pytest.mark.thorough
 @settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_dft(data):

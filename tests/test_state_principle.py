@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.cells.cell import RNN, Weights
@@ -353,7 +354,7 @@ STREAMED = {
 }
 
 
-@pytest.mark.parametrize("name", STREAMED)
+@pytest.mark.parametrize("name", of_tiers(STREAMED, ["two inputs by name", "two rates"]))
 def test_streams_over_all_inputs(models, name):
     """Every input of a class of dimensions is streamed, at its rate; the framework's outputs at every length."""
     file, symbol, dims = STREAMED[name]

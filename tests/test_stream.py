@@ -29,7 +29,7 @@ GRADIENTS = (
     "max pooling",
 )
 QUICK_GRADIENTS = (GRADIENTS[2], GRADIENTS[5], GRADIENTS[8], GRADIENTS[10])
-#: Cases that run the rules of other cases once more, in other orders.
+#: Cases whose rules other cases run too.
 COMBINED = (
     "LSTM and its final state",
     "a forward rule of its own",
@@ -62,6 +62,18 @@ COMBINED = (
     "strides of several layers",
     "the first frames at the end",
     "transposed with stride",
+    "checkpointed",
+    "differences",
+    "first and last frames",
+    "interior pad",
+    "joined with constants",
+    "many pads",
+    "numbers that wrap around",
+    "parallel resistors",
+    "positions that choose",
+    "spectrum of overlapping frames",
+    "stride 3, dilation 2",
+    "transposed by 2",
 )
 LATER = (*VARIANTS, *COMBINED)
 

@@ -357,6 +357,7 @@ def test_copies_share_one_history(name):
     assert [each.shape for each in streamed.state if each.kind != "counter"] == [(4, WIDTH)]
 
 
+@pytest.mark.thorough
 def test_a_window_of_copies(models, tmp_path):
     """Keys and values by 17 shifted copies each: two histories, and a short exported step."""
     model = jaxrnn.load(models / "speech" / "unfold_script.onnx")

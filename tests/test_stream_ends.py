@@ -159,6 +159,7 @@ def ends(pulse):
     return function, jax.jit(functools.partial(streamed.run, None))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pulse", of_tiers([1, 160], [160]))
 @pytest.mark.parametrize("name", of_tiers(RECORDINGS, [*RECORDINGS][:2]))
 def test_accuracy(name, pulse):
@@ -197,8 +198,8 @@ EXCURSIONS = {
 }
 
 
-@pytest.mark.parametrize("pulse", of_tiers([1, 3], [3]))
-@pytest.mark.parametrize("name", EXCURSIONS)
+@pytest.mark.parametrize("pulse", of_tiers([1, 3], [3], thorough=()))
+@pytest.mark.parametrize("name", of_tiers(EXCURSIONS, [*EXCURSIONS][:2]))
 def test_excursions_of_a_final_value(name, pulse):
     """The result does not depend on the way of a final value to the end."""
     function, x = EXCURSIONS[name]

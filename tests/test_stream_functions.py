@@ -211,6 +211,7 @@ UNFOLD = """<ir_version: 9, opset_import: ["" : 18]> unfold (float[B, T, 3] x) =
 }"""
 
 
+@pytest.mark.thorough
 def test_windows_of_an_exporter():
     """``Tensor.unfold`` as PyTorch's default exporter writes it: a history of four frames, and no delay."""
     model = jaxrnn.load(onnx.parser.parse_model(UNFOLD))

@@ -71,6 +71,7 @@ def axes_of(model):
     return [info.shape.index("S") for info in sorted(model.inputs, key=lambda info: info.name)]
 
 
+@pytest.mark.thorough
 def test_a_step_has_one_mask_for_all_chunks_of_a_delay(load):
     """All that `filter_net` masks comes at its rate with a delay of two frames."""
     model = load("filter_net")

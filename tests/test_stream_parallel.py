@@ -206,6 +206,7 @@ def test_batches():
     np.testing.assert_allclose(found, jax.vmap(retention)(x), atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", of_tiers(["retention", "gated", "mLSTM", "attention free"], ["gated"]))
 def test_exponents_stay_small(name):
     """Large exponents and long streams do not overflow: the state is relative to the largest exponent."""

@@ -195,7 +195,7 @@ def of(name):
     return functools.partial(CASES[name], past=ALL), functools.partial(CASES[name], past=PAST)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, FAST[::2], thorough=FAST))
+@pytest.mark.parametrize("name", of_tiers(CASES, FAST[::3], thorough=FAST))
 def test_values(name):
     """Pulses of all sizes and the function with the band, with NaN in frames that do not exist."""
     function, reference = of(name)
@@ -378,6 +378,7 @@ def module_level(x):
     return causal(x, ALL)
 
 
+@pytest.mark.thorough
 def test_a_pickle_keeps_the_band():
     streamed = pickle.loads(pickle.dumps(jaxrnn.stream(module_level, EXAMPLE, axes=0, past=PAST)))
     x = np.random.default_rng(0).normal(size=(9, WIDTH)).astype(np.float32)

@@ -88,6 +88,7 @@ def chosen(weight, x):
     return lax.cond(weight[0] > 0, inner, lambda x: jnp.cumsum(weight * x, 0), x)
 
 
+@pytest.mark.thorough
 def test_branches_begin_before_the_first_frame():
     x = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
     weights = jnp.array([(1.0, 1, 1), (1, -1, 1), (-1, 1, 1)]) * jnp.array([0.9, 0.5, 0.3])

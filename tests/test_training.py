@@ -210,6 +210,7 @@ def test_no_update_without_a_frame(model, mode):
     assert same(plain.params, padded.params)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", of_tiers([np.int32, np.uint16], [np.int32]))
 @pytest.mark.parametrize("blank", of_tiers([0, 1, -1], [-1], thorough=()))
 def test_labels_of_any_length(blank, kind):
