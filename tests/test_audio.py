@@ -100,6 +100,7 @@ def test_ends(padding, size, hop, samples):
         istft(found, size, hop, "hamming", padding=padding, length=held + 1)
 
 
+@pytest.mark.thorough
 def test_conventions():
     """Norms are factors, a batch has leading axes, and a window may be an array."""
     x, window = noise(64).reshape(2, 32), np.arange(1.0, 9)
@@ -423,6 +424,7 @@ def test_sound_that_a_wav_file_cannot_hold(noisy, tmp_path):
     assert "--stft needs the ONNX file" in call("stream", compiled, *given[1:], status=2).stderr
 
 
+@pytest.mark.thorough
 def test_commands(noisy, tmp_path):
     """`run`, `stream` and `export` give the sound of the denoiser of the package."""
     path, samples, clean = noisy
@@ -486,7 +488,8 @@ def test_mistakes_of_options(options, said, tmp_path):
     assert not (tmp_path / "out.onnx").exists()
 
 
-@pytest.mark.parametrize("name", of_tiers(("dtln", "gtcrn"), ()))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["dtln", "gtcrn"])
 def test_real_networks(name, models, audio, tmp_path):
     """The offline pipelines of the authors: samples, SI-SDR, and the exported file in ONNX Runtime."""
     noisy, clean = (read_wav(audio / f"{part}_16k.wav")[0] for part in ("noisy", "clean"))

@@ -232,6 +232,7 @@ def test_a_cell_as_body_of_scan_is_the_operator(kind):
     np.testing.assert_allclose(found, expected, atol=5 * 12 * 2**-23)
 
 
+@pytest.mark.thorough
 def test_a_peer_carries_its_state_and_begins_anew(models):
     entry = SPEECH[0]
     model = load(entry)
@@ -347,6 +348,7 @@ def test_the_page_in_the_repository_is_that_of_its_results(tmp_path):
     assert len(text.splitlines()) <= 300
 
 
+@pytest.mark.thorough
 def test_the_table_of_engines(models, tmp_path):
     """A flush that tract refuses in the form for all engines; ONNX Runtime agrees, and a wrong output does not."""
     found = engines.table(["gru_no_state_script"])

@@ -87,7 +87,7 @@ def test_an_interrupt_is_no_failed_comparison(monkeypatch, options):
     assert result.stdout == ('{\n  "error": "interrupted"\n}\n' if options else "")
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_programs_are_kept_for_the_next_command(tmp_path):
     """In the user's cache folder or where JAX is told to, each program once; or not at all."""
     onnx.save(layers_model(), tmp_path / "model.onnx")
@@ -238,6 +238,7 @@ def test_inspect_says_what_can_be_streamed(models):
     assert call_json("inspect", models / "silero_vad_16k_op15.onnx")["streams"] == []
 
 
+@pytest.mark.thorough
 def test_inspect_takes_what_load_takes(layers, models):
     """Renamed and fixed dimensions and fixed inputs show in the report; wrong names are errors of use."""
     path = models / "silero_vad.onnx"
@@ -266,6 +267,7 @@ def test_inspect_survives_what_streaming_cannot(layers, monkeypatch):
     assert "second line" not in text
 
 
+@pytest.mark.thorough
 def test_run_reads_and_writes_arrays(layers, tmp_path):
     x = np.random.default_rng(0).standard_normal((4, 2, FEATURES)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)

@@ -35,6 +35,7 @@ def archive_of(path, params):
     return path
 
 
+@pytest.mark.thorough
 def test_an_archive_of_parameters(layers, tmp_path):
     file, params = layers
     archive, out = archive_of(tmp_path / "params.npz", params), tmp_path / "out.onnx"
@@ -158,6 +159,7 @@ def archive(path, model, factor=1.5):
     return path
 
 
+@pytest.mark.thorough
 def test_a_stream_and_its_flush(offline, tmp_path):
     out, flush = tmp_path / "s.onnx", tmp_path / "f.onnx"
     arguments = ("export", offline, *STREAM, "-o", out, "--flush", flush, "--verify")
@@ -294,6 +296,7 @@ def test_says_what_it_wrote_and_has_verified(models, tmp_path, name, options, pu
         np.testing.assert_allclose(outputs[output], value, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_text_for_people(offline, tmp_path):
     text = call("compile", offline, "-o", tmp_path / "k.jaxrnn", "--symbol", "T", "--platform", "cpu").stdout
     for said in ("init, step, flush, for cpu", "pulse: 1 input", "y by 1 of its", "loaded again: a step or the"):
@@ -302,6 +305,7 @@ def test_text_for_people(offline, tmp_path):
     assert "not verified" in elsewhere
 
 
+@pytest.mark.thorough
 def test_nothing_that_differs_is_written(models, tmp_path, wrong_compiled_files):
     arguments = ("compile", models / "wave_net.onnx", "-o", tmp_path / "w.jaxrnn", "--symbol", "S")
     said = call_json(*arguments, status=MISMATCH)
@@ -328,6 +332,7 @@ def test_mistakes_are_one_clear_error(models, tmp_path, options, said):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 def test_machine_code_is_kept_and_run_where_it_is_asked_for(tmp_path):
     out = tmp_path / "denoiser.jaxrnn"
     arguments = ["compile", PACKAGED, "-o", out, "--dim", "time=1"]

@@ -278,6 +278,7 @@ def test_pulses_give_what_the_model_gives_for_the_whole_recording(layers, tmp_pa
     assert "pulses" in call("stream", layers, *given, "--pulse", 4, "--frames", 3).stdout
 
 
+@pytest.mark.thorough
 def test_pulses_hold_what_does_not_move(tmp_path):
     path = tmp_path / "held.onnx"
     onnx.save(held_model(), path)
@@ -381,6 +382,7 @@ def test_pulses_of_a_compiled_file(layers, tmp_path):
             np.testing.assert_allclose(written[name], expected[name], atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_compiled_file_with_a_symbol_or_a_bidirectional_model_is_refused(models, mistaken):
     result = call("stream", mistaken / "good.jaxrnn", "--symbol", "S", "--random", status=2)
     assert "--symbol needs the ONNX file" in result.stderr
@@ -392,6 +394,7 @@ def test_a_compiled_file_with_a_symbol_or_a_bidirectional_model_is_refused(model
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.thorough
 def test_compile_names_a_missing_size(models, tmp_path):
     model = models / "silero_vad_16k_op15.onnx"
     arguments = ("compile", model, "-o", tmp_path / "vad.jaxrnn", "--static", "sr=16000")

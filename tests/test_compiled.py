@@ -223,6 +223,7 @@ def test_another_platform_is_named(models, tmp_path):
         loaded.step(loaded.params, loaded.init(), {"input_2": np.zeros((1, 1, 257), np.float32)})
 
 
+@pytest.mark.thorough
 def test_what_does_not_fit_is_named(small, models):
     loaded = jaxrnn.load_compiled(small)
     state = loaded.init()

@@ -203,6 +203,7 @@ def phase_model():
     return make_model(graph_of(nodes, {"real": spectrum, "imag": spectrum}, {"phase": spectrum}))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("frames", [1, 17, 64])
 def test_the_phase_of_a_complex_network(frames):
     """In all the ways that the package compiles a model by itself, and under the user's own jit."""
@@ -301,7 +302,7 @@ def model_files():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", of_tiers(model_files(), model_files()[::40], thorough=model_files()[::15]))
+@pytest.mark.parametrize("name", of_tiers(model_files(), [], model_files()[::30]))
 def test_models(models, name):
     """Whole networks, compiled as users do, against what their framework or ONNX Runtime computed."""
     path = models / name

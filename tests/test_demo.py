@@ -206,7 +206,7 @@ def test_a_file_is_not_written_in_place_of_a_device(tmp_path):
     assert device.is_fifo()
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_script_trains_and_writes_the_same_graph(script, tmp_path):
     out = tmp_path / "tried.onnx"
     with jax.numpy_dtype_promotion("standard"):  # optax's schedules mix integers and floats

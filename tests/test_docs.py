@@ -280,7 +280,7 @@ def test_jaxrnn_is_installed_from_its_sources():
     assert {word: pages for word, pages in found.items() if not word.startswith(".")} == {}
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_install_lines_run(tmp_path):
     """pip takes the lines in a copy of the sources, and knows each extra; it installs nothing."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]

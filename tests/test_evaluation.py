@@ -55,6 +55,7 @@ def test_dtln_is_its_reference_however_it_is_cut_and_whatever_runs_beside_it(mod
     np.testing.assert_allclose(together[1]["audio"][:-512], alone["audio"][: 2 * 33_280 - 512], atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_silero_is_its_reference_however_it_is_cut(models, audio):
     model = jaxrnn.load(models / "silero_vad_16k_op15.onnx", static={"sr": np.asarray(RATE)})
     system = Chain((Stage(model),), 576, 512)
@@ -84,8 +85,8 @@ def test_the_packaged_denoiser_as_a_chain_is_what_the_demo_gives(chunk):
 @pytest.mark.parametrize(
     ("name", "pulse", "shapes"),
     [
-        pytest.param("filter_net", 1, {"feat_erb": (32,), "feat_spec": (2, 96)}, marks=pytest.mark.thorough),
-        ("keyword_net", 2, {"samples": (40,)}),
+        pytest.param("filter_net", 1, {"feat_erb": (32,), "feat_spec": (2, 96)}, marks=pytest.mark.nightly),
+        pytest.param("keyword_net", 2, {"samples": (40,)}, marks=pytest.mark.thorough),
     ],
 )
 def test_an_offline_model_in_chunks_is_the_model_on_the_whole_recording(models, name, pulse, shapes):
@@ -143,6 +144,7 @@ def test_settings_that_nothing_holds(tmp_path, line, said):
         prepare_evaluation(write_config(tmp_path), [line])
 
 
+@pytest.mark.thorough
 def test_all_mistakes_in_settings_are_told_at_once(tmp_path):
     """Mistakes of the keys, the metrics, the corpus and the models are in one message."""
     path = write_config(tmp_path)
@@ -191,6 +193,7 @@ def done(tmp_path_factory):
     return folder, evaluation.rows(), outputs(folder / "out")
 
 
+@pytest.mark.thorough
 def test_every_recording_is_a_row_and_its_output_is_that_of_the_file_alone(done):
     folder, rows, found = done
     assert [(row["id"], row["status"]) for row in rows] == [(f"f{number:02d}", "ok") for number in range(len(LENGTHS))]
@@ -315,6 +318,7 @@ def test_a_corrupt_recording_is_one_row_and_changes_no_other(done, tmp_path):
             np.testing.assert_array_equal(kept[f"{row['id']}.wav"], found[f"{row['id']}.wav"])
 
 
+@pytest.mark.thorough
 def test_a_recording_that_fails_is_given_up_by_the_thread_that_judges_it(tmp_path, monkeypatch):
     """Two threads would have its files at once: one of them writes what the other has removed."""
     make_corpus(tmp_path, [8000, 9000])
@@ -390,6 +394,7 @@ def test_a_folder_of_other_results_is_refused_naming_what_differs(done, tmp_path
     assert evaluation_of(folder).rows() == rows
 
 
+@pytest.mark.thorough
 def test_what_killed_processes_left_is_removed_and_a_torn_line_is_no_unit(done, tmp_path):
     """Of the journal and of an output; another that still writes the same output is not in the way."""
     folder, rows, found = done

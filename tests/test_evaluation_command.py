@@ -67,6 +67,7 @@ def invoke(*arguments):
     return CliRunner().invoke(main, ["evaluate", *map(str, arguments)])
 
 
+@pytest.mark.thorough
 def test_the_command_says_what_it_did_as_json_and_goes_on_where_it_was(corpus, whole, tmp_path):
     config = config_in(tmp_path, corpus)
     first = invoke(config, "--set", "corpus.limit=5", "--set", "out=few", "--json")
@@ -167,6 +168,7 @@ def test_a_recording_that_nobody_can_read_is_in_the_table_of_the_command(tmp_pat
     assert json.loads(none.stdout)["recordings"]["failed"] == 2
 
 
+@pytest.mark.thorough
 def test_every_kind_of_file_is_one_corpus(tmp_path):
     """A folder of WAV, FLAC of another rate and two channels, NPY and NPZ."""
     samples = 0.1 * np.sin(np.arange(4000) / 9).astype(np.float32)

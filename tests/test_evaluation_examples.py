@@ -164,6 +164,7 @@ def denoised(corpus, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.thorough
 def test_the_packaged_denoiser_gains_some_decibels(denoised, corpus):
     rows = polars.read_parquet(denoised / "results.parquet")
     # The metrics say themselves what the recordings were before.
@@ -183,7 +184,7 @@ def test_the_packaged_denoiser_gains_some_decibels(denoised, corpus):
     assert report.count("data:audio") >= 3
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_the_script_gives_the_same_as_the_configuration(denoised, corpus, tmp_path):
     """The same values to the last bit, by API; and a second run computes nothing."""
     ran = run("evaluate_corpus", corpus / "denoising.csv", "--out", tmp_path / "out")
@@ -202,7 +203,7 @@ def test_the_script_gives_the_same_as_the_configuration(denoised, corpus, tmp_pa
     assert "there is no manifest" in refused.output
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_silero_finds_most_of_the_speech(models, corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXRNN_MODELS", str(models))
     monkeypatch.setenv("JAXRNN_CORPUS", str(corpus))

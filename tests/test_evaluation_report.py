@@ -184,7 +184,7 @@ def test_pictures_and_tables_can_be_read_out(page):
     assert all(attributes.get("aria-label") for _, attributes, _ in page.elements if attributes.get("role") == "img")
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_same_rows_give_the_same_bytes(corpus, report, tmp_path):
     folder, items, rows, _ = corpus
     for name in ("one.html", "two.html"):
@@ -197,7 +197,7 @@ def test_same_rows_give_the_same_bytes(corpus, report, tmp_path):
     "name",
     in_later_tier(
         ["$x_{", "{{ 7 * 7 }}{% raw %}", "\x00\x1b[31m", "\u202egnp.exe", "漢字 🎧", "#010203", "a" * 5000, "&lt;"],
-        ["#010203", "漢字 🎧", "&lt;"],
+        ["$x_{", "\u202egnp.exe", "#010203", "漢字 🎧", "a" * 5000, "&lt;"],
     ),
 )
 def test_any_text_can_be_a_name(name, tmp_path):
@@ -217,16 +217,19 @@ def test_names_of_files_may_be_no_text(tmp_path):
 
 @pytest.mark.parametrize(
     "values",
-    [
-        [],
-        [None],
-        [math.nan, math.nan],
-        [math.inf, -math.inf, 1.0],
-        [3.0],
-        [3.0] * 5,
-        [0.0, 1e100, -1e100],
-        [1e-300, 0.0],
-    ],
+    in_later_tier(
+        [
+            [],
+            [None],
+            [math.nan, math.nan],
+            [math.inf, -math.inf, 1.0],
+            [3.0],
+            [3.0] * 5,
+            [0.0, 1e100, -1e100],
+            [1e-300, 0.0],
+        ],
+        [[None], [3.0], [3.0] * 5, [1e-300, 0.0]],
+    ),
     ids=str,
 )
 def test_any_values_give_a_page(values, tmp_path):

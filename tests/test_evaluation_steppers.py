@@ -124,7 +124,7 @@ def equal(found, expected, said=""):
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5, err_msg=f"{said} {name}")
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_whole_recordings(tmp_path):
     """Recordings that end in the first frame, inside a pulse, with a pulse, with a chunk, and after it."""
     at_once, ahead = steppers(tmp_path)
@@ -146,6 +146,7 @@ def test_stages(tmp_path):
             equal(found, {"y": expected(frames_of(x["samples"]))["y"]})
 
 
+@pytest.mark.thorough
 def test_a_chain_of_several(tmp_path):
     stream = compiled(streamed(following), GAIN, tmp_path)
     chain = Chain((Stage(Fading(), gives="samples"), Stage(stream, output="y")), SIZE, HOP)
@@ -183,7 +184,7 @@ def test_integers_of_64_bits():
         through(system, recordings((4,)), 4)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_integers_of_64_bits_on_several_devices():
     script = """
 import numpy as np

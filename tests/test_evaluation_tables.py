@@ -77,6 +77,7 @@ def counts_of(confusion):
     return {"at": [0, 1, 2, 3], "counts": list(confusion)}
 
 
+@pytest.mark.thorough
 def test_a_table_has_a_sound_type_for_every_column_and_a_file_for_it_the_same_bytes(tmp_path):
     rows = rows_of()
     table = frame(json.loads(json.dumps(rows[::-1])), METRICS)
@@ -117,6 +118,7 @@ def test_a_table_has_a_sound_type_for_every_column_and_a_file_for_it_the_same_by
     assert plain["facts"] == {"latency": {"y": 1}}
 
 
+@pytest.mark.thorough
 def test_a_table_that_memory_does_not_hold_is_the_same(tmp_path, monkeypatch):
     """Whatever the order of rows; and a smaller one takes its place."""
     rows = rows_of()
@@ -268,6 +270,7 @@ def slices(values):
     return slice_by(frame(rows)["of"]) if rows else {}
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(
     st.one_of(
@@ -308,6 +311,7 @@ def test_slices_are_values_or_quantiles():
     assert len(crowd["199"]) == 4
 
 
+@pytest.mark.thorough
 def test_a_comparison_is_that_of_its_pairs_and_turns_around(tmp_path):
     first, second = rows_of(), rows_of(shift=1.0)
     extra = np.random.default_rng(7).normal(0, 2, 40)

@@ -76,7 +76,7 @@ def items_of(corpus):
 OPTIONS = {"batch": 4, "chunk": 0.25, "keep": True, "facts": {"system": "fragile"}}
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_workers_give_the_same_bytes_though_one_of_them_dies(machine, tmp_path):
     corpus = make_corpus(tmp_path, LENGTHS)
     begin_with(corpus / "noisy" / "f20.wav", ONCE)

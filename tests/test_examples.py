@@ -107,6 +107,7 @@ def test_dtln_step_by_step(dtln, models, audio):
     np.testing.assert_allclose(dtln.denoise(noisy, model_1, model_2), result, rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("as_users_compile")
 def test_silero_vad_matches_its_reference(silero, models, audio):
     speech, reference = read(audio / "speech_16k.wav"), np.load(audio / "silero_reference.npy")
@@ -137,7 +138,7 @@ def test_silero_vad_segments(silero):
     assert silero.segments(np.zeros(12)) == []
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.usefixtures("as_users_compile")
 def test_gtcrn_matches_its_reference(gtcrn, models, audio):
     noisy, clean = read(audio / "noisy_16k.wav"), read(audio / "clean_16k.wav")
@@ -222,7 +223,9 @@ def differences(said: str) -> list[float]:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("network", "pulse", "frames"),
-    of_tiers([("keyword_net", 2, 31), ("keyword_net", 8, 3), ("filter_net", 1, 9)], [("keyword_net", 8, 3)]),
+    of_tiers(
+        [("keyword_net", 2, 31), ("keyword_net", 8, 3), ("filter_net", 1, 9)], [("keyword_net", 8, 3)], thorough=()
+    ),
 )
 def test_a_streamed_network_says_how_exact_it_is(models, network, pulse, frames):
     options = ["--models", models, "--pulse", pulse, "--frames", frames]
@@ -249,7 +252,7 @@ def test_a_streamed_module_has_the_outputs_and_gradients_of_the_module(frames, p
     assert "centred.history" in said
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_a_state_space_model_is_trained_and_streamed():
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
         said = run("stream_state_space_model", "--steps", 40, "--pulse", 5, "--frames", 203)
@@ -274,7 +277,7 @@ def test_a_module_of_flax_is_trained_and_goes_back_to_onnx(tmp_path):
         assert np.array_equal(tuned.params[name], value) == name.startswith("gru_")
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_gradients_of_many_devices_are_those_of_one():
     """In a process of its own, whose CPU is four devices."""
     script = [sys.executable, str(EXAMPLES / "data_parallel.py"), "--devices", "4", "--batch", "1", "--steps", "2"]
@@ -286,7 +289,7 @@ def test_gradients_of_many_devices_are_those_of_one():
     assert all(after < before for before, after in losses)
 
 
-@pytest.mark.parametrize("seconds", of_tiers([0.5, 0.002], (0.002,)))
+@pytest.mark.parametrize("seconds", of_tiers([0.5, 0.002], (), (0.002,)))
 def test_a_streamed_function_takes_blocks_of_any_size(seconds):
     said = run("stream_function", "--seconds", seconds)
     assert len(differences(said)) == 2
@@ -301,7 +304,8 @@ def test_examples_of_streaming_see_a_difference(monkeypatch):
     assert "has shape" in run("stream_function", "--seconds", "0.5", status=1)
 
 
-@pytest.mark.parametrize("network", of_tiers(["demo", "dtln", "gtcrn"], [], ["gtcrn"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("network", ["demo", "dtln", "gtcrn"])
 def test_a_denoiser_runs_in_another_engine(audio, models, tmp_path, network):
     """As a file from samples to samples, over a recording that is no whole number of steps."""
     short, out = tmp_path / "short.wav", tmp_path / "out" / "enhanced.wav"
@@ -320,7 +324,7 @@ def test_a_denoiser_runs_in_another_engine(audio, models, tmp_path, network):
         assert np.abs(enhanced - expected).max() < 1e-4  # samples in a file have 16 bits
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_a_denoiser_learns_a_new_noise(tmp_path):
     said = run("finetune_denoiser", "--quick", "--out", tmp_path / "new")
     new = jaxrnn.load(tmp_path / "new" / "denoiser.onnx")
@@ -335,7 +339,7 @@ def test_a_denoiser_learns_a_new_noise(tmp_path):
     assert all(after > before + 1 for _, before, after in rows)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_only_the_decoder_of_silero_is_trained(models, audio, tmp_path):
     arguments = ["--models", models, "--speech", audio / "speech_16k.wav"]
     said = run("finetune_vad", "--quick", "--out", tmp_path, *arguments)

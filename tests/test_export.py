@@ -298,9 +298,9 @@ STEPS = {
 
 
 def first_is_quick(names):
-    """One network in every run, the others in the thorough tier."""
+    """One network in every run, the others in the nightly tier."""
     first, *others = names
-    return [first, *(pytest.param(name, marks=pytest.mark.thorough) for name in others)]
+    return [first, *(pytest.param(name, marks=pytest.mark.nightly) for name in others)]
 
 
 def assert_found(path):

@@ -117,6 +117,7 @@ def test_states_of_every_type_and_first_values(tmp_path):
             np.testing.assert_allclose(found, expected[name], rtol=1e-6, atol=2e-3 * (name == "half"))
 
 
+@pytest.mark.thorough
 def test_a_step_with_state_of_its_own(tmp_path):
     """Frames are stacked, and there is no flush."""
     call("export", PACKAGED, "--dim", "time=1", "-o", tmp_path / "s.onnx", "--example", tmp_path / "folder")
@@ -143,6 +144,7 @@ def test_a_folder_without_a_flush_takes_whole_pulses(tmp_path):
             run.run({"x": x[:frames]})
 
 
+@pytest.mark.thorough
 def test_a_recording_of_another_length_than_the_stream_allows(tmp_path):
     def mirrored(inputs):
         return {"y": jnp.pad(inputs["x"], (2, 2), mode="reflect")[4:]}

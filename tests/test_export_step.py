@@ -65,6 +65,7 @@ def assert_close(found, expected, scale=0.0):
 # -- streams
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("pulse", "lengths"), [(2, (8, 2)), (6, (20, 18, 4))])
 def test_a_stream_with_its_flush(tmp_path, pulse, lengths):
     """Frames that do not exist are NaN, and nothing reads them."""
@@ -125,6 +126,7 @@ def test_a_file_is_loaded_with_its_state_and_its_first_state(tmp_path):
     assert jaxrnn.load(tmp_path / "flush.onnx").state == ()
 
 
+@pytest.mark.thorough
 def test_state_is_found_without_metadata(tmp_path):
     """By the flow of elements and by names, as in any other file."""
     params = filter_params()
@@ -229,6 +231,7 @@ def test_a_stepper_of_ones_own(tmp_path, batch):
         state = {each.input: given[str(each.output)] for each in written.step.facts.state.values()}
 
 
+@pytest.mark.thorough
 def test_complex_numbers_are_pairs(tmp_path):
     """Engines have no type for them: inputs, outputs and state have a last axis with the real part first."""
 
@@ -348,6 +351,7 @@ def test_functions(tmp_path):
     assert "layers.0.w" in {each.name for each in onnx.load(path).graph.initializer}
 
 
+@pytest.mark.thorough
 def test_a_loaded_step_is_exported_again_with_its_facts(tmp_path):
     """In another opset, say: what comes before frame 0 is no less so."""
     params = filter_params()

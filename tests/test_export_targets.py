@@ -11,6 +11,7 @@ import pytest
 from exported_files import lengths_of, session
 from recurrent_reference import build
 from small_models import layers_model
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.errors import InputError
@@ -40,10 +41,13 @@ def streamed(operator, pulse):
     return jaxrnn.stream(function, x, axes=0, params=layer.params, pulse=pulse), layer.params
 
 
-@pytest.fixture(scope="module", params=[(name, pulse) for name in LAYERS for pulse in (3, 40)])
+STREAMS = {f"{name}, {pulse}": (name, pulse) for name in LAYERS for pulse in (3, 40)}
+
+
+@pytest.fixture(scope="module", params=of_tiers(STREAMS, ["LSTM, 3", "GRU, 40", "RNN, 3"], thorough=()))
 def exported(request, tmp_path_factory):
     """A stream, its parameters, and its step and flush for tract."""
-    (stream, params), folder = streamed(*request.param), tmp_path_factory.mktemp("files")
+    (stream, params), folder = streamed(*STREAMS[request.param]), tmp_path_factory.mktemp("files")
     written = jaxrnn.export_onnx(stream, params, folder / "step.onnx", flush=folder / "flush.onnx", target="tract")
     return stream, params, written
 

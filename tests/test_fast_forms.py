@@ -50,6 +50,7 @@ def assert_near(found, expected, limit):
         np.testing.assert_allclose(a, b, rtol=0, atol=limit * max(1.0, np.abs(np.asarray(b)).max(initial=0)))
 
 
+@pytest.mark.thorough
 @settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_fast_convolutions_are_convolutions(data):
@@ -106,6 +107,7 @@ def test_a_dense_convolution_is_a_product_of_one_window_or_of_frames_alone(frame
         assert ("dot_general" in text) == product
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("groups", [1, 2])
 def test_products_of_low_precision_serve_many_streams(groups):
     """XLA on CPUs refuses such products of several streams in the other order."""
@@ -131,6 +133,7 @@ def test_a_dilated_operand_is_never_multiplied_with_zeros():
     assert not jnp.isnan(y).any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pulse", [1, 4])
 def test_a_transposed_convolution_over_time_is_one_product(pulse):
     """However many frames it makes of one: it adds to sums, and its state is those, not frames."""
@@ -298,10 +301,10 @@ SIZES += [("LSTM", 1, 33, True), ("LSTM", 5, 200, True), ("GRU", 5, 200, False),
 SIZES += [("RNN", 1, 200, True), ("RNN", 5, 33, False)]
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "batch", "hidden", "lengths"),
-    of_tiers(SIZES, [("LSTM", 1, 200, False), ("GRU", 5, 33, True)], thorough=()),
+    SIZES,
 )
 def test_layers_of_many_units(name, batch, hidden, lengths, monkeypatch):
     """One loop for two directions, blocks, products for all frames, and a derivative rule: in float32 as users compile.
@@ -347,9 +350,8 @@ def test_layers_of_many_units(name, batch, hidden, lengths, monkeypatch):
     assert_near(found, expected, 100 * hidden**0.5 * float(jnp.finfo(jnp.float32).eps))
 
 
-@pytest.mark.parametrize(
-    ("decays", "delta"), of_tiers([(None, False), (1, True), (40, False), (40, True)], [], thorough=[(40, True)])
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("decays", "delta"), [(None, False), (1, True), (40, False), (40, True)])
 def test_linear_attention_of_many_frames(decays, delta):
     """Several chunks and a remainder: values and gradients are those of the loop of frames in float64."""
     time, keys, size, width = 53, 2, 40, 33
@@ -573,7 +575,7 @@ def test_elements_by_slices_are_elements_by_index():
 # -- other operators
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_maxima_of_dilated_windows(data):

@@ -419,6 +419,7 @@ def test_mistakes_of_every_kind_are_told_at_once(folder):
     ]
 
 
+@pytest.mark.thorough
 def test_parts_of_a_key_with_a_mistake_are_not_judged(folder):
     """The loss reads the time axis of the sequences: while that is wrong, nothing is said of the loss."""
     message = refused(folder, sequences={"time_axis": "x"}, loss="mean_squared", model="absent.onnx")
@@ -483,6 +484,7 @@ def test_examples_are_read_when_they_are_asked_for(folder):
         data[:2]
 
 
+@pytest.mark.thorough
 def test_examples_in_a_store_are_those_on_disk(folder):
     url = upload(folder / "examples", new_bucket() / "examples")
     here = {"npz": "examples"}

@@ -63,6 +63,7 @@ def lstm_weights(bias=0.0):
 RECORDING = np.random.default_rng(1).standard_normal((2, 9, 4)).astype(np.float32)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bias", [0.0, 0.25])
 def test_gates_transposes_and_zeros(bias):
     """Weights keep their names and layouts, equal values and zeros too, and the file computes the same."""

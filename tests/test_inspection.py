@@ -72,6 +72,7 @@ def test_state_has_a_place():
     assert {graph.name for graph in stepped.graph.graphs} == {"", "then_branch", "else_branch"}
 
 
+@pytest.mark.thorough
 def test_values_have_their_delays():
     inspected = looked_at(loop_model())
     graph, stream = inspected.graph, inspected.graph_stream

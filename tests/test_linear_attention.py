@@ -69,6 +69,7 @@ def cases(draw):
     return inputs, {"update_rule": rule, "q_num_heads": keys * group, "kv_num_heads": keys, "scale": scale}
 
 
+@pytest.mark.thorough
 @given(cases())
 @settings(max_examples=30, deadline=None)
 def test_every_rule(case):
@@ -135,6 +136,7 @@ def test_derivatives(rule, group, decays, rates, length):
         np.testing.assert_allclose(dot(gradient, direction), dot(weights, tangents), rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_a_frame_that_clears_the_state():
     """A factor of 0, whose logarithm is -inf, is one like any other, and nothing behind it loses precision."""
     rng = np.random.default_rng(0)
@@ -263,6 +265,7 @@ def test_state_is_found_stepped_and_scanned():
             np.testing.assert_allclose(value, expected[name.removesuffix("_in")], **CLOSE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", ["linear", "gated_delta"])
 def test_a_recording_in_two_parts(rule):
     """Some frames, then the others from the state that came out, give what all of them give."""

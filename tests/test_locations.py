@@ -327,7 +327,7 @@ class Disk(LocalFileSystem):
 fsspec.register_implementation("disk", Disk, clobber=True)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_a_run_in_a_store_that_was_killed_goes_on_on_the_same_machine(local, tmp_path):
     for kind in ("noisy", "clean"):
         shutil.copytree(local / kind, tmp_path / kind)

@@ -117,7 +117,7 @@ def test_values_are_the_while_loops(bound, most):
     assert_same(mapped, wanted, atol=1e-6)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_derivatives_are_those_of_the_loop_written_out():
     """Of parameters, captured by the body, and of what is carried; mapped too, where the step runs for ended rows."""
     wide = jaxrnn.load(in_float64(roots_model()), max_trip_count=6)
@@ -148,6 +148,7 @@ def test_derivatives_are_those_of_the_loop_written_out():
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-13, atol=1e-13), curved, expected)
 
 
+@pytest.mark.nightly
 def test_nested_loops():
     """A loop that ends by its condition inside one whose count is an input, each with a bound of its own."""
     bounds = {"outer": 3, "inner": 7}
@@ -222,6 +223,7 @@ def test_a_count_that_the_file_knows_needs_no_bound():
     assert "length=6" in str(jax.make_jaxpr(ample.apply)(ample.params, inputs))
 
 
+@pytest.mark.thorough
 def test_weights_are_not_kept_for_every_trip():
     """The backward pass keeps what the loop carries in each trip, and of what every trip reads one copy."""
     size, bound = 256, 64

@@ -119,7 +119,15 @@ def padded(arrays, frames):
     return result
 
 
-SLOW = ("ctc", "complex mask", "cross_entropy, classes first", "cross_entropy, ignored", "si_sdr, zero mean")
+SLOW = (
+    "ctc",
+    "complex mask",
+    "cross_entropy",
+    "cross_entropy, classes first",
+    "cross_entropy, ignored",
+    "si_sdr of spectra",
+    "si_sdr, zero mean",
+)
 
 
 @pytest.mark.parametrize("case", in_later_tier(CASES | FLAT, SLOW))
@@ -245,6 +253,7 @@ def test_mistakes_are_named(make, said):
         make()(*draw(), np.ones(FRAMES - 1 if "mask 8" in said else FRAMES, bool))
 
 
+@pytest.mark.thorough
 def test_losses_by_name_and_of_ones_own(tmp_path):
     outputs, example = draw()
     options = {"output": "y", "target": "wanted", "time_axis": 1}
@@ -370,6 +379,7 @@ def test_si_sdr_of_signals_without_one(estimate, target, loss, still):
     assert not still or not gradient.any()
 
 
+@pytest.mark.thorough
 def test_cross_entropies_are_those_of_scipy():
     outputs, example = draw()
     logarithms = special.log_softmax(outputs["logits"][0].astype(float), -1)
@@ -410,6 +420,7 @@ def test_accuracies_of_training_and_of_evaluation_are_one():
     assert value == pytest.approx(judge.result()["class_accuracy"]) == pytest.approx(2 / 3)
 
 
+@pytest.mark.thorough
 def test_probabilities_of_zero_and_one_are_finite():
     built = losses.binary_cross_entropy("p", "speech")
     p = np.array([0, 0, 1, 1, 1e-30], np.float32)

@@ -71,6 +71,7 @@ indexed = given(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=15, deadline=None, derandomize=True, database=None)
 @indexed
 def test_gather(case, mode, seed, known, dtype):

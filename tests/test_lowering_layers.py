@@ -167,6 +167,7 @@ def drawn(seed):
     return uniform, bits, places, jax.lax.scan(step, keys.T[2, 1], length=60)[1]
 
 
+@pytest.mark.thorough
 def test_random_numbers():
     """Those of a known key are constants; others are drawn in the graph, bit by bit."""
     verify_lowering(lambda x: x + jax.random.normal(jax.random.key(1), (3,), jnp.float32), np.float32([1, 2, 3]))
@@ -224,6 +225,7 @@ def test_every_feature(case, dtype):
 OPERATORS = {"gru after": "GRU", "gru before": "GRU", "lstm": "LSTM", "rnn": "RNN"}
 
 
+@pytest.mark.thorough
 @given(CHOICES, st.sampled_from((None, 1)))
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 def test_cells_that_are_written_out(choices, frames):
@@ -301,6 +303,7 @@ def test_frames_that_do_not_exist_for_tract(cell, rows, frames):
     assert not lengths_of(model.graph)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TRACT_IGNORES)
 def test_layers_that_tract_computes_incorrectly_as_a_node(name):
     """They are a node for all engines, and are written out for tract."""

@@ -286,6 +286,7 @@ def values(tmp_path_factory):
     }
 
 
+@pytest.mark.thorough
 def test_values_are_short(values):
     for name, value in values.items():
         lines = repr(value).splitlines()

@@ -78,7 +78,7 @@ def test_vmap(models, name):
     check_vmap(model, random_inputs(model, lengths[0]))
 
 
-@pytest.mark.parametrize("name", of_tiers(["dual_path_net", "keyword_net", "ocr_net"], ("keyword_net",)))
+@pytest.mark.parametrize("name", of_tiers(["dual_path_net", "keyword_net", "ocr_net"], (), ("keyword_net",)))
 def test_one_trace_serves_every_length(models, name):
     """Exported once with symbolic dimensions, the function runs at each length with the same result."""
     lengths, _ = CASES[name]

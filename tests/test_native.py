@@ -135,6 +135,7 @@ def _environment():
     }
 
 
+@pytest.mark.thorough
 def test_what_it_has_no_code_for_is_compiled(files):
     stepper = jaxrnn.load_compiled(files["steps"], native=True)
     portable = jaxrnn.load_compiled(files["steps"])

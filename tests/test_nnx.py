@@ -97,6 +97,7 @@ def paths(state):
     return dict(nnx.to_flat_state(state))
 
 
+@pytest.mark.thorough
 def test_a_module_is_the_model(real):
     """The same bits, whatever NNX does with the module; parameters under their names and state apart from them."""
     model, dims = real
@@ -387,6 +388,7 @@ def test_one_compilation_serves_all_steps_and_copies(counting):
     assert copy.deepcopy(module).weights["0"] is not module.weights["0"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cls", [Module, Cell])
 def test_a_pickle_carries_the_model(counting, cls, tmp_path):
     """With its bound inputs, its declared state, and tensors that lay in a file of their own."""
@@ -421,6 +423,7 @@ def test_a_pickle_keeps_bound_inputs_and_all_bits():
         np.testing.assert_array_equal(again(x=jnp.ones(2))["y"], np.array([np.pi, np.e]) * (1 / 3))
 
 
+@pytest.mark.thorough
 def test_a_pickle_keeps_bounds_of_loops():
     """So that a loop whose trips depend on data still has a gradient."""
     inputs = {"n": np.array(4), "a0": np.float32(3.3), "s0": np.float32(0)}

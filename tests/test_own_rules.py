@@ -31,6 +31,7 @@ def own():
     return import_example("own_primitive_and_operator")
 
 
+@pytest.mark.thorough
 def test_the_example_streams_exactly(own, capsys):
     own.main()
     assert "largest difference" in capsys.readouterr().out

@@ -178,7 +178,7 @@ def test_gradients_of_state_inputs_and_narrow_weights(models, recording):
         assert differ(a, b) < 0.05 * rms(b)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_profile_shows_the_error(models):
     arguments = ["profile", str(models / "dtln_1.onnx"), "--dtype", "bfloat16", "--batch", "2", "--no-peak"]
     result = CliRunner().invoke(main, [*arguments, "--json"])

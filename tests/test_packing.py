@@ -116,6 +116,7 @@ def test_another_stream_in_equal_pulses_is_refused():
     np.testing.assert_array_equal(found["y"], one.with_pulse(1).step(params, one.init(), {"x": x["x"][:1]})[0]["y"])
 
 
+@pytest.mark.thorough
 def test_a_stream_of_a_model_and_the_model_itself_are_two_programs(models):
     model = jaxrnn.load(models / "keyword_net.onnx")
     streams = model.stream(pulse=2), model.stream(pulse=2, multiple=2)

@@ -164,7 +164,7 @@ EXPORTS = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(EXPORTS, [], [*EXPORTS][::4]))
+@pytest.mark.parametrize("name", of_tiers(EXPORTS, [], [*EXPORTS][::10]))
 def test_exports(models, name):
     """Gradients reach every parameter. Other values of the tensors that gradients do not reach change no output."""
     path = models / f"{name}.onnx"
@@ -186,6 +186,7 @@ def test_exports(models, name):
     assert all(np.array_equal(value, changed[key]) for key, value in model(inputs).items())
 
 
+@pytest.mark.thorough
 def test_inspect_lists_constants_and_carries(models, tmp_path):
     """Constants stand apart with their reasons; a loop shows its state without its weights, and lines are short."""
     runner = CliRunner()

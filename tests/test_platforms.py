@@ -103,7 +103,7 @@ def test_models_lower(name):
 FILES = [name for name in EXPECTED if name.replace("_script", "_dynamo") not in EXPECTED.keys() - {name}]
 
 
-@pytest.mark.parametrize("name", of_tiers(FILES, [], FILES[::3]))
+@pytest.mark.parametrize("name", of_tiers(FILES, [], FILES[::9]))
 def test_files_of_exporters_lower(name):
     network = Export(name)
     streams = network.expected["stream"] is True
@@ -232,6 +232,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_forms_agree(name, request):
     function, operands = CASES[name]
@@ -295,7 +296,8 @@ def test_an_export_for_all_platforms_is_the_function(name):
 
 
 @pytest.mark.parametrize(
-    "name", in_later_tier(["eager", "jit", "vmap", "checkpoint", "scan", "disable_jit"], ["scan", "disable_jit"])
+    "name",
+    in_later_tier(["eager", "jit", "vmap", "checkpoint", "scan", "disable_jit"], ["eager", "scan", "disable_jit"]),
 )
 def test_transformations(name):
     """Values and derivatives of first and second order, forward and reverse, and no compilation in a second call."""

@@ -28,6 +28,7 @@ def frames(count, seed=0):
     return [{"input_2": rng.uniform(0, 1, (1, 1, 257)).astype(np.float32)} for _ in range(count)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_stream_never_depends_on_its_neighbours(dtln, packed):
     params = dtln.pack(dtln.params) if packed else dtln.params
@@ -70,6 +71,7 @@ def test_a_pool_equals_single_steps(dtln):
             np.testing.assert_allclose(pool.state(name)["input_3"], states[index]["input_3"], atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_frames_wait_in_line_and_reset_forgets_them(dtln):
     pool = StreamPool(dtln, dtln.params, 2)
     name = pool.open()
@@ -85,6 +87,7 @@ def test_frames_wait_in_line_and_reset_forgets_them(dtln):
     assert not pool.state(name)["input_3"].any()
 
 
+@pytest.mark.thorough
 def test_a_place_is_fresh_for_the_next(dtln):
     pool = StreamPool(dtln, dtln.params, 1)
     old = pool.open()
@@ -214,6 +217,7 @@ def in_threads(*functions):
         raise error
 
 
+@pytest.mark.thorough
 def test_threads_take_turns():
     pool, steps, ones = StreamPool(counting(), None, 8), 150, {"x": np.ones((1, 64), np.float32)}
     streams = [pool.open() for _ in range(4)]
@@ -388,6 +392,7 @@ def test_a_stream_in_pulses_never_depends_on_its_neighbours(case):
         np.testing.assert_array_equal(found[name], value)
 
 
+@pytest.mark.thorough
 def test_a_flush_leaves_other_streams_alone_and_its_own_fresh(case):
     pool = case.pool(2)
     ended, other = pool.open(), pool.open()
@@ -412,6 +417,7 @@ def test_a_flush_leaves_other_streams_alone_and_its_own_fresh(case):
             np.testing.assert_array_equal(second[name], value)
 
 
+@pytest.mark.thorough
 def test_errors_of_pulses_change_nothing(models):
     case = Case(models, "keyword_net", 4, {"logits": 2})
     pool = case.pool(1)
@@ -470,6 +476,7 @@ def recurrent_streamed(pulse=2):
     return streamed, params
 
 
+@pytest.mark.thorough
 def test_a_streamed_function_with_held_inputs_and_results_at_the_end():
     streamed, params = recurrent_streamed()
     pool = StreamPool(streamed, params, 2)

@@ -87,6 +87,7 @@ def test_operations_are_those_of_the_cost_analysis(function):
     assert cost.transcendentals == xla.get("transcendentals", 0.0)
 
 
+@pytest.mark.thorough
 def test_operations_of_a_model_are_those_of_the_cost_analysis(models):
     model = load(models / "silero_vad_16k_op15.onnx", static={"sr": 16000})
     frame = {"input": np.zeros((1, 576), np.float32)}
@@ -136,6 +137,7 @@ def test_every_heavy_node_of_a_model_is_found(models):
     assert sum(region.seconds for region in found.regions if not region.nodes) < 0.1 * found.seconds
 
 
+@pytest.mark.thorough
 def test_a_stream_and_its_nodes(models):
     model = load(models / "keyword_net.onnx")
     found = profile_model(model, "stream", batch=2, peaks=False)

@@ -16,7 +16,7 @@ from node_models import one_operator
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from streaming_verifier import POISON, check_values
-from tiers import of_tiers
+from tiers import in_later_tier, of_tiers
 from verifier import assert_same, peer_outputs, verify
 
 import jaxrnn
@@ -132,7 +132,10 @@ def byte_names(kinds):
     return " x ".join(kind.__name__ for kind in kinds)
 
 
-@pytest.mark.parametrize("kinds", [(a, b) for a in BYTES for b in BYTES], ids=byte_names)
+PAIRS = [pytest.param((a, b), marks=[pytest.mark.thorough] * (a is b)) for a in BYTES for b in BYTES]
+
+
+@pytest.mark.parametrize("kinds", PAIRS, ids=byte_names)
 @pytest.mark.parametrize("shapes", [((5, 33), (33, 7)), ((2, 3, 5, 16), (2, 3, 16, 4)), ((1, 300), (300, 2))], ids=str)
 def test_matrix_products(shapes, kinds):
     rng = np.random.default_rng(4)
@@ -334,7 +337,8 @@ def fused(path, folder):
 
 
 @pytest.mark.parametrize(
-    ("form", "dtype"), of_tiers([("qdq", np.uint8), ("qdq", np.int8), ("qop", np.uint8)], [("qdq", np.uint8)])
+    ("form", "dtype"),
+    of_tiers([("qdq", np.uint8), ("qdq", np.int8), ("qop", np.uint8)], [], [("qdq", np.uint8), ("qop", np.uint8)]),
 )
 def test_streams_keep_integers(form, dtype, tmp_path):
     proto = quantized_net(form, dtype)
@@ -358,6 +362,7 @@ def test_streams_keep_integers(form, dtype, tmp_path):
     assert written == offline or (form, dtype) != ("qdq", np.uint8)
 
 
+@pytest.mark.thorough
 def test_verification_allows_one_step_in_few_elements(tmp_path):
     model = jaxrnn.load(quantized_net("qdq", np.uint8))
     streamed = model.stream("T")
@@ -391,8 +396,12 @@ WIDER = {
 }
 
 
-@pytest.mark.parametrize("pad", [0.0, 2.0])
-@pytest.mark.parametrize("form", WIDER)
+WIDER_PADS = [(form, pad) for form in WIDER for pad in (0.0, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("form", "pad"), in_later_tier(WIDER_PADS, [("scaled", 2.0), ("by channel", 2.0), ("flags", 0.0)])
+)
 def test_histories_keep_the_narrowest_type(form, pad):
     """Padded windows and delays; where no narrow value stands for the padding, the state is wide."""
 

@@ -174,7 +174,7 @@ def test_near_misses_are_left_alone(name):
     assert str(found(carry, frames)) == str(expected(carry, frames))
 
 
-@pytest.mark.parametrize(("seed", "count"), of_tiers([(0, 40), (1, 160)], [(0, 40)], thorough=()))
+@pytest.mark.parametrize(("seed", "count"), of_tiers([(0, 40), (1, 160)], [], [(0, 40)]))
 def test_changed_cells_are_the_loop(seed, count):
     """Whatever is recognised in cells with changes at random, values and gradients are those of the loop."""
     with jax.enable_x64(True):
@@ -247,7 +247,7 @@ AROUND = {
 }
 
 
-@pytest.mark.parametrize("step", of_tiers(AROUND, [behind_a_mean, coupled]))
+@pytest.mark.parametrize("step", of_tiers(AROUND, [coupled]))
 def test_cells_among_other_things(step, monkeypatch):
     """Values and derivatives of both modes are those of the loop; only the cell's product is in a loop. Long
     recordings run in blocks."""

@@ -87,6 +87,7 @@ def test_one_step_has_no_loop(operator):
         assert "while[" not in text
 
 
+@pytest.mark.thorough
 def test_half_precision_keeps_its_type():
     rng = np.random.default_rng(1)
     for kind in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
@@ -142,6 +143,7 @@ def feature_rich(operator, **more):
     return operator, {name: arrays[name] for name in order if name in arrays}, attributes, None, 14
 
 
+@pytest.mark.thorough
 @example(feature_rich("LSTM"))
 @example(feature_rich("GRU", linear_before_reset=1))
 @given(nodes())

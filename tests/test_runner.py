@@ -49,6 +49,7 @@ class Watched:
         return outputs, state
 
 
+@pytest.mark.thorough
 def test_a_step_runs_in_the_calling_thread(models, tmp_path):
     def network(arrays):  # JAX runs smaller programs in the calling thread anyway
         return {"y": arrays["x"] @ jnp.full((256, 256), 1 / 256)}
@@ -72,7 +73,7 @@ def test_a_step_runs_in_the_calling_thread(models, tmp_path):
         assert all(array.devices() == {jax.devices()[0]} for array in run.state.values())
 
 
-@pytest.mark.parametrize(("name", "options"), of_tiers(NETWORKS, [NETWORKS[0], NETWORKS[-1]]))
+@pytest.mark.parametrize(("name", "options"), of_tiers(NETWORKS, [NETWORKS[0]], [NETWORKS[-1]]))
 def test_a_model_in_steps(models, name, options):
     model = jaxrnn.load(models / f"{name}.onnx", **options)
     sizes = {"input_dim_1": 576}
@@ -99,6 +100,7 @@ def test_a_model_in_steps(models, name, options):
         np.testing.assert_array_equal(again[key], value)
 
 
+@pytest.mark.thorough
 def test_a_streamed_model_to_its_end(models):
     model = jaxrnn.load(models / "filter_net.onnx")
     streamed = model.stream(pulse=3)

@@ -86,6 +86,7 @@ def test_places_far_outside():
     np.testing.assert_array_equal(np.ravel(border), [2, 2, 3, 2])
 
 
+@pytest.mark.thorough
 def test_grid_sample_gradients():
     with jax.enable_x64(True):
         x, grid = normal(1, 2, 4, 3, dtype=np.float64), uniform(-1.4, 1.4, 1, 2, 2, 2, dtype=np.float64)
@@ -184,7 +185,7 @@ def test_adaptive_maxima_need_known_regions():
         jax.jit(lambda rois: roi_align(x, rois, batch, mode="max"))(rois)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_roi_gradients():
     with jax.enable_x64(True):
         x = normal(1, 2, 5, 6, dtype=np.float64)
@@ -211,6 +212,7 @@ def test_max_roi_pool(data):
     check("MaxRoiPool", inputs, opset=13, engines=(by_onnx_runtime,), **attributes)
 
 
+@pytest.mark.thorough
 @settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_deform_conv(data):
@@ -235,6 +237,7 @@ def test_deform_conv(data):
     check("DeformConv", inputs, opset=19, engines=(by_onnx_runtime,), atol=2e-4, pads=pads, **attributes)
 
 
+@pytest.mark.thorough
 def test_deform_conv_in_other_dimensions():
     """Without offsets it is a convolution, of signals and volumes too."""
     for rank in (1, 3):

@@ -48,22 +48,30 @@ def drawn(cell, *, bias=True, peephole=False):
     return jax.tree.map(jnp.array, (weights, x, initial))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("cell", "parts", "reverse", "lengths", "remat"),
     [
-        pytest.param(LSTM(), {}, False, None, None, marks=pytest.mark.thorough),
-        pytest.param(LSTM(clip=0.8), {"peephole": True}, True, [7, 0, 3], 3, marks=pytest.mark.thorough),
+        pytest.param(LSTM(), {}, False, None, None, marks=pytest.mark.nightly),
+        (LSTM(clip=0.8), {"peephole": True}, True, [7, 0, 3], 3),
         pytest.param(
             LSTM(parse_activations(["HardSigmoid", "Elu", "Softsign"]), input_forget=True),
             {"peephole": True, "bias": False},
             False,
             [2, 7, 0],
             None,
-            marks=pytest.mark.thorough,
+            marks=pytest.mark.nightly,
         ),
         (GRU(linear_before_reset=True), {}, True, None, "sqrt"),
-        (GRU(parse_activations(["Softplus", "ScaledTanh"]), clip=0.7), {}, False, [7, 0, 3], 2),
-        pytest.param(RNN(parse_activations(["Relu"])), {"bias": False}, True, None, 7, marks=pytest.mark.thorough),
+        pytest.param(
+            GRU(parse_activations(["Softplus", "ScaledTanh"]), clip=0.7),
+            {},
+            False,
+            [7, 0, 3],
+            2,
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(RNN(parse_activations(["Relu"])), {"bias": False}, True, None, 7, marks=pytest.mark.nightly),
     ],
 )
 def test_the_rule_gives_what_jax_derives(cell, parts, reverse, lengths, remat):
@@ -165,6 +173,7 @@ def test_the_gradient_of_the_weights_is_one_product_behind_the_loop(cell):
     assert all(shape[0] == BATCH for shape in shapes), shapes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("remat", ["sqrt", 32])
 def test_recomputing_bounds_the_memory_of_a_backward_pass(remat):
     cell, batch, hidden = LSTM(), 4, 64

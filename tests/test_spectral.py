@@ -14,6 +14,7 @@ from node_models import by_reference, check, computed, invalid, one_node
 from onnx import TensorProto, helper
 from small_models import make_model
 from streaming_verifier import check_values
+from tiers import in_later_tier
 from verifier import peer_outputs
 
 import jaxrnn
@@ -82,6 +83,7 @@ def test_mirrored_halves_are_exact():
     np.testing.assert_array_equal(y[1:], y[:0:-1] * [1, -1])
 
 
+@pytest.mark.thorough
 def test_no_frames_and_no_signals():
     """A signal shorter than a frame has none; neither engine has an answer."""
     with exact_types():
@@ -120,7 +122,7 @@ STREAMS = {
 }
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", in_later_tier(STREAMS, ["complex", "steps that do not divide a frame"]))
 def test_streams(name):
     function, shape, pulse = STREAMS[name]
     streamed = check_values(function, shape, 1, lengths=(3, 8, 21), chunkings=((1, 2),))
@@ -165,6 +167,7 @@ def test_windows(operator, periodic):
     np.testing.assert_array_equal(one, [1])
 
 
+@pytest.mark.thorough
 @settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from((4, 8, 20)),

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from tiers import of_tiers
+from tiers import in_later_tier, of_tiers
 
 import jaxrnn
 from jaxrnn.cells.cell import RNN, Weights
@@ -354,7 +354,7 @@ STREAMED = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(STREAMED, ["two inputs by name", "two rates"]))
+@pytest.mark.parametrize("name", of_tiers(STREAMED, ["two rates"], ["two inputs by name"]))
 def test_streams_over_all_inputs(models, name):
     """Every input of a class of dimensions is streamed, at its rate; the framework's outputs at every length."""
     file, symbol, dims = STREAMED[name]
@@ -380,7 +380,7 @@ SPEECH = {
 }
 
 
-@pytest.mark.parametrize("name", SPEECH)
+@pytest.mark.parametrize("name", in_later_tier(SPEECH, ["over frequency only"]))
 def test_internal_state_is_along_time(models, name):
     file, dims, nodes, of_frame = SPEECH[name]
     model = jaxrnn.load(models / "speech" / f"{file}.onnx", dims=dims)
@@ -388,6 +388,7 @@ def test_internal_state_is_along_time(models, name):
     assert len(model.frame_recurrences) == of_frame
 
 
+@pytest.mark.thorough
 def test_unrelated_rates_are_asked_for(models):
     with pytest.raises(jaxrnn.StateError, match=r"'/Concat_1' fails.*Relate or fix open dimensions with .*dims="):
         _ = jaxrnn.load(models / "speech" / "tworates_script.onnx").state

@@ -67,6 +67,7 @@ def calls(tmp_path):
     return stepped
 
 
+@pytest.mark.thorough
 def test_integers(tmp_path):
     """JAX makes int32 of int64 arrays, so int32 serves as int64, whosever it is; no other type does."""
     for name, call in calls(tmp_path).items():

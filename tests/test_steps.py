@@ -29,7 +29,7 @@ NAMES = tuple(name for name in CASES if name != "silero_vad")
 STEPS = 12
 
 
-@pytest.fixture(scope="module", params=of_tiers(NAMES, ("dtln_1", "predictor_net")))
+@pytest.fixture(scope="module", params=of_tiers(NAMES, ("dtln_1", "predictor_net"), ("silero_vad_16k_op15",)))
 def case(request, models):
     dims, static = CASES[request.param]
     path = models / f"{request.param}.onnx"
@@ -83,6 +83,7 @@ def test_steps_equal_onnxruntime(case):
     close([state], [carried])
 
 
+@pytest.mark.thorough
 def test_packed_scanned_and_in_chunks(case):
     _, model, dims, _ = case
     frames = recording(model, dims)
@@ -121,6 +122,7 @@ def test_a_packed_model_without_steps():
     close([apply(model.pack(tuned, dims={"T": 2, "batch": 1}), x)], [model.apply(tuned, x)])
 
 
+@pytest.mark.thorough
 def test_a_batch_is_its_rows_and_lengths_are_honoured(case):
     _, model, dims, _ = case
     lengths = np.array([STEPS, 5, 0])
@@ -177,6 +179,7 @@ def test_a_step_has_no_loop_and_a_scan_one(case):
     assert "while" not in loops(jaxpr)
 
 
+@pytest.mark.thorough
 def test_internal_state_has_no_steps(models):
     """The nodes that forget are named, and stream is pointed to."""
     for name, node in (("filter_net", "/gru_s/GRU_1"), ("keyword_net", "/lstm/LSTM"), ("wave_net", "/gru/GRU")):
@@ -207,7 +210,7 @@ def test_the_files_own_initial_value():
     np.testing.assert_array_equal(pool.state(pool.open())["h"], start)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_memory_does_not_grow(models):
     """Ten thousand steps leave no more arrays alive than ten."""
     model = jaxrnn.load(models / "predictor_net.onnx")
@@ -229,6 +232,7 @@ def test_a_step_can_be_exported(models):
     close(exported.call(model.params, state, one), model.step(model.params, state, one))
 
 
+@pytest.mark.thorough
 def test_frames_joined_along_an_axis(models):
     model = jaxrnn.load(models / "dtln_1.onnx")
     frames = recording(model, {})

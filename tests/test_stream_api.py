@@ -126,6 +126,7 @@ def test_one_state_for_every_pulse():
             np.testing.assert_allclose(value, first.entries(two)[key], rtol=1e-5, atol=1e-5, err_msg=f"{name}: {key}")
 
 
+@pytest.mark.thorough
 def test_export(streamed):
     """Step and flush are ordinary functions: they can be exported, and serialised."""
     state, x = streamed.init(params=PARAMS), inputs_of(2)
@@ -160,6 +161,7 @@ def test_gradient_through_a_loop_of_steps(streamed):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_leaves_of_different_rate():
     """Samples and features of one recording, each with its own number of frames."""
 
@@ -364,6 +366,7 @@ def test_a_frame_that_is_not_finite_stays_where_a_transposed_convolution_has_it(
     np.testing.assert_array_equal(jax.jit(streamed.run, static_argnums=0)(None, x), function(x))
 
 
+@pytest.mark.thorough
 def test_all_frames_of_a_tail_exist_unless_a_number_is_given(tmp_path):
     """In streams, live streams, pools and compiled files. A step without a flush refuses a tail."""
 

@@ -86,7 +86,7 @@ SINGULAR = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(SINGULAR, [*SINGULAR][::2]))
+@pytest.mark.parametrize("name", of_tiers(SINGULAR, ["negative powers", "determinant"], ["polygamma", "Cholesky"]))
 def test_gradients_beside_frames_that_do_not_exist(name):
     check_gradients(SINGULAR[name], (20, WIDTH), constraints=["S >= 3"], tolerance=1e-7)
 
@@ -130,7 +130,7 @@ def test_frames_by_number_that_do_not_exist(dtype):
 
 
 @pytest.mark.parametrize("pad", [0.0, -0.0])
-@pytest.mark.parametrize("scale", of_tiers([2, -2, np.inf, -np.inf, 0], [2, -2, -np.inf], thorough=()))
+@pytest.mark.parametrize("scale", of_tiers([2, -2, np.inf, -np.inf, 0], [-2], [2, -np.inf]))
 def test_the_sign_of_zeros_in_front(scale, pad):
     def function(x):
         wide = x.astype(jnp.float32) * jnp.float32(scale)

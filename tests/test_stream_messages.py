@@ -97,6 +97,7 @@ def test_messages_about_files(name):
         assert python not in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_two_inputs_at_one_rate():
     proto = file_of(node("Concat", ["x", "far"], axis=2), x=("a", "b", 3), others=[("far", ("c", "d", 2))])
     loaded = jaxrnn.load(proto)
@@ -105,6 +106,7 @@ def test_two_inputs_at_one_rate():
         assert loaded.stream("b", dims=dims).run({}, inputs)["y"].shape == (1, 4, 5)
 
 
+@pytest.mark.thorough
 def test_the_fix_is_shown_whole(tmp_path):
     onnx.save(mirrored([0, 160, 0, 0, 160, 0]), tmp_path / "m.onnx")
     shown = " ".join(call("inspect", tmp_path / "m.onnx").stdout.split())

@@ -80,7 +80,7 @@ def test_a_step_has_one_mask_for_all_chunks_of_a_delay(load):
     assert str(jax.make_jaxpr(streamed.step)(*arguments)).count(" = ge ") == 1
 
 
-@pytest.mark.parametrize("name", of_tiers(MODELS, ("keyword_net",), [*MODELS][-1:]))
+@pytest.mark.parametrize("name", of_tiers(MODELS, (), ["keyword_net"]))
 def test_every_length_and_pulse(load, name, monkeypatch):
     """Streamed equals offline for lengths 1 to 40 (times the strides, and in between) and pulses 1, 2, 3 and 7, with
     NaN in every frame that does not exist. Offline is ONNX Runtime, which needs no compiling for each length."""
@@ -138,7 +138,8 @@ def test_gradients(load, name):
             ), key
 
 
-@pytest.mark.parametrize("name", of_tiers(MODELS, ("dual_path_net",)))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MODELS)
 def test_no_symbol_is_left(load, name):
     """Neither the step nor the flush holds a symbolic dimension, at any depth."""
     model, (smallest, _) = load(name), MODELS[name]

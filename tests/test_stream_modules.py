@@ -104,6 +104,7 @@ def test_what_to_write_for_a_module_that_is_closed_over(tied):
     check(eval(function, names), nnx.clone(tied)(X), params=names["params"])
 
 
+@pytest.mark.thorough
 def test_linen():
     module = linen.RNN(linen.GRUCell(4))
     variables = module.init(jax.random.key(1), X)

@@ -176,6 +176,7 @@ def fails(name):
     return False
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mutation", VALUES)
 def test_a_mutation_is_noticed(mutation, monkeypatch):
     owner, attribute, mutate, functions = VALUES[mutation]

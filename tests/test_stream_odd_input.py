@@ -72,6 +72,7 @@ def test_such_loops_in_exported_files(tmp_path):
     check_exported(jax.vmap(repeated), (20,), tmp_path, lengths=(1, 5))
 
 
+@pytest.mark.thorough
 def test_a_loop_depends_on_all_that_it_reads():
     streamed = check_values(lambda x: jax.vmap(grown)(x[:-2], x[2:]), (20,), constraints=["S >= 3"], lengths=(3, 8))
     assert (streamed.look_ahead, streamed.receptive_field) == (2, 3)
@@ -173,6 +174,7 @@ def combined(x):
     return jnp.abs(jaxrnn.associative_scan(affine, (decays, x.astype(np.complex64)))[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("function", [spiral, turned, combined])
 def test_complex_recurrences_in_exported_files(function, tmp_path):
     check_exported(function, (20, 3), tmp_path, lengths=(1, 5, 9), pulses=(1, 2, 5))

@@ -188,6 +188,7 @@ def test_a_mistake_in_the_function_stays_what_it_is():
         jaxrnn.stream(lambda x: x * {}["weight"], X, axes=0)
 
 
+@pytest.mark.thorough
 def test_a_recording_that_is_too_short():
     """It is refused, or where its length is not known while it is compiled, NaN."""
     streamed = jaxrnn.stream(lambda x: jnp.roll(x, -2, 0), X, axes=0, constraints=["S >= 3"])

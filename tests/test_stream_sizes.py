@@ -111,7 +111,20 @@ SIMILAR = (
 )
 
 
-@pytest.mark.parametrize("name", in_later_tier(CASES, SIMILAR))
+#: Cases that share their rules with a quick case.
+RELATED = (
+    "a column of the table",
+    "padding that leads nowhere",
+    "positions at a step",
+    "positions by a dynamic slice",
+    "positions by a slice at a stride",
+    "positions from another on",
+    "the envelope of a spectrum",
+    "windows one behind the other",
+)
+
+
+@pytest.mark.parametrize("name", in_later_tier(CASES, [*SIMILAR, *RELATED]))
 def test_values(name):
     function, options = CASES[name]
     check_values(function, (20, 3), **options)
@@ -128,7 +141,7 @@ EXPORTED = ("positions", "positions behind a look-ahead", "windows beside a look
 EXPORTED += ("blocks with a tail that is padded", "an index in each frame", "a piece of each frame")
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, EXPORTED, thorough=()))
+@pytest.mark.parametrize("name", of_tiers(CASES, EXPORTED[::3], EXPORTED[1::3]))
 def test_exported_files(name, tmp_path):
     function, options = CASES[name]
     options = {"lengths": (1, 2, 5), "constraints": (), **options, "pulses": (1, 2)}

@@ -133,7 +133,21 @@ def model_of(nodes):
     return make_model(graph_of([*head, *nodes], {"x": [1, "T", 3]}, {"y": None}, constants))
 
 
-@pytest.mark.parametrize("case", in_later_tier(CASES, ["a spectrum of rank two", "positions by a factor"]))
+@pytest.mark.parametrize(
+    "case",
+    in_later_tier(
+        CASES,
+        [
+            "a shape that is written to",
+            "a spectrum of rank two",
+            "arithmetic in 32 bits",
+            "ones of that length",
+            "positions by a factor",
+            "range of floats",
+            "the first frame",
+        ],
+    ),
+)
 def test_what_follows_from_a_length(case):
     """One trace serves every length, equal to ONNX Runtime; and it streams."""
     nodes, pulse = CASES[case]

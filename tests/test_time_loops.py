@@ -234,8 +234,8 @@ CASES = [
     ("read", "condition", "collect", "counter"),
     of_tiers(
         [(*case, counter) for counter in ("trip", "own") for case in CASES],
-        [*((*case, "trip") for case in CASES[::4]), *((*case, "own") for case in CASES[::9])],
-        thorough=(),
+        [(*CASES[4], "trip"), (*CASES[0], "own")],
+        thorough=[*((*case, "trip") for case in CASES[::8]), *((*case, "own") for case in CASES[9::9])],
     ),
 )
 def test_a_loop_over_time_is_a_scan(read, condition, collect, counter):
@@ -279,7 +279,7 @@ def test_a_length_that_may_be_zero():
             np.testing.assert_allclose(found["h_last"], last, atol=1e-5)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @settings(deadline=None)
 @given(
     start=st.integers(-3, 5),
@@ -380,6 +380,7 @@ converted (float[unk__1,unk__2,3] x) => (float[unk__3,unk__4,4] y)
 }"""
 
 
+@pytest.mark.thorough
 def test_an_open_batch_and_merged_zeros():
     rng = np.random.default_rng(0)
     weights = {
@@ -454,7 +455,7 @@ def parsed(graph, **constants):
     return proto
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", of_tiers(STEPS, ["a float index", "a truth value", "unsigned"]))
 def test_what_is_not_linear_in_the_trip(name):
     """A cast that rounds or wraps is not extrapolated from the first two trips, in an index or in a condition."""
     body, constants = STEPS[name]

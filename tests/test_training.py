@@ -85,6 +85,7 @@ def test_whole_sequences_equal_full_back_propagation(model, mode):
     assert furthest(flat_fit(model, data, mean_square, chunk=4, **options).params, expected) > 1e-3
 
 
+@pytest.mark.thorough
 def test_chunks_equal_the_loop_written_out_by_hand(model, mode):
     """One update for each chunk; the state goes on without its gradient; who has ended counts no more."""
     data, chunk = data_for(mode, (5, 9, 3, 8)), 3
@@ -174,6 +175,7 @@ def test_a_named_optimizer_is_that_of_optax(name):
     assert furthest(found, expected) < 1e-6
 
 
+@pytest.mark.thorough
 def test_padding_changes_nothing_even_where_it_is_not_finite():
     """Whatever stands behind the end: the packaged denoiser takes logarithms, and its loss divides by a target."""
     model = jaxrnn.load(PACKAGED)
@@ -211,7 +213,7 @@ def test_no_update_without_a_frame(model, mode):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", of_tiers([np.int32, np.uint16], [np.int32]))
+@pytest.mark.parametrize("kind", of_tiers([np.int32, np.uint16], [np.int32], thorough=()))
 @pytest.mark.parametrize("blank", of_tiers([0, 1, -1], [-1], thorough=()))
 def test_labels_of_any_length(blank, kind):
     """The loss of a batch is the mean of the losses of the examples alone, whatever pads labels and frames."""
@@ -314,6 +316,7 @@ def test_a_real_network_takes_the_step_of_its_gradient(models, name):
     assert furthest(fitted.params, expected) < 1e-3 * furthest(fitted.params, model.params)
 
 
+@pytest.mark.nightly
 def test_drawn_examples_depend_on_seed_and_place_alone():
     model = recurrent_model("time")
     drawn = []

@@ -253,6 +253,7 @@ def test_a_full_disk_stops_and_loses_nothing(model, whole, tmp_path):
     assert same(flat_fit(model, DATA, mean_square, steps=23, checkpoints=folder, **OPTIONS).params, whole.params)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_new_thread")
 def test_interrupted_it_writes_a_checkpoint_and_hands_back_control(model, whole, tmp_path):
     class Interrupted(list):
@@ -320,6 +321,7 @@ def test_other_settings_and_models_are_refused(model, tmp_path):
     assert longer.step == 4
 
 
+@pytest.mark.thorough
 def test_another_loss_is_told_by_its_options(model, tmp_path):
     flat_fit(model, DATA, losses.mse("y", "target", time_axis=0), steps=2, checkpoints=tmp_path, **OPTIONS)
     match = r"loss is \"mse\(output='y', target='target', time_axis=0\)\" in the checkpoint"

@@ -206,6 +206,7 @@ def test_a_model_that_forgets_has_no_steps(models):
         flat_fit(recurrent, data, mean_square, steps=1, batch_size=1, mode="apply", time_axis=1, chunk=2)
 
 
+@pytest.mark.thorough
 def test_progress_is_on_standard_error_of_a_terminal_only(model, monkeypatch, capsys):
     data = examples([4, 4])
     flat_fit(model, data, mean_square, steps=2, **OPTIONS)

@@ -99,6 +99,7 @@ def test_a_training_says_what_it_inferred(caplog, capsys):
     assert "mode='scan'" in repr(fitted)
 
 
+@pytest.mark.thorough
 def test_a_window_alone_is_one_step():
     """From the state before the first frame, as a scan over one frame."""
     alone = flat_fit(WINDOWS, [draw(1, WINDOW)], squares, steps=1, batch_size=1)
@@ -284,6 +285,7 @@ def normalised_model(own=False):
     return jaxrnn.load(make_model(graph_of(nodes, {"x": ["batch", 64]}, {"y": ["batch", 1]}, constants)))
 
 
+@pytest.mark.thorough
 def test_a_training_warns_of_buffers_and_how_to_freeze_them():
     """The options that it names, to the letter, freeze them; so does not naming them; a name in full trains one."""
     model = normalised_model()

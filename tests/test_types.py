@@ -45,6 +45,7 @@ def hashing():
     return model(nodes, [("x", INT64, [3])], [("bucket", INT64, [3]), ("y", FLOAT, [3])], constants)
 
 
+@pytest.mark.thorough
 def test_int64_arithmetic_is_exact_without_x64():
     x = np.array([1, 123_456_789, 2**31 - 1])
     expected = (x * 2654435761 + 7) % 1000003

@@ -345,7 +345,7 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize("mutation", of_tiers(MUTATIONS, ["no history", "a frame less"]))
+@pytest.mark.parametrize("mutation", of_tiers(MUTATIONS, ["a frame less"]))
 def test_a_wrong_file_is_found(model, tmp_path, mutation):
     streamed = exported(model, tmp_path)
     mutate, first = MUTATIONS[mutation]
