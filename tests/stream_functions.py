@@ -406,7 +406,6 @@ CASES: dict[str, Case] = {
 
 #: What goes another way through a rule that another function is for.
 VARIANTS = (
-    "repeated edges in front, and of channels",
     "mirrored edges with their frame",
     "mirrored edges, the sign too",
     "the first frames at the end, by hand",

@@ -301,10 +301,8 @@ SIZES += [("LSTM", 1, 33, True), ("LSTM", 5, 200, True), ("GRU", 5, 200, False),
 SIZES += [("RNN", 1, 200, True), ("RNN", 5, 33, False)]
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("name", "batch", "hidden", "lengths"),
-    SIZES,
+    ("name", "batch", "hidden", "lengths"), of_tiers(SIZES, [("GRU", 5, 33, True)], [("LSTM", 1, 200, False)])
 )
 def test_layers_of_many_units(name, batch, hidden, lengths, monkeypatch):
     """One loop for two directions, blocks, products for all frames, and a derivative rule: in float32 as users compile.

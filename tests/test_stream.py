@@ -75,7 +75,6 @@ COMBINED = (
     "branches of different delay",
     "element-wise",
     "embedding",
-    "fixed frames in front of a look-ahead",
     "known at the end",
     "loop with a condition",
     "mirrored edges",

@@ -60,7 +60,6 @@ def test_architectures_are_exact(name):
     check_values(case.function, (20, WIDTH), lengths=lengths, chunkings=((1,), (3, 1)), **case.options)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("mode", of_tiers(["edge", "symmetric"], ["symmetric"]))
 def test_repeated_frames_of_a_pad(mode):
     """The repeated frames are known before the first input frame."""
