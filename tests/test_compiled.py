@@ -488,6 +488,25 @@ def test_lengths_that_divide_are_kept_in_the_file(tmp_path):
     np.testing.assert_array_equal(outputs["y"][0], [3, 5, 7])
 
 
+def test_first_states_of_different_elements(tmp_path):
+    """A file keeps a first state of equal elements as one element, and any other whole."""
+
+    def function(x):
+        def step(carry, frame):
+            after = [0.5 * part + frame for part in carry]
+            return after, sum(after)
+
+        start = [jnp.float32([0.1, -0.2, 0.3]), jnp.full(3, 0.7, jnp.float32)]
+        return {"y": jax.lax.scan(step, start, x["x"])[1]}
+
+    streamed = jaxrnn.stream(function, {"x": jax.ShapeDtypeStruct((7, 3), np.float32)}, axes=0)
+    jaxrnn.save_compiled(streamed, tmp_path / "stream.jaxrnn")
+    loaded = jaxrnn.load_compiled(tmp_path / "stream.jaxrnn")
+    expected = streamed.init()
+    for name, array in loaded.init().items():
+        np.testing.assert_array_equal(array, expected[name])
+
+
 def test_one_step_is_compiled_and_no_other(small):
     loaded = jaxrnn.load_compiled(small)
     one = {"input_2": np.zeros((1, 1, 257), np.float32)}

@@ -90,6 +90,15 @@ def test_bits(dtype):
     verify_lowering(lambda x, y: [x & y, x | y, x ^ y], *pairs(integers(dtype)), opset=18)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+def test_masks_of_low_bits(dtype):
+    """Before opset 18, a mask of low bits is a remainder, and a mask of all bits has none."""
+    x = np.array([0, 1, 7, 8, 100, np.iinfo(dtype).max], dtype)
+    verify_lowering(lambda x: x & np.asarray(7, dtype), x, opset=17)
+    with pytest.raises(jaxrnn.UnsupportedError, match="opset 18"):
+        verify_lowering(lambda x: x & np.asarray(np.iinfo(dtype).max, dtype), x, opset=17)
+
+
 def test_booleans():
     """Logic, and the order of booleans."""
     x, y = pairs(np.array([False, True]))

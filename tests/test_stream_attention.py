@@ -520,6 +520,7 @@ MASKED = {
     "a level less a level": (lambda x, s: jnp.sum(jnp.exp(s + off(x, -1e5) - off(x, -1e5)), 1), False),
     "infinities": (lambda x, s: jnp.sum(jnp.exp(s + off(x, -jnp.inf) + off(x, jnp.inf)), 1), False),
     "a subtracted mask": (lambda x, s: jnp.sum(jnp.exp(s - 1e9 * (jnp.abs(apart(x)) > 1).astype(s.dtype)), 1), True),
+    "a single key": (lambda x, s: jnp.sum(jnp.where(apart(x) == 2, s, 0.0), 1), True),
     "a sigmoid": (lambda x, s: jnp.sum(jax.nn.sigmoid(on(x, s, -jnp.inf)), 1), True),
     "a power": (lambda x, s: jnp.sum(on(x, s) ** 3, 1), True),
     "whole numbers": (lambda x, s: jnp.sum(on(x, s, 0.7).astype(np.int32) == 0, 1, dtype=np.float32), False),

@@ -163,7 +163,29 @@ MOVES = _mutants(
     ("scatters from outside", MOVED, "self.inside &= (start >= 0) &", "self.inside &="),
 )
 
-MUTANTS = [*STATE, *STREAMS, *LIVES, *FACTS, *CELLS, *RECOGNITION, *LOWERING, *MOVES]
+#: Mutants that random changes of operators found, and that no test noticed.
+FOUND = [
+    *_mutants(
+        "test_quantization.py",
+        ("scales in front", "streaming/values.py", "self.operands[1 - place]", "self.operands[1 + place]"),
+    ),
+    *_mutants(
+        "test_compiled.py",
+        (
+            "first states of one element",
+            "runtime/compiled/saving.py",
+            "array.tobytes() == first",
+            "array.tobytes() != first",
+        ),
+    ),
+    *_mutants(
+        "test_stream_attention.py",
+        ("single keys", "streaming/rules/pairs.py", "elif first > last:", "elif first >= last:"),
+    ),
+    *_mutants("test_lowering_elements.py", ("masks of all bits", ARITHMETIC, "(mask < np.iinfo", "(mask <= np.iinfo")),
+]
+
+MUTANTS = [*STATE, *STREAMS, *LIVES, *FACTS, *CELLS, *RECOGNITION, *LOWERING, *MOVES, *FOUND]
 
 
 def verdict(mutant: Mutant, copy: Path) -> str:
