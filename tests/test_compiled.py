@@ -502,9 +502,7 @@ def test_first_states_of_different_elements(tmp_path):
     streamed = jaxrnn.stream(function, {"x": jax.ShapeDtypeStruct((7, 3), np.float32)}, axes=0)
     jaxrnn.save_compiled(streamed, tmp_path / "stream.jaxrnn")
     loaded = jaxrnn.load_compiled(tmp_path / "stream.jaxrnn")
-    expected = streamed.init()
-    for name, array in loaded.init().items():
-        np.testing.assert_array_equal(array, expected[name])
+    jax.tree.map(np.testing.assert_array_equal, dict(loaded.init()), dict(streamed.init()))
 
 
 def test_one_step_is_compiled_and_no_other(small):
