@@ -36,8 +36,8 @@ URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 ROOT = 3
 #: Bytes of the first read of an object, enough for most headers, and of a block: 16 seconds of speech.
 HEAD, BLOCK = 2**14, 2**19
-#: Blocks of an object that are kept in memory.
-KEPT = 8
+#: Blocks of an object that are kept in memory: those of two groups of four parts, of a block each, in any order.
+KEPT = 10
 #: Concurrent requests.
 REQUESTS = 32
 
