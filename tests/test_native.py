@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +42,20 @@ def files(tmp_path_factory):
 @pytest.fixture(params=["steps", "stream"])
 def path(request, files):
     return files[request.param]
+
+
+def test_no_file_name_of_this_machine_is_in_a_compiled_file(tmp_path):
+    path, kept = tmp_path / "steps", jax.config.jax_traceback_in_locations_limit
+    jax.config.update("jax_traceback_in_locations_limit", 10)  # JAX's default, which the suite changes
+    try:
+        jaxrnn.save_compiled(MODEL, path, dims={"time": 1}, native=True)
+    finally:
+        jax.config.update("jax_traceback_in_locations_limit", kept)
+    with zipfile.ZipFile(path) as archive:
+        programs = {name: archive.read(name) for name in archive.namelist() if not name.endswith((".npy", ".json"))}
+    assert {name.partition("/")[0] for name in programs} == {"functions", "native"}
+    for name, program in programs.items():
+        assert b".py" not in program, name
 
 
 @pytest.fixture

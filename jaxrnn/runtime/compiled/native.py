@@ -5,11 +5,12 @@ file. All dependencies of the code are compared before the code runs.
 
 JAX stores executables as pickles, and reading a pickle runs code. This module does not pickle: the file contains the
 bytes that the compiler's runtime writes and reads, and the reader supplies the arguments and results. JAX has no public
-names for these functions. The private names of JAX that jaxrnn needs for machine code are in this module.
+names for these functions. The private names of JAX that jaxrnn needs for compiled files are in this module.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -161,7 +162,8 @@ def code_of(
 
     # Unused arguments stay arguments, so that a reader does not have to know which arguments are unused.
     jitted = jax.jit(jaxrnn_machine_code, keep_unused=True, donate_argnums=donated)
-    lowered = jitted.lower(*arguments)
+    with without_file_names():
+        lowered = jitted.lower(*arguments)
     # An executable from JAX's persistent cache has lost the names of its parts and cannot be written again. The
     # function has a name that no cache contains.
     with config.persistent_cache_min_compile_time_secs(math.inf):
@@ -173,6 +175,11 @@ def code_of(
     if len(executable.local_devices()) != 1:
         raise CodeError("it runs on several devices")
     return executable.client.serialize_executable(executable), lowered.out_info
+
+
+def without_file_names() -> contextlib.AbstractContextManager[Any]:
+    """Lower programs without the files and lines of this machine; scopes, such as the names of nodes, stay."""
+    return config.traceback_in_locations_limit(0)
 
 
 def function_of(code: bytes, arguments: tuple[Any, ...], results: Any, device: Any) -> Callable[..., Any]:

@@ -28,6 +28,7 @@ from jaxrnn.runtime.compiled.native import (
     results_of,
     structs,
     structs_of,
+    without_file_names,
 )
 from jaxrnn.runtime.compiled.stepper import CompiledStepper
 from jaxrnn.runtime.pool import DONATING, slot_functions
@@ -108,7 +109,7 @@ def archive(
         start = tuple(_compact(np.asarray(made[each.name])) for each in bound.spec.carried)
     except InputError:
         start = None
-    with exact_types():
+    with exact_types(), without_file_names():
         functions = _functions(bound, rebuild)
         if start is None:
             functions["init"] = (init, (jax.tree.map(_shape, constants),))
