@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -381,6 +383,13 @@ def test_sounds(tmp_path):
     (tmp_path / "peak.wav").write_bytes(data[:start] + b"PEAK" + (16).to_bytes(4, "little") + bytes(16) + data[start:])
     np.testing.assert_array_equal(read_wav(tmp_path / "peak.wav")[0], x)
     x[3] = np.nan
+    # A recording that was not ended, a file that was cut off, and a size of 64 bits that no memory holds.
+    sizes = struct.pack("<IQQQI", 28, 2**50, 2**50, 2**49, 0)
+    long = b"RF64" + b"\xff" * 4 + b"WAVEds64" + sizes + data[12:start] + b"data" + b"\xff" * 4
+    for name, content in {"open.wav": data[:4] + bytes(4) + data[8:], "cut.wav": data[:24], "long.wav": long}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(jaxrnn.InputError, match=f"{name} cannot be read as WAV: a part of it is missing or wrong"):
+            read_wav(tmp_path / name)
     for samples, rate, said in ((np.ones((3, 2)), 8000, "must have one axis, not 2"), (np.ones(3), 0.5, "not 0.5")):
         with pytest.raises(jaxrnn.InputError, match=said):
             write_wav(tmp_path / "nan.wav", samples, rate)

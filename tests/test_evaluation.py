@@ -272,6 +272,12 @@ def test_a_full_disk_ends_the_run_with_no_torn_file_and_a_rerun_completes_it(don
     assert outputs(tmp_path / "out").keys() == found.keys()
 
 
+def test_no_units_are_none(done, tmp_path):
+    evaluation = evaluation_of(done[0], tmp_path / "out")
+    evaluation.run([])
+    assert not evaluation.journal.finished()
+
+
 def test_a_full_disk_in_the_middle_of_an_output_is_no_row_of_its_recording(done, tmp_path, monkeypatch):
     """It is not the recording that is at fault: another run, with room, gives its row."""
     folder, rows, _ = done

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import numpy as np
+import polars
 import pytest
 import soundfile
 from evaluation_cases import RATE, denoiser, sound
@@ -196,6 +197,9 @@ def test_names_in_a_manifest_stay_as_they_are_written(tmp_path):
     (tmp_path / "d.csv").write_text("paths,id\n1.wav,a\n")
     with pytest.raises(InputError, match="did you mean 'paths'"):
         from_manifest(tmp_path / "d.csv")
+    polars.DataFrame({"path": [["1.wav", "2.wav"]]}).write_parquet(tmp_path / "e.parquet")
+    with pytest.raises(InputError, match=r"e\.parquet: the columns id, path, reference must hold text: cannot"):
+        from_manifest(tmp_path / "e.parquet")
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int64, np.complex64])

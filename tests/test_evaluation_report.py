@@ -310,9 +310,10 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 
 def test_sounds_are_kept_without_loss(tmp_path):
     rng = np.random.default_rng(0)
-    for rate, samples in ((RATE, tone(440, 1.0)), (8_000, 0.1 * rng.standard_normal(9_000)), (700_000, tone(440, 1.0))):
+    for rate, kinds in {RATE: "flac", 8_000: "flac", 96_000: "flac", 96_001: "wav", 700_000: "wav"}.items():
+        samples = 0.1 * rng.standard_normal(9_000) if rate == 8_000 else tone(440, 1.0)
         content, kind = encode(samples, rate)
-        assert kind == ("audio/wav" if rate == 700_000 else "audio/flac")
+        assert kind == f"audio/{kinds}"
         found, found_rate = soundfile.read(io.BytesIO(content), dtype="int16")
         assert found_rate == rate
         np.testing.assert_allclose(found / 32768, samples, atol=0.5 / 32768 + 1e-9)

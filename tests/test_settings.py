@@ -8,6 +8,7 @@ import pytest
 
 import jaxrnn
 from jaxrnn.settings.files import SettingsFile
+from jaxrnn.settings.functions import find_function
 from jaxrnn.settings.models import Settings
 
 
@@ -100,3 +101,8 @@ def test_aliases_and_merges(tmp_path):
         values(path, ["base.sizes.7=1"])
     with pytest.raises(jaxrnn.InputError, match=r"--set base.rate.x: base.rate is 0.001, without keys of its own"):
         values(path, {"base.rate.x": 1})
+
+
+def test_a_function_without_a_signature_is_refused():
+    with pytest.raises(jaxrnn.InputError, match="builtins:max does not say which arguments it takes: name a function"):
+        find_function("builtins:max")

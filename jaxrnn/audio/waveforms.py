@@ -452,6 +452,8 @@ def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, EOFError) as error:
         raise InputError(f"{path} cannot be read as WAV: {error}") from error
+    except Exception as error:  # SciPy does not check that the parts of a file exist and fit
+        raise InputError(f"{path} cannot be read as WAV: a part of it is missing or wrong") from error
     if samples.ndim != 1:
         raise InputError(f"{path} has {samples.shape[-1]} channels, but one is expected")
     if samples.dtype.kind in "iu":

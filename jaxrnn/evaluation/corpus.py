@@ -126,7 +126,10 @@ def from_manifest(path: Location | str, *, limit: int | None = None) -> Sequence
     import polars as pl
 
     texts = {key: (rows[key] if key in rows.columns else pl.repeat(None, rows.height)) for key in KEYS}
-    rows = rows.with_columns(**{key: column.cast(pl.String) for key, column in texts.items()})
+    try:
+        rows = rows.with_columns(**{key: column.cast(pl.String) for key, column in texts.items()})
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"{path}: the columns {', '.join(KEYS)} must hold text: {error}") from error
     for number in (rows["path"].fill_null("") == "").arg_true():
         raise InputError(f"{path}, row {number + 1}: the path is empty")
     if rows["id"].has_nulls():

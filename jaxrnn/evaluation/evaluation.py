@@ -113,7 +113,8 @@ class Evaluation:
             try:
                 with self.computing:
                     self.journal.begin(self.computing.environment)
-                    unfinished = (unit for unit in units or self.units if unit.index not in finished)
+                    chosen = self.units if units is None else units
+                    unfinished = (unit for unit in chosen if unit.index not in finished)
                     for unit, rows in self.computing.compute(unfinished):
                         self.journal.finish(unit.index, rows)
                         if watch is not None:

@@ -80,6 +80,10 @@ def find_function(name: str, folder: Path | None = None) -> Callable[..., Any]:
         raise InputError(f"{where} has no function {attribute!r}{near(attribute, public)}") from None
     if not callable(function):
         raise InputError(f"{name} is a {type(function).__name__}, not a function")
+    try:
+        inspect.signature(function)
+    except ValueError as error:
+        raise InputError(f"{name} does not say which arguments it takes: name a function that calls it") from error
     return function
 
 

@@ -18,7 +18,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import ARRAYS, SAMPLES, open_recording
 from jaxrnn.evaluation.report.table import duration, text
 
-#: The highest rate that FLAC has.
+#: The highest rate that FLAC has; from 2**16 on, rates are multiples of ten.
 FLAC = 655_350
 
 
@@ -104,11 +104,11 @@ class Player:
 
 
 def encode(samples: np.ndarray, rate: int) -> tuple[bytes, str]:
-    """Encode 16-bit sound as FLAC, or as WAV for rates beyond FLAC; return the bytes and the media type.
+    """Encode 16-bit sound as FLAC, or as WAV for rates that FLAC lacks; return the bytes and the media type.
 
     Equal samples give equal bytes, unlike an Ogg stream, which begins with a random number.
     """
-    name = "FLAC" if rate <= FLAC else "WAV"
+    name = "FLAC" if rate < 2**16 or (rate <= FLAC and rate % 10 == 0) else "WAV"
     file = io.BytesIO()
     soundfile.write(file, as_int16(samples), rate, subtype="PCM_16", format=name)
     return file.getvalue(), f"audio/{name.lower()}"
