@@ -30,7 +30,7 @@ import jaxrnn
 from jaxrnn.demo import denoise_at_once
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.evaluation import Chain, Offline, Stage, evaluate, from_folder
-from jaxrnn.evaluation.judging import OutputWriter, RecordingWorker
+from jaxrnn.evaluation.judging import OutputWriter, UnitMember
 from jaxrnn.evaluation.settings import prepare_evaluation
 
 
@@ -332,7 +332,7 @@ def test_a_recording_that_fails_is_given_up_by_the_thread_that_judges_it(tmp_pat
     soundfile.write(flac, soundfile.read(wav)[0], RATE)
     flac.write_bytes(flac.read_bytes()[:-9000])
     wav.unlink()
-    threads = {RecordingWorker.add: set(), RecordingWorker.fail: set()}
+    threads = {UnitMember.add: set(), UnitMember.fail: set()}
 
     def watched(call):
         def watching(worker, argument):
@@ -342,7 +342,7 @@ def test_a_recording_that_fails_is_given_up_by_the_thread_that_judges_it(tmp_pat
         return watching
 
     for call in threads:
-        monkeypatch.setattr(RecordingWorker, call.__name__, watched(call))
+        monkeypatch.setattr(UnitMember, call.__name__, watched(call))
     evaluation = evaluation_of(tmp_path)
     evaluation.run()
     assert [row["status"] for row in evaluation.rows()] == ["ok", "error"]

@@ -21,7 +21,7 @@ from jaxrnn.evaluation.metrics import METRICS, si_sdr
 from jaxrnn.evaluation.results import read_results
 from jaxrnn.evaluation.settings import EvaluationSettings, prepare_evaluation
 from jaxrnn.settings.files import SettingsFile
-from jaxrnn.settings.models import table as table_of_keys
+from jaxrnn.settings.models import reference
 from tools.examples import import_example
 
 ROOT = Path(__file__).parent.parent
@@ -226,7 +226,8 @@ def test_the_page_shows_valid_settings_and_explains_every_key(tmp_path):
     (tmp_path / "shown.yaml").write_text(block)
     settings = SettingsFile(EvaluationSettings, tmp_path / "shown.yaml").settings
     assert [metric.name for metric in settings.metrics] == ["si_sdr", "si_sdr"]
-    assert table_of_keys(EvaluationSettings) in page(), "put in what jaxrnn.settings.models.table gives"
+    for key, default, text in reference(EvaluationSettings):
+        assert f"| `{key}` | {f'`{default}`' if default not in ('', 'needed') else default} | {text} |" in page()
 
 
 def test_the_page_names_every_metric():

@@ -23,7 +23,6 @@ from jaxrnn.evaluation.metrics.counts import detection
 from jaxrnn.evaluation.metrics.sound import level
 from jaxrnn.evaluation.results import read_results, results_of, write_results
 from jaxrnn.evaluation.summary import mean_interval, pooled, slice_by, summarise
-from jaxrnn.evaluation.tables import frame
 
 METRICS = (si_sdr(), level(), detection())
 
@@ -80,7 +79,7 @@ def counts_of(confusion):
 @pytest.mark.thorough
 def test_a_table_has_a_sound_type_for_every_column_and_a_file_for_it_the_same_bytes(tmp_path):
     rows = rows_of()
-    table = frame(json.loads(json.dumps(rows[::-1])), METRICS)
+    table = results_of("it", json.loads(json.dumps(rows[::-1])), METRICS).table
     assert dict(table.schema) == {
         **dict.fromkeys(("id", "path", "reference"), polars.String),
         "seconds": polars.Float64,
@@ -184,13 +183,13 @@ def test_the_document_says_what_its_rows_say():
         document(rows, slices=["palce"])
     assert document([])["recordings"]["all"] == 0
     strange = [{**rows[0], "id": "a\udcff", "place": "\udc80"}, {**rows[1], "notes": "\x00\U0001f600"}]
-    assert frame(strange, METRICS)["id"].to_list() == ["a?", "r001"]
+    assert results_of("it", strange, METRICS).table["id"].to_list() == ["a?", "r001"]
     dictionary = over_whole(lambda x, s, rate: {}, "own", unit="V")
     rows[0] |= {"own_size": 2.0, "own_part": None}
     rows[1] |= {"own": None}
     known = document(rows, [*METRICS, dictionary])["metrics"][-1]["columns"]
     assert [(column["name"], column["unit"]) for column in known] == [("own_part", "V"), ("own_size", "V")]
-    assert frame(rows, [dictionary]).columns[-2:] == ["own_part", "own_size"]
+    assert results_of("it", rows, [dictionary]).table.columns[-2:] == ["own_part", "own_size"]
 
 
 @pytest.mark.parametrize("name", ["si_sdr", "sdr", "class_accuracy", "stoi"])
@@ -267,7 +266,7 @@ def test_intervals_are_the_same_again_and_those_of_the_textbook_for_many(monkeyp
 def slices(values):
     """The slices of a manifest's column, as a table has it."""
     rows = [{"id": f"{place:04d}", "of": value} for place, value in enumerate(values)]
-    return slice_by(frame(rows)["of"]) if rows else {}
+    return slice_by(tables.Columns(rows).frame(rows)["of"]) if rows else {}
 
 
 @pytest.mark.thorough

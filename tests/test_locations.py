@@ -369,7 +369,7 @@ def test_a_large_table_is_sorted_on_disk_and_replaced(tmp_path, monkeypatch):
     rows = [{"id": f"{number:03d}", "path": f"{number}.wav", "level": number / 3} for number in range(50)]
     bucket = new_bucket()
     columns = tables.Columns(rows)
-    small = tables.frame(rows)
+    small = columns.frame(rows)
     for block in (7, 100, 7):
         monkeypatch.setattr(tables, "BLOCK", block)
         for place in (tmp_path / "a[1].parquet", bucket / "a[1].parquet"):

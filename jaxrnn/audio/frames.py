@@ -288,11 +288,7 @@ def overlap_of(weights: np.ndarray, hop: int) -> np.ndarray:
 
 
 def synthesis_window(weights: np.ndarray, hop: int) -> np.ndarray:
-    """Return the window that inverts windowed frames, for samples that lie in all their frames.
-
-    Raises:
-        InputError: a sample has no weight in any frame.
-    """
+    """Return the window that inverts windowed frames, for samples that lie in all their frames."""
     overlap = overlap_of(weights**2, hop)
     if overlap.min() <= TINY:
         raise InputError(

@@ -15,7 +15,7 @@ import numpy as np
 from jaxrnn._files.messages import short_repr
 from jaxrnn.audio.frames import complex_of, synthesis_window, window_values, with_mask
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.offline import BaseNetwork
+from jaxrnn.evaluation.offline import BatchedStepper
 from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.systems import MAX_SIZE, Piece, check_rate
 from jaxrnn.steps.stepper import Stepper
@@ -79,25 +79,23 @@ class Chain:
         """Samples of the past in the first frame of a chunk."""
         return self.size - self.hop
 
-    @property
-    def _results(self) -> dict[str, Stage]:
-        return {stage.names[1]: stage for stage in self.stages if stage.gives == "result"}
+    def _by_output(self, sound: Any, result: Any) -> dict[str, Any]:
+        results = [stage.names[1] for stage in self.stages if stage.gives == "result"]
+        return ({AUDIO: sound} if self.gives_sound else {}) | dict.fromkeys(results, result)
 
     @property
     def delay(self) -> dict[str, int]:
         """Delay of the sound: a sample is complete after the last frame that contains it."""
-        sound = {AUDIO: self.size - self.hop} if self.gives_sound else {}
-        return sound | dict.fromkeys(self._results, 0)
+        return self._by_output(self.before, 0)
 
     @property
     def per_frame(self) -> dict[str, float]:
         """Output frames per sample: 1 for sound, ``1 / hop`` for results."""
-        sound = {AUDIO: 1.0} if self.gives_sound else {}
-        return sound | dict.fromkeys(self._results, 1 / self.hop)
+        return self._by_output(1.0, 1 / self.hop)
 
     def padded(self, frames: int) -> int:
         """Return the number of samples in whole hops that flushes the delay."""
-        more = self.size - self.hop if self.gives_sound else 0
+        more = self.before if self.gives_sound else 0
         return -(-(frames + more) // self.hop) * self.hop
 
     def expected(self, output: str, frames: int) -> int | None:
@@ -127,7 +125,7 @@ class Chain:
         """Return initial states, and silence before the first frame."""
         return {
             "states": tuple(stage.network.start(batch) for stage in self.stages),
-            "overlap": jnp.zeros((batch, self.size - self.hop), jnp.float32),
+            "overlap": jnp.zeros((batch, self.before), jnp.float32),
         }
 
     def run(
@@ -236,9 +234,9 @@ class Stage:
             )
 
     @functools.cached_property
-    def network(self) -> BaseNetwork:
+    def network(self) -> BatchedStepper:
         """The stepper with parameters."""
-        return BaseNetwork(self.stepper, self.params)
+        return BatchedStepper(self.stepper, self.params)
 
     @functools.cached_property
     def names(self) -> tuple[str, str]:
@@ -273,7 +271,7 @@ class Stage:
     def advance(
         self, params: Any, state: Any, features: jax.Array, counts: jax.Array, *, ending: bool
     ) -> tuple[jax.Array, Any]:
-        """Map features ``[batch, time, ...]`` to outputs ``[batch, time, ...]``, as `BaseNetwork.advance` does."""
+        """Map features ``[batch, time, ...]`` to outputs ``[batch, time, ...]``, as `BatchedStepper.advance` does."""
         name, output = self.names
         pieces, state = self.network.advance(params, state, {name: features}, counts, ending=ending)
         return pieces[output].values[:, : features.shape[1]], state

@@ -15,7 +15,7 @@ from scipy import stats
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Location
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.metrics import Column, Pool
+from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.results import Results, read_results
 from jaxrnn.evaluation.summary import GroupSums, check_slices, drawn, interval, mean_interval, slice_by
 
@@ -126,14 +126,26 @@ def _results(results: Location | str | Results) -> Results:
 
 
 def _corpus(first: Results, second: Results) -> dict[str, tuple[CorpusDifference, ...]]:
+    """Return the differences of each metric that counts, over the recordings that both systems have counted."""
     corpus = {}
     for metric in sorted(first.pools.keys() & second.pools.keys()):
         one, two = first.pools[metric], second.pools[metric]
         others = {row["id"]: row[one.key] for row in first.counted if row.get(one.key) is not None}
         rows = [row for row in second.counted if row["id"] in others and row.get(two.key) is not None]
-        counts = [(others[row["id"]], row[two.key]) for row in sorted(rows, key=lambda row: row["id"])]
-        if counts:
-            corpus[metric] = corpus_differences((one, two), counts)
+        if not rows:
+            continue
+        sums = GroupSums(one, len(rows)), GroupSums(two, len(rows))
+        for place, row in enumerate(sorted(rows, key=lambda row: row["id"])):
+            sums[0].add(place, others[row["id"]])
+            sums[1].add(place, row[two.key])
+        before, after = drawn(one, sums[0].groups), drawn(two, sums[1].groups)
+        differences = []
+        for column in before:
+            if column in after:
+                change = after[column] - before[column]
+                values = float(before[column][0]), float(after[column][0]), float(change[0])
+                differences.append(CorpusDifference(column, len(rows), *values, *interval(change[1:])))
+        corpus[metric] = tuple(differences)
     return corpus
 
 
@@ -219,24 +231,6 @@ class CorpusDifference:
     difference: float
     low: float
     high: float
-
-
-def corpus_differences(
-    pools: tuple[Pool, Pool], counts: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
-) -> tuple[CorpusDifference, ...]:
-    """Return the differences of a metric that counts, from the counts ``(first, second)`` of each recording."""
-    sums = [GroupSums(pool, len(counts)) for pool in pools]
-    for place, pair in enumerate(counts):
-        for each, count in zip(sums, pair, strict=True):
-            each.add(place, count)
-    first, second = (drawn(pool, each.groups) for pool, each in zip(pools, sums, strict=True))
-    differences = []
-    for column in first:
-        if column in second:
-            change = second[column] - first[column]
-            values = float(first[column][0]), float(second[column][0]), float(change[0])
-            differences.append(CorpusDifference(column, len(counts), *values, *interval(change[1:])))
-    return tuple(differences)
 
 
 def difference(column: Column, first: np.ndarray, second: np.ndarray) -> Difference:

@@ -25,7 +25,7 @@ from jaxrnn.evaluation.metrics import Metric, build_metric, check_metrics, laten
 from jaxrnn.evaluation.report import EXAMPLES, load_renderer, write_report
 from jaxrnn.evaluation.results import OUTPUTS, TABLE, Results, read_results, results_of, write_document
 from jaxrnn.evaluation.summary import check_slices
-from jaxrnn.evaluation.systems import System, chunk_frames, identity_of
+from jaxrnn.evaluation.systems import System, chunk_frames
 from jaxrnn.evaluation.tables import load_polars
 
 #: Recordings in a batch, and seconds of each recording in a chunk.
@@ -76,7 +76,9 @@ class Evaluation:
         check_metrics(self.metrics, system, self.corpus)
         self.outputs = out / OUTPUTS if keep else None
         self.computing = computing or Evaluator(system, self.metrics, batch=batch, chunk=chunk, outputs=self.outputs)
-        self._facts = {**(facts or {}), **identity_of(system)}
+        self._facts = dict(facts or {})
+        if hasattr(system, "identity"):
+            self._facts["system"] = system.identity  # pyright: ignore[reportAttributeAccessIssue]
         lengths, self._unreadable = probe(self.corpus, system.rate)
         self.units = Units(self.corpus, lengths, system.rate, batch)
         self.journal = Journal(
@@ -246,9 +248,7 @@ def _evaluator(
 def run(evaluation: Evaluation, progress: bool | None = None) -> dict[str, Any]:
     """Compute the unfinished units with a progress bar, by default if standard error is a terminal.
 
-    Returns:
-        The times of the newly computed units: ``seconds``, ``seconds_of_recordings``, ``times_real_time``, and
-        ``workers``.
+    The returned times are those of the newly computed units.
     """
     units, computing = evaluation.units, evaluation.computing
     finished = evaluation.journal.finished()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,10 +20,11 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.journal import Row
-from jaxrnn.evaluation.judging import RecordingWorker
+from jaxrnn.evaluation.judging import UnitMember
 from jaxrnn.evaluation.metrics import Metric, open_reference
-from jaxrnn.evaluation.recordings import Recording, open_recording
-from jaxrnn.evaluation.systems import System, chunk_frames, environment
+from jaxrnn.evaluation.recordings import open_recording
+from jaxrnn.evaluation.systems import System, chunk_frames
+from jaxrnn.version import __version__
 
 
 class Computing(Protocol):
@@ -63,8 +65,16 @@ class Evaluator:
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """Versions and devices of this process."""
-        return environment()
+        """Versions and devices of this process. Results of different versions or devices are not mixed."""
+        device = jax.devices()[0]
+        return {
+            "jaxrnn": __version__,
+            "jax": jax.__version__,
+            "device": device.platform,
+            "kind of device": device.device_kind,
+            "devices": jax.local_device_count(),
+            "machine": platform.machine(),
+        }
 
     def __enter__(self) -> Self:
         # A store is visible to all workers.
@@ -92,21 +102,20 @@ class Evaluator:
     def begin(self, unit: Unit) -> Future[list[Row]]:
         """Compute a unit, and return a future of the rows, which waits until outputs are judged and written."""
         places = [place for item in unit.items for place in (item.path, item.reference)]
-        workers = at_once(self._worker, zip(unit.items, unit.lengths, strict=True), places)
-        recordings = [worker.recording for worker in workers]
-        source = ChunkSource(unit, recordings, [worker.frames for worker in workers], self._chunk, self._system.before)
+        members = at_once(self._member, zip(unit.items, unit.lengths, strict=True), places)
+        source = ChunkSource(unit.streams, members, self._chunk, self._system.before)
         try:
-            self._compute(unit, workers, source)
+            self._compute(unit, members, source)
         except BaseException:
             # The shutdown waits for the judge, so that no file is begun afterwards.
             self._judge.shutdown()
-            _discard(workers)
+            _discard(members)
             raise
-        return self._judge.submit(_rows, workers)
+        return self._judge.submit(_rows, members)
 
-    def _worker(self, member: tuple[Item, int]) -> RecordingWorker:
+    def _member(self, listed: tuple[Item, int]) -> UnitMember:
         """Open a recording and the reference."""
-        item, length = member
+        item, length = listed
         recording = open_recording(item.path, self._system.rate)
         if recording.length != length:
             raise InputError(
@@ -119,61 +128,61 @@ class Evaluator:
                 reference = open_reference(item.reference, self._system.rate)
             except InputError as error:
                 problem = str(error)
-        worker = RecordingWorker(item, recording, reference, self._system, self._metrics, self._outputs)
+        member = UnitMember(item, recording, reference, self._system, self._metrics, self._outputs)
         if problem is not None:
-            worker.fail(f"reference: {problem}")
-        return worker
+            member.fail(f"reference: {problem}")
+        return member
 
-    def _compute(self, unit: Unit, workers: Sequence[RecordingWorker], source: ChunkSource) -> None:
+    def _compute(self, unit: Unit, members: Sequence[UnitMember], source: ChunkSource) -> None:
         carry = self._system.start(unit.streams)
         pending: list[Any] = []
         for chunk in prefetched(source):
             # Only the judge's thread touches the files of a recording.
-            pending += [self._judge.submit(workers[place].fail, reason) for place, reason in chunk.errors.items()]
+            pending += [self._judge.submit(members[place].fail, reason) for place, reason in chunk.errors.items()]
             active = [
-                place not in chunk.errors and not worker.ended and worker.error is None
-                for place, worker in enumerate(workers)
+                place not in chunk.errors and not member.ended and member.error is None
+                for place, member in enumerate(members)
             ]
             if not any(active):
                 break
-            ending = bool((chunk.frames[: len(workers)] < self._chunk).any()) or unit.streams > len(workers)
+            ending = bool((chunk.frames < self._chunk).any())
             pieces, carry = self._devices.run(unit.streams, ending)(carry, chunk.parts, chunk.frames)
-            for worker, frames in zip(workers, chunk.frames, strict=False):
-                worker.ended = worker.ended or frames < self._chunk
+            for member, frames in zip(members, chunk.frames, strict=False):
+                member.ended = member.ended or frames < self._chunk
             # One chunk is judged while the next is computed; waiting for older chunks bounds memory.
             while len(pending) > 1:
                 pending.pop(0).result()
-            pending.append(self._judge.submit(_distribute, workers, active, pieces))
+            pending.append(self._judge.submit(_distribute, members, active, pieces))
         for future in pending:
             future.result()
 
 
-def _rows(workers: Sequence[RecordingWorker]) -> list[Row]:
+def _rows(members: Sequence[UnitMember]) -> list[Row]:
     try:
-        return at_once(RecordingWorker.row, workers, _places(workers))
+        return at_once(UnitMember.row, members, _places(members))
     except BaseException:
-        _discard(workers)
+        _discard(members)
         raise
 
 
-def _discard(workers: Sequence[RecordingWorker]) -> None:
-    for worker in workers:
-        worker.discard()
+def _discard(members: Sequence[UnitMember]) -> None:
+    for member in members:
+        member.discard()
 
 
-def _distribute(workers: Sequence[RecordingWorker], active: Sequence[bool], pieces: Mapping[str, Any]) -> None:
-    """Pass the outputs of a chunk to the active workers."""
+def _distribute(members: Sequence[UnitMember], active: Sequence[bool], pieces: Mapping[str, Any]) -> None:
+    """Pass the outputs of a chunk to the active members."""
     arrays = {name: (np.asarray(piece.values), np.asarray(piece.counts)) for name, piece in pieces.items()}
 
     def add(place: int) -> None:
-        workers[place].add({name: (values[place], int(counts[place])) for name, (values, counts) in arrays.items()})
+        members[place].add({name: (values[place], int(counts[place])) for name, (values, counts) in arrays.items()})
 
-    at_once(add, np.flatnonzero(active).tolist(), _places(workers))
+    at_once(add, np.flatnonzero(active).tolist(), _places(members))
 
 
-def _places(workers: Sequence[RecordingWorker]) -> Iterator[Location | None]:
+def _places(members: Sequence[UnitMember]) -> Iterator[Location | None]:
     """Yield the locations of all files that are read and written while recordings are judged."""
-    return (place for worker in workers for place in (worker.item.path, worker.item.reference, worker.outputs))
+    return (place for member in members for place in (member.item.path, member.item.reference, member.outputs))
 
 
 #: Chunks that are read ahead, and threads for reading.
@@ -255,38 +264,38 @@ class UnitChunk:
 class ChunkSource:
     """The chunks of a unit by index: a data source for Grain.
 
-    ``totals`` are frames of each recording, flushing zeros included; ``before`` are past frames in each chunk.
+    ``chunk`` and ``before`` are new and past frames in each chunk.
     """
 
-    def __init__(self, unit: Unit, recordings: Sequence[Recording], totals: Sequence[int], chunk: int, before: int):
-        self._unit, self._recordings, self._totals = unit, recordings, totals
-        self._chunk, self._before = chunk, before
+    def __init__(self, streams: int, members: Sequence[UnitMember], chunk: int, before: int):
+        self._streams, self._members, self._chunk, self._before = streams, members, chunk, before
 
     def __len__(self) -> int:
         # A stream that ends exactly with a chunk is flushed in the next chunk.
-        return max(self._totals) // self._chunk + 1
+        return max(member.frames for member in self._members) // self._chunk + 1
 
     def __getitem__(self, index: Any) -> UnitChunk:
         start = int(index) * self._chunk
 
-        def read(recording: Recording) -> Mapping[str, np.ndarray] | str | None:
-            if start - self._before >= recording.length:
+        def read(member: UnitMember) -> Mapping[str, np.ndarray] | str | None:
+            if start - self._before >= member.recording.length:
                 return None
             try:
-                return recording.part(start - self._before, start + self._chunk)
+                return member.recording.part(start - self._before, start + self._chunk)
             except InputError as error:
                 return str(error)
 
-        results = at_once(read, self._recordings, [item.path for item in self._unit.items])
+        results = at_once(read, self._members, [member.item.path for member in self._members])
         errors = {place: result for place, result in enumerate(results) if isinstance(result, str)}
         parts = [None if isinstance(result, str) else result for result in results]
-        frames = np.zeros(self._unit.streams, np.int32)
-        frames[: len(self._totals)] = np.clip(np.asarray(self._totals) - start, 0, self._chunk)
+        frames = np.zeros(self._streams, np.int32)
+        left = np.array([member.frames for member in self._members]) - start
+        frames[: len(left)] = np.clip(left, 0, self._chunk)
         # Streams without a part are zeros.
         template = next((part for part in parts if part is not None), None)
         if template is None:
-            template = self._recordings[0].part(-self._before - self._chunk, 0)
-        parts += [None] * (self._unit.streams - len(parts))
+            template = self._members[0].recording.part(-self._before - self._chunk, 0)
+        parts += [None] * (self._streams - len(parts))
         stacked = {
             name: np.stack([np.zeros_like(array) if part is None else part[name] for part in parts])
             for name, array in template.items()

@@ -22,8 +22,8 @@ from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.systems import System
 
 
-class RecordingWorker:
-    """A worker for one recording, which aligns, judges and writes the outputs, and returns the row.
+class UnitMember:
+    """A recording of a unit, whose outputs are aligned, judged and written while the unit is computed.
 
     A read error becomes the row of the recording; a write error ends the run.
     """
@@ -128,13 +128,10 @@ class Judge:
         if any(metric.needs_source for metric in judging):
             source = _array(self._recording.part(first, first + len(values)), output)
         for metric in judging:
-            if reference is None or not metric.needs_reference:
-                self._add(metric, values, reference, source)
-                continue
             # Frames after the end of the reference are not judged.
-            common = len(reference)
-            if common:
-                self._add(metric, values[:common], reference, None if source is None else source[:common])
+            count = len(values) if reference is None or not metric.needs_reference else len(reference)
+            if count:
+                self._add(metric, values[:count], reference, None if source is None else source[:count])
 
     def _part(self, output: str, first: int, count: int) -> np.ndarray | None:
         if self._reference is None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import PurePath
 from typing import Any
 
 import jax
@@ -20,7 +22,7 @@ from jaxrnn._files.arguments import VALUE, argument
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import SAMPLES
-from jaxrnn.evaluation.systems import MAX_FRAMES, Piece, check_rate, stepper_identity
+from jaxrnn.evaluation.systems import MAX_FRAMES, Piece, check_rate
 from jaxrnn.steps.recordings import scan_steps, time_axis
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Bound, Stepper
@@ -56,7 +58,7 @@ class Offline:
     def __init__(self, stepper: Stepper, params: Any = None, *, rate: int = 16_000):
         check_rate(rate, "rate")
         self.rate = rate
-        self._network = network = BaseNetwork(stepper, params)
+        self._network = network = BatchedStepper(stepper, params)
         spec = network.spec
         if spec.pulse > MAX_FRAMES:
             raise InputError(f"a pulse has at most {MAX_FRAMES:,} frames, not {spec.pulse:,}")
@@ -129,11 +131,11 @@ class Offline:
 
 
 @dataclass(frozen=True, eq=False)
-class BaseNetwork:
-    """A stepper with parameters, for `Offline` and `Stage`. ``params`` None uses the parameters of the stepper."""
+class BatchedStepper:
+    """A stepper with parameters, for batches of recordings. ``params`` None uses the parameters of the stepper."""
 
     stepper: Stepper
-    params: Any = field(default=None, repr=False)
+    params: Any = field(repr=False)
 
     @functools.cached_property
     def _bound(self) -> Bound:
@@ -150,8 +152,21 @@ class BaseNetwork:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The stepper and the parameters as plain values."""
-        return stepper_identity(self.stepper, self._bound.params)
+        """Plain values that identify the program, bound values and weights.
+
+        A stepper without a ``fingerprint`` is identified by its spec.
+        """
+        program = getattr(self.stepper, "fingerprint", None)
+        digest = hashlib.sha256()
+        for place, array in jax.tree_util.tree_leaves_with_path(self._bound.params):
+            values = np.asarray(array)
+            digest.update(f"{jax.tree_util.keystr(place)} {values.dtype} {values.shape}\n".encode())
+            digest.update(np.ascontiguousarray(values).tobytes())
+        return {
+            "model": PurePath(self.stepper.spec.label).name,
+            "program": self.stepper.spec.to_json() if program is None else program,
+            "params": digest.hexdigest(),
+        }
 
     def packed(self, dims: Mapping[str, int]) -> Any:
         """Return the parameters for `advance`, packed for inputs of these sizes."""

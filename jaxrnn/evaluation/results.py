@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -80,7 +80,7 @@ class Results:
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of the metrics."""
-        return tuple(columns_of(*self.document["metrics"]))
+        return tuple(column for metric in self.document["metrics"] for column in document_columns(metric))
 
     def output(self, name: str) -> Location | str:
         """Return the output sound of a recording, or the reason for its absence."""
@@ -95,11 +95,9 @@ def _is_file(path: Location) -> bool:
     return os.path.isfile(path) if isinstance(path, Path) else path.is_file()
 
 
-def columns_of(*metrics: Mapping[str, Any]) -> Iterator[Column]:
-    """Yield the columns of metrics in a document."""
-    for metric in metrics:
-        for column in metric["columns"]:
-            yield Column(column["name"], column["unit"], column["higher_is_better"])
+def document_columns(metric: Mapping[str, Any]) -> list[Column]:
+    """Return the columns of a metric in a document."""
+    return [Column(column["name"], column["unit"], column["higher_is_better"]) for column in metric["columns"]]
 
 
 def results_of(

@@ -196,10 +196,7 @@ def mean_interval(values: np.ndarray) -> tuple[float, float]:
 def summarise(values: np.ndarray) -> dict[str, Any]:
     """Return statistics of a column ``float64[recordings]``, with NaN for missing values.
 
-    Returns:
-        ``n``, ``missing`` and ``infinite``, numbers of recordings with a finite, a missing and an infinite value. Over
-        finite values: ``mean``, ``low`` and ``high``, the ends of the interval of the mean, ``median``, ``deviation``,
-        the standard deviation with n - 1, ``minimum`` and ``maximum``; NaN if n is too small.
+    All but ``missing`` and ``infinite`` are of the finite values, and NaN if these are too few.
     """
     finite = values[np.isfinite(values)]
     low, high = mean_interval(finite)

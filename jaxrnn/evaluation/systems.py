@@ -1,21 +1,15 @@
-"""The protocol of systems under evaluation, limits of rates and sizes, and the identity of systems."""
+"""The protocol of systems under evaluation, and limits of rates and sizes."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-import platform
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import numpy as np
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import InputError
-from jaxrnn.steps.stepper import Stepper
-from jaxrnn.version import __version__
 
 
 @short_repr
@@ -146,39 +140,3 @@ def chunk_frames(system: System, seconds: float, batch: int) -> int:
             "chunk or batch"
         )
     return int(frames)
-
-
-def identity_of(system: System) -> dict[str, Any]:
-    """Return the ``identity`` of a system as plain values; empty without an identity."""
-    return {"system": system.identity} if hasattr(system, "identity") else {}  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def stepper_identity(stepper: Stepper, params: Any) -> dict[str, Any]:
-    """Return plain values that identify a stepper and its parameters: the program, bound values and weights.
-
-    A stepper without a ``fingerprint`` is identified by its spec.
-    """
-    program = getattr(stepper, "fingerprint", None)
-    digest = hashlib.sha256()
-    for place, array in jax.tree_util.tree_leaves_with_path(params):
-        values = np.asarray(array)
-        digest.update(f"{jax.tree_util.keystr(place)} {values.dtype} {values.shape}\n".encode())
-        digest.update(np.ascontiguousarray(values).tobytes())
-    return {
-        "model": PurePath(stepper.spec.label).name,
-        "program": stepper.spec.to_json() if program is None else program,
-        "params": digest.hexdigest(),
-    }
-
-
-def environment() -> dict[str, Any]:
-    """Return versions and devices. Results of different versions or devices are not mixed."""
-    device = jax.devices()[0]
-    return {
-        "jaxrnn": __version__,
-        "jax": jax.__version__,
-        "device": device.platform,
-        "kind of device": device.device_kind,
-        "devices": jax.local_device_count(),
-        "machine": platform.machine(),
-    }

@@ -117,11 +117,6 @@ def plain_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def frame(rows: Sequence[Row], metrics: Sequence[Metric] = ()) -> polars.DataFrame:
-    """Return rows in memory as a table."""
-    return Columns(rows, metrics).frame(rows)
-
-
 def write_table(path: Location, rows: Iterable[Row], columns: Columns) -> None:
     """Write rows as a Parquet file; the same rows in any order give the same bytes.
 

@@ -83,11 +83,7 @@ class SettingsFile(Generic[Model]):
 
     @property
     def settings(self) -> Model:
-        """The validated settings.
-
-        Raises:
-            InputError: the file has mistakes.
-        """
+        """The validated settings. If the file has mistakes, reading them raises an InputError."""
         if self._mistakes and not self._collecting:
             raise InputError("\n".join(self._mistakes))
         return self._settings
@@ -95,10 +91,8 @@ class SettingsFile(Generic[Model]):
     def together(self, parts: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """Call all parts, and return their results by name.
 
-        A part may call this method for inner parts. A part that reads a faulty key ends there.
-
-        Raises:
-            InputError: the mistakes of the file and of all parts, each on a line.
+        A part may call this method for inner parts. A part that reads a faulty key ends there. An InputError has the
+        mistakes of the file and of all parts, each on a line.
         """
         results: dict[str, Any] = {}
         errors: list[JaxrnnError] = []

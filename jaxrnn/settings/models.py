@@ -192,29 +192,14 @@ def _inside(location: Sequence[str | int], values: Any, kind: str) -> Keys:
     return tuple(keys)
 
 
-#: The default shown for a required key.
-NEEDED = "needed"
-
-
 def reference(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield key, default and explanation for each key of a model and of inner models."""
     for name, field in model.model_fields.items():
-        inner = _models(field.annotation)
-        default = NEEDED if field.is_required() else _written(field)
+        default = "needed" if field.is_required() else _written(field)
         yield prefix + name, default, " ".join((field.description or "").split())
-        for each in inner:
-            many = typing.get_origin(field.annotation)
-            between = {list: ".0.", dict: ".NAME."}.get(many, ".")
-            yield from reference(each, prefix + name + between)
-
-
-def table(model: type[Settings]) -> str:
-    """Return the reference as a table in Markdown."""
-    rows = [
-        f"| `{key}` | {f'`{default}`' if default not in ('', NEEDED) else default} | {text} |"
-        for key, default, text in reference(model)
-    ]
-    return "\n".join(["| key | default | what it says |", "|---|---|---|", *rows])
+        between = {list: ".0.", dict: ".NAME."}.get(typing.get_origin(field.annotation), ".")
+        for inner in _models(field.annotation):
+            yield from reference(inner, prefix + name + between)
 
 
 def keys_at(model: type[Settings], keys: Iterable[str | int]) -> list[str]:

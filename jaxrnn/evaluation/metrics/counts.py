@@ -6,13 +6,13 @@ import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from jaxrnn._files.stores import Location, check_file
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.metrics.protocol import Column, Metric, NoValueError, Pool
-from jaxrnn.evaluation.metrics.sound import counted
+from jaxrnn.evaluation.metrics.protocol import Column, Metric, NoValueError, Pool, Sums, SumsOf
 from jaxrnn.evaluation.recordings import Recording, open_recording
 
 #: The rates of a detector.
@@ -20,6 +20,17 @@ RATES = ("accuracy", "precision", "recall", "f1", "auc")
 
 #: The number of bins of scores: for probabilities, a bin per thousandth.
 BINS = 1001
+
+
+def _counted(
+    called: str, output: str | None, pool: Pool, of: SumsOf, columns: tuple[Column, ...], options: dict[str, Any]
+) -> Metric:
+    """Make a metric of counts, which also add up over a corpus."""
+
+    def values(sums: np.ndarray) -> dict[str, Any]:
+        return {column: float(value) for column, value in pool.values(sums).items()} | {pool.key: pool.counts(sums)}
+
+    return Metric(called, columns, lambda rate: Sums(pool.size, of, values), output, pool=pool, options=options)
 
 
 def _labels(output: np.ndarray, reference: np.ndarray | None) -> np.ndarray:
@@ -146,7 +157,7 @@ def detection(
     prefix = "" if called == "detection" else f"{called}_"
     columns = {rate: called if len(rates) == 1 else f"{prefix}{rate}" for rate in rates}
     detector = Detector(threshold, bins, float(low), float(high), columns)
-    return counted(
+    return _counted(
         called,
         output,
         Pool(f"{called}_counts", 4 + 2 * bins, detector.values, detector.curve),
@@ -207,7 +218,7 @@ def class_accuracy(called: str = "class_accuracy", output: str | None = None) ->
         return {called: _ratio(sums[..., 0], sums[..., 1])}
 
     pool = Pool(f"{called}_counts", 2, values)
-    return counted(called, output, pool, counts, (Column(called),), {"kind": "class_accuracy"})
+    return _counted(called, output, pool, counts, (Column(called),), {"kind": "class_accuracy"})
 
 
 class Segments:

@@ -1,4 +1,4 @@
-"""The metric protocol, and metrics of functions that judge whole recordings."""
+"""The metric protocol, the accumulator of sums, and metrics of functions that judge whole recordings."""
 
 from __future__ import annotations
 
@@ -124,6 +124,29 @@ class Metric:
     def facts(self) -> dict[str, Any]:
         """Values that identify the metric in the fingerprint of a run."""
         return {"name": self.name, "output": self.output, **self.options}
+
+
+#: A function from a piece of the output, the reference and the recording to sums ``float64[size]``.
+SumsOf = Callable[[np.ndarray, np.ndarray | None, np.ndarray | None], Any]
+
+
+class Sums:
+    """An accumulator of sums over pieces.
+
+    ``of`` returns the sums ``float64[size]`` of a piece, ``join`` combines two sums, and ``values`` computes the
+    result.
+    """
+
+    def __init__(self, size: int, of: SumsOf, values: Callable[[np.ndarray], dict[str, Any]], join: Any = np.add):
+        self._sums, self._of, self._values, self._join = np.zeros(size), of, values, join
+
+    def add(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> None:
+        """Add the sums of a piece."""
+        self._sums = self._join(self._sums, self._of(output, reference, source))
+
+    def result(self) -> dict[str, Any]:
+        """Return the values of the sums."""
+        return self._values(self._sums)
 
 
 #: The longest recording in seconds, to bound memory.

@@ -16,44 +16,11 @@ import scipy.linalg
 from scipy import signal
 
 from jaxrnn.errors import InputError, check_count, optional_package
-from jaxrnn.evaluation.metrics.protocol import LIMIT, Column, Judgement, Metric, NoValueError, Pool, over_whole
+from jaxrnn.evaluation.metrics.protocol import LIMIT, Column, Judgement, Metric, NoValueError, Sums, SumsOf, over_whole
 from jaxrnn.si_sdr import energies_of_sums
 
 #: A smaller share of a sum of squares in float64 is rounding.
 ROUNDING = 1e-14
-
-#: A function from a piece of the output, the reference and the recording to sums ``float64[size]``.
-SumsOf = Callable[[np.ndarray, np.ndarray | None, np.ndarray | None], Any]
-
-
-class Sums:
-    """An accumulator of sums over pieces.
-
-    ``of`` returns the sums ``float64[size]`` of a piece, ``join`` combines two sums, and ``values`` computes the
-    result.
-    """
-
-    def __init__(self, size: int, of: SumsOf, values: Callable[[np.ndarray], dict[str, Any]], join: Any = np.add):
-        self._sums, self._of, self._values, self._join = np.zeros(size), of, values, join
-
-    def add(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> None:
-        """Add the sums of a piece."""
-        self._sums = self._join(self._sums, self._of(output, reference, source))
-
-    def result(self) -> dict[str, Any]:
-        """Return the values of the sums."""
-        return self._values(self._sums)
-
-
-def counted(
-    called: str, output: str | None, pool: Pool, of: SumsOf, columns: tuple[Column, ...], options: dict[str, Any]
-) -> Metric:
-    """Make a metric of counts, which also add up over a corpus."""
-
-    def values(sums: np.ndarray) -> dict[str, Any]:
-        return {column: float(value) for column, value in pool.values(sums).items()} | {pool.key: pool.counts(sums)}
-
-    return Metric(called, columns, lambda rate: Sums(pool.size, of, values), output, pool=pool, options=options)
 
 
 def finite(array: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.journal import COLUMNS, OK, Row
 from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.report.table import defined, is_number, text
-from jaxrnn.evaluation.results import Results, columns_of
+from jaxrnn.evaluation.results import Results, document_columns
 
 if TYPE_CHECKING:
     import polars
@@ -42,6 +42,8 @@ class Content:
     corpus: Iterable[Item] = ()
     rate: int = 16_000
     examples: int = EXAMPLES
+    _columns: dict[tuple[str, bool], list[Any]] = field(default_factory=dict, init=False)
+    _plotted: dict[int, tuple[Sequence[Any], list[Any]]] = field(default_factory=dict, init=False)
 
     @cached_property
     def names(self) -> tuple[str, str]:
@@ -90,10 +92,6 @@ class Content:
         return [name for name in self.results.scan.collect_schema().names() if name not in known]
 
     @cached_property
-    def _columns(self) -> dict[tuple[str, bool], list[Any]]:
-        return {}
-
-    @cached_property
     def _baseline_rows(self) -> dict[str, Row]:
         rows = rows_at(self.baseline.scan, "id", [row["id"] for row in self.rows]) if self.baseline is not None else ()
         return {row["id"]: row for row in rows if _is_good(row)}
@@ -114,10 +112,6 @@ class Content:
             return values
         pairs = zip(values, self._selected[1], strict=True)
         return self._plotted.setdefault(id(values), (values, [value if drawn else None for value, drawn in pairs]))[1]
-
-    @cached_property
-    def _plotted(self) -> dict[int, tuple[Sequence[Any], list[Any]]]:
-        return {}
 
     def change(self, name: str) -> list[float | None]:
         """Return a column minus the column of the baseline; None unless both are finite."""
@@ -166,7 +160,7 @@ def main_of(results: Results, name: str | None) -> Column | None:
         return next(iter(results.columns), None)
     known = {column.name: column for column in results.columns}
     for metric in results.document["metrics"]:
-        for column in columns_of(metric):
+        for column in document_columns(metric):
             known.setdefault(metric["name"], column)
     if name not in known:
         raise InputError(
