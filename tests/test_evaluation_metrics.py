@@ -210,6 +210,15 @@ def test_rates_that_have_nothing_to_divide_by_are_not_defined():
             value(metric, scores, np.ones(2))
 
 
+@pytest.mark.parametrize("name", ["si_sdr", "snr", "sdr", "level", "peak", "auc", "class_accuracy"])
+def test_complex_numbers_have_no_value(name):
+    labels = np.arange(4.0) / 4
+    for output, reference in ((labels + 1j, labels), (labels, labels + 1j)):
+        if output is not labels or METRICS[name]().needs_reference:
+            with pytest.raises(NoValueError, match="there are complex numbers, and this metric judges real ones"):
+                value(METRICS[name](), output, reference)
+
+
 def test_a_classifier_is_right_where_its_highest_score_is():
     scores, labels = rng().normal(size=(90, 5)), rng(1).integers(-1, 5, 90)
     metric = METRICS["class_accuracy"]()

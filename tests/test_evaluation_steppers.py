@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import soundfile
 from evaluation_cases import through
 from onnx import TensorProto, helper
 from quick_compiling import QUICK_COMPILER
@@ -20,7 +21,7 @@ from test_stepper import FLOAT, Delayed, Smoother
 
 import jaxrnn
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation import Chain, Offline, Stage
+from jaxrnn.evaluation import Chain, Evaluation, Offline, Stage, from_folder
 from jaxrnn.steps import ArraySpec, Flushed, nothing_left
 
 SIZE, HOP, PULSE = WIDTH, 2, 3
@@ -254,3 +255,28 @@ def test_what_does_not_fit_is_refused():
         Chain((Stage(Fading(), gives="samples"),), SIZE, SIZE, "hann")
     with pytest.raises(InputError, match="its flush gives nothing of 'y', of which frames may be left"):
         through(Offline(Losing()), recordings((3,), WIDTH), 4)
+
+
+def test_outputs_that_are_no_sound_are_arrays(tmp_path):
+    """One number for each sample does not make a sound: it is a sound if the numbers are floats, of any precision."""
+
+    def outputs_of(x):
+        x = x["samples"]
+        return {
+            "on": x > 0,
+            "class": (9 * x).astype(int),
+            "pair": jax.lax.complex(x, -x),
+            "half": x.astype(jnp.float16),
+        }
+
+    samples = np.linspace(-1, 1, 50, dtype=np.float32)
+    np.save(tmp_path / "a.npy", samples)
+    stepper = jaxrnn.stream(outputs_of, {"samples": samples}, axes=0)
+    evaluation = Evaluation(Offline(stepper), from_folder(tmp_path), [], tmp_path / "out", batch=1, keep=True)
+    evaluation.run()
+    found = {path.name: path for path in (tmp_path / "out" / "outputs").iterdir()}
+    expected = {name: np.asarray(array) for name, array in outputs_of({"samples": samples}).items()}
+    np.testing.assert_array_equal(soundfile.read(found.pop("a.half.wav"))[0], expected.pop("half"))
+    assert found.keys() == {f"a.{name}.npy" for name in expected}
+    for name, array in expected.items():
+        np.testing.assert_array_equal(np.load(found[f"a.{name}.npy"]), array)

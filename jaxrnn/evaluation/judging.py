@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._files.stores import Location, place
@@ -63,6 +64,7 @@ class UnitMember:
         if self.outputs is not None:
             if name not in self._writers:
                 is_sound = values.ndim == 1 and self._system.per_frame[name] == 1
+                is_sound = is_sound and jnp.issubdtype(values.dtype, jnp.floating)
                 prefix = f".{name}" if len(self._system.delay) > 1 else ""
                 file = f"{self.item.id}{prefix}{'.wav' if is_sound else '.npy'}"
                 self._writers[name] = OutputWriter(self.outputs, file, self._system.rate)
@@ -238,7 +240,7 @@ class OutputWriter:
                 self._partial.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self._open(values)
             if self.path.suffix == ".wav":
-                self._file.write(np.clip(values, -1, 1))
+                self._file.write(np.clip(values, -1, 1).astype(np.float32))
             else:
                 self._file.write(np.ascontiguousarray(values).tobytes())
                 count, *frame = self._header["shape"]

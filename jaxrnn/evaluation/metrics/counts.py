@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrnn._files.stores import Location, check_file
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.metrics.protocol import Column, Metric, NoValueError, Pool, Sums, SumsOf
+from jaxrnn.evaluation.metrics.protocol import Column, Metric, NoValueError, Pool, Sums, SumsOf, real
 from jaxrnn.evaluation.recordings import Recording, open_recording
 
 #: The rates of a detector.
@@ -35,7 +35,7 @@ def _counted(
 
 def _labels(output: np.ndarray, reference: np.ndarray | None) -> np.ndarray:
     assert reference is not None
-    labels = np.asarray(reference, np.float64).ravel()
+    labels = real(reference)
     if len(labels) != len(output):
         raise NoValueError(f"a label has the shape {np.shape(reference)[1:]}, but one number is expected")
     return labels
@@ -61,7 +61,7 @@ class Detector:
 
     def counts(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> np.ndarray:
         """Return the counts of labelled frames."""
-        scores, labels = np.asarray(output, np.float64).ravel(), _labels(output, reference)
+        scores, labels = real(output), _labels(output, reference)
         if len(scores) != len(output):
             raise NoValueError(f"a frame of the output has the shape {np.shape(output)[1:]}, but one score is expected")
         judged = labels >= 0
@@ -207,7 +207,7 @@ def class_accuracy(called: str = "class_accuracy", output: str | None = None) ->
     def counts(output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> list[int]:
         labels = _labels(output, reference)
         judged = labels >= 0
-        scores, labels = np.asarray(output).reshape(len(output), -1)[judged], labels[judged]
+        scores, labels = real(output).reshape(len(output), -1)[judged], labels[judged]
         if np.isnan(scores).any():
             raise NoValueError("there are scores that are not a number")
         if np.any(labels >= scores.shape[1]) or np.any(labels != np.rint(labels)):

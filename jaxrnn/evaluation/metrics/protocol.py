@@ -126,6 +126,13 @@ class Metric:
         return {"name": self.name, "output": self.output, **self.options}
 
 
+def real(array: np.ndarray) -> np.ndarray:
+    """Return numbers of frames as ``float64[numbers]``."""
+    if np.iscomplexobj(array):
+        raise NoValueError("there are complex numbers, and this metric judges real ones")
+    return np.asarray(array, np.float64).ravel()
+
+
 #: A function from a piece of the output, the reference and the recording to sums ``float64[size]``.
 SumsOf = Callable[[np.ndarray, np.ndarray | None, np.ndarray | None], Any]
 

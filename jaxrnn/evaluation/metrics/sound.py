@@ -16,7 +16,17 @@ import scipy.linalg
 from scipy import signal
 
 from jaxrnn.errors import InputError, check_count, optional_package
-from jaxrnn.evaluation.metrics.protocol import LIMIT, Column, Judgement, Metric, NoValueError, Sums, SumsOf, over_whole
+from jaxrnn.evaluation.metrics.protocol import (
+    LIMIT,
+    Column,
+    Judgement,
+    Metric,
+    NoValueError,
+    Sums,
+    SumsOf,
+    over_whole,
+    real,
+)
 from jaxrnn.si_sdr import energies_of_sums
 
 #: A smaller share of a sum of squares in float64 is rounding.
@@ -25,7 +35,7 @@ ROUNDING = 1e-14
 
 def finite(array: np.ndarray) -> np.ndarray:
     """Return samples as ``float64[samples]``."""
-    samples = np.asarray(array, np.float64).ravel()
+    samples = real(array)
     if not np.isfinite(samples).all():
         raise NoValueError("there are samples that are not finite")
     return samples
