@@ -18,11 +18,10 @@ from jaxrnn.errors import InputError
 from jaxrnn.evaluation.metrics import (
     METRICS,
     NoValueError,
-    Segments,
     over_whole,
     si_sdr,
 )
-from jaxrnn.evaluation.metrics.counts import detection
+from jaxrnn.evaluation.metrics.counts import Segments, detection
 from jaxrnn.evaluation.metrics.sound import sdr
 
 #: Of a detector's counts.

@@ -308,6 +308,8 @@ def test_slices_are_values_or_quantiles():
     crowd = slices([f"{number}" for number in range(200)] + ["199"] * 3)
     assert len(crowd["(150 others)"]) == 150
     assert len(crowd["199"]) == 4
+    crowd = slices(["(10 others)"] * 2 + [f"{number}" for number in range(59)])
+    assert (len(crowd["(10 others)"]), len(crowd["((10 others))"])) == (2, 10)
 
 
 @pytest.mark.thorough

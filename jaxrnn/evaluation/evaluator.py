@@ -21,7 +21,8 @@ from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.judging import UnitMember
-from jaxrnn.evaluation.metrics import Metric, open_reference
+from jaxrnn.evaluation.metrics import Metric
+from jaxrnn.evaluation.metrics.counts import open_reference
 from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.systems import System, chunk_frames
 from jaxrnn.version import __version__

@@ -18,7 +18,8 @@ from jaxrnn._files.stores import Location, place
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.journal import Row, row_of
-from jaxrnn.evaluation.metrics import Metric, NoValueError, Segments, frame_rate, output_of
+from jaxrnn.evaluation.metrics import Metric, NoValueError, frame_rate, output_of
+from jaxrnn.evaluation.metrics.counts import Segments
 from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.systems import System
 
@@ -133,7 +134,8 @@ class Judge:
             # Frames after the end of the reference are not judged.
             count = len(values) if reference is None or not metric.needs_reference else len(reference)
             if count:
-                self._add(metric, values[:count], reference, None if source is None else source[:count])
+                recorded = None if source is None else source[:count]
+                self._guarded(metric, self._open[metric.name].add, values[:count], reference, recorded)
 
     def _part(self, output: str, first: int, count: int) -> np.ndarray | None:
         if self._reference is None:
@@ -143,13 +145,10 @@ class Judge:
         stop = min(first + count, self._reference.length)
         return _array(self._reference.part(min(first, stop), stop), output)
 
-    def _add(self, metric: Metric, *frames: Any) -> None:
-        self._guarded(metric, lambda: self._open[metric.name].add(*frames))
-
-    def _guarded(self, metric: Metric, call: Callable[[], Any]) -> Any:
+    def _guarded(self, metric: Metric, call: Callable[..., Any], *frames: Any) -> Any:
         """Return the result of a call; an error ends the metric for this recording."""
         try:
-            return call()
+            return call(*frames)
         except NoValueError as error:
             self._end(metric, str(error))
         except Exception as error:

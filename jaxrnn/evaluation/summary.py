@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,13 +119,16 @@ def slice_by(column: polars.Series) -> dict[str, np.ndarray]:
         if not numeric and len(slices) > MOST:
             kept = set(sorted(slices, key=lambda label: -len(slices[label]))[:MOST])
             rest = [slices.pop(label) for label in list(slices) if label not in kept]
-            slices[f"({len(rest)} others)"] = np.sort(np.concatenate(rest))
+            slices[_unused(f"({len(rest)} others)", slices)] = np.sort(np.concatenate(rest))
     if values.has_nulls():
-        label = "(none)"
-        while label in slices:
-            label = f"({label})"
-        slices[label] = np.flatnonzero(values.is_null().to_numpy())
+        slices[_unused("(none)", slices)] = np.flatnonzero(values.is_null().to_numpy())
     return slices
+
+
+def _unused(label: str, labels: Collection[str]) -> str:
+    while label in labels:
+        label = f"({label})"
+    return label
 
 
 def _label(value: float | str) -> str:

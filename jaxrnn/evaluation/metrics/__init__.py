@@ -13,9 +13,7 @@ from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item, columns_of
 from jaxrnn.evaluation.journal import COLUMNS
-from jaxrnn.evaluation.metrics.counts import Segments as Segments
 from jaxrnn.evaluation.metrics.counts import accuracy, auc, class_accuracy, detection, f1, precision, recall
-from jaxrnn.evaluation.metrics.counts import open_reference as open_reference
 from jaxrnn.evaluation.metrics.protocol import Accumulator, Column, Metric, NoValueError, Pool, over_whole
 from jaxrnn.evaluation.metrics.sound import estoi, level, peak, pesq, sdr, si_sdr, si_sdr_improvement, snr, stoi
 from jaxrnn.evaluation.systems import System
