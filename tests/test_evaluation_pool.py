@@ -190,6 +190,8 @@ def test_shares_of_resources_are_counted_exactly():
     for gpus, count in ((0.2, 10), (0.1, 20), (0.4, 4), (1, 2), (0, 8), (3, 0)):
         assert room_for({"CPU": 0.1 if gpus else 1, "GPU": gpus}, node) == count
     assert room_for({"CPU": 0, "GPU": 0}, node) == 1
+    with pytest.raises(InputError, match="gpus must be a whole number, or the share of one GPU, not 1.5"):
+        Workers(1, gpus=1.5)
 
 
 def test_a_worker_of_another_version_or_without_a_package_says_so(monkeypatch, pool):

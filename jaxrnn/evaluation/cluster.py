@@ -293,6 +293,8 @@ class Workers:
             raise InputError("give the number of workers, or the address of a Ray cluster")
         if not (self.count is None or self.count > 0) or min(self.cpus, self.gpus) < 0 or self.tries < 1:
             raise InputError(f"workers: expected a positive count, resources and tries, not {self}")
+        if self.gpus > 1 and self.gpus % 1:
+            raise InputError(f"workers: gpus must be a whole number, or the share of one GPU, not {self.gpus:g}")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import math
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import PurePath
@@ -118,7 +117,8 @@ class Offline:
             if name not in parts:
                 raise InputError(f"{spec.label}: the recordings hold {', '.join(parts)}, but no {each.name!r}")
             arrays[each.name] = parts[name]
-        with self._network.types():
+        is_wide = any(each.is_wide for each in spec.inputs)  # of 64 bits, which JAX would narrow
+        with exact_types() if is_wide else contextlib.nullcontext():
             return self._advance(self._params, carry, arrays, frames, ending=ending)
 
     @functools.cached_property
@@ -145,10 +145,6 @@ class BatchedStepper:
     def spec(self) -> StepSpec:
         """The spec of the stepper for one stream."""
         return self._bound.spec
-
-    def types(self) -> AbstractContextManager[Any]:
-        """Keep 64-bit types in a ``with`` block if an input of the stepper has such a type."""
-        return exact_types() if any(each.is_wide for each in self.spec.inputs) else contextlib.nullcontext()
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -136,13 +136,10 @@ def whole(count: int) -> str:
 
 def text(value: Any, longest: int = LONGEST) -> str:
     """Return foreign text without control characters, as valid Unicode of limited length."""
-    shown = "".join(character if _is_shown(character) else "\N{REPLACEMENT CHARACTER}" for character in str(value))
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
-
-
-def _is_shown(character: str) -> bool:
     # Cc: control, Cs: halves of pairs, as undecodable file names have them.
-    return character in "\t\n" or unicodedata.category(character) not in ("Cc", "Cs")
+    hidden = {each for each in set(str(value)) - {"\t", "\n"} if unicodedata.category(each) in ("Cc", "Cs")}
+    shown = "".join("\N{REPLACEMENT CHARACTER}" if each in hidden else each for each in str(value))
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
 
 
 def words(value: Any) -> str:
