@@ -351,16 +351,19 @@ def test_a_recording_that_fails_is_given_up_by_the_thread_that_judges_it(tmp_pat
     assert len(one) == 1
 
 
-def test_arrays_of_another_shape_are_rows_with_errors(tmp_path):
-    for number, shape in enumerate([(3000,), (3000, 2), (2000,), (2500,)]):
+def test_arrays_of_another_shape_or_kind_are_rows_with_errors(tmp_path):
+    for number, shape in enumerate([(3000,), (3000, 2), (2000,), (2500,), (2500,)]):
         path = tmp_path / "noisy" / f"f{number}.npy"
         path.parent.mkdir(exist_ok=True)
         np.save(path, 0.1 * np.ones(shape, np.float32))
+    np.save(path, 3000 * np.ones(shape, np.int16))
     corpus = from_folder(tmp_path / "noisy")
     evaluation = jaxrnn.evaluation.Evaluation(denoiser(), corpus, [], tmp_path / "out", batch=4)
     evaluation.run()
-    assert [row["status"] for row in evaluation.rows()] == ["ok", "error", "ok", "ok"]
+    assert [row["status"] for row in evaluation.rows()] == ["ok", "error", "ok", "ok", "error"]
     assert "(2,)" in evaluation.rows()[1]["error"]
+    expected = "a frame holds {'samples': 'integers'}, but that of most recordings {'samples': 'floats'}"
+    assert evaluation.rows()[4]["error"] == expected
     for kind in (np.int16, np.complex64):
         np.save(tmp_path / "noisy" / "f0.npy", np.ones(3000, kind))
         alone = jaxrnn.evaluation.Evaluation(denoiser(), corpus[:1], [], tmp_path / np.dtype(kind).name)

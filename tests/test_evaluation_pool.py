@@ -190,7 +190,7 @@ def test_shares_of_resources_are_counted_exactly():
     for gpus, count in ((0.2, 10), (0.1, 20), (0.4, 4), (1, 2), (0, 8), (3, 0)):
         assert room_for({"CPU": 0.1 if gpus else 1, "GPU": gpus}, node) == count
     assert room_for({"CPU": 0, "GPU": 0}, node) == 1
-    with pytest.raises(InputError, match="gpus must be a whole number, or the share of one GPU, not 1.5"):
+    with pytest.raises(InputError, match=r"gpus must be a whole number, or the share of one GPU, not 1\.5"):
         Workers(1, gpus=1.5)
 
 

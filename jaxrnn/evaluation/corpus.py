@@ -187,15 +187,15 @@ def _check_ids(ids: Iterable[str], items: Sequence[Item]) -> None:
 #: Recordings that are opened concurrently, and recordings that are submitted together.
 THREADS, BLOCK = 8, 4096
 
-#: The arrays of a recording, each with the shape of its frames.
-Frame = tuple[tuple[str, tuple[int, ...]], ...]
+#: The arrays of a recording, each with the shape of its frames and the kind of its numbers.
+Frame = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
 def probe(corpus: Sequence[Item], rate: int) -> tuple[np.ndarray, dict[int, str]]:
     """Read the lengths of all recordings in frames, ``int64[recordings]``, and errors by index.
 
-    Recordings with an error have length -1. Frames of all recordings must have the same shape, because recordings share
-    a batch; the most frequent shape wins. Sound is resampled to ``rate``.
+    Recordings with an error have length -1. Frames of all recordings must have the same shape and kind of numbers,
+    because recordings share a batch; the most frequent wins. Sound is resampled to ``rate``.
     """
     lengths, shapes = np.full(len(corpus), -1), np.full(len(corpus), -1)
     errors: dict[int, str] = {}
@@ -206,7 +206,9 @@ def probe(corpus: Sequence[Item], rate: int) -> tuple[np.ndarray, dict[int, str]
             recording = open_recording(item.path, rate)
         except InputError as error:
             return str(error)
-        return recording.length, tuple(sorted(recording.frame.items()))
+        return recording.length, tuple(
+            (name, recording.frame[name], recording.kinds[name]) for name in sorted(recording.frame)
+        )
 
     is_far = any(isinstance(item.path, Url) for item in corpus)
     with ThreadPoolExecutor(REQUESTS if is_far else THREADS) as threads:
@@ -221,7 +223,8 @@ def probe(corpus: Sequence[Item], rate: int) -> tuple[np.ndarray, dict[int, str]
         most = int(np.bincount(shapes[shapes >= 0]).argmax())
         for place in np.flatnonzero((shapes >= 0) & (shapes != most)).tolist():
             lengths[place] = -1
-            errors[place] = (
-                f"a frame holds {dict(frames[shapes[place]])}, but that of most recordings {dict(frames[most])}"
-            )
+            own, others = ({name: shape for name, shape, _ in frames[each]} for each in (shapes[place], most))
+            if own == others:
+                own, others = ({name: kind for name, _, kind in frames[each]} for each in (shapes[place], most))
+            errors[place] = f"a frame holds {own}, but that of most recordings {others}"
     return lengths, errors

@@ -40,10 +40,12 @@ class Recording(Protocol):
     Attributes:
         length: the number of frames: samples of sound at the requested rate, or the first axis of arrays.
         frame: by array, the shape of one frame.
+        kinds: by array, ``"floats"``, ``"complex numbers"`` or ``"integers"``.
     """
 
     length: int
     frame: Mapping[str, tuple[int, ...]]
+    kinds: Mapping[str, str]
 
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Read frames ``start`` to ``stop``, with zeros outside the recording."""
@@ -72,6 +74,7 @@ class SoundFile:
     """
 
     frame: Mapping[str, tuple[int, ...]] = {SAMPLES: ()}
+    kinds: Mapping[str, str] = {SAMPLES: "floats"}
 
     def __init__(self, path: Location, rate: int):
         self.path = path
@@ -150,6 +153,10 @@ class ArrayFile:
             raise InputError(f"{path}: expected arrays [time, ...] of one length, not {shapes}")
         self.length = next(iter(shapes.values()))[0]
         self.frame: Mapping[str, tuple[int, ...]] = {name: shape[1:] for name, shape in shapes.items()}
+        kinds = {"f": "floats", "c": "complex numbers"}
+        self.kinds: Mapping[str, str] = {
+            name: kinds.get(array.dtype.kind, "integers") for name, array in arrays.items()
+        }
         self._unpacked = {}
 
     def _arrays(self) -> Mapping[str, Array]:
