@@ -142,6 +142,7 @@ def endless(data):
         ("a.flac", endless, "has no length in its header"),
         ("a.npy", lambda data: data[:200], "does not hold NumPy arrays"),
         ("a.npy", lambda data: b"", "does not hold NumPy arrays"),
+        ("a.npy", lambda data: data.replace(b"}", b" "), "does not hold NumPy arrays"),
         ("a.npz", lambda data: data[:200], "does not hold NumPy arrays"),
         ("a.npz", lambda data: b"PK\x03\x04", "does not hold NumPy arrays"),
     ],

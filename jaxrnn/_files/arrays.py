@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,12 @@ MAX_ARRAY_BYTES = 2**33
 #: The limits of the bytes in a compressed file: a number of bytes, and a multiple of the size of the file; the larger
 #: limit applies. Recordings and weights shrink to a half or a tenth, and masks or labels to a thousandth.
 UNPACKED, RATIO = 2**30, 100
+
+#: The errors of NumPy and zipfile for broken files.
+_BROKEN = (
+    ValueError, EOFError, KeyError, RuntimeError, MemoryError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile,
+    zlib.error,
+)  # fmt: skip
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -49,7 +56,7 @@ def readable(path: str | os.PathLike[str] | Location) -> Iterator[None]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, RuntimeError, MemoryError) as error:
+    except _BROKEN as error:
         raise InputError(
             f"{path} does not hold NumPy arrays of numbers: {error}; write it with numpy.save or numpy.savez"
         ) from error
