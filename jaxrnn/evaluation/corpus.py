@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -87,11 +87,7 @@ class Manifest(Sequence[Item]):
     def __len__(self) -> int:
         return self._table.height
 
-    @overload
-    def __getitem__(self, index: int) -> Item: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Item]: ...
-    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return list(map(self._item, self._table[index].iter_rows(named=True)))
         return self._item(self._table.row(index, named=True))

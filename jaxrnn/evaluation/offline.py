@@ -196,7 +196,7 @@ class BatchedStepper:
 
         def one(state: Any, frames: Mapping[str, jax.Array], count: jax.Array) -> tuple[dict[str, Piece], Any]:
             inputs = {each.name: self._input(each, frames[each.name]) for each in self.spec.inputs}
-            arrays, counts, after = advance(bound, state, inputs, count, ending=ending)
+            arrays, counts, after = advance_one(bound, state, inputs, count, ending=ending)
             pieces = {name: Piece(_in_front(outputs[name], array), counts[name]) for name, array in arrays.items()}
             return pieces, after
 
@@ -223,7 +223,7 @@ def _in_front(output: OutputSpec, array: jax.Array) -> jax.Array:
     return moved[:, 0] if moved.ndim > 1 and moved.shape[1] == 1 else moved
 
 
-def advance(
+def advance_one(
     bound: Bound, state: Any, inputs: Arrays, frames: Any, *, ending: bool
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """Process the next frames of a recording. Only the first ``frames`` (``int32``) frames of ``inputs`` exist.
