@@ -78,8 +78,10 @@ IMAGE, KERNEL = np.ones((2, 8, 30, 21), np.float32), np.ones((12, 8, 3, 5), np.f
         lambda x, k: jnp.einsum("bcij,ocij->bo", x[..., :3, :5], k) + jnp.tanh(x).sum() * jnp.sqrt(k.sum()),
         lambda x, k: lax.reduce_window(x, -np.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID") + k.max(),
         lambda x, k: x.at[:, jnp.array([0, 3])].add(x[:, 4:6]) + k[0, 0, 0, 0],
+        lambda x, k: jnp.fft.irfft(jnp.fft.rfft(x + k[0, 0, 0, 0]), 20),
+        lambda x, k: jnp.sort(x.ravel()) + k[0, 0, 0, 0],
     ],
-    ids=["strided", "grouped", "transposed", "elementwise", "pooling", "scatter"],
+    ids=["strided", "grouped", "transposed", "elementwise", "pooling", "scatter", "fourier", "sort"],
 )
 def test_operations_are_those_of_the_cost_analysis(function):
     cost, xla = counted(function, IMAGE, KERNEL)

@@ -341,7 +341,9 @@ def save_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write a ``.npz`` file completely or not at all."""
     with in_place_of(path) as written, zipfile.ZipFile(written, "w") as archive:
         for name, array in arrays.items():
-            if array.dtype.isbuiltin != 1 and array.dtype.kind not in "US":
+            if array.dtype.kind == "O":  # strings, which NumPy would pickle
+                array = array.astype(np.str_)
+            elif array.dtype.isbuiltin != 1 and array.dtype.kind not in "US":
                 # NumPy files cannot hold dtypes such as bfloat16.
                 array = array.view(np.dtype((np.void, array.dtype.itemsize)))
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
