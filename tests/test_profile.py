@@ -15,6 +15,7 @@ from small_models import FEATURES, HIDDEN, layers_model
 
 from jaxrnn import InputError, StateError, load
 from jaxrnn.cli import main
+from jaxrnn.demo import PACKAGED
 from jaxrnn.profiling import Peaks, Profile, measure_peaks, profile, profile_model
 from jaxrnn.profiling.hlo import Cost, HloModule, cost_of
 from jaxrnn.profiling.measure import NodeNames
@@ -231,6 +232,7 @@ def test_command_says_what_does_not_fit(layers, models):
         (layers, "--batch", 2): "--dim NAME=SIZE",
         (layers, "--length", 5, "--dim", "T=6"): "--dim gives T=6",
         (layers, "--symbol", "T", "--what", "scan"): "--symbol is for streams",
+        (PACKAGED, "--stft", 256, "--hop", 128, "--what", "apply"): "--stft is for streams",
         (layers, "--pulse", 2): "needs --symbol",
         (layers, "--dim", "U=6"): "there is no dimension 'U'",
         (dtln, "--length", 5): "length is for the whole graph and scans",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import json
 import math
+import pkgutil
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +51,13 @@ def grouped(name: str, make: Callable[..., Any], *options: Decorator) -> Decorat
 def parsed(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Return a callback that converts the value of an option."""
     return lambda ctx, parameter, value: None if value is None else parse(value)
+
+
+def refuse(options: Mapping[str, Any], because: str) -> None:
+    """Raise a usage error about the first option with a value, which ``because`` continues."""
+    option = next((option for option, value in options.items() if value is not None and value is not False), None)
+    if option is not None:
+        raise click.UsageError(f"{option} {because}")
 
 
 class NumberRange(click.FloatRange):
@@ -362,7 +369,7 @@ def settings_options(model: str, example: str) -> Callable[[Callable[..., Any]],
         from jaxrnn.settings.models import reference
 
         formatter = ctx.make_formatter()
-        rows = reference(_imported(model))
+        rows = reference(pkgutil.resolve_name(model))
         formatter.write_dl([(key, f"{text} [{default}]" if default else text) for key, default, text in rows])
         click.echo(formatter.getvalue(), nl=False)
         ctx.exit()
@@ -397,16 +404,11 @@ def settings_options(model: str, example: str) -> Callable[[Callable[..., Any]],
                     return command(path=path, overrides=overrides, **others)
             from jaxrnn.settings.files import SettingsFile
 
-            return click.echo(SettingsFile(_imported(model), path, overrides).to_yaml(), nl=False)
+            return click.echo(SettingsFile(pkgutil.resolve_name(model), path, overrides).to_yaml(), nl=False)
 
         return argument(override(printed(keys(run))))
 
     return decorate
-
-
-def _imported(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 @dataclass(frozen=True)
@@ -424,8 +426,8 @@ class ParamsOptions:
         options = [option for option, value in chosen.items() if value]
         if self.checkpoint is not None and self.archive is not None:
             raise click.UsageError("give either --checkpoint DIR or --params FILE.npz")
-        if options and self.checkpoint is None:
-            raise click.UsageError(f"{options[0]} needs --checkpoint DIR")
+        if self.checkpoint is None:
+            refuse(chosen, "needs --checkpoint DIR")
         if len(options) > 1:
             raise click.UsageError(f"{' and '.join(options)} exclude each other")
 

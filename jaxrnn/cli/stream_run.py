@@ -141,8 +141,7 @@ def open_source(file: ModelFile, pulses: PulseOptions, native: bool = False) -> 
         if file.static or file.state is not None:
             raise click.UsageError(f"{file.path} is compiled: 'jaxrnn compile' has fixed --static and --state")
         if symbol is not None:
-            option = "--stft" if pulses.sound else "--symbol"
-            raise click.UsageError(f"{file.path} is compiled: {option} needs the ONNX file")
+            raise click.UsageError(f"{file.path} is compiled: {pulses.option} needs the ONNX file")
         return LoadedFile(None, load_compiled(file.path, native=native), None)
     if native:
         raise click.UsageError(f"{file.path} is not compiled: --native runs machine code that 'jaxrnn compile' kept")
