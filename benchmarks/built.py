@@ -225,8 +225,7 @@ SPECTRUM, ORDER, AHEAD = 481, 5, 2
 
 def _over_time(graph: Graph, x: str, layers: Callable[[str], str], features: int) -> str:
     """Add recurrent layers over the frames of ``[1, channels, time, frequency]``, giving ``[1, time, hidden]``."""
-    flat = graph.op("Reshape", graph.op("Transpose", x, perm=[0, 2, 1, 3]), graph.integers(0, 0, features))
-    return _batch_first(graph, layers(_batch_first(graph, flat)))
+    return _batch_first(graph, layers(_batch_first(graph, _flat(graph, x, features))))
 
 
 def _batch_first(graph: Graph, x: str) -> str:

@@ -83,41 +83,35 @@ json_option = click.option(
 )
 
 
+#: By the ending of an option's metavar: the endings of names, and the rule in words.
+_ENDINGS = {
+    ".onnx": ((".onnx",), "must end in .onnx, by which engines recognise the format"),
+    ".npz": ((".npz", ".wav"), "must end in .npz, or for sound in .wav"),
+}
+
+
 def path_option(names: Sequence[str], metavar: str, text: str, *, required: bool = False) -> Decorator:
     """Return an option for a file or folder to write, in an existing folder."""
-    check = {".onnx": onnx_file, ".npz": outputs_file}.get(Path(metavar).suffix, writable)
+    endings, rule = _ENDINGS.get(Path(metavar).suffix, ((), ""))
+
+    def writable(path: Path) -> Path:
+        check_writable(path)
+        if endings and path.suffix.lower() not in endings:
+            raise click.BadParameter(f"{path.name!r} {rule}")
+        return path
+
     return click.option(
         *names,
         metavar=metavar,
         required=required,
         type=click.Path(path_type=Path),
-        callback=parsed(check),
+        callback=parsed(writable),
         help=text,
     )
 
 
 #: The option ``--output``.
 output_option = functools.partial(path_option, ("--output", "-o"))
-
-
-def writable(path: Path) -> Path:
-    """Return a path that can be written, or raise a usage error."""
-    check_writable(path)
-    return path
-
-
-def onnx_file(path: Path) -> Path:
-    """Return a path of an ONNX file that can be written, or raise a usage error."""
-    if writable(path).suffix.lower() != ".onnx":
-        raise click.BadParameter(f"{path.name!r} must end in .onnx, by which engines recognise the format")
-    return path
-
-
-def outputs_file(path: Path) -> Path:
-    """Return a path for outputs, of NumPy arrays or of sound, that can be written, or raise a usage error."""
-    if writable(path).suffix.lower() not in (".npz", ".wav"):
-        raise click.BadParameter(f"{path.name!r} must end in .npz, or for sound in .wav")
-    return path
 
 
 def split_pairs(pairs: Sequence[str], form: str = "NAME=VALUE") -> dict[str, str]:

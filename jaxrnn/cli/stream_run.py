@@ -24,7 +24,6 @@ from jaxrnn.cli.output import (
     past_line,
     random_line,
     text_of,
-    time_rows,
     verdict,
 )
 from jaxrnn.cli.stream_options import PulseOptions, check_steps
@@ -267,7 +266,8 @@ def _frames(count: int) -> str:
 def _times(result: Mapping[str, Any], step: str, *, streams: bool) -> Table:
     rows = [("frames", f"{result['frames']:,}"), (f"{step[2:]}s", f"{result['steps']:,}")]
     rows.append(("packing and compiling", f"{result['compile_seconds']:.2f} s"))
-    rows += time_rows(step, result["microseconds"])
+    words = {"p50": "median", "p95": "95th percentile", "p99": "99th percentile", "max": "longest"}
+    rows += [(f"{step}, {words[key]}", f"{time:.1f} µs") for key, time in (result["microseconds"] or {}).items()]
     if streams:
         rows.append(("the flush", f"{result['flush_microseconds']:.1f} µs"))
     if result["step_seconds"] is not None:

@@ -196,7 +196,7 @@ def _closing(text: str) -> int:
 
 
 def _operands(text: str) -> Iterator[str]:
-    """Return the names in a list of operands, which may include types."""
+    """Yield the names in a list of operands, which may include types."""
     depth, piece = 0, ""
     for letter in text + ",":
         depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(letter, 0)
