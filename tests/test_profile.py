@@ -11,7 +11,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from jax import lax
-from small_models import FEATURES, HIDDEN, layers_model
+from small_models import FEATURES, HIDDEN, graph_of, layers_model, make_model
 
 from jaxrnn import InputError, StateError, load
 from jaxrnn.cli import main
@@ -253,6 +253,10 @@ def test_library_says_what_does_not_fit(layers, models):
         profile_model(model, "step")
     with pytest.raises(InputError, match=r"stream is given, but 'apply'"):
         profile_model(model, "apply", stream=load(models / "keyword_net.onnx").stream("S", None))
+    kinds = {"x": (onnx.TensorProto.STRING, [2])}, {"y": (onnx.TensorProto.INT64, [1])}
+    words = graph_of([onnx.helper.make_node("Shape", ["x"], ["y"])], *kinds)
+    with pytest.raises(InputError, match=r"cannot compile functions of strings; bind the input with .*static"):
+        profile_model(load(make_model(words)), "apply", inputs={"x": np.array(["a", "b"])})
     given = jax.jit(lambda x: x + 1, donate_argnums=0)
     with pytest.raises(InputError, match=r"consumed its arguments; do not donate"):
         profile(given, jnp.ones(8), peaks=False)
