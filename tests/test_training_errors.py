@@ -171,13 +171,16 @@ MISTAKES = {
         {"dtype": "bf16"},
         "dtype must be 'bfloat16' or 'float16', or None .*, not 'bf16'",
     ),
+    "axis by symbol": ({"time_axis": "time"}, "time_axis must be a number, or a dict of numbers by name, not 'time'"),
     "devices": ({"devices": []}, "devices must be JAX devices"),
+    "number of devices": ({"devices": 2}, r"devices must be JAX devices, as jax.devices\(\) gives them, not 2"),
     "loss": ({"loss": 3}, "loss must be a function"),
     "vector": (
         {"loss": lambda o, e, mask: o["y"][0, :, 0]},
         r"must be one float, a scalar, not float32\[4\]; take a mean",
     ),
     "whole": ({"loss": lambda o, e, mask: jnp.sum(mask, dtype=jnp.int32)}, "must be one float"),
+    "metrics": ({"metrics": [mean_square]}, "metrics must be a dict of functions by name, not a list"),
     "metric": ({"metrics": {"loss": mean_square}}, "a metric cannot be called 'loss'"),
     "folder": ({"checkpoints": __file__}, "is a file, not a folder"),
 }
