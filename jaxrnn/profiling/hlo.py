@@ -278,11 +278,11 @@ def _operations(module: HloModule, computation: Computation, item: Instruction) 
         return Cost(2.0 * item.elements * math.prod(operands[0].shape.dims[axis] for axis in axes))
     if opcode == "convolution":
         return Cost(convolution_flops(item, operands[0].shape, operands[1].shape))
-    if opcode == "fft":  # multiplications of complex numbers, in as many rounds as a size can be halved
+    if opcode == "fft":  # of each element, four multiplications with additions in log2(size) rounds
         sizes = re.search(r"\bfft_length=\{([\d,]*)\}", item.attributes)
         rounds = [int(size).bit_length() - 1 for size in sizes[1].split(",")] if sizes else []
         return Cost(8.0 * operands[0].elements * math.prod(rounds))
-    if opcode == "sort":
+    if opcode == "sort":  # log2(elements) comparisons of each element, rounded up
         return Cost(float(operands[0].elements * max(operands[0].elements - 1, 0).bit_length()))
     bodies = [sum((_operations(module, body, part) for part in _work(body)), Cost()) for body in module.called(item)]
     if opcode == "conditional":
