@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from onnx import helper
-from small_models import layers_model
+from onnx import TensorProto, helper
+from small_models import graph_of, layers_model, make_model
 from tiers import of_tiers
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
@@ -240,6 +240,18 @@ def test_validate_checks_what_it_is_given(model):
         validate(model, model.params, [], mean_square)
     with pytest.raises(jaxrnn.InputError, match="must be a sequence of examples, not a function"):
         validate(model, model.params, lambda rng: data[0], mean_square)
+
+
+def test_strings_cannot_be_trained_on(model):
+    nodes = [helper.make_node("Identity", ["s"], ["t"]), helper.make_node("Mul", ["x", "w"], ["y"])]
+    inputs, outputs = {"s": (TensorProto.STRING, [2]), "x": [2]}, {"t": (TensorProto.STRING, [2]), "y": [2]}
+    words = jaxrnn.load(make_model(graph_of(nodes, inputs, outputs, {"w": np.ones(2, np.float32)})))
+    example = {"s": np.array(["a", "b"]), "x": np.ones(2, np.float32)}
+    with pytest.raises(jaxrnn.InputError, match=r"input s: string\[2\]: strings, .* cannot be batched"):
+        flat_fit(words, [example] * 2, mean_square, steps=1, **OPTIONS)
+    data = [{**each, "text": np.array(["a"], np.dtypes.StringDType())} for each in examples([4, 4])]
+    with pytest.raises(jaxrnn.InputError, match="'text' must be an array of numbers"):
+        flat_fit(model, data, mean_square, steps=1, **OPTIONS)
 
 
 @pytest.mark.thorough
