@@ -82,7 +82,7 @@ def read_example(value: Any, infos: Sequence[ArraySpec], state: Iterable[str], *
 def _as_input(info: ArraySpec, value: Any) -> np.ndarray:
     if info.dtype is None or info.is_text:
         raise InputError(
-            f"{info.as_input}: strings, sequences and optionals cannot be batched, so cannot be trained on"
+            f"{info.as_input}: strings, sequences and optionals cannot be batched, so they cannot be trained on"
         )
     array = np.asarray(value)
     if not hasattr(value, "dtype") or widens(array.dtype, info.dtype):
