@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,7 @@ def _run(
     from benchmarks import machine, tables
     from benchmarks.plan import Plan
     from benchmarks.running import benchmark_module, run
-    from jaxrnn.cli.output import console, print_json
+    from jaxrnn.cli.output import console
 
     prepared = machine.prepare(cores)
     plan = Plan(quick, machine.threads(cores), only, rounds=rounds)
@@ -77,7 +78,8 @@ def _run(
         raise click.UsageError("no benchmark has a case that --only and --without leave")
     if as_json:
         plain = {name: result.plain() for name, result in results.items()}
-        print_json(plain if len(names) > 1 else next(iter(plain.values())))
+        shown = plain if len(names) > 1 else next(iter(plain.values()))
+        click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
     failures = [f"{name}: {text}" for result in results.values() for name, text in result.failures.items()]
     if failures:
         raise click.ClickException("\n".join(["not timed:", *failures]))

@@ -21,7 +21,7 @@ import numpy as np
 import jaxrnn
 from benchmarks import own, scale, start, train
 from benchmarks.batches import stacked_frames
-from benchmarks.layers import onnx_layer, weights
+from benchmarks.layers import name_of, onnx_layer, weights
 from benchmarks.networks import RATE, SPEECH, Entry, load, random_frames
 from benchmarks.peers import engine_module, is_installed
 from benchmarks.plan import Cases, Plan, timed
@@ -50,7 +50,7 @@ def cases(plan: Plan) -> Cases:
     for entry, count in itertools.product(SPEECH, counts):
         found[f"{entry.file}, {count} recordings"] = functools.partial(_recordings, plan, entry, count)
     for kind, hidden, frames, batch in itertools.product(("LSTM", "GRU"), *sizes):
-        name = f"{kind} H{hidden} T{frames} B{batch}"
+        name = name_of(kind, hidden, frames, batch)
         found[name] = functools.partial(_layer, plan, kind, hidden, frames, batch)
         found[f"{name}, training"] = functools.partial(_training, plan, kind, hidden, frames, batch)
     if not on_cpu:
@@ -136,7 +136,7 @@ def _layer(plan: Plan, kind: str, hidden: int, frames: int, batch: int) -> Itera
         given = layer.place(x)
         calls[_torch_name()] = functools.partial(layer.forward, given)
         outputs[_torch_name()] = {"Y": layer.forward(given).cpu().numpy()}
-    name = f"{kind} H{hidden} T{frames} B{batch}"
+    name = name_of(kind, hidden, frames, batch)
     row = timed(name, kind, calls, plan.effort(11), outputs=outputs, agreement=ROUGH)
     cost = cost_of(lambda p, x: model.apply(p, {"X": x})["Y"], model.params, x[:1]) * frames
     row.facts |= rates(cost, row.timings["jaxrnn"].median)

@@ -57,27 +57,18 @@ class Graph:
     # -- layers
 
     def convolution(
-        self,
-        x: str,
-        channels: tuple[int, int],
-        kernel: tuple[int, int],
-        *,
-        stride: int = 1,
-        group: int = 1,
-        front: int | None = None,
+        self, x: str, channels: tuple[int, int], kernel: tuple[int, int], *, stride: int = 1, group: int = 1
     ) -> str:
-        """Add a convolution over time and frequency ``[1, channels, time, frequency]`` that keeps the lengths.
+        """Add a convolution over time and frequency ``[1, channels, time, frequency]``, causal in time.
 
-        ``kernel`` is the size over time and frequency, ``stride`` the stride over frequency, and ``group`` the number
-        of groups of channels. ``front`` is the number of zero frames before the first frame; the default makes the
-        convolution causal. The remaining padding follows the last frame.
+        The output has as many frames. ``kernel`` is the size over time and frequency, ``stride`` the stride over
+        frequency, and ``group`` the number of groups of channels.
         """
         fan_in = channels[0] // group * kernel[0] * kernel[1]
         weight = self.weight(channels[1], channels[0] // group, *kernel, fan_in=fan_in)
-        past = kernel[0] - 1 if front is None else front
         if kernel[0] > 1:
             # A separate node pads time, as exporters write a padding layer.
-            x = self.op("Pad", x, self.integers(0, 0, past, 0, 0, 0, kernel[0] - 1 - past, 0))
+            x = self.op("Pad", x, self.integers(0, 0, kernel[0] - 1, 0, 0, 0, 0, 0))
         side = kernel[1] // 2
         bias = self.weight(channels[1], fan_in=fan_in)
         attributes = {"kernel_shape": kernel, "strides": [1, stride], "pads": [0, side, 0, side], "group": group}
@@ -225,8 +216,7 @@ SPECTRUM, ORDER, AHEAD = 481, 5, 2
 
 def _over_time(graph: Graph, x: str, layers: Callable[[str], str], features: int) -> str:
     """Add recurrent layers over the frames of ``[1, channels, time, frequency]``, giving ``[1, time, hidden]``."""
-    flat = graph.op("Reshape", graph.op("Transpose", x, perm=[0, 2, 1, 3]), graph.integers(0, 0, features))
-    return _batch_first(graph, layers(_batch_first(graph, flat)))
+    return _batch_first(graph, layers(_batch_first(graph, _flat(graph, x, features))))
 
 
 def _batch_first(graph: Graph, x: str) -> str:

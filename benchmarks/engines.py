@@ -29,6 +29,7 @@ from benchmarks.networks import path_of
 from benchmarks.peers import ENGINES as PACKAGES
 from benchmarks.peers import is_installed
 from benchmarks.report import ENGINES as ENGINES_FILE
+from benchmarks.report import markdown
 from jaxrnn._files.stores import in_place_of
 from jaxrnn.export import ExportedGraph
 from jaxrnn.onnx.stepfile import FLUSH, StepFile
@@ -340,11 +341,10 @@ def written(found: Table) -> str:
     for family in (*families, "all"):
         files = [name for name, each in found.files.items() if family in (each["family"], "all")]
         counts = [sum(found.cells[name][engine]["agrees"] for name in files) for engine in engines]
-        rows.append([family, len(files), *counts])
+        rows.append([family, *map(str, (len(files), *counts))])
     environment = found.environment
-    lines = [_line(["files", "number", *engines]), _line(["---", *["---:"] * (len(engines) + 1)]), *map(_line, rows)]
     models = len({name.rpartition(", ")[0] for name in found.files})
-    text = HEAD.format(pulses=PULSES, models=models) + "\n".join(lines) + "\n"
+    text = HEAD.format(pulses=PULSES, models=models) + markdown(["files", "number", *engines], rows) + "\n"
     text += "\nVersions: " + ", ".join(f"{name} {each}" for name, each in environment.items() if name != "date") + ".\n"
     text += NOTES.format(
         agreement=AGREEMENT,
@@ -371,7 +371,3 @@ def _plain(reason: str) -> str:
     """Return the cause of a refusal, without names and numbers of nodes."""
     cause = reason.rpartition("Caused by: ")[2].replace("`", "'")
     return re.sub(r"_\d+\b|\"[^\"]*\"|'[^']*'", "...", cause)[:120].strip()
-
-
-def _line(cells: Sequence[Any]) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |"

@@ -23,6 +23,7 @@ from benchmarks.pulses import Engine, compared, pulse_of, recordings
 from benchmarks.results import SUBJECT, Row
 from benchmarks.step import COMPARED
 from benchmarks.timing import Outputs
+from jaxrnn.onnx.tensors import graphs_below
 
 TITLE = "a step of an exported file in ONNX Runtime, NumPy in and out"
 UNIT = "us"
@@ -120,12 +121,4 @@ def _row(
 
 def _nodes(model: onnx.ModelProto) -> int:
     """Return the number of nodes of a model, with subgraphs."""
-    return sum(1 for _ in _walk(model.graph))
-
-
-def _walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _walk(inner)
+    return sum(len(graph.node) for graph in graphs_below(model.graph))

@@ -18,6 +18,11 @@ Size = int | str
 _FLOAT = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
 
 
+def name_of(kind: str, hidden: int, frames: int, batch: int) -> str:
+    """Return the name of the row of a layer."""
+    return f"{kind} H{hidden} T{frames} B{batch}"
+
+
 def weights(kind: str, hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
     """Return weights of one direction by ONNX's names, initialised as in PyTorch; inputs have the size of hidden."""
     rng, gates = np.random.default_rng(seed), GATES[kind]

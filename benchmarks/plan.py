@@ -32,11 +32,11 @@ class Plan:
     platform: str | None = "cpu"
     rounds: int | None = None
 
-    def effort(self, rounds: int, seconds: float = 0.02) -> Effort:
-        """Return the effort for these rounds and seconds, reduced by the options of the run."""
+    def effort(self, rounds: int) -> Effort:
+        """Return the effort for these rounds, reduced by the options of the run."""
         if self.quick:
-            return Effort(min(rounds, 3), min(seconds, 0.002))
-        return Effort(rounds if self.rounds is None else min(rounds, self.rounds), seconds)
+            return Effort(min(rounds, 3), 0.002)
+        return Effort(rounds if self.rounds is None else min(rounds, self.rounds), 0.02)
 
     def wants(self, name: str) -> bool:
         """Return True if the options select a case."""

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from benchmarks import BENCHMARKS, export, own, start
 from benchmarks.corpus import MORE_THAN_SHORT
-from benchmarks.layers import GATES
+from benchmarks.layers import GATES, name_of
 from benchmarks.overview import figures
 from benchmarks.results import BEST, SUBJECT, Result, Row, geometric_mean, is_peer, read
-from benchmarks.sequence import SIZES, name_of
+from benchmarks.sequence import SIZES
 from benchmarks.stages import STAGES
 from benchmarks.tables import UNITS, digits
 from benchmarks.targets import target_cells

@@ -35,7 +35,7 @@ def run(name: str, plan: Plan, cores: str, prepared: dict[str, Any]) -> Result:
         unit=module.UNIT,
         cores=cores,
         quick=plan.quick,
-        command=command(),
+        command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
         environment=environment(prepared),
         absent=absent(),
     )
@@ -53,8 +53,3 @@ def run(name: str, plan: Plan, cores: str, prepared: dict[str, Any]) -> Result:
             jax.clear_caches()
     result.seconds = time.monotonic() - began
     return result
-
-
-def command() -> str:
-    """Return the command line of this process."""
-    return " ".join(["python -m benchmarks", *sys.argv[1:]])

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 
 import jaxrnn
-from benchmarks.layers import GATES, onnx_layer, scan_layer, weights
+from benchmarks.layers import GATES, name_of, onnx_layer, scan_layer, weights
 from benchmarks.peers import READERS, Network, engine_module, is_installed, open_all
 from benchmarks.plan import Cases, Plan, timed
 from benchmarks.results import Row
@@ -58,11 +58,6 @@ def cases(plan: Plan) -> Cases:
         found[f"{kind}, one iteration"] = functools.partial(_layer, plan, kind, TINY, many, 1, each=many)
         found[f"{kind} as Scan, one iteration"] = functools.partial(_scan, plan, kind, TINY, many, 1, each=many)
     return found
-
-
-def name_of(kind: str, hidden: int, frames: int, batch: int) -> str:
-    """Return the name of the row of a layer."""
-    return f"{kind} H{hidden} T{frames} B{batch}"
 
 
 def _layer(plan: Plan, kind: str, hidden: int, frames: int, batch: int, each: int = 1) -> Iterator[Row]:

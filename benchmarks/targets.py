@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from benchmarks.batches import ALONE
 from benchmarks.export import GROUP, OFFLINE_GRAPH, RATIO
+from benchmarks.layers import name_of
 from benchmarks.networks import OFFLINE
 from benchmarks.results import BEST, SUBJECT, Result, Row, geometric_mean
-from benchmarks.sequence import SIZES, name_of
+from benchmarks.sequence import SIZES
 from benchmarks.start import COLD, IMPORT_JAX, NATIVE
 
 Found = Callable[[list[Row]], float | None]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrnn
-from benchmarks.layers import onnx_layer, weights
+from benchmarks.layers import name_of, onnx_layer, weights
 from benchmarks.peers import engine_module, is_installed
 from benchmarks.plan import Cases, Plan, timed
 from benchmarks.results import Row
@@ -34,7 +34,7 @@ def cases(plan: Plan) -> Cases:
     """Return a case for each size."""
     grid = [(kind, *size) for kind in KINDS for size in GRID]
     sizes = [(kind, h, 100, 8) for kind in KINDS for h in (64, 128)] if plan.quick else grid
-    return {f"{k} H{h} T{t} B{b}": functools.partial(_rows, plan, k, h, t, b) for k, h, t, b in sizes}
+    return {name_of(*size): functools.partial(_rows, plan, *size) for size in sizes}
 
 
 def example(hidden: int, frames: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +95,7 @@ def row(
         placed = layer.place(x).requires_grad_(True), layer.place(wanted)
         calls[peer] = functools.partial(layer.train, *placed)
         outputs[peer] = layer.gradients(*placed)
-    name = f"{kind} H{hidden} T{frames} B{batch}"
+    name = name_of(kind, hidden, frames, batch)
     return timed(name, f"{kind} training", calls, plan.effort(7), outputs=_relative(outputs), agreement=agreement)
 
 

@@ -319,6 +319,20 @@ def test_types_unknown_to_numpy_make_the_round_trip(tmp_path):
     assert call_json("verify", path, *given)["ok"]
 
 
+def test_strings_are_written_and_compared(tmp_path):
+    """Two strings, moved inside the graph: a file without pickles, and agreement with ONNX Runtime on every node."""
+    nodes = [helper.make_node("Identity", ["x"], ["moved"]), helper.make_node("Identity", ["moved"], ["y"])]
+    path, out = tmp_path / "strings.onnx", tmp_path / "out.npz"
+    onnx.save(make_model(graph_of(nodes, {"x": [2]}, {"y": [2]}, kind=TensorProto.STRING)), path)
+    np.save(tmp_path / "x.npy", np.array(["a", "ü日本"]))
+    given = ("--input", f"x={tmp_path / 'x.npy'}")
+    call("run", path, *given, "-o", out)
+    assert np.load(out)["y"].tolist() == ["a", "ü日本"]
+    report = call_json("verify", path, *given, "--nodes", "--outputs", out)
+    assert (report["ok"], report["notes"]) == (True, [])
+    assert "ONNX Runtime" in report["engine"]
+
+
 def test_verify_with_recorded_outputs(layers, tmp_path):
     """The report and the JSON say that the file is at fault; an array that does not fit is one line."""
     x = np.ones((4, 2, FEATURES), np.float32)

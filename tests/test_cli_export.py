@@ -112,6 +112,11 @@ def test_what_is_said_about_mistakes(layers, tmp_path):
         ((file, "--params", archive, "-o", tmp_path / "out.bin"), "'out.bin' must end in .onnx"),
         ((file, "--params", archive, "-o", tmp_path / "no" / "out.onnx"), "no folder"),
         ((file, "--params", tmp_path / "no.npz", *out), "no.npz cannot be read"),
+        ((file, "--params", archive, "--batch", "2", *out), "but --params and --checkpoint alone write the graph"),
+        (
+            (file, "--dtype", "float16", "--opset", "18", *out),
+            "a model without steps, --dtype and --quantize write the",
+        ),
         ((file, "--params", few, *out), "params: 'scale' is missing (and 3 more)"),
         ((file, "--params", wrong, *out), "params['P'][0, 0] = nan is NaN, but the file has a number there"),
     ]

@@ -19,6 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compilations import compilations
+from onnx import TensorProto, helper
+from small_models import graph_of, make_model
 from test_pool import recurrent_streamed
 from test_steps import CASES, NAMES, close, frame, recording
 from tiers import of_tiers
@@ -221,6 +223,15 @@ def test_another_platform_is_named(models, tmp_path):
     loaded = jaxrnn.load_compiled(path)
     with pytest.raises(jaxrnn.ModelError, match=rf"dtln_1\.onnx was compiled for {elsewhere}, but JAX runs on"):
         loaded.step(loaded.params, loaded.init(), {"input_2": np.zeros((1, 1, 257), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("shape", "shown"), [((TensorProto.FLOAT, None), r"float32\[\.\.\.\]"), ((TensorProto.STRING, [2]), r"string\[2\]")]
+)
+def test_arrays_that_no_file_holds_are_named(shape, shown, tmp_path):
+    graph = graph_of([helper.make_node("Identity", ["x"], ["y"])], {"x": shape}, {"y": shape})
+    with pytest.raises(jaxrnn.UnsupportedError, match=f"input x: {shown} needs a numeric type and a known rank"):
+        jaxrnn.save_compiled(jaxrnn.load(make_model(graph)), tmp_path / "out.jaxrnn")
 
 
 @pytest.mark.thorough

@@ -11,10 +11,11 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from jax import lax
-from small_models import FEATURES, HIDDEN, layers_model
+from small_models import FEATURES, HIDDEN, graph_of, layers_model, make_model
 
 from jaxrnn import InputError, StateError, load
 from jaxrnn.cli import main
+from jaxrnn.demo import PACKAGED
 from jaxrnn.profiling import Peaks, Profile, measure_peaks, profile, profile_model
 from jaxrnn.profiling.hlo import Cost, HloModule, cost_of
 from jaxrnn.profiling.measure import NodeNames
@@ -78,8 +79,10 @@ IMAGE, KERNEL = np.ones((2, 8, 30, 21), np.float32), np.ones((12, 8, 3, 5), np.f
         lambda x, k: jnp.einsum("bcij,ocij->bo", x[..., :3, :5], k) + jnp.tanh(x).sum() * jnp.sqrt(k.sum()),
         lambda x, k: lax.reduce_window(x, -np.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID") + k.max(),
         lambda x, k: x.at[:, jnp.array([0, 3])].add(x[:, 4:6]) + k[0, 0, 0, 0],
+        lambda x, k: jnp.fft.irfft(jnp.fft.rfft(x + k[0, 0, 0, 0]), 20),
+        lambda x, k: jnp.sort(x.ravel()) + k[0, 0, 0, 0],
     ],
-    ids=["strided", "grouped", "transposed", "elementwise", "pooling", "scatter"],
+    ids=["strided", "grouped", "transposed", "elementwise", "pooling", "scatter", "fourier", "sort"],
 )
 def test_operations_are_those_of_the_cost_analysis(function):
     cost, xla = counted(function, IMAGE, KERNEL)
@@ -229,6 +232,7 @@ def test_command_says_what_does_not_fit(layers, models):
         (layers, "--batch", 2): "--dim NAME=SIZE",
         (layers, "--length", 5, "--dim", "T=6"): "--dim gives T=6",
         (layers, "--symbol", "T", "--what", "scan"): "--symbol is for streams",
+        (PACKAGED, "--stft", 256, "--hop", 128, "--what", "apply"): "--stft is for streams",
         (layers, "--pulse", 2): "needs --symbol",
         (layers, "--dim", "U=6"): "there is no dimension 'U'",
         (dtln, "--length", 5): "length is for the whole graph and scans",
@@ -249,6 +253,10 @@ def test_library_says_what_does_not_fit(layers, models):
         profile_model(model, "step")
     with pytest.raises(InputError, match=r"stream is given, but 'apply'"):
         profile_model(model, "apply", stream=load(models / "keyword_net.onnx").stream("S", None))
+    kinds = {"x": (onnx.TensorProto.STRING, [2])}, {"y": (onnx.TensorProto.INT64, [1])}
+    words = graph_of([onnx.helper.make_node("Shape", ["x"], ["y"])], *kinds)
+    with pytest.raises(InputError, match=r"cannot compile functions of strings; bind the input with .*static"):
+        profile_model(load(make_model(words)), "apply", inputs={"x": np.array(["a", "b"])})
     given = jax.jit(lambda x: x + 1, donate_argnums=0)
     with pytest.raises(InputError, match=r"consumed its arguments; do not donate"):
         profile(given, jnp.ones(8), peaks=False)

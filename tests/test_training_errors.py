@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from onnx import helper
-from small_models import layers_model
+from onnx import TensorProto, helper
+from small_models import graph_of, layers_model, make_model
 from tiers import of_tiers
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
@@ -171,13 +171,16 @@ MISTAKES = {
         {"dtype": "bf16"},
         "dtype must be 'bfloat16' or 'float16', or None .*, not 'bf16'",
     ),
+    "axis by symbol": ({"time_axis": "time"}, "time_axis must be a number, or a dict of numbers by name, not 'time'"),
     "devices": ({"devices": []}, "devices must be JAX devices"),
+    "number of devices": ({"devices": 2}, r"devices must be JAX devices, as jax.devices\(\) gives them, not 2"),
     "loss": ({"loss": 3}, "loss must be a function"),
     "vector": (
         {"loss": lambda o, e, mask: o["y"][0, :, 0]},
         r"must be one float, a scalar, not float32\[4\]; take a mean",
     ),
     "whole": ({"loss": lambda o, e, mask: jnp.sum(mask, dtype=jnp.int32)}, "must be one float"),
+    "metrics": ({"metrics": [mean_square]}, "metrics must be a dict of functions by name, not a list"),
     "metric": ({"metrics": {"loss": mean_square}}, "a metric cannot be called 'loss'"),
     "folder": ({"checkpoints": __file__}, "is a file, not a folder"),
 }
@@ -237,6 +240,18 @@ def test_validate_checks_what_it_is_given(model):
         validate(model, model.params, [], mean_square)
     with pytest.raises(jaxrnn.InputError, match="must be a sequence of examples, not a function"):
         validate(model, model.params, lambda rng: data[0], mean_square)
+
+
+def test_strings_cannot_be_trained_on(model):
+    nodes = [helper.make_node("Identity", ["s"], ["t"]), helper.make_node("Mul", ["x", "w"], ["y"])]
+    inputs, outputs = {"s": (TensorProto.STRING, [2]), "x": [2]}, {"t": (TensorProto.STRING, [2]), "y": [2]}
+    words = jaxrnn.load(make_model(graph_of(nodes, inputs, outputs, {"w": np.ones(2, np.float32)})))
+    example = {"s": np.array(["a", "b"]), "x": np.ones(2, np.float32)}
+    with pytest.raises(jaxrnn.InputError, match=r"input s: string\[2\]: strings, .* cannot be batched"):
+        flat_fit(words, [example] * 2, mean_square, steps=1, **OPTIONS)
+    data = [{**each, "text": np.array(["a"], np.dtypes.StringDType())} for each in examples([4, 4])]
+    with pytest.raises(jaxrnn.InputError, match="'text' must be an array of numbers"):
+        flat_fit(model, data, mean_square, steps=1, **OPTIONS)
 
 
 @pytest.mark.thorough

@@ -128,6 +128,8 @@ AGREE = [
     ("integers, loosely", [1, 2], [1, 3], {"atol": 1}),
     ("cancellation", [1000.0, 1e-3], [1000.0, 2e-3], {"scaled": True}),
     ("strings", np.array(["a"]), np.array(["a"], object), {}),
+    ("strings inside a graph", np.array(["a\0"], np.dtypes.StringDType()), np.array(["a\0"], object), {}),
+    ("bytes", np.array([b"a"]), np.array(["a"]), {}),
     ("sequences", (np.ones(2), np.zeros(1)), [np.ones(2), np.zeros(1)], {}),
     ("absent", None, None, {}),
 ]
@@ -144,6 +146,7 @@ DIFFERENT = [
     ("type", np.float32([1]), np.float64([1]), {}, "element type"),
     ("shape", np.ones((2, 1)), np.ones((1, 2)), {}, "shape"),
     ("strings", np.array(["a", "b"]), np.array(["a", "c"]), {}, "1 of 2"),
+    ("a zero at the end", np.array(["a\0", "b"], object), np.array(["a", "b"], object), {}, "1 of 2"),
     ("sequence item", (np.ones(2), np.zeros(1)), (np.ones(2), np.ones(1)), {}, r"value\[1\]"),
     ("sequence length", (np.ones(2),), (), {}, "1 items here, but 0"),
     ("absent", None, np.ones(1), {}, "absent here, but an array"),

@@ -45,7 +45,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, uri in PAGES.items():
         if uri not in files.src_uris:
             text = (ROOT / name).read_text(encoding="utf-8")
-            files.append(File.generated(config, uri, content=LINK.sub(lambda link: from_root(link[1]), text)))
+            moved = LINK.sub(lambda link: posixpath.relpath(link[1], "docs"), text)
+            files.append(File.generated(config, uri, content=moved))
     files.append(File.generated(config, "reference/cli.md", content=cli_page.page()))
     pages = files.documentation_pages()
     for target in sorted({target for page in pages for target in outside(page.src_uri, page.content_string)}):
@@ -78,11 +79,6 @@ def repository_path(page: str, link: str) -> str | None:
     """Return the path of a link's file from the root of the repository; None inside of ``docs``, or without a file."""
     path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
     return None if path.startswith(("docs/", "../")) or not (ROOT / path).is_file() else path
-
-
-def from_root(link: str) -> str:
-    """Rewrite a link of a page at the root of the repository for a page in ``docs``."""
-    return posixpath.relpath(link, "docs")
 
 
 def place(target: str) -> str:

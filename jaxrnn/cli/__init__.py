@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import importlib
 import os
+import pkgutil
 import platform
 import sys
 from pathlib import Path
@@ -46,10 +46,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a subcommand."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return pkgutil.resolve_name(COMMANDS[cmd_name][0]) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of subcommands without an import."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,11 @@ from jaxrnn.cli.options import (
     output_option,
     params_options,
     path_option,
+    refuse,
     seed_option,
     single_sizes,
 )
-from jaxrnn.cli.stream_options import PulseOptions, pulse_options
+from jaxrnn.cli.stream_options import PulseOptions, check_pulse_options, pulse_options
 from jaxrnn.onnx.stepfile import TARGETS
 
 
@@ -153,17 +153,19 @@ def export(
       jaxrnn export model.onnx --checkpoint runs/first -o tuned.onnx --verify
       jaxrnn export vad.onnx --params tuned.npz -o tuned.onnx --verify --static sr=16000 --dim sequence=576
     """  # noqa: D301
+    from jaxrnn.cli.export_writing import write_graph_again, write_step
+
     types = {"dtype": dtype, "io_dtype": io_dtype, "quantize": quantize}
     if pulses.symbol is None and not as_step and (params or (any(types.values()) and not file.has_steps)):
-        from jaxrnn.cli.export_writing import write_graph_again
-
         of_steps = {"--flush": flush, "--opset": opset, "--batch": batch, "--rate": rate, "--target": target}
-        of_steps["--join-state"] = join_state or None
-        _refuse_of_steps({**of_steps, "--example": example})
+        alone = "--params and --checkpoint alone" if params else "for a model without steps, --dtype and --quantize"
+        refuse(
+            {**of_steps, "--join-state": join_state, "--example": example},
+            f"is for a stream or a step, but {alone} write the graph of FILE: give --symbol NAME for a stream, or "
+            "--as-step for a step",
+        )
         write_graph_again(file, output, params, verify, dims, seed, types)
         return
-    from jaxrnn.cli.export_writing import write_step
-
     if as_step and pulses.symbol is not None:
         raise click.UsageError(
             "--as-step is the step of the model; with --symbol NAME, a step is a pulse of the stream"
@@ -179,16 +181,5 @@ def _frame_rate(pulses: PulseOptions, rate: float | None) -> float | None:
     hop = None if pulses.sound else pulses.sound.hop
     if hop is not None and rate is None:
         raise click.UsageError("--hop goes with --rate: a frame lasts hop / rate seconds")
-    if rate is not None and pulses.symbol is None:
-        raise click.UsageError("--rate needs --symbol NAME, the dimension that is time")
+    check_pulse_options(pulses.symbol, {"--rate": rate})
     return None if rate is None else rate / (hop or 1)
-
-
-def _refuse_of_steps(options: Mapping[str, Any]) -> None:
-    """Refuse options of a new graph if the graph of FILE is written."""
-    option = next((option for option, value in options.items() if value is not None), None)
-    if option is not None:
-        raise click.UsageError(
-            f"{option} is for a stream or a step, but --params and --checkpoint alone write the graph of FILE: "
-            "give --symbol NAME for a stream, or --as-step for a step"
-        )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import json
 import math
+import pkgutil
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +53,13 @@ def parsed(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parame
     return lambda ctx, parameter, value: None if value is None else parse(value)
 
 
+def refuse(options: Mapping[str, Any], because: str) -> None:
+    """Raise a usage error about the first option with a value, which ``because`` continues."""
+    option = next((option for option, value in options.items() if value is not None and value is not False), None)
+    if option is not None:
+        raise click.UsageError(f"{option} {because}")
+
+
 class NumberRange(click.FloatRange):
     """A finite number in a range; click's own range accepts NaN."""
 
@@ -76,41 +83,35 @@ json_option = click.option(
 )
 
 
+#: By the ending of an option's metavar: the endings of names, and the rule in words.
+_ENDINGS = {
+    ".onnx": ((".onnx",), "must end in .onnx, by which engines recognise the format"),
+    ".npz": ((".npz", ".wav"), "must end in .npz, or for sound in .wav"),
+}
+
+
 def path_option(names: Sequence[str], metavar: str, text: str, *, required: bool = False) -> Decorator:
     """Return an option for a file or folder to write, in an existing folder."""
-    check = {".onnx": onnx_file, ".npz": outputs_file}.get(Path(metavar).suffix, writable)
+    endings, rule = _ENDINGS.get(Path(metavar).suffix, ((), ""))
+
+    def writable(path: Path) -> Path:
+        check_writable(path)
+        if endings and path.suffix.lower() not in endings:
+            raise click.BadParameter(f"{path.name!r} {rule}")
+        return path
+
     return click.option(
         *names,
         metavar=metavar,
         required=required,
         type=click.Path(path_type=Path),
-        callback=parsed(check),
+        callback=parsed(writable),
         help=text,
     )
 
 
 #: The option ``--output``.
 output_option = functools.partial(path_option, ("--output", "-o"))
-
-
-def writable(path: Path) -> Path:
-    """Return a path that can be written, or raise a usage error."""
-    check_writable(path)
-    return path
-
-
-def onnx_file(path: Path) -> Path:
-    """Return a path of an ONNX file that can be written, or raise a usage error."""
-    if writable(path).suffix.lower() != ".onnx":
-        raise click.BadParameter(f"{path.name!r} must end in .onnx, by which engines recognise the format")
-    return path
-
-
-def outputs_file(path: Path) -> Path:
-    """Return a path for outputs, of NumPy arrays or of sound, that can be written, or raise a usage error."""
-    if writable(path).suffix.lower() not in (".npz", ".wav"):
-        raise click.BadParameter(f"{path.name!r} must end in .npz, or for sound in .wav")
-    return path
 
 
 def split_pairs(pairs: Sequence[str], form: str = "NAME=VALUE") -> dict[str, str]:
@@ -341,7 +342,9 @@ def save_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write a ``.npz`` file completely or not at all."""
     with in_place_of(path) as written, zipfile.ZipFile(written, "w") as archive:
         for name, array in arrays.items():
-            if array.dtype.isbuiltin != 1 and array.dtype.kind not in "US":
+            if array.dtype.kind == "O":  # strings, which NumPy would pickle
+                array = array.astype(np.str_)
+            elif array.dtype.isbuiltin != 1 and array.dtype.kind not in "US":
                 # NumPy files cannot hold dtypes such as bfloat16.
                 array = array.view(np.dtype((np.void, array.dtype.itemsize)))
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
@@ -360,7 +363,7 @@ def settings_options(model: str, example: str) -> Callable[[Callable[..., Any]],
         from jaxrnn.settings.models import reference
 
         formatter = ctx.make_formatter()
-        rows = reference(_imported(model))
+        rows = reference(pkgutil.resolve_name(model))
         formatter.write_dl([(key, f"{text} [{default}]" if default else text) for key, default, text in rows])
         click.echo(formatter.getvalue(), nl=False)
         ctx.exit()
@@ -395,16 +398,11 @@ def settings_options(model: str, example: str) -> Callable[[Callable[..., Any]],
                     return command(path=path, overrides=overrides, **others)
             from jaxrnn.settings.files import SettingsFile
 
-            return click.echo(SettingsFile(_imported(model), path, overrides).to_yaml(), nl=False)
+            return click.echo(SettingsFile(pkgutil.resolve_name(model), path, overrides).to_yaml(), nl=False)
 
         return argument(override(printed(keys(run))))
 
     return decorate
-
-
-def _imported(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 @dataclass(frozen=True)
@@ -422,8 +420,8 @@ class ParamsOptions:
         options = [option for option, value in chosen.items() if value]
         if self.checkpoint is not None and self.archive is not None:
             raise click.UsageError("give either --checkpoint DIR or --params FILE.npz")
-        if options and self.checkpoint is None:
-            raise click.UsageError(f"{options[0]} needs --checkpoint DIR")
+        if self.checkpoint is None:
+            refuse(chosen, "needs --checkpoint DIR")
         if len(options) > 1:
             raise click.UsageError(f"{' and '.join(options)} exclude each other")
 

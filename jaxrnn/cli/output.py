@@ -77,7 +77,7 @@ def show(result: Any, report: Callable[[dict[str, Any]], Iterable[Block]]) -> No
     """Print a result as JSON, or as the lines and tables that ``report`` yields."""
     facts = as_json(result)
     if wants_json():
-        print_json(facts)
+        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
         return
     out = console()
     for block in report(facts):
@@ -134,11 +134,6 @@ def text_of(value: Any) -> str:
     return f"[{', '.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value)
 
 
-def print_json(value: Mapping[str, Any]) -> None:
-    """Print one JSON object on standard output."""
-    click.echo(json.dumps(as_json(value), indent=2, ensure_ascii=False))
-
-
 def verdict(ok: bool) -> TextLine:
     """Return the last line of a comparison."""
     return TextLine("agrees", "bold green") if ok else TextLine("differs", "bold red")
@@ -155,12 +150,6 @@ def past_line(past: int | None) -> list[str]:
     from jaxrnn.steps.stepspec import said_past
 
     return [] if past is None else [f"the model is {said_past(past)}"]
-
-
-def time_rows(what: str, microseconds: Mapping[str, float] | None) -> list[tuple[str, str]]:
-    """Return rows of a table with percentiles of step times."""
-    words = {"p50": "median", "p95": "95th percentile", "p99": "99th percentile", "max": "longest"}
-    return [(f"{what}, {words[key]}", f"{value:.1f} µs") for key, value in (microseconds or {}).items()]
 
 
 @contextlib.contextmanager

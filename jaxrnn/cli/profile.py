@@ -97,14 +97,13 @@ def profile(
     from jaxrnn.verification.sampling import restore_types
 
     if pulses.symbol is not None and what not in (None, "stream"):
-        raise click.UsageError(f"--symbol is for streams, not for --what {what}")
+        raise click.UsageError(f"{pulses.option} is for streams, not for --what {what}")
     if is_compiled(file.path):
         raise click.UsageError(f"{file.path} is compiled and has no nodes: give the ONNX file")
     # Asynchronous dispatch to a thread takes longer than a step.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     with busy(f"profiling {file.path.name}"):
         model = pulses.load(file)
-        what = "stream" if pulses.sound else what
         stream = None if pulses.symbol is None else pulses.stream(model, given.dims)
         arrays = restore_types(model.inputs, given.arrays)
         profiled = profile_model(

@@ -17,6 +17,7 @@ from jaxrnn.cli.options import (
     json_option,
     model_file,
     output_option,
+    refuse,
     save_outputs,
 )
 from jaxrnn.cli.output import busy, counting, show
@@ -123,12 +124,10 @@ def stream(
     sound_rate = given.rate if rate is None else rate
     rate = sound_rate if pulses.sound else rate
     duration = _duration(pulses.symbol, rate, None if pulses.sound else pulses.sound.hop, step_seconds)
-    check_pulse_options(pulses.symbol, {"--frames": frames, "--verify": verify or None})
-    refused = next(
-        (option for option, value in {"--steps": limit, "--step-seconds": step_seconds}.items() if value), None
-    )
-    if pulses.symbol is not None and refused is not None:
-        raise click.UsageError(f"{refused} is for steps; with --symbol, give --frames, and --rate with --hop")
+    check_pulse_options(pulses.symbol, {"--frames": frames, "--verify": verify})
+    if pulses.symbol is not None:
+        instead = f"is for steps; with {pulses.option}, give --frames, and --rate with --hop"
+        refuse({"--steps": limit, "--step-seconds": step_seconds}, instead)
     # Asynchronous dispatch to a thread takes longer than a step.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     source, name = open_source(file, pulses, native), file.path.name

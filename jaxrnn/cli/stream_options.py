@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxrnn.cli.options import FRAMES, Decorator, ModelFile, NumberRange, grouped
+from jaxrnn.cli.options import FRAMES, Decorator, ModelFile, NumberRange, grouped, refuse
 from jaxrnn.errors import StateError
 
 if TYPE_CHECKING:
@@ -39,10 +39,9 @@ class SoundOptions:
     def __post_init__(self):
         names = ["window", "padding", "norm", "synthesis", "takes", "gives", "exponent"]
         names += [] if self.hop_alone else ["hop"]
-        option = next((f"--{name}" for name in names if getattr(self, name) is not None), None)
-        if self.stft is None and option is not None:
-            raise click.UsageError(f"{option} needs --stft SAMPLES, the length of a frame")
-        if self.stft is not None and (self.hop is None or self.hop != int(self.hop)):
+        if self.stft is None:
+            refuse({f"--{name}": getattr(self, name) for name in names}, "needs --stft SAMPLES, the length of a frame")
+        elif self.hop is None or self.hop != int(self.hop):
             raise click.UsageError("--stft needs --hop SAMPLES, a whole number: the distance between frames")
 
     def __bool__(self) -> bool:
@@ -148,6 +147,11 @@ class PulseOptions:
     sound: SoundOptions
     network: str | None  # the time of the network in the function of waveforms
 
+    @property
+    def option(self) -> str:
+        """The option that asks for a stream."""
+        return "--stft" if self.sound else "--symbol"
+
     def load(self, file: ModelFile) -> Model:
         """Load a model, or with ``--stft`` the function of waveforms."""
         return self.sound.load(file, self.network)
@@ -190,9 +194,8 @@ def _pulses(
 
 def check_pulse_options(symbol: str | None, options: Mapping[str, Any]) -> None:
     """Refuse options of a stream without ``--symbol``."""
-    option = next((option for option, value in options.items() if value), None)
-    if symbol is None and option is not None:
-        raise click.UsageError(f"{option} needs --symbol NAME, the dimension that is time")
+    if symbol is None:
+        refuse(options, "needs --symbol NAME, the dimension that is time")
 
 
 def check_steps(model: Model) -> None:

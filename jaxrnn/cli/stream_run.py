@@ -24,7 +24,6 @@ from jaxrnn.cli.output import (
     past_line,
     random_line,
     text_of,
-    time_rows,
     verdict,
 )
 from jaxrnn.cli.stream_options import PulseOptions, check_steps
@@ -141,8 +140,7 @@ def open_source(file: ModelFile, pulses: PulseOptions, native: bool = False) -> 
         if file.static or file.state is not None:
             raise click.UsageError(f"{file.path} is compiled: 'jaxrnn compile' has fixed --static and --state")
         if symbol is not None:
-            option = "--stft" if pulses.sound else "--symbol"
-            raise click.UsageError(f"{file.path} is compiled: {option} needs the ONNX file")
+            raise click.UsageError(f"{file.path} is compiled: {pulses.option} needs the ONNX file")
         return LoadedFile(None, load_compiled(file.path, native=native), None)
     if native:
         raise click.UsageError(f"{file.path} is not compiled: --native runs machine code that 'jaxrnn compile' kept")
@@ -268,7 +266,8 @@ def _frames(count: int) -> str:
 def _times(result: Mapping[str, Any], step: str, *, streams: bool) -> Table:
     rows = [("frames", f"{result['frames']:,}"), (f"{step[2:]}s", f"{result['steps']:,}")]
     rows.append(("packing and compiling", f"{result['compile_seconds']:.2f} s"))
-    rows += time_rows(step, result["microseconds"])
+    words = {"p50": "median", "p95": "95th percentile", "p99": "99th percentile", "max": "longest"}
+    rows += [(f"{step}, {words[key]}", f"{time:.1f} µs") for key, time in (result["microseconds"] or {}).items()]
     if streams:
         rows.append(("the flush", f"{result['flush_microseconds']:.1f} µs"))
     if result["step_seconds"] is not None:

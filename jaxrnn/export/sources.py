@@ -59,11 +59,6 @@ class Source:
                 f"a function that closes over their values, or fix an input of a model, "
                 f"{static_argument(declared.constants[0])}"
             )
-        for each in (*declared.inputs, *declared.state):
-            if each.dtype is None or each.is_text or each.shape is None:
-                raise UnsupportedError(
-                    f"{declared.label}: {each.as_input} needs a numeric type and a known rank in a file"
-                )
         bound.check_sizes()
         self._bound = bound = Bound(form.stepper, bound.params, batch=batch, dims=dims)
         self.params, self.batch, self.lead = bound.params, batch, bound.lead

@@ -196,7 +196,7 @@ def _closing(text: str) -> int:
 
 
 def _operands(text: str) -> Iterator[str]:
-    """Return the names in a list of operands, which may include types."""
+    """Yield the names in a list of operands, which may include types."""
     depth, piece = 0, ""
     for letter in text + ",":
         depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(letter, 0)
@@ -278,6 +278,12 @@ def _operations(module: HloModule, computation: Computation, item: Instruction) 
         return Cost(2.0 * item.elements * math.prod(operands[0].shape.dims[axis] for axis in axes))
     if opcode == "convolution":
         return Cost(convolution_flops(item, operands[0].shape, operands[1].shape))
+    if opcode == "fft":  # of each element, four multiplications with additions in log2(size) rounds
+        sizes = re.search(r"\bfft_length=\{([\d,]*)\}", item.attributes)
+        rounds = [int(size).bit_length() - 1 for size in sizes[1].split(",")] if sizes else []
+        return Cost(8.0 * operands[0].elements * math.prod(rounds))
+    if opcode == "sort":  # log2(elements) comparisons of each element, rounded up
+        return Cost(float(operands[0].elements * max(operands[0].elements - 1, 0).bit_length()))
     bodies = [sum((_operations(module, body, part) for part in _work(body)), Cost()) for body in module.called(item)]
     if opcode == "conditional":
         dearest = [max((getattr(body, kind) for body in bodies), default=0.0) for kind in ("flops", "transcendentals")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import statistics
@@ -190,22 +191,16 @@ class NodeNames:
 
     def __init__(self, nodes: Collection[str] | None):
         self._nodes = None if nodes is None else [name for name in nodes if name]
-        self._known: dict[str, str | None] = {}
+        self.find = functools.cache(self._find)
 
-    def find(self, op_name: str) -> str | None:
+    def _find(self, op_name: str) -> str | None:
         """Return the innermost node of an operation, or None."""
-        if op_name not in self._known:
-            if self._nodes is None:  # the scopes between the function and the primitive
-                self._known[op_name] = _CALL.sub("", _unwrapped(op_name)).rpartition("/")[0] or None
-            else:
-                self._known[op_name] = self._node(op_name, self._nodes)
-        return self._known[op_name]
-
-    @staticmethod
-    def _node(op_name: str, nodes: Collection[str]) -> str | None:
+        if self._nodes is None:  # the scopes between the function and the primitive
+            return _CALL.sub("", _unwrapped(op_name)).rpartition("/")[0] or None
         for path in (op_name, _unwrapped(op_name)):
             padded = f"/{path}/"
-            ends = [(padded.rfind(f"/{name}/") + len(name), len(name), name) for name in nodes if f"/{name}/" in padded]
+            inside = (name for name in self._nodes if f"/{name}/" in padded)
+            ends = [(padded.rfind(f"/{name}/") + len(name), len(name), name) for name in inside]
             if ends:
                 return max(ends)[2]
         return None

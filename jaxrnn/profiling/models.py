@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn._files.arguments import NAME, SIZE, argument, called
+from jaxrnn._files.arguments import NAME, SIZE, argument, called, static_argument
 from jaxrnn._files.messages import pairs_of
 from jaxrnn._jax.context import compute_type, exact_types
 from jaxrnn.errors import InputError, check_count
@@ -241,6 +241,9 @@ def of_graph(
                 f"{called('length')} is {length}, but {called('dims')} gives {symbols[0]}={dims[symbols[0]]}"
             )
         dims = {**dims, symbols[0]: length}
+    if text := [info for info in model.inputs if info.is_text]:
+        bound = static_argument(text[0].name)
+        raise InputError(f"{text[0].as_input}: JAX cannot compile functions of strings; bind the input with {bound}")
     sample = random_inputs(model, given, dims=dims, seed=seed)
     label = _label(model.label, "apply", pairs_of(sample.dims))
     return Target(label, model.apply, (model.params, sample.inputs), sample)

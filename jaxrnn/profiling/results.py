@@ -135,8 +135,6 @@ class LowPrecision:
 
 #: Name of the row for the time outside of regions.
 REST = "dispatch, loop control, gaps"
-#: Fields that `Profile.data` replaces by rows.
-_LONG = ("regions", "operators")
 
 
 @short_repr
@@ -265,8 +263,8 @@ class Profile:
 
     def data(self, by: By = "region") -> dict[str, Any]:
         """Return the profile in plain types, with the rows of the table as ``rows``."""
-        whole = dataclasses.replace(self, regions=(), operators={})
-        facts = {name: value for name, value in dataclasses.asdict(whole).items() if name not in _LONG}
+        facts = dataclasses.asdict(replace(self, regions=(), operators={}))
+        del facts["regions"], facts["operators"]  # the rows show these
         in_regions = sum(region.seconds for region in self.regions)
         rows = [dataclasses.asdict(row) for row in self.rows(by)]
         return {**facts, "in_regions": in_regions, "cost": dataclasses.asdict(self.cost), "by": by, "rows": rows}

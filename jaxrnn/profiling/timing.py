@@ -22,7 +22,7 @@ from jaxrnn.profiling.hlo import HloModule
 #: Limit of recorded events, without the first two calls; reading an event takes a few microseconds.
 _MOST_EVENTS = 200_000
 _SECONDS = 0.3
-_CALLS = 5, 300
+_FEWEST_CALLS, _MOST_CALLS = 5, 300
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def time_calls(call: Callable[[], Any], seconds: float = _SECONDS) -> list[float
     """Time calls until `seconds` are over, with a minimum number of calls; return the seconds of each call."""
     times: list[float] = []
     end = time.perf_counter() + seconds
-    while len(times) < _CALLS[0] or (time.perf_counter() < end and len(times) < 100_000):
+    while len(times) < _FEWEST_CALLS or (time.perf_counter() < end and len(times) < 100_000):
         began = time.perf_counter()
         jax.block_until_ready(call())
         times.append(time.perf_counter() - began)
@@ -72,7 +72,7 @@ def record(call: Callable[[], Any], module: str, one_call: float) -> RecordedReg
     """Record calls of the program `module` with JAX's profiler; `one_call` is the approximate time of a call."""
     events = _events(call, module, 2)
     if events:
-        calls = min(_CALLS[1], max(_CALLS[0], _SECONDS / one_call), 2 * _MOST_EVENTS / len(events))
+        calls = min(_MOST_CALLS, max(_FEWEST_CALLS, _SECONDS / one_call), 2 * _MOST_EVENTS / len(events))
         if calls > 2:
             events = _events(call, module, int(calls))
     return _summed(events)

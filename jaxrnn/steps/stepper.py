@@ -22,7 +22,7 @@ from jax.core import Tracer
 
 from jaxrnn._files.arguments import argument, called
 from jaxrnn._files.messages import describe, short_repr
-from jaxrnn.errors import InputError, StateError
+from jaxrnn.errors import InputError, StateError, UnsupportedError
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.steps.recordings import scan_steps
 from jaxrnn.steps.specs import ArraySpec, bind, check_names, converted, taken
@@ -288,11 +288,12 @@ class Bound:
         return self.with_params(_member(self.stepper, "pack")(self.params, **sizes))
 
     def check_sizes(self) -> None:
-        """Check that `dims` has exactly the open dimensions other than the batch."""
+        """Check that a file can hold the arrays, and `dims` has exactly the open dimensions other than the batch."""
         spec = self.stepper.spec
-        arrays = (*spec.inputs, *spec.state)
         places: dict[str, str] = {}
-        for each in arrays:
+        for each in (*spec.inputs, *spec.state):
+            if each.dtype is None or each.is_text or each.shape is None:
+                raise UnsupportedError(f"{spec.label}: {each.as_input} needs a numeric type and a known rank in a file")
             for axis, name in enumerate(each.shape or ()):
                 if isinstance(name, str) and name != spec.batch_symbol:
                     places.setdefault(name, f"axis {axis} of {each.name!r}")

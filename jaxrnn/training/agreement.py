@@ -160,14 +160,14 @@ def training_facts(
     }
 
 
-def digest(array: np.ndarray) -> str:
+def digest(array: Any) -> str:
     """Return a digest of the elements of an array."""
     return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
 
 
 def digest_of_all(arrays: Mapping[str, Any]) -> str:
     """Return a digest of all arrays and their names."""
-    parts = "".join(f"{name}:{digest(np.asarray(arrays[name]))};" for name in sorted(arrays))
+    parts = "".join(f"{name}:{digest(arrays[name])};" for name in sorted(arrays))
     return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
 
 

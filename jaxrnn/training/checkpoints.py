@@ -95,9 +95,7 @@ class Folder:
 
     def save(self, snapshot: Snapshot, best_step: int | None) -> None:
         """Write a checkpoint, and remove old checkpoints. An error leaves earlier checkpoints unchanged."""
-        if (step := snapshot.counters.step) in self.steps():
-            return  # an interrupt during writing asks for this checkpoint again
-        ocp = _orbax()
+        step, ocp = snapshot.counters.step, _orbax()
         arrays, facts = encode(snapshot)
         before = self._kept.best
         self._kept.best = best_step

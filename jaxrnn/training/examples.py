@@ -80,8 +80,10 @@ def read_example(value: Any, infos: Sequence[ArraySpec], state: Iterable[str], *
 
 
 def _as_input(info: ArraySpec, value: Any) -> np.ndarray:
-    if info.dtype is None:
-        raise InputError(f"{info.as_input}: sequences and optionals cannot be batched, so they cannot be trained on")
+    if info.dtype is None or info.is_text:
+        raise InputError(
+            f"{info.as_input}: strings, sequences and optionals cannot be batched, so they cannot be trained on"
+        )
     array = np.asarray(value)
     if not hasattr(value, "dtype") or widens(array.dtype, info.dtype):
         array = array.astype(info.dtype)
@@ -94,7 +96,7 @@ def _as_extra(name: Any, value: Any, wide: bool) -> np.ndarray:
     if not isinstance(name, str):
         raise InputError(f"the arrays of an example go by strings, not by {name!r}")
     array = np.asarray(value)
-    if array.dtype.kind in "OUSMm":
+    if array.dtype.kind in "OUSTMm":
         raise InputError(f"{name!r} must be an array of numbers, not {type(value).__name__} of {array.dtype}")
     return array if wide else array.astype(_NARROW.get(array.dtype.name, array.dtype), copy=False)
 

@@ -21,7 +21,7 @@ from jaxrnn.training.agreement import (
     check_joined,
     check_shared,
     differences,
-    digest_of_all,
+    digest,
     digest_of_examples,
     first_of,
     training_facts,
@@ -150,11 +150,7 @@ def fit(
     start = start_values(model, params, trained, dtype)
     warn_of_buffers(model, start, trained, optimizer)
     frozen = {name: value for name, value in start.items() if name not in trained}
-    changed = {
-        name: value
-        for name, value in frozen.items()
-        if digest_of_all({name: value}) != digest_of_all({name: model.params[name]})
-    }
+    changed = {name: value for name, value in frozen.items() if digest(value) != digest(model.params[name])}
 
     first = order[0]
     assert first, "a batch has examples"

@@ -336,10 +336,6 @@ def _refusal(model: Model, shapes: Shapes, longer: str | None = None) -> JaxrnnE
     return None
 
 
-def _as_scan() -> str:
-    return sequences_argument(mode="scan", time_axis=0)
-
-
 def _check_step(model: Model, shapes: Shapes) -> None:
     for info in model.spec.inputs:
         check_one_stream(model, info, shapes[info.name])
@@ -349,7 +345,7 @@ def _check_step(model: Model, shapes: Shapes) -> None:
         raise InputError(
             f"the example is not a step of {model.label}, with {listed}: {first_line(refusal).rstrip('.')}. A "
             "recording has the frames that a step takes along a separate first axis, [frames, ...]: "
-            f"{_as_scan()}"
+            f"{sequences_argument(mode='scan', time_axis=0)}"
         ) from refusal
 
 
@@ -363,7 +359,7 @@ def check_one_stream(model: Model, info: ArraySpec, shape: Sequence[int]) -> Non
             raise InputError(
                 f"{info.name!r} has the size {size} where its batch {batch!r} is, and an example is one stream: give "
                 "each stream as an example. Frames have a separate first axis, [frames, ...]: "
-                f"{_as_scan()}"
+                f"{sequences_argument(mode='scan', time_axis=0)}"
             )
 
 
@@ -375,7 +371,7 @@ def check_rank(model: Model, mode: str, info: ArraySpec, array: np.ndarray, axis
     if more == 1 and mode != "scan" and any(variable.kind == "external" for variable in model.state):
         raise InputError(
             f"{got}, one axis more than mode {mode!r} takes: mode 'scan' runs a step for each frame along an axis in "
-            f"front, {_as_scan()}"
+            f"front, {sequences_argument(mode='scan', time_axis=0)}"
         )
     if mode != "apply":
         shape = array.shape if axis is None or not more else (*array.shape[:axis], *array.shape[axis + 1 :])

@@ -156,7 +156,7 @@ class TrainingLoop:
         show(self._done, state.step, state.history[-1]["loss"], measured["loss"])
 
     def _save(self) -> None:
-        """Write a checkpoint after the last update, unless one exists."""
+        """Write a checkpoint after the last update, unless one exists, as after an interrupt during writing."""
         state = self.state
         if self.folder is None or not state.step or state.step in self.folder.steps():
             return
@@ -317,12 +317,12 @@ def _first_node(forward: Forward, params: Arrays, state: Arrays, example: Arrays
 
 def _walk(forward: Forward, params: Arrays, inputs: Arrays, where: str) -> str:
     for name, (node, value) in forward.model.intermediates(params, inputs).items():
-        if any(not finite(leaf) for leaf in jax.tree.leaves(value)):
-            leaf = next(leaf for leaf in jax.tree.leaves(value) if not finite(leaf))
-            return (
-                f"the first node whose output is not finite is {node.name!r} ({node.operator}), output {name!r}"
-                f"{where}: {_kind(leaf)}"
-            )
+        for leaf in jax.tree.leaves(value):
+            if not finite(leaf):
+                return (
+                    f"the first node whose output is not finite is {node.name!r} ({node.operator}), output {name!r}"
+                    f"{where}: {_kind(leaf)}"
+                )
     return ""
 
 

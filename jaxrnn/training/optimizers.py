@@ -23,9 +23,6 @@ Schedule = Callable[[Any], Any]
 #: One name pattern of parameters, or several.
 Patterns = str | Sequence[str]
 
-#: The default learning rate.
-LEARNING_RATE = 1e-3
-
 #: Optimizers with a line search, which needs the loss as a function.
 _LINE_SEARCH = {"lbfgs"}
 
@@ -80,7 +77,7 @@ class Optimizer:
     @property
     def _rate(self) -> Any:
         """Return the learning rate as a number or a schedule."""
-        rate = LEARNING_RATE if self.learning_rate is None else self.learning_rate
+        rate = 1e-3 if self.learning_rate is None else self.learning_rate
         return rate if callable(rate) else _positive("learning_rate", rate)
 
     @functools.cached_property

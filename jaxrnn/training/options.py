@@ -79,6 +79,8 @@ class Sequences:
     def __post_init__(self):
         if self.mode is not None and self.mode not in MODES:
             raise InputError(f"there is no mode {self.mode!r}; the modes are: {', '.join(MODES)}")
+        if not isinstance(self.time_axis, int | Mapping | None):
+            raise InputError(f"time_axis must be a number, or a dict of numbers by name, not {self.time_axis!r}")
         check_count("bucket", self.bucket)
         if self.chunk is not None:
             check_count("chunk", self.chunk)
@@ -160,6 +162,8 @@ def check_functions(loss: Any, metrics: Any) -> dict[str, Function]:
     """Check that loss and metrics are functions, and return the metrics as a dict."""
     if not callable(loss):
         raise InputError(f"loss must be a function of outputs, example and mask, not a {type(loss).__name__}")
+    if not isinstance(metrics, Mapping | None):
+        raise InputError(f"metrics must be a dict of functions by name, not a {type(metrics).__name__}")
     taken = {"loss", "step", "grad_norm", "learning_rate", "seconds", "validation_loss"}
     for name, metric in (metrics or {}).items():
         if not callable(metric):

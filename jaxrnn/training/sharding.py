@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,7 +28,7 @@ class Placement:
     """
 
     def __init__(self, devices: Sequence[Any] | None, batch_size: int):
-        chosen = list(jax.devices() if devices is None else devices)
+        chosen = jax.devices() if devices is None else list(devices) if isinstance(devices, Iterable) else []
         if not chosen or not all(isinstance(device, jax.Device) for device in chosen):
             raise InputError(f"devices must be JAX devices, as jax.devices() gives them, not {devices!r}")
         chosen = sorted(dict.fromkeys(chosen), key=lambda device: (device.process_index, device.id))

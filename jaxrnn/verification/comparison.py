@@ -89,14 +89,15 @@ def compare(
     if here is None or peer is None or isinstance(here, (list, tuple)) or isinstance(peer, (list, tuple)):
         return _compare_items(name, here, peer, atol, rtol, scaled)
     here, peer = np.asarray(here), np.asarray(peer)
-    text = here.dtype.kind in "OUS" and peer.dtype.kind in "OUS"
+    text = here.dtype.kind in "OUST" and peer.dtype.kind in "OUST"
     result = Comparison(name, "string" if text else here.dtype.name, here.shape)
     if not text and here.dtype != peer.dtype:
         return _different(result, f"the element type is {here.dtype.name} here, but {peer.dtype.name} in the peer")
     if here.shape != peer.shape:
         return _different(result, f"the shape is {list(here.shape)} here, but {list(peer.shape)} in the peer")
     if text:
-        wrong = np.asarray(here.astype(str) != peer.astype(str))
+        one, other = (array.astype(str) if array.dtype.kind == "S" else array for array in (here, peer))
+        wrong = np.asarray(one.astype(object) != other.astype(object))
         result = replace(result, max_abs=None, max_rel=None, scale=None)
         return _different(result, *_reason(wrong, wrong.astype(float), "")) if wrong.any() else result
     return _compare_numbers(result, here, peer, *tolerances(here.dtype, atol, rtol), scaled, time_axis)

@@ -18,6 +18,7 @@ from jaxrnn._files.messages import first_line
 from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError
 from jaxrnn.onnx.reading import Source, read_source
 from jaxrnn.onnx.tensors import graphs_below
+from jaxrnn.onnx.values import is_text
 from jaxrnn.steps.specs import ArraySpec
 
 
@@ -145,6 +146,11 @@ class Reference:
 
 def feed(info: ArraySpec, value: Any) -> Any:
     """Convert an argument to a NumPy array of the declared type, or to a list of arrays."""
+
+    def plain(each: Any) -> np.ndarray:
+        array = np.asarray(each)
+        return array.astype(object) if is_text(array) else array  # engines exchange strings as objects
+
     if info.dtype is not None:
-        return np.asarray(value)
-    return jax.tree.map(np.asarray, list(value) if isinstance(value, (list, tuple)) else value)
+        return plain(value)
+    return jax.tree.map(plain, list(value) if isinstance(value, (list, tuple)) else value)

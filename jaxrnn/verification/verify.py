@@ -19,6 +19,7 @@ from jaxrnn.model.loading import load
 from jaxrnn.onnx.evaluate import BoundNode
 from jaxrnn.onnx.graph import bind_inputs, spec_of
 from jaxrnn.onnx.reading import Source
+from jaxrnn.onnx.values import is_text
 from jaxrnn.verification.comparison import Comparison, compare
 from jaxrnn.verification.peers import Peer, PeerError, candidates, complete_proto, expose, feed
 from jaxrnn.verification.sampling import Sample, random_inputs, restore_types
@@ -374,6 +375,8 @@ def _intermediates(model: Model, inputs: Mapping[str, Any]) -> dict[str, tuple[B
 
     with exact_types():
         bound = bind_inputs(model.inputs, inputs)
+        if any(map(is_text, jax.tree.leaves(bound))):  # JAX has no strings
+            return model.intermediates(model.params, bound)
         try:
             values = jax.jit(traced_values)(model.params, bound)
         except StaticValueError:

@@ -1,7 +1,7 @@
 """The gallery of the documentation: pictures, sounds and figures that are made when the site is built.
 
-Each entry is a module that runs jaxrnn and keeps what came out; the page shows the code that did it from the module
-itself. What is made of models and recordings that are not the project's own is never part of the repository.
+Each entry is a module that runs jaxrnn and keeps the results; the page shows code from the module itself. Results from
+models and recordings of other projects are never part of the repository.
 
     python -m tools.gallery --out build/gallery
 """

@@ -21,7 +21,7 @@ START, END, SNR = 5.0, 11.0, 5.0
 
 
 def live(noisy: Samples, model_1: jaxrnn.Model, model_2: jaxrnn.Model) -> Samples:
-    """Both networks of DTLN, hop by hop; a runner carries the state."""
+    """Run both networks of DTLN hop by hop; runners carry the state."""
     mask, enhance = jaxrnn.Runner(model_1), jaxrnn.Runner(model_2)
     heard, made, output = np.zeros(BLOCK), np.zeros(BLOCK), []
     for hop in noisy.reshape(-1, HOP):
@@ -37,7 +37,7 @@ def live(noisy: Samples, model_1: jaxrnn.Model, model_2: jaxrnn.Model) -> Sample
 
 
 def make(folder: Path) -> list[Item]:
-    """Spectrograms, sounds and SI-SDR, and how far `live` is from one call over the whole recording."""
+    """Draw spectrograms, store sounds, and compare `live` with one call over the whole recording."""
     model_1, model_2 = (jaxrnn.load(model_path(name)) for name in ENTRY.models)
     speech = read_part(ENTRY.recordings[0], START, END)
     speech = speech[: len(speech) // HOP * HOP]

@@ -1,4 +1,4 @@
-"""How the gallery's pictures look: as wide as a phone's text, each for a light page and for a dark one."""
+"""The style of the gallery's pictures: as wide as text on a phone, each for a light page and for a dark page."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 #: Inches. On a phone, whose text is 360 pixels wide, letters of 9 points are 10 pixels high.
 WIDTH = 4.5
-#: Dots for an inch of what is an image inside a picture.
+#: Dots per inch of images inside a picture.
 DOTS = 120
 
-#: Ink, what stands back, paper, and the colours of curves: each pair is told apart without seeing red or green.
+#: Colours of text, secondary elements, background and curves; all pairs differ for people who do not see red or green.
 _COLOURS = {
     "light": ("#24292f", "#8a949e", "#ffffff", ("#0063a3", "#c85200", "#00805e", "#a3478a", "#8a6d00", "#5d5d6e")),
     "dark": ("#e4e6eb", "#8b93a1", "#1e2129", ("#5cb3f0", "#ff9a4d", "#43c59e", "#e58ccb", "#e0c04c", "#b6b6c8")),
@@ -25,13 +25,13 @@ _COLOURS = {
 
 
 def save(folder: Path, name: str, draw: Callable[[], Figure], alt: str) -> Picture:
-    """Write a picture for each look as SVG, with letters as outlines and a background of its own.
+    """Write a picture for each theme as SVG, with letters as outlines and with a background.
 
     Args:
-        folder: where to write ``NAME.light.svg`` and ``NAME.dark.svg``.
-        name: of the picture.
-        draw: draws it, once for each look; ``C0`` to ``C5`` are the colours of curves.
-        alt: what is in it, for those who do not see it.
+        folder: the folder for ``NAME.light.svg`` and ``NAME.dark.svg``.
+        name: the name of the picture.
+        draw: draws the picture, once for each theme; ``C0`` to ``C5`` are the colours of curves.
+        alt: a description for readers who do not see the picture.
     """
     import matplotlib as mpl
 

@@ -1,4 +1,4 @@
-"""What an entry of the gallery is, what it needs, and what it makes."""
+"""Entries of the gallery, with the files and packages that they need, and the items that they make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ recordings = import_example("recordings")
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture in two files, ``NAME.light.svg`` and ``NAME.dark.svg``; ``alt`` says what is in it."""
+    """A picture in two files, ``NAME.light.svg`` and ``NAME.dark.svg``; ``alt`` describes the picture."""
 
     name: str
     alt: str
@@ -34,14 +34,14 @@ class Sound:
 
 @dataclass(frozen=True)
 class Figures:
-    """Numbers that came out, as texts by what they are."""
+    """Results as texts, by name."""
 
     rows: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Printed:
-    """What was printed."""
+    """Printed output."""
 
     text: str
 
@@ -51,17 +51,17 @@ Item = Picture | Sound | Figures | Printed
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that the gallery shows.
+    """An entry of the gallery.
 
     Attributes:
-        title: its heading.
-        see: what to see, in two sentences.
-        shown: the function whose text the page shows; `make` calls it.
-        make: writes files into a folder; what they are, in the order of the page.
-        models: files that it needs in JAXRNN_MODELS.
-        recordings: files that it needs in JAXRNN_AUDIO.
-        packages: what must be installed, and the extra that brings it.
-        source: where models and recordings are from, with their licences.
+        title: the heading.
+        see: a guide to the results, in two sentences.
+        shown: the function whose code the page shows; `make` calls this function.
+        make: writes files into a folder, and returns the items in the order of the page.
+        models: required files in JAXRNN_MODELS.
+        recordings: required files in JAXRNN_AUDIO.
+        packages: required packages, with the extras that install the packages.
+        source: origin of models and recordings, with their licences.
     """
 
     title: str
@@ -75,12 +75,12 @@ class Entry:
 
     @property
     def files(self) -> list[Path]:
-        """The files that it needs, whether they are there or not."""
+        """The required files, also if they are missing."""
         return [model_path(name) for name in self.models] + [recording_path(name) for name in self.recordings]
 
     @property
     def missing(self) -> str:
-        """What it needs and is not here, in one line; nothing where all is."""
+        """The missing packages and files in one line; empty if nothing is missing."""
         parts = [
             f"the package {name} (`pip install 'jaxrnn[{extra}]'`)"
             for name, extra in (("matplotlib", "plot"), *self.packages)
@@ -97,12 +97,12 @@ class Entry:
 
 
 def model_path(name: str) -> Path:
-    """Where a model is looked for."""
+    """Return the path of a model."""
     return recordings.MODELS / name
 
 
 def recording_path(name: str) -> Path:
-    """Where a recording is looked for."""
+    """Return the path of a recording."""
     return recordings.AUDIO / name
 
 

@@ -1,4 +1,4 @@
-"""Making the gallery: each entry into a folder of its own, and again only where what it is made of has changed."""
+"""Making of the gallery: each entry in a separate folder, and again only if sources, files or versions changed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from filelock import FileLock
 from tools.gallery.entry import Entry, Figures, Item, Picture, Printed, Sound
 
 ROOT = Path(__file__).parent.parent.parent
-#: The entries in the order of the page; each is the module of its name.
+#: The names of the entries and their modules, in the order of the page.
 NAMES = ("denoising", "speech", "streams", "exactness", "memory", "finetuning", "profiling", "engines")
-#: What every entry may be made with: all of it, but for the modules of the other entries.
+#: The sources of an entry, apart from the modules of other entries.
 _SOURCES = (
     "jaxrnn/**/*.py",
     "jaxrnn/demo/*.onnx",
@@ -31,23 +31,23 @@ _SOURCES = (
     "tools/gallery/*.py",
 )
 _PACKAGES = ("jax", "matplotlib", "numpy", "soundfile")
-#: What an entry is, beside what it has made.
+#: The file with the facts about an entry, beside the pictures and sounds.
 KEPT = "entry.json"
 _KINDS = {kind.__name__: kind for kind in (Picture, Sound, Figures, Printed)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """An entry as it was made.
+    """The result of an entry.
 
     Attributes:
-        name: of its module and of its folder.
-        title: its heading.
-        see: what to see.
-        source: where models and recordings are from.
-        code: the text of the function that is shown.
-        missing: why nothing was made; empty where it was.
-        items: what there is to see and to hear.
+        name: the name of the module and of the folder.
+        title: as `Entry.title`.
+        see: as `Entry.see`.
+        source: as `Entry.source`.
+        code: the code of `Entry.shown`.
+        missing: the reason if nothing was made, else empty.
+        items: the pictures, sounds and figures.
     """
 
     name: str
@@ -62,12 +62,12 @@ class Made:
 def make(
     folder: Path, names: Iterable[str] = NAMES, *, watch: Callable[[str], object] = lambda name: None
 ) -> list[Made]:
-    """Make the gallery, or what of it has changed; about a second where nothing has.
+    """Make the changed entries of the gallery, and return all; without changes, this takes about a second.
 
     Args:
-        folder: what an entry makes goes into the folder of its name in it.
-        names: of the entries.
-        watch: called with the name of every entry that is made.
+        folder: the folder for the folders of all entries.
+        names: the names of the entries.
+        watch: called with the name of each entry that is made.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
@@ -114,7 +114,7 @@ def find(name: str) -> Entry:
 
 
 def _digest_of_sources() -> str:
-    """Of the sources that all entries share, and of versions."""
+    """Return a digest of the common sources and of versions of packages."""
     digest = hashlib.sha256()
     own = {f"{name}.py" for name in NAMES}
     for path in sorted(path for pattern in _SOURCES for path in ROOT.glob(pattern)):
@@ -129,7 +129,7 @@ def _digest_of_sources() -> str:
 
 
 def _digest(name: str, entry: Entry, common: str) -> str:
-    """Of all that an entry is made of."""
+    """Return a digest of all sources and files of an entry."""
     digest = hashlib.sha256(common.encode() + entry.missing.encode())
     for path in (Path(__file__).with_name(f"{name}.py"), *entry.files):
         digest.update(path.read_bytes() if path.is_file() else b"")

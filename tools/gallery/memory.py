@@ -21,7 +21,7 @@ SECONDS, SNR = 5.0, 5.0
 
 
 def memory_of(model: jaxrnn.Model, frames: np.ndarray) -> list[np.ndarray]:
-    """Masks and states of every frame: a pure step is what a scan takes."""
+    """Return masks and states of all frames, from a scan over the pure step."""
 
     def one(state, frame):
         outputs, state = model.step(model.params, state, {"magnitude": frame})
@@ -32,7 +32,7 @@ def memory_of(model: jaxrnn.Model, frames: np.ndarray) -> list[np.ndarray]:
 
 
 def make(folder: Path) -> list[Item]:
-    """Spectrum, state and mask under one another."""
+    """Draw spectrum, state and mask below each other."""
     model = jaxrnn.load(PACKAGED)
     _, noisy = mixture(np.random.default_rng(4), SECONDS, SNR)
     _, inputs = spectra_and_state(noisy, model)

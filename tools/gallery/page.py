@@ -10,12 +10,12 @@ from tools.gallery.making import Made
 
 
 def markdown(entries: Iterable[Made], *, pictures: str, sounds: str) -> str:
-    """All entries, one after another.
+    """Return all entries in sequence.
 
     Args:
-        entries: what was made.
-        pictures: the folder of the gallery as seen from the page's source, for what MkDocs finds itself.
-        sounds: the same as seen from the built page, for HTML, which MkDocs leaves as it is.
+        entries: the results.
+        pictures: the folder of the gallery relative to the source of the page, for links that MkDocs converts.
+        sounds: the same folder relative to the built page, for HTML, which MkDocs leaves unchanged.
     """
     return "\n\n".join("\n\n".join(_entry(made, pictures, sounds)) for made in entries)
 
@@ -57,7 +57,7 @@ def _items(items: Sequence[Item], pictures: str, sounds: str) -> Iterable[str]:
 
 
 def _row(players: Sequence[str]) -> Iterable[str]:
-    """Players beside each other, or below each other where there is little room."""
+    """Yield a row of players, which break into several rows on a narrow page."""
     if players:
         yield "\n".join(['<div class="gallery-players">', *players, "</div>"])
 

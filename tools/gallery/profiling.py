@@ -48,7 +48,7 @@ def make(folder: Path) -> list[Item]:
 
 
 def draw(profile: Profile) -> Figure:
-    """Shares of the call, the longest first, with their sums below."""
+    """Draw the shares of the call, the longest first, with sums below."""
     rows = profile.lines("node", NODES)[:-1]
     figure = drawing.canvas(0.7 + 0.28 * len(rows))
     axes = figure.subplots()

@@ -76,7 +76,7 @@ def _grid(axes: Axes, streamed: jaxrnn.Streamed, derivatives: np.ndarray) -> Non
 
 
 def leaving(streamed: jaxrnn.Streamed, outputs: np.ndarray) -> np.ndarray:
-    """How many input frames have come when each output frame leaves."""
+    """Return the number of input frames that have come when each output frame leaves."""
     each = int(streamed.rate * streamed.pulse)
     return ((outputs + streamed.delay) // each + 1) * streamed.pulse
 

@@ -29,12 +29,7 @@ __dir__ = __all__.copy
 
 
 LOSSES: dict[str, Callable[..., Loss]] = {
-    "binary_cross_entropy": binary_cross_entropy,
-    "cross_entropy": cross_entropy,
-    "ctc": ctc,
-    "mean_absolute_error": mean_absolute_error,
-    "mse": mse,
-    "si_sdr": si_sdr,
-    "spectral_mse": spectral_mse,
+    make.__name__: make
+    for make in (binary_cross_entropy, cross_entropy, ctc, mean_absolute_error, mse, si_sdr, spectral_mse)
 }
 """The losses by name, as a file of settings calls them."""
