@@ -105,6 +105,10 @@ def modulo(a: Value, b: Value, *, fmod: int = 0) -> Value:
 
 def power(base: Value, exponent: Foldable) -> Value:
     """Pow, in the type of the base. A constant integer exponent multiplies, so that the gradient is exact at 0."""
+    is_whole = is_static(exponent) and exponent.dtype.kind in "iu" and bool(np.all(exponent >= 0))
+    if is_whole and is_symbolic(base) and is_integer(base):
+        return symbols.each(operator.pow, base, exponent)
+    base, exponent = (traced(value) if is_symbolic(value) else value for value in (base, exponent))
     np_or_jnp, (base_array, exponent_array) = operands(base, exponent)
     dtype = dtype_of(base)
     if isinstance(exponent, np.ndarray) and exponent.size == 1 and np_or_jnp is jnp:

@@ -106,7 +106,8 @@ def split(x: Value, split: Static | None = None, *, axis: int = 0, num_outputs: 
             raise ValueError(f"axis {axis} of size {size} does not divide into {parts} equal parts")
         each = -(-size // parts)
         sizes = [each] * (parts - 1) + [size - each * (parts - 1)]
-    if sum(sizes) != size or len(sizes) != output_count:
+    negative = any(isinstance(part, int) and part < 0 for part in sizes)
+    if sum(sizes) != size or len(sizes) != output_count or negative:
         raise ValueError(f"sizes {list(sizes)} for {output_count} outputs do not add up to axis {axis} of size {size}")
     return parts_of(x, axis, sizes)
 
