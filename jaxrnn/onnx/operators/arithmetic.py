@@ -234,12 +234,6 @@ def logical(name: str) -> Callable[[Value, Value], Value]:
     return apply
 
 
-def negate(x: Value) -> Value:
-    """Not."""
-    np_or_jnp, (x,) = operands(x)
-    return np_or_jnp.logical_not(x)
-
-
 def is_infinite(x: Value, *, detect_negative: int = 1, detect_positive: int = 1) -> Value:
     """IsInf for positive infinity, negative infinity, or both."""
     x = traced(x)
@@ -299,7 +293,7 @@ OPERATORS: dict[str, Versions] = {
     "LessOrEqual": elementwise(
         compare(operator.le, lambda a, b: symbols.less(a, b, or_equal=True)), 12, 16, compares="<="
     ),
-    "Not": elementwise(negate, 1),
+    "Not": elementwise(either("logical_not"), 1),
     "Or": elementwise(logical("logical_or"), 7),
     "Xor": elementwise(logical("logical_xor"), 7),
 }

@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.onnx.limits import current
+from jaxrnn.onnx.operators.shaping import padded
 from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.values import check_choice
 
@@ -60,10 +61,7 @@ def _enlarged(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
     if not any(used):
         phases = phases[:1]  # all phases are the element itself
     elif not isinstance(change.size, int):  # stacked phases of a stream would wait for each other's neighbours
-        parts = []
-        for first, phase in enumerate(phases):
-            widths = [(first, factor - 1 - first, factor - 1) if d == axis else (0, 0, 0) for d in range(x.ndim)]
-            parts.append(lax.pad(phase, jnp.zeros((), x.dtype), widths))
+        parts = [padded(phase, axis, k, factor - 1 - k, factor - 1) for k, phase in enumerate(phases)]
         return sum(parts[1:], parts[0])
     joined = jnp.stack(phases, axis + 1)
     shape = list(x.shape)
@@ -127,14 +125,9 @@ class _Neighbours:
         step = 1 if offset > 0 else -1
         nearer = self[offset - step]
         if step not in self.exists:
-            mask = self._moved(jnp.ones((size,), bool), 0, step)
+            mask = padded(jnp.ones((size,), bool), 0, -step, step)
             self.exists[step] = mask.reshape([size if d == self.axis else 1 for d in range(self.x.ndim)])
-        return jnp.where(self.exists[step], self._moved(nearer, self.axis, step), nearer)
-
-    @staticmethod
-    def _moved(x: Any, axis: int, offset: int) -> Any:
-        config = [(-int(offset), int(offset), 0) if d == axis else (0, 0, 0) for d in range(x.ndim)]
-        return lax.pad(x, jnp.zeros((), x.dtype), config)
+        return jnp.where(self.exists[step], padded(nearer, self.axis, -step, step), nearer)
 
 
 def _mixture(dtype: Any, elements: Any, index: np.ndarray, weights: np.ndarray) -> Any:

@@ -130,6 +130,13 @@ def cut(x: Value, axis: int, start: Any, stop: Any, step: int = 1) -> Value:
     return lax.slice_in_dim(x, start, stop, step, axis)
 
 
+def padded(x: jax.Array, axis: int, before: Any, after: Any, between: Any = 0) -> jax.Array:
+    """Insert zeros along one axis; negative numbers crop."""
+    widths: list[tuple[Any, Any, Any]] = [(0, 0, 0)] * x.ndim
+    widths[axis] = before, after, between
+    return lax.pad(x, jnp.zeros((), x.dtype), widths)
+
+
 #: Bounds of slices from here on mean the end: PyTorch writes the largest integer, tf2onnx a billion.
 _BEYOND = 1_000_000_000
 
