@@ -14,7 +14,7 @@ from jax import lax
 from jaxrnn.cells.forms import product_operands
 from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.pooling import WindowAttributes, kernel_of
-from jaxrnn.onnx.operators.resampling import cubic_kernel, working_type
+from jaxrnn.onnx.operators.resize import cubic_kernel, working_type
 from jaxrnn.onnx.operators.shaping import padded
 from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.registry import Static, Versions, inherits, since
