@@ -194,6 +194,15 @@ def test_integers_shrink_by_a_fraction(dtype):
     check("Shrink", {"x": np.array([0, 1, 2, 7], dtype)}, lambd=1.5, bias=1.5)
 
 
+@pytest.mark.parametrize("operator", ["ScatterElements", "ScatterND"])
+@pytest.mark.parametrize("reduction", ["add", "mul", "max", "min"])
+def test_booleans_are_combined_where_they_are_scattered(operator, reduction):
+    indices = np.array([0, 3, 1, 3]) if operator == "ScatterElements" else np.array([[0], [3], [1], [3]])
+    updates = np.array([True, False, False, True])
+    data = np.array([False, True, True, True, False])
+    check(operator, {"data": data, "indices": indices, "updates": updates}, reduction=reduction)
+
+
 @pytest.mark.parametrize(("delta", "count"), [(0.03, 2334), (0.001, 69972)])
 def test_long_ranges_of_float16_are_rounded_once(delta, count):
     values = {"start": np.float16(1), "limit": np.float16(71), "delta": np.float16(delta)}

@@ -213,6 +213,8 @@ def scatter_nd(data: Value, indices: Value, updates: Value, *, reduction: str = 
 
 
 def _write(data: jax.Array, index: tuple[jax.Array, ...], updates: jax.Array, operation: str) -> jax.Array:
+    if data.dtype == bool:
+        operation = {"add": "max", "multiply": "min"}.get(operation, operation)
     if operation == "multiply" and jnp.issubdtype(data.dtype, jnp.inexact):
         return _multiplied(data, updates, *index)
     return getattr(data.at[index], operation)(updates)
