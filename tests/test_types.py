@@ -194,6 +194,14 @@ def test_integers_shrink_by_a_fraction(dtype):
     check("Shrink", {"x": np.array([0, 1, 2, 7], dtype)}, lambd=1.5, bias=1.5)
 
 
+@pytest.mark.parametrize("operator", ["ReduceMin", "ReduceMax"])
+@pytest.mark.parametrize("dtype", [np.uint64, np.int64, np.uint8])
+def test_extremes_of_every_integer_type(operator, dtype):
+    x = np.array([[3, 2, np.iinfo(dtype).max]], dtype)
+    model, arrays = one_operator(operator, {"x": x}, opset=20, outputs=["y"], keepdims=0)
+    assert computed(model, arrays) == (2 if operator == "ReduceMin" else np.iinfo(dtype).max)
+
+
 @pytest.mark.parametrize("operator", ["ScatterElements", "ScatterND"])
 @pytest.mark.parametrize("reduction", ["add", "mul", "max", "min"])
 def test_booleans_are_combined_where_they_are_scattered(operator, reduction):
