@@ -163,6 +163,23 @@ def test_what_follows_from_a_length(case):
             np.testing.assert_allclose(found["y"], expected, atol=1e-5)
 
 
+def test_powers_of_the_length():
+    """A whole power is a size; other powers are data."""
+    nodes = [
+        node("Pow", ["t", "step"], ["square"]),
+        node("Pow", ["t_float", "half"], ["root"]),
+        node("Pow", ["half", "t"], ["share"]),
+        node("Pow", ["two_float", "t_float"], ["growth"]),
+        node("Cast", ["square"], ["square_float"], to=F32),
+        node("Sum", ["x", "square_float", "root", "share", "growth"], ["y"]),
+    ]
+    proto = model_of(nodes)
+    model = jaxrnn.load(proto)
+    jax.make_jaxpr(model.apply)(model.params, model.symbolic_inputs())
+    inputs = {"x": np.ones((1, 3, 3), np.float32)}
+    np.testing.assert_allclose(model(**inputs)["y"], peer_outputs(proto, inputs)["y"], rtol=1e-6)
+
+
 def test_a_comparison_that_no_length_decides_says_so():
     """Used as a value it is data; as the condition of an If it names what decides it."""
     branch = [

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from node_models import computed, one_operator
+from node_models import by_onnx_runtime, check, computed, one_operator
 from onnx import TensorProto, helper, numpy_helper
 
 import jaxrnn
@@ -180,6 +180,69 @@ def test_sums_before_a_root_or_a_logarithm_are_wide(operator, kind, keeps):
     assert (found.dtype, found.size) == (kind, 3 if keeps else 1)
     # A float16 is rounded once, by half of 2**-10. An integer is truncated, as the expected number is.
     np.testing.assert_allclose(found.ravel(), np.ravel(expected), rtol=2**-10 if kind == np.float16 else 0)
+
+
+@pytest.mark.parametrize(("dtype", "depth"), [(np.uint8, 300), (np.int8, 200), (np.int32, 300)])
+def test_indices_of_a_small_type_and_a_larger_depth(dtype, depth):
+    inputs = {"indices": np.array([1, 100], dtype), "depth": np.array(depth), "values": np.array([0, 1], np.float32)}
+    model, arrays = one_operator("OneHot", inputs, constants=["depth", "values"], outputs=["y"])
+    np.testing.assert_array_equal(np.argwhere(computed(model, arrays)), [[0, 1], [1, 100]])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32])
+def test_integers_shrink_by_a_fraction(dtype):
+    check("Shrink", {"x": np.array([0, 1, 2, 7], dtype)}, lambd=1.5, bias=1.5)
+
+
+@pytest.mark.parametrize("operator", ["ReduceMin", "ReduceMax"])
+@pytest.mark.parametrize("dtype", [np.uint64, np.int64, np.uint8])
+def test_extremes_of_every_integer_type(operator, dtype):
+    x = np.array([[3, 2, np.iinfo(dtype).max]], dtype)
+    model, arrays = one_operator(operator, {"x": x}, opset=20, outputs=["y"], keepdims=0)
+    assert computed(model, arrays) == (2 if operator == "ReduceMin" else np.iinfo(dtype).max)
+
+
+@pytest.mark.parametrize("operator", ["ScatterElements", "ScatterND"])
+@pytest.mark.parametrize("reduction", ["add", "mul", "max", "min"])
+def test_booleans_are_combined_where_they_are_scattered(operator, reduction):
+    indices = np.array([0, 3, 1, 3]) if operator == "ScatterElements" else np.array([[0], [3], [1], [3]])
+    updates = np.array([True, False, False, True])
+    data = np.array([False, True, True, True, False])
+    check(operator, {"data": data, "indices": indices, "updates": updates}, reduction=reduction)
+
+
+@pytest.mark.parametrize(("delta", "count"), [(0.03, 2334), (0.001, 69972)])
+def test_long_ranges_of_float16_are_rounded_once(delta, count):
+    values = {"start": np.float16(1), "limit": np.float16(71), "delta": np.float16(delta)}
+    model, _ = one_operator("Range", values, constants=[*values], outputs=["y"], opset=27)
+    found = computed(model, {})
+    expected = (1 + np.arange(count, dtype=np.float32) * np.float32(values["delta"])).astype(np.float16)
+    np.testing.assert_array_equal(found, expected, strict=True)
+
+
+@pytest.mark.parametrize(("opset", "dtype"), [(7, np.float32), (10, np.bool_)])
+def test_the_type_of_the_mask_of_dropout(opset, dtype):
+    model, arrays = one_operator("Dropout", {"x": np.ones(2, np.float32)}, outputs=2, opset=opset)
+    assert jaxrnn.load(model)(arrays)["y1"].dtype == dtype
+
+
+@pytest.mark.parametrize("value", [0, 3])
+def test_the_indices_of_a_scalar(value):
+    model, arrays = one_operator("NonZero", {"x": np.float32(value)}, outputs=["y"])
+    assert jaxrnn.load(model, static=arrays)()["y"].shape == (0, int(value != 0))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64])
+def test_an_axis_without_enough_elements_for_equal_parts_is_refused(kind):
+    model, arrays = one_operator("Split", {"x": np.arange(5, dtype=kind)}, outputs=4, constants=[], num_outputs=4)
+    with pytest.raises(jaxrnn.JaxrnnError, match="do not add up to axis 0"):
+        jaxrnn.load(model, static=arrays if kind == np.int64 else None)({} if kind == np.int64 else arrays)
+
+
+@pytest.mark.parametrize("size", [9, 11, 12, 13])
+def test_a_transposed_convolution_of_a_larger_output_has_zeros_at_the_end(size):
+    x, w = np.arange(1, 4, dtype=np.float32)[None, None], np.array([[[1, 2]]], np.float32)
+    check("ConvTranspose", {"x": x, "w": w}, engines=[by_onnx_runtime], strides=[4], output_shape=[size])
 
 
 def test_float64_gradients_without_x64_say_what_is_missing():

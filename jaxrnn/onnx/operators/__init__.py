@@ -30,9 +30,9 @@ from jaxrnn.onnx.registry import (
 FAMILIES = tuple(
     importlib.import_module(f"{__name__}.{family}")
     for family in """
-        activations arithmetic attention control indexing linear machine_learning microsoft normalization older
-        pooling quantization random recurrent reduction regions resize sampling sequences shaping spectral strings
-        training types
+        activations arithmetic attention control indexing linear machine_learning.features machine_learning.trees
+        machine_learning.vectors microsoft.fused microsoft.quantized normalization older pooling quantization random
+        recurrent reduction regions resize sampling sequences shaping spectral strings training types
     """.split()  # noqa: SIM905
 )
 

@@ -72,8 +72,10 @@ def thresholded_relu(x: Value, *, alpha: float = 1.0) -> Value:
 def shrink(x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
     """Shrink."""
     x = traced(x)
-    b, zero = jnp.asarray(bias).astype(x.dtype), jnp.zeros((), x.dtype)
-    return jnp.where(x < -lambd, x + b, jnp.where(x > lambd, x - b, zero))
+    # The coefficients of integers may be fractions.
+    wide = x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float64)
+    b, zero = jnp.asarray(bias).astype(wide.dtype), jnp.zeros((), wide.dtype)
+    return jnp.where(wide < -lambd, wide + b, jnp.where(wide > lambd, wide - b, zero)).astype(x.dtype)
 
 
 def gelu(x: Value, *, approximate: str = "none") -> Value:

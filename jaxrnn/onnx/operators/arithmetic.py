@@ -105,6 +105,10 @@ def modulo(a: Value, b: Value, *, fmod: int = 0) -> Value:
 
 def power(base: Value, exponent: Foldable) -> Value:
     """Pow, in the type of the base. A constant integer exponent multiplies, so that the gradient is exact at 0."""
+    is_whole = is_static(exponent) and exponent.dtype.kind in "iu" and bool(np.all(exponent >= 0))
+    if is_whole and is_symbolic(base) and is_integer(base):
+        return symbols.each(operator.pow, base, exponent)
+    base, exponent = (traced(value) if is_symbolic(value) else value for value in (base, exponent))
     np_or_jnp, (base_array, exponent_array) = operands(base, exponent)
     dtype = dtype_of(base)
     if isinstance(exponent, np.ndarray) and exponent.size == 1 and np_or_jnp is jnp:
@@ -230,12 +234,6 @@ def logical(name: str) -> Callable[[Value, Value], Value]:
     return apply
 
 
-def negate(x: Value) -> Value:
-    """Not."""
-    np_or_jnp, (x,) = operands(x)
-    return np_or_jnp.logical_not(x)
-
-
 def is_infinite(x: Value, *, detect_negative: int = 1, detect_positive: int = 1) -> Value:
     """IsInf for positive infinity, negative infinity, or both."""
     x = traced(x)
@@ -295,7 +293,7 @@ OPERATORS: dict[str, Versions] = {
     "LessOrEqual": elementwise(
         compare(operator.le, lambda a, b: symbols.less(a, b, or_equal=True)), 12, 16, compares="<="
     ),
-    "Not": elementwise(negate, 1),
+    "Not": elementwise(either("logical_not"), 1),
     "Or": elementwise(logical("logical_or"), 7),
     "Xor": elementwise(logical("logical_xor"), 7),
 }

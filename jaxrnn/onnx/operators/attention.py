@@ -70,7 +70,7 @@ def _attention(
     scores = [rounded(grouped_product(q_scaled, k_scaled.swapaxes(2, 3)), dtype)]
     scores.append(_capped(scores[RAW], softcap, dtype))
     valid = None if nonpad_kv_seqlen is None else traced(nonpad_kv_seqlen)
-    bias = attention_bias(
+    bias = _bias(
         q.shape[2],
         k.shape[2],
         wide,
@@ -199,18 +199,10 @@ def _modified(modifier: Subgraph | None, x: jax.Array, kind: np.dtype, name: str
     return rounded(traced(results[0]), kind)
 
 
-def attention_bias(
-    queries: Any,
-    keys: Any,
-    dtype: np.dtype,
-    *,
-    mask: Value = None,
-    padded: bool = False,
-    causal: bool = False,
-    offset: Any = 0,
-    window: tuple[int, int] = (-1, -1),
-    valid: jax.Array | None = None,
-) -> jax.Array | None:
+def _bias(
+    queries: Any, keys: Any, dtype: np.dtype, *, mask: Value, padded: bool, causal: bool, offset: Any, window: Any,
+    valid: jax.Array | None,
+) -> jax.Array | None:  # fmt: skip
     """Return the bias on the scores: 0 or the mask's number for visible keys, and -inf for hidden keys.
 
     The bias broadcasts to ``[batch, heads, queries, keys]``; None means that all queries see all keys. ``offset`` is

@@ -33,27 +33,19 @@ def types_of(values: Sequence[Value]) -> str:
     return ", ".join(describe(value) for value in values) or "nothing"
 
 
-def loop(max_trip_count: Value = None, cond: Value = None, *carried: Value, body: Subgraph) -> list[Value]:
-    """Loop.
+def loop_with(label: str, bound: int | None) -> Callable[..., list[Value]]:
+    """Return Loop with a label for errors and a bound on trips that depend on data.
 
     A loop with a known number of trips becomes a scan; a loop with a single trip becomes its body. If the number of
-    trips depends on data, a loop without scan outputs becomes a while loop. Scan outputs of a length that
-    depends on data exist only outside of ``jit``, where the loop runs in Python.
-    """
-    return _Loop("", None, max_trip_count, cond, *carried, body=body).run()
-
-
-def loop_with(label: str, bound: int | None) -> Callable[..., list[Value]]:
-    """Return `loop` with a label for errors and a bound on trips that depend on data.
-
-    With a bound, a while loop becomes a scan over the bound with masked trips after the end, which supports reverse
-    mode.
+    trips depends on data, a loop without scan outputs becomes a while loop, or with a bound a scan with masked trips
+    after the end, which supports reverse mode. Scan outputs of a length that depends on data exist only outside of
+    ``jit``, where the loop runs in Python.
     """
 
-    def bounded(*inputs: Value, body: Subgraph) -> list[Value]:
-        return _Loop(label, bound, *inputs, body=body).run()
+    def loop(max_trip_count: Value = None, cond: Value = None, *carried: Value, body: Subgraph) -> list[Value]:
+        return _Loop(label, bound, max_trip_count, cond, carried, body).run()
 
-    return bounded
+    return loop
 
 
 #: The trip, the condition, and the carried values.
@@ -64,16 +56,10 @@ class _Loop:
     """A Loop node applied to values."""
 
     def __init__(
-        self,
-        label: str,
-        bound: int | None,
-        max_trip_count: Value = None,
-        cond: Value = None,
-        *carried: Value,
-        body: Subgraph,
+        self, label: str, bound: int | None, limit: Value, cond: Value, carried: Sequence[Value], body: Subgraph
     ):
         self.label, self.bound = label, bound
-        self.limit = None if max_trip_count is None else max_trip_count.reshape(())
+        self.limit = None if limit is None else limit.reshape(())
         self.go_on = np.asarray(True) if cond is None else cond.reshape(())
         self.carried, self.body = carried, body
         self.has_scan_outputs = body.output_count > 1 + len(carried)
@@ -463,6 +449,6 @@ def scan_8(
 
 OPERATORS = {
     "If": bounded(if_, 1, 11, 13, 16, 19, 21, 23, 24, 25),
-    "Loop": bounded(loop, 1, 11, 13, 16, 19, 21, 23, 24, 25, carries=BODY),
+    "Loop": bounded(loop_with("", None), 1, 11, 13, 16, 19, 21, 23, 24, 25, carries=BODY),
     "Scan": since(scan_8, 8) | bounded(scan, 9, 11, 16, 19, 21, 23, 24, 25, carries=BODY),
 }

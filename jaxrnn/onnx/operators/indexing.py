@@ -128,7 +128,8 @@ def one_hot(indices: Value, depth: Static, values: Value, *, axis: int = -1) -> 
     """OneHot: off and on values; an index outside the depth becomes a row of off values."""
     count = int(depth.reshape(()))
     index = traced(indices)
-    index = index.astype(jnp.int64) if not jnp.issubdtype(index.dtype, jnp.integer) else index
+    if not jnp.issubdtype(index.dtype, jnp.integer) or index.dtype.itemsize < 4:  # small types may not hold the depth
+        index = index.astype(jnp.int64)
     (axis,) = axes_of([axis], index.ndim + 1)
     index = jnp.expand_dims(jnp.where(index < 0, index + count, index), axis)
     hot = index == lax.broadcasted_iota(index.dtype, tuple(count if d == axis else 1 for d in range(index.ndim)), axis)
@@ -212,6 +213,8 @@ def scatter_nd(data: Value, indices: Value, updates: Value, *, reduction: str = 
 
 
 def _write(data: jax.Array, index: tuple[jax.Array, ...], updates: jax.Array, operation: str) -> jax.Array:
+    if data.dtype == bool:
+        operation = {"add": "max", "multiply": "min"}.get(operation, operation)
     if operation == "multiply" and jnp.issubdtype(data.dtype, jnp.inexact):
         return _multiplied(data, updates, *index)
     return getattr(data.at[index], operation)(updates)
@@ -308,7 +311,7 @@ def compress(x: Value, condition: Static, *, axis: int | None = None) -> Value:
 
 def non_zero(x: Static) -> Value:
     """NonZero: the indices of the elements that are not 0, one column each."""
-    return np.stack(np.nonzero(x)).astype(np.int64)
+    return np.argwhere(x).T.astype(np.int64)
 
 
 def unique(x: Static, *, axis: int | None = None, sorted: int = 1, output_count: int) -> list[Value]:

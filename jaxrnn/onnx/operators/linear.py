@@ -107,6 +107,8 @@ def conv_transpose(
     if output_shape or windows.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         target = tuple(output_shape)[-rank:] if output_shape else [n * s for n, s in zip(x.shape[2:], strides)]  # noqa: B905
         crop = windows.halves([length + e - size for length, e, size in zip(full, extra, target, strict=True)])
+        if windows.auto_pad in ("NOTSET", ""):  # a larger output gets all its zeros at the end, as in ONNX Runtime
+            crop = [(0, low + high) if isinstance(low, int) and low < 0 else (low, high) for low, high in crop]
     else:
         crop = windows.pads
     padding = [(r - 1 - low, r - 1 - high + e) for r, (low, high), e in zip(reach, crop, extra, strict=True)]

@@ -58,14 +58,13 @@ def batch_normalization(
     return normalization.batch_normalization_7(x, scale, bias, mean, var, **attributes)
 
 
-def _all_aligned(family: Any, version: int, *names: str) -> dict[str, Any]:
-    return {name: since(aligned(family.OPERATORS[name][7]), version) for name in names}
+def _all_aligned(version: int, *names: str) -> dict[str, Any]:
+    return {name: since(aligned(arithmetic.OPERATORS[name][7]), version) for name in names}
 
 
 OPERATORS = {
-    **_all_aligned(arithmetic, 6, "Add", "Div", "Mul", "Sub"),
-    **_all_aligned(arithmetic, 1, "Pow"),
-    **_all_aligned(arithmetic, 1, "And", "Equal", "Greater", "Less", "Or", "Xor"),
+    **_all_aligned(6, "Add", "Div", "Mul", "Sub"),
+    **_all_aligned(1, "And", "Equal", "Greater", "Less", "Or", "Pow", "Xor"),
     "AveragePool": since(earlier(pooling.average_pool, "ceil_mode", "count_include_pad", "dilations"), 1),
     "BatchNormalization": since(batch_normalization, 6),
     "Gemm": since(gemm, 6),

@@ -215,7 +215,7 @@ def lp_pool(x: Value, *, p: int = 2, **geometry: Any) -> Value:
 
 
 def global_pool(function: Any) -> Any:
-    """Pooling over all spatial axes."""
+    """Return an operator that pools over all spatial axes."""
 
     def apply(x: Value) -> Value:
         x = traced(x)

@@ -15,6 +15,7 @@ from jax import lax
 
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.jaxprs.primitives import one_equation
+from jaxrnn.onnx.operators.arithmetic import is_integer
 from jaxrnn.onnx.operators.linear import conv
 from jaxrnn.onnx.operators.shaping import axes_of
 from jaxrnn.onnx.operators.types import convert, numpy_dtype
@@ -22,14 +23,10 @@ from jaxrnn.onnx.registry import bounded, inherits, since
 from jaxrnn.onnx.values import Value, dtype_of, traced
 
 
-def _is_integer(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.integer)
-
-
 def wide(x: Value) -> jax.Array:
     """Convert a quantised tensor to the type in which its products accumulate."""
     array = traced(x)
-    return array.astype(jnp.int32 if _is_integer(array.dtype) else jnp.float32)
+    return array.astype(jnp.int32 if is_integer(array) else jnp.float32)
 
 
 def _spread(value: jax.Array, shape: tuple[Any, ...], axis: int, block_size: int) -> jax.Array:
@@ -83,7 +80,7 @@ def quantized(value: jax.Array, zero_point: jax.Array, dtype: np.dtype) -> Value
 
 
 def _quantized(value: jax.Array, zero_point: jax.Array, dtype: np.dtype, saturate: bool = True) -> Value:
-    if not _is_integer(dtype):
+    if not jnp.issubdtype(dtype, jnp.integer):
         return convert(value.astype(jnp.float32) + zero_point.astype(jnp.float32), dtype, saturate)
     info = jnp.iinfo(dtype)
     value = value if value.dtype == jnp.float64 else value.astype(jnp.float32)
@@ -93,10 +90,10 @@ def _quantized(value: jax.Array, zero_point: jax.Array, dtype: np.dtype, saturat
 
 def _division_dtype(x: jax.Array, scale: jax.Array) -> np.dtype:
     """Return the scale's type, unless it stores only powers of two (float8e8m0) or integers."""
-    if _is_integer(scale.dtype):
+    if is_integer(scale):
         return np.dtype(np.float64)
     if scale.dtype.itemsize == 1:
-        return np.dtype(np.float32) if _is_integer(x.dtype) else np.dtype(x.dtype)
+        return np.dtype(np.float32) if is_integer(x) else np.dtype(x.dtype)
     return np.dtype(scale.dtype)
 
 

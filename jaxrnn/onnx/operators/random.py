@@ -140,14 +140,20 @@ def _draws(shape: tuple[Any, ...], seed: int | None, output_name: str) -> jax.Ar
 
 
 def dropout_7(x: Value, *, ratio: float = 0.5, output_count: int = 1) -> list[Value]:
-    """Dropout before opset 12, for inference."""
+    """Dropout, for inference; the mask has the type of the input."""
     del ratio
-    return [x, jnp.ones(x.shape, bool)][:output_count]
+    return [x, jnp.ones(x.shape, dtype_of(x))][:output_count]
+
+
+def dropout_10(x: Value, *, ratio: float = 0.5, output_count: int = 1) -> list[Value]:
+    """Dropout, for inference; the mask is boolean."""
+    del ratio
+    return dropout(x, output_count=output_count)
 
 
 OPERATORS = {
     "Bernoulli": elementwise(bernoulli, 15, 22, random=True),
-    "Dropout": since(dropout_7, 7, 10) | bounded(dropout, 12, 13, 22, random=True),
+    "Dropout": since(dropout_7, 7) | since(dropout_10, 10) | bounded(dropout, 12, 13, 22, random=True),
     "Multinomial": since(multinomial, 7, 22, random=True),
     "RandomNormal": since(_of_shape(_normal), 1, 22, random=True),
     "RandomNormalLike": since(_like_input(_normal), 1, 22, of_shape=True, random=True),

@@ -151,7 +151,7 @@ def visible_layer(
     results: Sequence[jax.Array], initial: Sequence[Value], direction: str, layout: int = 0, *, all_exist: bool
 ) -> list[jax.Array]:
     """Wrap the outputs and final carries of a recurrent operator by `visible`."""
-    steps = results[0].shape[1 if layout else 0]
+    steps = results[0].shape[layout]
     two_ways = direction == "bidirectional" and steps != 1
     forward = direction == "forward" or steps == 1
     slots = []
@@ -159,11 +159,10 @@ def visible_layer(
         if not two_ways:
             slots.append(Carried(slot, 1 + index, index, forward))
             continue
-        axis = 1 if layout else 0
-        slots.append(Carried(slot, 1 + index, index, True, (axis, 0)))
-        slots.append(Carried(f"{slot}_reverse", 1 + index, index, False, (axis, 1)))
+        slots.append(Carried(slot, 1 + index, index, True, (layout, 0)))
+        slots.append(Carried(f"{slot}_reverse", 1 + index, index, False, (layout, 1)))
     starts = [None if value is None else traced(value) for value in initial]
-    shown = (1 if layout else 0) if forward and all_exist and initial[0] is not None else None
+    shown = layout if forward and all_exist and initial[0] is not None else None
     return visible(results, starts, slots, steps, shown=shown)
 
 
@@ -182,7 +181,7 @@ def lstm(
     **layer: Any,
 ) -> list[Value]:
     """LSTM: Y, Y_h, Y_c."""
-    make: Any = lambda functions, clip: LSTM(functions, clip, bool(input_forget))  # noqa: E731
+    make = functools.partial(LSTM, input_forget=bool(input_forget))
     initial = (initial_h, initial_c)
     return _layer(make, ("Sigmoid", "Tanh", "Tanh"), X, W, R, B, sequence_lens, initial, P, **layer)
 
@@ -200,7 +199,7 @@ def gru(
     **layer: Any,
 ) -> list[Value]:
     """GRU: Y, Y_h."""
-    make: Any = lambda functions, clip: GRU(functions, clip, bool(linear_before_reset))  # noqa: E731
+    make = functools.partial(GRU, linear_before_reset=bool(linear_before_reset))
     return _layer(make, ("Sigmoid", "Tanh"), X, W, R, B, sequence_lens, (initial_h,), **layer)
 
 

@@ -65,9 +65,10 @@ def _extreme(name: str) -> Reducer:
         function = getattr(jnp, name)
         if x.dtype == bool:
             return function(x, axis, keepdims=keepdims, initial=name == "min")
-        floating = jnp.issubdtype(x.dtype, jnp.floating)
-        info = jnp.finfo(x.dtype) if floating else jnp.iinfo(x.dtype)
-        low, high = (-jnp.inf, jnp.inf) if floating else (info.min, info.max)
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            low, high = -jnp.inf, jnp.inf
+        else:  # JAX refuses the largest uint64 as a Python int
+            low, high = x.dtype.type(jnp.iinfo(x.dtype).min), x.dtype.type(jnp.iinfo(x.dtype).max)
         return function(x, axis, keepdims=keepdims, initial=low if name == "max" else high)
 
     return apply

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,8 @@ from jax import lax
 from jaxrnn.cells.forms import product_operands
 from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.pooling import WindowAttributes, kernel_of
-from jaxrnn.onnx.operators.resampling import cubic_kernel, working_type
+from jaxrnn.onnx.operators.resize import cubic_kernel, working_type
+from jaxrnn.onnx.operators.shaping import padded
 from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.registry import Static, Versions, inherits, since
 from jaxrnn.onnx.values import Value, check_choice, dimensions, traced
@@ -24,8 +24,7 @@ _MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic":
 _PADDING = ("zeros", "border", "reflection")
 
 
-@dataclass(frozen=True)
-class Taps:
+class Taps(NamedTuple):
     """The indices of the elements to interpolate along an axis, and their weights, ``[..., taps]``.
 
     An index with weight 0 may be outside of the axis.
@@ -83,13 +82,8 @@ def grid_sample(
         for axis in range(rank)
     ]
     places = math.prod(grid.shape[1:-1])
-    flat = [
-        Taps(*(part.reshape(x.shape[0], places, part.shape[-1]) for part in (taps.index, taps.weight))) for taps in axes
-    ]
-    take = _pick if _MODES[mode] == "nearest" else sample
-    y = jax.vmap(lambda image, indices, weights: take(image, list(map(Taps, indices, weights))))(
-        jnp.moveaxis(values, 1, -1), [taps.index for taps in flat], [taps.weight for taps in flat]
-    )
+    flat = jax.tree.map(lambda part: part.reshape(x.shape[0], places, part.shape[-1]), axes)
+    y = jax.vmap(_pick if _MODES[mode] == "nearest" else sample)(jnp.moveaxis(values, 1, -1), flat)
     y = y.reshape(x.shape[0], *grid.shape[1:-1], x.shape[1])
     return jnp.moveaxis(y, -1, 1).astype(dtype)
 
@@ -272,33 +266,20 @@ def _folded(y: Any, block: int, count: int, stride: int, dilation: int, low: Any
     if dilation == 1:
         # Blocks split into parts of one stride overlap in whole parts, which are shifted and added.
         parts = -(-length // stride)
-        y = lax.pad(y, jnp.zeros((), y.dtype), [(0, 0, 0)] * (y.ndim - 1) + [(0, parts * stride - length, 0)])
+        y = padded(y, -1, 0, parts * stride - length)
         y = y.reshape(*y.shape[:-1], parts, stride)
         terms = [
-            lax.pad(
-                lax.index_in_dim(y, part, -2, keepdims=False),
-                jnp.zeros((), y.dtype),
-                [(0, 0, 0)] * (y.ndim - 3) + [(part, parts - 1 - part, 0), (0, 0, 0)],
-            )
-            for part in range(parts)
+            padded(lax.index_in_dim(y, part, -2, keepdims=False), -2, part, parts - 1 - part) for part in range(parts)
         ]
         total = sum(terms[1:], terms[0])
         total = total.reshape(*total.shape[:-2], (blocks + parts - 1) * stride)
     else:
-        reach = (length - 1) * dilation
-        plain = [(0, 0, 0)] * (y.ndim - 2)
-        terms = [
-            lax.pad(
-                lax.index_in_dim(y, tap, -1, keepdims=False),
-                jnp.zeros((), y.dtype),
-                [*plain, (tap * dilation, reach - tap * dilation, stride - 1)],
-            )
-            for tap in range(length)
-        ]
+        terms = []
+        for tap in range(length):
+            place = lax.index_in_dim(y, tap, -1, keepdims=False)
+            terms.append(padded(place, -1, tap * dilation, (length - 1 - tap) * dilation, stride - 1))
         total = sum(terms[1:], terms[0])
-    after = low + size - total.shape[-1]
-    total = lax.pad(total, jnp.zeros((), total.dtype), [(0, 0, 0)] * (total.ndim - 1) + [(-low, after, 0)])
-    return jnp.moveaxis(total, -1, count - 1)
+    return jnp.moveaxis(padded(total, -1, -low, low + size - total.shape[-1]), -1, count - 1)
 
 
 OPERATORS: dict[str, Versions] = {

@@ -106,7 +106,8 @@ def split(x: Value, split: Static | None = None, *, axis: int = 0, num_outputs: 
             raise ValueError(f"axis {axis} of size {size} does not divide into {parts} equal parts")
         each = -(-size // parts)
         sizes = [each] * (parts - 1) + [size - each * (parts - 1)]
-    if sum(sizes) != size or len(sizes) != output_count:
+    negative = any(isinstance(part, int) and part < 0 for part in sizes)
+    if sum(sizes) != size or len(sizes) != output_count or negative:
         raise ValueError(f"sizes {list(sizes)} for {output_count} outputs do not add up to axis {axis} of size {size}")
     return parts_of(x, axis, sizes)
 
@@ -127,6 +128,13 @@ def cut(x: Value, axis: int, start: Any, stop: Any, step: int = 1) -> Value:
     if isinstance(x, np.ndarray) or step < 0:
         return x[index]
     return lax.slice_in_dim(x, start, stop, step, axis)
+
+
+def padded(x: jax.Array, axis: int, before: Any, after: Any, between: Any = 0) -> jax.Array:
+    """Insert zeros along one axis; negative numbers crop."""
+    widths: list[tuple[Any, Any, Any]] = [(0, 0, 0)] * x.ndim
+    widths[axis] = before, after, between
+    return lax.pad(x, jnp.zeros((), x.dtype), widths)
 
 
 #: Bounds of slices from here on mean the end: PyTorch writes the largest integer, tf2onnx a billion.

@@ -11,7 +11,7 @@ from jax import lax
 from jax.core import max_dim
 
 from jaxrnn.onnx.limits import current
-from jaxrnn.onnx.operators.shaping import axes_of
+from jaxrnn.onnx.operators.shaping import axes_of, padded
 from jaxrnn.onnx.operators.types import convert, numpy_dtype, wide_type
 from jaxrnn.onnx.registry import Static, as_attributes, since
 from jaxrnn.onnx.values import Value, dimensions, traced
@@ -89,8 +89,7 @@ def _fitted(x: Any, length: int, axis: int) -> Any:
         return x
     if not isinstance(size, int):
         raise ValueError(f"axis {axis} of open size {size} cannot be cut or filled to {length}; bind the size")
-    config = [(0, length - size, 0) if d == axis else (0, 0, 0) for d in range(x.ndim)]
-    return lax.pad(x, jnp.zeros((), x.dtype), config)
+    return padded(x, axis, 0, length - size)
 
 
 def stft(
@@ -141,8 +140,7 @@ def _framed(signal: Any, length: int, step: int) -> Any:
     # Blocks of one step, concatenated with shifted copies: memory is copied in long pieces.
     blocks = -(-length // step)
     total = (count - 1 + blocks) * step
-    padded = lax.pad(signal, jnp.zeros((), signal.dtype), [(0, 0, 0), (0, total - size, 0)])
-    parts = padded.reshape(signal.shape[0], count - 1 + blocks, step)
+    parts = padded(signal, 1, 0, total - size).reshape(signal.shape[0], count - 1 + blocks, step)
     joined = jnp.concatenate([lax.slice_in_dim(parts, k, k + count, axis=1) for k in range(blocks)], -1)
     return joined[..., :length]
 

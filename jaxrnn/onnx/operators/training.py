@@ -101,18 +101,6 @@ def adam(
     return _each(update, 4, inputs)
 
 
-def _reduced(loss: jax.Array, weight: jax.Array, reduction: str) -> jax.Array:
-    """Reduce the losses of samples: all, their sum or their weighted mean; ``weight`` is 0 for ignored samples."""
-    match reduction:
-        case "none":
-            return loss
-        case "sum":
-            return jnp.sum(loss)
-        case "mean":
-            return jnp.sum(loss) / jnp.sum(weight)
-    raise ValueError(f"reduction must be none, sum or mean, not {reduction!r}")
-
-
 def negative_log_likelihood(
     input: Value, target: Value, weight: Value = None, *, ignore_index: int | None = None, reduction: str = "mean"
 ) -> Value:
@@ -121,6 +109,7 @@ def negative_log_likelihood(
     The loss of a class that does not exist is NaN, unless it is ``ignore_index``. The mean of no samples is NaN.
     """
     of_one_type(input, weight)
+    check_choice("reduction", reduction, ("none", "sum", "mean"))
     x, target = traced(input), traced(target)
     if x.ndim < 2 or target.shape != (x.shape[0], *x.shape[2:]):
         raise ValueError(f"scores of shape {x.shape} need classes of shape [N, ...], not {target.shape}")
@@ -138,7 +127,9 @@ def negative_log_likelihood(
     factor = jnp.sum(jnp.where(hot, each.reshape(classes.shape), jnp.zeros((), wide)), axis=1)
     loss = -jnp.sum(jnp.where(hot, x.astype(wide), jnp.zeros((), wide)), axis=1) * factor
     loss = jnp.where(outside, jnp.full((), jnp.nan, wide), loss)
-    return _reduced(loss, factor, reduction).astype(x.dtype)
+    if reduction != "none":
+        loss = jnp.sum(loss) if reduction == "sum" else jnp.sum(loss) / jnp.sum(factor)
+    return loss.astype(x.dtype)
 
 
 def softmax_cross_entropy(

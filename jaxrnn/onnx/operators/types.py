@@ -266,7 +266,8 @@ def value_range(start: Static, limit: Static, delta: Static, *, stash_type: int 
         raise ValueError("delta must not be 0")
     count = max(int(np.ceil((last - first) / step)), 0)
     if count > MAX_STATIC_ELEMENTS:
-        return jnp.asarray(first, dtype) + jnp.arange(count).astype(dtype) * jnp.asarray(step, dtype)
+        wide = wide_type(dtype) if jnp.issubdtype(dtype, jnp.floating) else dtype
+        return (jnp.asarray(first, wide) + jnp.arange(count).astype(wide) * jnp.asarray(step, wide)).astype(dtype)
     return (first + np.arange(count) * step).astype(dtype)
 
 

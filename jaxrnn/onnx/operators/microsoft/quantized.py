@@ -6,6 +6,7 @@ the range of the batch. Gates, cell state and outputs are float32.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -284,7 +285,7 @@ def dynamic_quantize_lstm(
     """DynamicQuantizeLSTM: Y, Y_h and Y_c of an LSTM with transposed matrices."""
     if W_scale is None or R_scale is None:
         raise ValueError("the scales of W and R must be given")
-    make: Any = lambda functions, clip: RuntimeLSTM(functions, clip, bool(input_forget))  # noqa: E731
+    make = functools.partial(RuntimeLSTM, input_forget=bool(input_forget))
     cells = make_cells(make, ("Sigmoid", "Tanh", "Tanh"), direction, **of_cells)
     x = traced(X)
     time, batch, features = x.shape
