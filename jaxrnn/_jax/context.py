@@ -251,12 +251,13 @@ def check_param(where: str, value: Any, expected: Any, dtype: np.dtype | None = 
     if have is not None and tuple(np.shape(value)) == tuple(expected.shape):
         if have in types or _canonical(have) == _canonical(want):
             return
-        if is_lowered and dtype is None and have.name in COMPUTE_TYPES:
+        if is_lowered and dtype is None and getattr(have, "name", None) in COMPUTE_TYPES:
             fix = f"; {argument('dtype', have.name)} takes parameters of that type"
         elif (have, want) == (np.float32, np.float64):
             fix = "; float64 needs jax_enable_x64: call inside 'with jax.enable_x64(True):'"
         elif isinstance(want, np.dtype):
-            fix = f"; convert it with .astype({want.name!r})"
+            # The dtype of a tensor of PyTorch has no name.
+            fix = f"; convert it with {f'.astype({want.name!r})' if hasattr(have, 'name') else 'numpy.asarray'}"
     alternative = f" or {types[1].name}" if types[1:] else ""
     raise InputError(f"{where} must be {describe(expected)}{alternative}, not {describe(value)}{fix}")
 
