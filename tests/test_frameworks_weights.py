@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import jaxrnn
-from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights
+from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights, sizes_of
 from jaxrnn.frameworks.weights import export_with_names
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -241,6 +241,20 @@ def test_a_module_that_refuses_sizes():
     assert [case.sizes["time"] for case in cases] == [9, 18]
     with pytest.raises(jaxrnn.ModelError, match="only at the sizes of the example"):
         check_agreement(model, run({9}), {"x": RECORDING}, AXES, "NumPy")
+
+
+def test_sizes_of_inputs_at_several_rates():
+    """Sizes of an example fit names and multiples of names; a message says which axis does not fit, and why."""
+    axes = {"x": {1: "T"}, "y": {1: "4*T"}}
+    example = {"x": np.zeros((1, 3)), "y": np.zeros((1, 12))}
+    assert sizes_of(example, axes) == {"T": 3}
+    with pytest.raises(jaxrnn.InputError, match=r"axis 1 of 'y' has size 8, but '4\*T' is 12 elsewhere in the example"):
+        sizes_of({**example, "y": np.zeros((1, 8))}, axes)
+    with pytest.raises(jaxrnn.InputError, match=r"axis 1 of 'y' has size 10, which is not a multiple as in '4\*T'"):
+        sizes_of({"y": np.zeros((1, 10))}, axes)
+    for symbol in ("0*T", "²*T", "-1*T", "4*", "T*4"):
+        with pytest.raises(jaxrnn.InputError, match="a dimension is a name, or a multiple of a name such as"):
+            sizes_of(example, {"y": {1: symbol}})
 
 
 def test_weights_that_do_not_fit():
