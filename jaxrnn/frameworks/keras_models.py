@@ -69,7 +69,7 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
         return _run(network, [arrays[name] for name in names])
 
     with _quiet():
-        proto = export_with_names(_weights(network), lambda weights: _exported(network, weights, example)).proto
+        proto = export_with_names(_weights(network), lambda weights: _exported(network, weights, example))
         for entry, name in zip(proto.graph.input, names, strict=True):
             for axis, symbol in axes[name].items():
                 entry.type.tensor_type.shape.dim[axis].dim_param = symbol

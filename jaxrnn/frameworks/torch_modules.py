@@ -96,8 +96,8 @@ def from_torch(
                 proto = export_with_names(
                     _weights(module), lambda weights, export=export: _with(module, weights, export)
                 )
-                declare_shapes(proto.proto, shapes)
-                model = load(proto.proto, **options)
+                declare_shapes(proto, shapes)
+                model = load(proto, **options)
                 _check_open(model, axes)
                 check_agreement(model, call.run, call.arrays, axes, "PyTorch")
             except (InputError, ModelError) as error:
