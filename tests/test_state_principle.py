@@ -13,7 +13,7 @@ from tiers import in_later_tier, of_tiers
 import jaxrnn
 from jaxrnn.cells.cell import RNN, Weights
 from jaxrnn.cells.recurrence import run_layer
-from jaxrnn.jaxprs.origins.flows import COPY, UPDATED, grades
+from jaxrnn.jaxprs.flows import COPY, UPDATED, grades
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.state.sizes import Sizes, follow
 
