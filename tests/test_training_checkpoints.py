@@ -322,7 +322,9 @@ def test_other_settings_and_models_are_refused(model, tmp_path):
 
 
 def test_options_may_be_numbers_of_numpy(model, tmp_path):
-    numbers = {name: np.int64(OPTIONS[name]) for name in ("batch_size", "chunk")}
+    numbers = {name: np.int64(OPTIONS[name]) for name in ("batch_size", "chunk")} | {
+        "clip_norm": np.float32(OPTIONS["clip_norm"])
+    }
     flat_fit(model, DATA, mean_square, steps=2, checkpoints=tmp_path, **{**OPTIONS, **numbers})
     assert flat_fit(model, DATA, mean_square, steps=4, checkpoints=tmp_path, **OPTIONS).step == 4
 
