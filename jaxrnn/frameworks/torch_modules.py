@@ -8,7 +8,6 @@ import contextlib
 import inspect
 import io
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import onnx
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, optional_package
 from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights, parsed, resized, sizes_of
 from jaxrnn.frameworks.projections import projected_lstm
-from jaxrnn.frameworks.weights import declare_shapes, export_with_names
+from jaxrnn.frameworks.weights import declare_shapes, export_with_names, quiet
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 
@@ -393,14 +392,10 @@ def _evaluating(module: torch.nn.Module) -> Iterator[None]:
     """Put a module and all submodules into evaluation mode, without warnings of the exporters."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet(logging.WARNING):
             yield
     finally:
-        logging.disable(level)
         for part, mode in modes:
             part.training = mode
 

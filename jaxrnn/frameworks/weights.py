@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -318,6 +321,19 @@ def _rename_reads(graph: onnx.GraphProto, old: str, new: str) -> None:
             for output in each.output:
                 if output.name == old and each is not graph:
                     each.node.append(helper.make_node("Identity", [new], [old]))
+
+
+@contextlib.contextmanager
+def quiet(level: int) -> Iterator[None]:
+    """Silence the warnings of an exporter, and its logs up to a level."""
+    before = logging.root.manager.disable
+    logging.disable(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def declare_shapes(proto: onnx.ModelProto, shapes: Sequence[Sequence[int | str | None]]) -> None:
