@@ -269,6 +269,8 @@ def test_weights_that_do_not_fit():
     for params, message in cases:
         with pytest.raises(jaxrnn.InputError, match=message):
             check_weights(params, shapes, "Net", None)
+    with pytest.raises(jaxrnn.InputError, match="Net has no weight 'other'"):
+        check_weights({**model.params, "other": np.zeros(3)}, shapes, "Net", model)
     with pytest.raises(jaxrnn.ModelError, match="differs from the model: output 'y'"):
         check_after(model, model.params, lambda inputs: [np.zeros((1, 16, 2), np.float32)], "Net")
 

@@ -142,8 +142,9 @@ def check_weights(
     for name, array in arrays.items():
         if array.shape != shapes[name]:
             raise InputError(f"params[{name!r}] has shape {array.shape}, but {owner} has {shapes[name]}")
+    known = {} if model is None else model.params
     others = [name for name in params if name not in shapes]
-    changed = [name for name in others if model is None or not np.array_equal(params[name], model.params[name])]
+    changed = [name for name in others if name not in known or not np.array_equal(params[name], known[name])]
     if changed:
         raise InputError(
             f"{owner} has no weight {changed[0]!r}, so its value cannot be put back. Make the model with "
