@@ -242,7 +242,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def fingerprint(*facts: Any) -> str:
-    """Return the SHA-256 of numbers, strings, arrays, jaxprs, and of tuples, lists and dicts of such values.
+    """Return the SHA-256 of numbers, strings, arrays, jaxprs, and of tuples, lists, sets and dicts of such values.
 
     Names of variables and derivative rules do not matter. Other objects count by their repr, and functions by their
     name. A traced value is identified by its identity.
@@ -280,6 +280,8 @@ def _feed(update: Callable[[bytes], Any], value: Any) -> None:
             update(array.tobytes())
     elif isinstance(value, Mapping):
         _feed(update, sorted(((str(key), entry) for key, entry in value.items()), key=lambda item: item[0]))
+    elif isinstance(value, (set, frozenset)):  # the order of its elements differs between processes
+        _feed(update, sorted(map(str, value)))
     elif isinstance(value, (tuple, list)):
         update(f"({len(value)}:".encode())
         for item in value:
