@@ -91,11 +91,11 @@ def test_a_batch_of_streams(tmp_path):
     assert_close(ExportedStream(*paths).run(x), jax.vmap(functools.partial(filtered, params))(x))
 
 
-def test_a_batch_is_a_number_of_any_type(tmp_path):
+def test_sizes_and_rates_are_numbers_of_any_type(tmp_path):
     params = filter_params()
     texts = []
-    for batch in (2, np.int64(2)):
-        jaxrnn.export_onnx(filter_stream(params, 4), params, tmp_path / "step.onnx", batch=batch)
+    for batch, rate in ((2, 100), (np.int64(2), np.float32(100))):
+        jaxrnn.export_onnx(filter_stream(params, 4), params, tmp_path / "step.onnx", batch=batch, frame_rate=rate)
         texts.append((tmp_path / "step.onnx").read_bytes())
     assert texts[0] == texts[1]
 
