@@ -83,25 +83,18 @@ __all__ = [
     "to_torch",
 ]
 
+#: The module of each name that is imported when the name is first used.
 _LAZY = {
     "Model": "jaxrnn.model",
+    "load": "jaxrnn.model.loading",
     "Limits": "jaxrnn.onnx.limits",
     "StateVar": "jaxrnn.onnx.state",
     "Runner": "jaxrnn.runtime.runner",
     "StreamPool": "jaxrnn.runtime.pool",
     "export_onnx": "jaxrnn.export",
-    "load": "jaxrnn.model.loading",
-    "load_compiled": "jaxrnn.runtime.compiled",
-    "save_compiled": "jaxrnn.runtime.compiled",
-    "Streamed": "jaxrnn.streaming",
-    "associative_scan": "jaxrnn.streaming",
-    "convolve": "jaxrnn.streaming",
-    "correlate": "jaxrnn.streaming",
-    "stream": "jaxrnn.streaming",
-    "from_keras": "jaxrnn.frameworks",
-    "from_torch": "jaxrnn.frameworks",
-    "to_keras": "jaxrnn.frameworks",
-    "to_torch": "jaxrnn.frameworks",
+    **dict.fromkeys(("load_compiled", "save_compiled"), "jaxrnn.runtime.compiled"),
+    **dict.fromkeys(("Streamed", "associative_scan", "convolve", "correlate", "stream"), "jaxrnn.streaming"),
+    **dict.fromkeys(("from_keras", "from_torch", "to_keras", "to_torch"), "jaxrnn.frameworks"),
 }
 
 #: Subpackages that are attributes of ``jaxrnn`` without a separate import.

@@ -1,4 +1,4 @@
-"""The errors of jaxrnn, with a common base class."""
+"""The errors of jaxrnn, with a common base class, and checks of packages and of counts that raise these errors."""
 
 from __future__ import annotations
 

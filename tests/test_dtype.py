@@ -346,6 +346,29 @@ def test_parameters_of_another_type_are_refused_by_name(kind):
             call()
 
 
+class Tensor:
+    """An array of another package, whose dtypes have no names, such as a tensor of PyTorch."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.ndim, self.dtype = array, array.shape, array.ndim, type("float32", (), {})
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.array, dtype)
+
+
+def test_arrays_of_other_packages_are_refused_by_name():
+    model = step_model()
+    params = {**model.params, "R": Tensor(np.asarray(model.params["R"]))}
+    inputs = {name: Tensor(np.asarray(array)) for name, array in ONE.items()}
+    with pytest.raises(
+        InputError, match=r"params\['R'\] must be float32\[4, 4\], not .*; convert it with numpy.asarray$"
+    ):
+        model.step(params, model.init(), ONE)
+    for call in (lambda: model.step(model.params, model.init(), inputs), lambda: jaxrnn.Runner(model)(inputs)):
+        with pytest.raises(InputError, match=r"^input x: .* got .*; convert it with numpy.asarray$"):
+            call()
+
+
 @pytest.mark.thorough
 def test_parameters_of_functions_of_ones_own():
     """A function has the types that it was streamed with; numbers of Python take them on."""

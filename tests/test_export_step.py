@@ -91,6 +91,15 @@ def test_a_batch_of_streams(tmp_path):
     assert_close(ExportedStream(*paths).run(x), jax.vmap(functools.partial(filtered, params))(x))
 
 
+def test_sizes_and_rates_are_numbers_of_any_type(tmp_path):
+    params = filter_params()
+    texts = []
+    for batch, rate in ((2, 100), (np.int64(2), np.float32(100))):
+        jaxrnn.export_onnx(filter_stream(params, 4), params, tmp_path / "step.onnx", batch=batch, frame_rate=rate)
+        texts.append((tmp_path / "step.onnx").read_bytes())
+    assert texts[0] == texts[1]
+
+
 @pytest.mark.thorough
 def test_a_file_is_loaded_with_its_state_and_its_first_state(tmp_path):
     params = filter_params()

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import jaxrnn
-from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights
+from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights, sizes_of
 from jaxrnn.frameworks.weights import export_with_names
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -69,8 +69,7 @@ def test_gates_transposes_and_zeros(bias):
     """Weights keep their names and layouts, equal values and zeros too, and the file computes the same."""
     weights = lstm_weights(bias)
     exported = export_with_names(weights, lstm)
-    model, plain = jaxrnn.load(exported.proto), jaxrnn.load(lstm(weights))
-    assert exported.folded == ()
+    model, plain = jaxrnn.load(exported), jaxrnn.load(lstm(weights))
     assert set(model.params) == set(weights)
     assert all(np.array_equal(model.params[name], array) for name, array in weights.items())
     assert np.array_equal(model({"x": RECORDING})["y"], plain({"x": RECORDING})["y"])
@@ -85,7 +84,7 @@ def test_gates_transposes_and_zeros(bias):
 def test_streams_and_written_files(tmp_path):
     """A model with named weights streams, and the weights keep their names in a written file."""
     weights = lstm_weights(0.25)
-    model = jaxrnn.load(export_with_names(weights, lstm).proto)
+    model = jaxrnn.load(export_with_names(weights, lstm))
     whole = model({"x": RECORDING[:1]})["y"]
     assert np.abs(model.stream("time").run(model.params, {"x": RECORDING[:1]})["y"] - whole).max() < 1e-6
     jaxrnn.export_onnx(model, {name: 2 * array for name, array in model.params.items()}, tmp_path / "tuned.onnx")
@@ -112,8 +111,8 @@ def test_computed_weights(export, kept):
     shapes = {"matrix": (4, 4), "scale": (4,), "shift": (4,)}
     weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     exported = export_with_names(weights, export)
-    model = jaxrnn.load(exported.proto)
-    assert {*weights} - {*exported.folded} == kept
+    model = jaxrnn.load(exported)
+    assert {*weights} & {*model.params} == kept
     assert kept == {*model.params} or not kept
     assert np.array_equal(model({"x": RECORDING})["y"], jaxrnn.load(export(weights))({"x": RECORDING})["y"])
 
@@ -147,7 +146,7 @@ def test_any_arrangement(how):
     a = np.random.default_rng(4).standard_normal((2, 3, 4)).astype(np.float32)
     b = np.zeros((4, 3), np.float32)
     exported = export_with_names({"a": a, "b": b}, arranged(how))
-    model = jaxrnn.load(exported.proto)
+    model = jaxrnn.load(exported)
     assert set(model.params) <= {"a", "b"}
     new = {
         "a": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
@@ -179,7 +178,7 @@ def test_a_constant_inside_a_branch():
         return file_of(nodes, {"zero": np.zeros((), np.float32)})
 
     weight = np.random.default_rng(5).standard_normal((4, 4)).astype(np.float32)
-    model = jaxrnn.load(export_with_names({"w": weight}, export).proto)
+    model = jaxrnn.load(export_with_names({"w": weight}, export))
     assert list(model.params) == ["w"]
     for sign in (1, -1):
         x = sign * np.abs(RECORDING)
@@ -188,7 +187,7 @@ def test_a_constant_inside_a_branch():
 
 def test_stated_parameters():
     """The list of weights in a file decides about its parameters; a wrong list is refused."""
-    proto = export_with_names(lstm_weights(), lstm).proto
+    proto = export_with_names(lstm_weights(), lstm)
     (entry,) = (each for each in proto.metadata_props if each.key == "jaxrnn.weights")
     assert set(json.loads(entry.value)) == set(lstm_weights())
     entry.value = json.dumps(["head/kernel"])
@@ -243,9 +242,23 @@ def test_a_module_that_refuses_sizes():
         check_agreement(model, run({9}), {"x": RECORDING}, AXES, "NumPy")
 
 
+def test_sizes_of_inputs_at_several_rates():
+    """Sizes of an example fit names and multiples of names; a message says which axis does not fit, and why."""
+    axes = {"x": {1: "T"}, "y": {1: "4*T"}}
+    example = {"x": np.zeros((1, 3)), "y": np.zeros((1, 12))}
+    assert sizes_of(example, axes) == {"T": 3}
+    with pytest.raises(jaxrnn.InputError, match=r"axis 1 of 'y' has size 8, but '4\*T' is 12 elsewhere in the example"):
+        sizes_of({**example, "y": np.zeros((1, 8))}, axes)
+    with pytest.raises(jaxrnn.InputError, match=r"axis 1 of 'y' has size 10, which is not a multiple as in '4\*T'"):
+        sizes_of({"y": np.zeros((1, 10))}, axes)
+    for symbol in ("0*T", "²*T", "-1*T", "4*", "T*4"):
+        with pytest.raises(jaxrnn.InputError, match="a dimension is a name, or a multiple of a name such as"):
+            sizes_of(example, {"y": {1: symbol}})
+
+
 def test_weights_that_do_not_fit():
     """A shape, an unknown name and a missing name are refused before anything is written."""
-    model = jaxrnn.load(export_with_names(lstm_weights(), lstm).proto)
+    model = jaxrnn.load(export_with_names(lstm_weights(), lstm))
     shapes = {name: array.shape for name, array in lstm_weights().items()}
     assert set(check_weights(model.params, shapes, "Net", None)) == set(shapes)
     cases = [
@@ -256,6 +269,8 @@ def test_weights_that_do_not_fit():
     for params, message in cases:
         with pytest.raises(jaxrnn.InputError, match=message):
             check_weights(params, shapes, "Net", None)
+    with pytest.raises(jaxrnn.InputError, match="Net has no weight 'other'"):
+        check_weights({**model.params, "other": np.zeros(3)}, shapes, "Net", model)
     with pytest.raises(jaxrnn.ModelError, match="differs from the model: output 'y'"):
         check_after(model, model.params, lambda inputs: [np.zeros((1, 16, 2), np.float32)], "Net")
 

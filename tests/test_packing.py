@@ -11,6 +11,7 @@ from small_models import frames_of, step_model
 
 import jaxrnn
 from jaxrnn import InputError
+from jaxrnn.jaxprs.equations import fingerprint
 
 ANOTHER = "packed for .*, and .* is a different program: pack the parameters"
 
@@ -127,3 +128,10 @@ def test_a_stream_of_a_model_and_the_model_itself_are_two_programs(models):
         streams[0].step(streams[1].pack(model.params), streams[0].init(), {"feats": np.zeros((1, 40, 2), np.float32)})
     with pytest.raises(InputError, match=ANOTHER):
         streams[0].run(model.pack(model.params), {"feats": np.zeros((1, 40, 8), np.float32)})
+
+
+def test_a_fingerprint_does_not_depend_on_the_order_of_a_set():
+    """Mesh axes of `jax.shard_map` are a set, whose order differs between processes."""
+    first, second = frozenset([0, 8]), frozenset([8, 0])
+    assert list(first) != list(second)
+    assert fingerprint({"axes": first}) == fingerprint({"axes": second}) != fingerprint({"axes": frozenset([8])})

@@ -13,8 +13,9 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.cells.cell import GRU, LSTM, RNN, Weights, parse_activations
-from jaxrnn.cells.forms import recomputing
+from jaxrnn.cells.forms import in_chunks, recomputing
 from jaxrnn.cells.recurrence import run_direction, run_layer
+from jaxrnn.jaxprs.equations import walk
 
 TIME, BATCH, FEATURES, HIDDEN = 7, 3, 4, 5
 
@@ -195,6 +196,17 @@ def test_recomputing_bounds_the_memory_of_a_backward_pass(remat):
     inside = 4096 // chunks
     assert everything > 6 * 4096 * frame  # at the least, six coefficients of every unit and frame
     assert less < (4 * chunks + 30 * inside) * frame + everything // 5
+
+
+@pytest.mark.parametrize(("remat", "chunk"), [("sqrt", 5), (7, 7), (np.int64(7), 7), (None, None)])
+def test_chunks_of_the_given_size(remat, chunk):
+    def run(carry, frames):
+        return jax.lax.scan(lambda carry, frame: (carry + frame, carry), carry, frames)
+
+    with recomputing(remat):
+        jaxpr = jax.make_jaxpr(lambda frames: in_chunks(run, 0.0, frames))(jnp.ones(28)).jaxpr
+    lengths = {equation.params["length"] for equation in walk(jaxpr) if equation.primitive.name == "scan"}
+    assert lengths == ({28} if chunk is None else {28 // chunk, chunk} | {28 % chunk} - {0})
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "log", 2.5, True])

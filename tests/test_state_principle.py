@@ -13,7 +13,7 @@ from tiers import in_later_tier, of_tiers
 import jaxrnn
 from jaxrnn.cells.cell import RNN, Weights
 from jaxrnn.cells.recurrence import run_layer
-from jaxrnn.jaxprs.origins.flows import COPY, UPDATED, grades
+from jaxrnn.jaxprs.flows import COPY, UPDATED, grades
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.state.sizes import Sizes, follow
 
@@ -339,6 +339,7 @@ def test_a_size_that_nothing_reads_is_an_error():
     for given in (0, True, "4+b", 2.5):
         with pytest.raises(jaxrnn.InputError, match="expected a name, a size from 1 on, or a multiple"):
             load(graph, shapes, dims={"b": given})
+    assert load(graph, shapes, dims={"b": np.int64(3)}).inputs == load(graph, shapes, dims={"b": 3}).inputs
     model = load(graph, shapes, dims={"b": "batch", "b2": "batch"})
     assert (model.inputs[0].shape, model.dimensions, model.spec.batch_symbol) == (
         ("batch", 4), {"batch": "batch"}, "batch",

@@ -321,6 +321,14 @@ def test_other_settings_and_models_are_refused(model, tmp_path):
     assert longer.step == 4
 
 
+def test_options_may_be_numbers_of_numpy(model, tmp_path):
+    numbers = {name: np.int64(OPTIONS[name]) for name in ("batch_size", "chunk")} | {
+        "clip_norm": np.float32(OPTIONS["clip_norm"])
+    }
+    flat_fit(model, DATA, mean_square, steps=2, checkpoints=tmp_path, **{**OPTIONS, **numbers})
+    assert flat_fit(model, DATA, mean_square, steps=4, checkpoints=tmp_path, **OPTIONS).step == 4
+
+
 @pytest.mark.thorough
 def test_another_loss_is_told_by_its_options(model, tmp_path):
     flat_fit(model, DATA, losses.mse("y", "target", time_axis=0), steps=2, checkpoints=tmp_path, **OPTIONS)

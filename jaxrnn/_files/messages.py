@@ -47,8 +47,8 @@ def describe(value: Any) -> str:
     """Return dtype and shape of an array, ``float32[1, 257]``, or the type of any other object."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return type(value).__name__
-    # The dtype of random keys has no `kind`.
-    dtype = "string" if getattr(value.dtype, "kind", "V") in "TU" else value.dtype.name
+    # The dtype of random keys has no `kind`, and the dtype of a tensor of PyTorch has no `name`.
+    dtype = "string" if getattr(value.dtype, "kind", "V") in "TU" else getattr(value.dtype, "name", value.dtype)
     return f"{dtype}[{', '.join(map(str, value.shape))}]"
 
 

@@ -161,42 +161,33 @@ def _synchronous_cpu() -> Any:
         return None
 
 
-class compiled:  # noqa: N801 (a decorator)
-    """A decorator for pure methods that compiles eager calls once for each shape, also under ``grad`` and ``vmap``.
+def compiled(method: Callable[..., Any]) -> Any:
+    """Decorate a pure method, so that eager calls are compiled once for each shape, also under ``grad`` and ``vmap``.
 
     Outside of a program, JAX compiles each loop at each call, because the loop's body is a new function in each call.
-    The compiled function belongs to an instance, as a ``functools.cached_property`` does, and keeps no other instance
-    alive. Inside `jax.shard_map`, arrays vary over the same mesh axes (see `jaxrnn._jax.varying`). Positional arguments
-    are pytrees of arrays, and keyword arguments are hashable.
+    The compiled function belongs to an instance, and keeps no other instance alive. Inside `jax.shard_map`, arrays vary
+    over the same mesh axes (see `jaxrnn._jax.varying`). Positional arguments are pytrees of arrays, and keyword
+    arguments are hashable.
     """
 
-    def __init__(self, method: Callable[..., Any]):
-        self.method = method
-        self.__doc__ = method.__doc__
+    @functools.wraps(method)
+    def of_instance(instance: Any) -> Callable[..., Any]:
+        function = method.__get__(instance)
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
+        # Contexts such as `matrix_products_in` act while tracing, and are part of the keys of JAX's caches.
+        @functools.partial(jax.jit, static_argnums=0)
+        def jitted(known: tuple[tuple[str, Any], ...], *arrays: Any) -> Any:
+            return function(*arrays, **dict(known))
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            return self
-        function = instance.__dict__[self.name] = _compiled_eagerly(self.method.__get__(instance))
-        return function
+        @functools.wraps(function)
+        def call(*arrays: Any, **known: Any) -> Any:
+            if is_staged():
+                return function(*alike(*arrays), **known)
+            return jitted(tuple(known.items()), *arrays)
 
+        return call
 
-def _compiled_eagerly(function: Callable[..., Any]) -> Callable[..., Any]:
-    # Contexts such as `matrix_products_in` act while tracing, and are part of the keys of JAX's caches.
-    @functools.partial(jax.jit, static_argnums=0)
-    def jitted(known: tuple[tuple[str, Any], ...], *arrays: Any) -> Any:
-        return function(*arrays, **dict(known))
-
-    @functools.wraps(function)
-    def call(*arrays: Any, **known: Any) -> Any:
-        if is_staged():
-            return function(*alike(*arrays), **known)
-        return jitted(tuple(known.items()), *arrays)
-
-    return call
+    return functools.cached_property(of_instance)
 
 
 #: The possible compute dtypes.
@@ -251,12 +242,13 @@ def check_param(where: str, value: Any, expected: Any, dtype: np.dtype | None = 
     if have is not None and tuple(np.shape(value)) == tuple(expected.shape):
         if have in types or _canonical(have) == _canonical(want):
             return
-        if is_lowered and dtype is None and have.name in COMPUTE_TYPES:
+        if is_lowered and dtype is None and getattr(have, "name", None) in COMPUTE_TYPES:
             fix = f"; {argument('dtype', have.name)} takes parameters of that type"
         elif (have, want) == (np.float32, np.float64):
             fix = "; float64 needs jax_enable_x64: call inside 'with jax.enable_x64(True):'"
         elif isinstance(want, np.dtype):
-            fix = f"; convert it with .astype({want.name!r})"
+            # The dtype of a tensor of PyTorch has no name.
+            fix = f"; convert it with {f'.astype({want.name!r})' if hasattr(have, 'name') else 'numpy.asarray'}"
     alternative = f" or {types[1].name}" if types[1:] else ""
     raise InputError(f"{where} must be {describe(expected)}{alternative}, not {describe(value)}{fix}")
 

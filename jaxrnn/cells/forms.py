@@ -198,5 +198,5 @@ def _chunk_of(length: Any) -> int | None:
     remat = _remat.value
     if remat is None or is_plain() or not isinstance(length, int):
         return None
-    size = remat if isinstance(remat, int) else math.isqrt(length)
+    size = math.isqrt(length) if remat == "sqrt" else int(remat)
     return size if 0 < size < length else None

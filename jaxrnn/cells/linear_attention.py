@@ -20,6 +20,17 @@ from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.forms import in_chunks, in_parts, matrix_products_in, product, product_type
 
 
+class AttentionFrames(NamedTuple):
+    """The inputs of linear attention: one frame, or frames with a leading time axis."""
+
+    query: jax.Array  # ``[..., batch, heads, group, d_k]``; the queries of a group share a state
+    key: jax.Array  # ``[..., batch, heads, d_k]``
+    value: jax.Array  # ``[..., batch, heads, d_v]``
+    decay: jax.Array | None = None  # ``[..., batch, heads, d_k or 1]``, the logarithm of the factor on the state
+    #: ``[..., batch, heads or 1, 1]``, how far the delta rule moves the value stored for a key
+    rate: jax.Array | None = None
+
+
 def step(state: jax.Array, frame: AttentionFrames) -> tuple[jax.Array, jax.Array]:
     """Compute a frame: the new state ``[batch, heads, d_k, d_v]`` and the output ``[batch, heads, group, d_v]``."""
     key, value, decayed = frame.key, frame.value[..., None, :], state
@@ -39,8 +50,7 @@ def linear_attention(frames: AttentionFrames, state: jax.Array) -> tuple[jax.Arr
     """Run linear attention over frames ``[time, ...]``, optionally with a decay and with the delta rule.
 
     The state is ``[batch, heads, d_k, d_v]``. Returns outputs ``[time, batch, heads, group, d_v]`` and the state after
-    the last frame. A single frame compiles without a loop. Without frames, the
-    final state is the initial state.
+    the last frame. A single frame compiles without a loop. Without frames, the final state is the initial state.
     """
     length = frames.query.shape[0]
     if isinstance(length, int) and length == 1:
@@ -75,17 +85,6 @@ def _derivative(dtype: np.dtype | None, primals: tuple[Any, ...], tangents: tupl
 
 #: Frames in a chunk. Longer chunks are fewer, but need more work if each feature has its own decay.
 CHUNK = 16
-
-
-class AttentionFrames(NamedTuple):
-    """The inputs of linear attention: one frame, or frames with a leading time axis."""
-
-    query: jax.Array  # ``[..., batch, heads, group, d_k]``; the queries of a group share a state
-    key: jax.Array  # ``[..., batch, heads, d_k]``
-    value: jax.Array  # ``[..., batch, heads, d_v]``
-    decay: jax.Array | None = None  # ``[..., batch, heads, d_k or 1]``, the logarithm of the factor on the state
-    #: ``[..., batch, heads or 1, 1]``, how far the delta rule moves the value stored for a key
-    rate: jax.Array | None = None
 
 
 def over_chunks(state: jax.Array, frames: AttentionFrames) -> tuple[jax.Array, jax.Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,9 +55,7 @@ def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framewo
         except JaxrnnError as error:
             others = "; at the sizes of the example, the file runs" if found else ""
             raise ModelError(f"with {_listed(sizes)}, {framework} runs and the file fails: {error}{others}") from error
-        pairs = zip(model.outputs, there, strict=True)
-        outputs = tuple(compare(info.name, here[info.name], value, scaled=True) for info, value in pairs)
-        found.append(Agreement(sizes, outputs))
+        found.append(Agreement(sizes, _compared(model, here, there)))
     wrong = [case for case in found if not case.ok]
     if wrong:
         raise ModelError(f"the file differs from {framework}: {_described(wrong, len(found))}")
@@ -67,6 +66,11 @@ def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framewo
             "leave out time"
         )
     return tuple(found)
+
+
+def _compared(model: Model, here: Mapping[str, Any], there: Sequence[np.ndarray]) -> tuple[Comparison, ...]:
+    pairs = zip(model.outputs, there, strict=True)
+    return tuple(compare(info.name, here[info.name], value, scaled=True) for info, value in pairs)
 
 
 def resized(example: Arrays, axes: Axes, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -87,6 +91,8 @@ def sizes_of(example: Arrays, axes: Axes) -> dict[str, int]:
         for axis, symbol in axes.get(name, {}).items():
             factor, base = parsed(symbol)
             size = int(array.shape[axis])
+            if size % factor:
+                raise InputError(f"axis {axis} of {name!r} has size {size}, which is not a multiple as in {symbol!r}")
             expected = sizes.setdefault(base, size // factor) * factor
             if size != expected:
                 raise InputError(
@@ -101,7 +107,7 @@ def parsed(symbol: str) -> tuple[int, str]:
     factor, star, base = symbol.partition("*")
     if not star:
         return 1, symbol
-    if not factor.strip().isdigit() or not base.strip().isidentifier():
+    if not re.fullmatch(r"\s*0*[1-9][0-9]*\s*", factor) or not base.strip().isidentifier():
         raise InputError(f"a dimension is a name, or a multiple of a name such as '4*T', not {symbol!r}")
     return int(factor), base.strip()
 
@@ -136,8 +142,9 @@ def check_weights(
     for name, array in arrays.items():
         if array.shape != shapes[name]:
             raise InputError(f"params[{name!r}] has shape {array.shape}, but {owner} has {shapes[name]}")
+    known = {} if model is None else model.params
     others = [name for name in params if name not in shapes]
-    changed = [name for name in others if model is None or not np.array_equal(params[name], model.params[name])]
+    changed = [name for name in others if name not in known or not np.array_equal(params[name], known[name])]
     if changed:
         raise InputError(
             f"{owner} has no weight {changed[0]!r}, so its value cannot be put back. Make the model with "
@@ -157,12 +164,7 @@ def check_after(model: Model, params: Mapping[str, Any], run: Run, framework: st
     inputs = random_inputs(model).inputs
     with jax.default_matmul_precision("highest"):
         here = model.apply(params, inputs)
-    pairs = zip(model.outputs, run(inputs), strict=True)
-    wrong = [
-        each
-        for each in (compare(info.name, here[info.name], value, scaled=True) for info, value in pairs)
-        if not each.ok
-    ]
+    wrong = [each for each in _compared(model, here, run(inputs)) if not each.ok]
     if wrong:
         raise ModelError(
             f"{framework} with these weights differs from the model: output {wrong[0].name!r}: {wrong[0].reason}; the "

@@ -8,8 +8,7 @@ import contextlib
 import io
 import logging
 import tempfile
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import onnx
 
 from jaxrnn.errors import InputError, ModelError, optional_package
 from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights
-from jaxrnn.frameworks.weights import declare_shapes, export_with_names
+from jaxrnn.frameworks.weights import declare_shapes, export_with_names, quiet
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.onnx.tensors import graphs_below
@@ -68,8 +67,8 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
     def run(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return _run(network, [arrays[name] for name in names])
 
-    with _quiet():
-        proto = export_with_names(_weights(network), lambda weights: _exported(network, weights, example)).proto
+    with quiet(logging.CRITICAL), contextlib.redirect_stdout(io.StringIO()):
+        proto = export_with_names(_weights(network), lambda weights: _exported(network, weights, example))
         for entry, name in zip(proto.graph.input, names, strict=True):
             for axis, symbol in axes[name].items():
                 entry.type.tensor_type.shape.dim[axis].dim_param = symbol
@@ -254,16 +253,3 @@ def _check_operators(proto: onnx.ModelProto, name: str) -> None:
     if unknown:
         listed = ", ".join(f"{operator} (node {place!r})" for operator, place in unknown.items())
         raise ModelError(f"{name}: tf2onnx has left operators of TensorFlow in the file: {listed}\n{_ADVICE}")
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporters."""
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)

@@ -8,7 +8,6 @@ import contextlib
 import inspect
 import io
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,7 @@ import onnx
 
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, optional_package
 from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights, parsed, resized, sizes_of
-from jaxrnn.frameworks.projections import projected_lstm
-from jaxrnn.frameworks.weights import declare_shapes, export_with_names
+from jaxrnn.frameworks.weights import declare_shapes, export_with_names, quiet
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 
@@ -96,8 +94,8 @@ def from_torch(
                 proto = export_with_names(
                     _weights(module), lambda weights, export=export: _with(module, weights, export)
                 )
-                declare_shapes(proto.proto, shapes)
-                model = load(proto.proto, **options)
+                declare_shapes(proto, shapes)
+                model = load(proto, **options)
                 _check_open(model, axes)
                 check_agreement(model, call.run, call.arrays, axes, "PyTorch")
             except (InputError, ModelError) as error:
@@ -379,7 +377,7 @@ def _exportable(module: torch.nn.Module) -> Iterator[None]:
     projected = [part for part in module.modules() if isinstance(part, torch.nn.LSTM) and part.proj_size]
     try:
         for part in projected:
-            part.forward = projected_lstm(part)
+            part.forward = _projected_lstm(part)
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
@@ -388,19 +386,80 @@ def _exportable(module: torch.nn.Module) -> Iterator[None]:
             del part.forward
 
 
+def _projected_lstm(layer: torch.nn.LSTM) -> Callable[..., Any]:
+    """Return a function equal to ``layer.forward`` of a layer with projections, which the exporter refuses.
+
+    The exporter keeps the loop over frames.
+    """
+    import torch
+
+    @torch.jit.script
+    def run(
+        x: torch.Tensor,
+        h: torch.Tensor,
+        c: torch.Tensor,
+        w_ih: torch.Tensor,
+        w_hh: torch.Tensor,
+        bias: torch.Tensor,
+        w_hr: torch.Tensor,
+        backwards: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        outputs: list[torch.Tensor] = []
+        gates = torch.matmul(x, w_ih.t()) + bias
+        if backwards:
+            gates = gates.flip(0)
+        for index in range(gates.size(0)):
+            i, f, g, o = (gates[index] + torch.matmul(h, w_hh.t())).chunk(4, 1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.matmul(torch.sigmoid(o) * torch.tanh(c), w_hr.t())
+            outputs.append(h)
+        y = torch.stack(outputs)
+        if backwards:
+            y = y.flip(0)
+        return y, h, c
+
+    def forward(x: torch.Tensor, hx: tuple[torch.Tensor, torch.Tensor] | None = None) -> Any:
+        single = x.dim() == 2
+        frames = x.unsqueeze(1) if single else x.transpose(0, 1) if layer.batch_first else x
+        count = layer.num_layers * (2 if layer.bidirectional else 1)
+        if hx is None:
+            h0 = frames.new_zeros(count, frames.shape[1], layer.proj_size)
+            c0 = frames.new_zeros(count, frames.shape[1], layer.hidden_size)
+        else:
+            h0, c0 = (state.unsqueeze(1) if single else state for state in hx)
+        hidden, cells = [], []
+        for index in range(layer.num_layers):
+            ends = []
+            for backwards in (False, True)[: 1 + layer.bidirectional]:
+                suffix = f"l{index}" + ("_reverse" if backwards else "")
+                w_ih, w_hh = getattr(layer, f"weight_ih_{suffix}"), getattr(layer, f"weight_hh_{suffix}")
+                bias = w_ih.new_zeros(w_ih.shape[0])
+                if layer.bias:
+                    bias = getattr(layer, f"bias_ih_{suffix}") + getattr(layer, f"bias_hh_{suffix}")
+                place = len(hidden)
+                w_hr = getattr(layer, f"weight_hr_{suffix}")
+                y, h, c = run(frames, h0[place], c0[place], w_ih, w_hh, bias, w_hr, backwards)
+                ends.append(y)
+                hidden.append(h)
+                cells.append(c)
+            frames = torch.cat(ends, 2)
+        last = torch.stack(hidden), torch.stack(cells)
+        if single:
+            return frames.squeeze(1), tuple(state.squeeze(1) for state in last)
+        return frames.transpose(0, 1) if layer.batch_first else frames, last
+
+    return forward
+
+
 @contextlib.contextmanager
 def _evaluating(module: torch.nn.Module) -> Iterator[None]:
     """Put a module and all submodules into evaluation mode, without warnings of the exporters."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet(logging.WARNING):
             yield
     finally:
-        logging.disable(level)
         for part, mode in modes:
             part.training = mode
 

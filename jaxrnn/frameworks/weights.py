@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,22 +29,12 @@ _MARKED_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
 _MOST_PIECES = 16
 
 
-@dataclass(frozen=True)
-class WeightsFile:
-    """A file with the weights of a module as parameters.
-
-    Initializers contain the weights under the framework's names, in the framework's layout. Nodes at the start of the
-    graph convert each weight to the layout of the operator that reads the weight.
-    """
-
-    proto: onnx.ModelProto
-    #: Names of weights that are not parameters: either the exporter has computed with the weight, such as a
-    #: normalization that became part of a convolution, or the module does not use the weight.
-    folded: tuple[str, ...]
-
-
-def export_with_names(weights: Arrays, export: Callable[[Arrays], onnx.ModelProto]) -> WeightsFile:
+def export_with_names(weights: Arrays, export: Callable[[Arrays], onnx.ModelProto]) -> onnx.ModelProto:
     """Export a module so that the weights are parameters under the framework's names.
+
+    Initializers of the file contain the weights in the framework's layout, and nodes at the start of the graph convert
+    each weight to the layout of the operator that reads the weight. A weight with which the exporter has computed, such
+    as a normalization that became part of a convolution, is not a parameter.
 
     Exporters rename weights, regroup gates, transpose matrices, and merge equal tensors. So the module is exported
     twice with a different number in each element of the weights. A tensor of the file that contains such numbers is a
@@ -71,9 +64,9 @@ def export_with_names(weights: Arrays, export: Callable[[Arrays], onnx.ModelProt
             if found is not None and (found[0] >= 0).any():
                 writer.replace(place, *found)
         if all(found is not None for found in sources):
-            return WeightsFile(writer.finish(), tuple(name for name in weights if name not in writer.written))
+            return writer.finish()
         marked = [name for name in marked if name in writer.written]
-    return WeightsFile(export(weights), tuple(weights))
+    return export(weights)
 
 
 def _numbered(weights: Arrays) -> dict[str, np.ndarray]:
@@ -328,6 +321,19 @@ def _rename_reads(graph: onnx.GraphProto, old: str, new: str) -> None:
             for output in each.output:
                 if output.name == old and each is not graph:
                     each.node.append(helper.make_node("Identity", [new], [old]))
+
+
+@contextlib.contextmanager
+def quiet(level: int) -> Iterator[None]:
+    """Silence the warnings of an exporter, and its logs up to a level."""
+    before = logging.root.manager.disable
+    logging.disable(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def declare_shapes(proto: onnx.ModelProto, shapes: Sequence[Sequence[int | str | None]]) -> None:

@@ -242,7 +242,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def fingerprint(*facts: Any) -> str:
-    """Return the SHA-256 of numbers, strings, arrays, jaxprs, and of tuples, lists and dicts of such values.
+    """Return the SHA-256 of numbers, strings, arrays, jaxprs, and of tuples, lists, sets and dicts of such values.
 
     Names of variables and derivative rules do not matter. Other objects count by their repr, and functions by their
     name. A traced value is identified by its identity.
@@ -280,6 +280,8 @@ def _feed(update: Callable[[bytes], Any], value: Any) -> None:
             update(array.tobytes())
     elif isinstance(value, Mapping):
         _feed(update, sorted(((str(key), entry) for key, entry in value.items()), key=lambda item: item[0]))
+    elif isinstance(value, (set, frozenset)):  # the order of its elements differs between processes
+        _feed(update, sorted(map(str, value)))
     elif isinstance(value, (tuple, list)):
         update(f"({len(value)}:".encode())
         for item in value:
@@ -359,12 +361,16 @@ def with_rule(
     inputs: Sequence[Any],
 ) -> Callable[..., list[Any]]:
     """Return a function of arrays that evaluates a ``custom_jvp_call`` or ``custom_vjp_call`` and keeps its rule."""
-    make = _with_jvp if equation.primitive.name == "custom_jvp_call" else _with_vjp
-    function = make(equation, as_traced, domain, inputs)
-    return lambda *arrays: function(domain.arrays, *alike(*arrays))
+
+    def function(own: Any, *arrays: Any) -> list[Any]:
+        return domain.arrays_of(domain.evaluate(own, equation.params["call_jaxpr"], inputs, arrays))
+
+    give_rule = _with_jvp if equation.primitive.name == "custom_jvp_call" else _with_vjp
+    ruled = give_rule(function, equation, as_traced, domain, inputs)
+    return lambda *arrays: ruled(domain.arrays, *alike(*arrays))
 
 
-def _with_jvp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequence[Any]) -> Any:
+def _with_jvp(function: Any, equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequence[Any]) -> Any:
     structs = [struct_of(atom.aval) for atom in equation.invars]
     moving = [index for index, struct in enumerate(structs) if jnp.issubdtype(struct.dtype, jnp.inexact)]
 
@@ -379,11 +385,6 @@ def _with_jvp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequen
 
     kinds, count = [*inputs, *(inputs[index] for index in moving)], len(equation.outvars)
 
-    @jax.custom_jvp
-    def function(own: Any, *arrays: Any) -> list[Any]:
-        return domain.arrays_of(domain.evaluate(own, equation.params["call_jaxpr"], inputs, arrays))
-
-    @function.defjvp
     def rule(primals: Any, tangents: Any) -> Any:
         (own, *arrays), (_, *directions) = primals, tangents
         operands = [*arrays, *(directions[index] for index in moving)]
@@ -393,10 +394,12 @@ def _with_jvp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequen
             values = domain.arrays_of(domain.evaluate(own, traced, kinds, operands))
         return values[:count], values[count:]
 
-    return function
+    ruled = jax.custom_jvp(function)
+    ruled.defjvp(rule)
+    return ruled
 
 
-def _with_vjp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequence[Any]) -> Any:
+def _with_vjp(function: Any, equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequence[Any]) -> Any:
     structs = [struct_of(atom.aval) for atom in equation.invars]
     count = len(equation.outvars)
     residuals: list[Any] = []
@@ -404,10 +407,6 @@ def _with_vjp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequen
     @functools.cache
     def forward() -> tuple[Any, Any]:
         return jax.make_jaxpr(lambda *arrays: jax.vjp(as_traced, *arrays), return_shape=True)(*structs)
-
-    @jax.custom_vjp
-    def function(own: Any, *arrays: Any) -> list[Any]:
-        return domain.arrays_of(domain.evaluate(own, equation.params["call_jaxpr"], inputs, arrays))
 
     def with_residuals(own: Any, *arrays: Any) -> Any:
         with domain.types.in_force(), own_arithmetic():
@@ -427,5 +426,6 @@ def _with_vjp(equation: JaxprEqn, as_traced: Any, domain: Domain, inputs: Sequen
         gradients = [value if moves else None for value, moves in zip(values, differentiable, strict=True)]
         return ([None] * len(own), *gradients)
 
-    function.defvjp(with_residuals, pull_back)
-    return function
+    ruled = jax.custom_vjp(function)
+    ruled.defvjp(with_residuals, pull_back)
+    return ruled

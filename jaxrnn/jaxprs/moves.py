@@ -67,79 +67,65 @@ def _dynamic_update(params: Mapping[str, Any], x: np.ndarray, new: np.ndarray, *
     return result
 
 
-class _Windows:
-    """The windows of a gather or scatter in an array.
+def _windows(
+    params: Mapping[str, Any],
+    shape: Sequence[int],
+    indices: np.ndarray,
+    sizes: Sequence[int],
+    axes: Sequence[int],
+    batching: Sequence[int],
+    index_batching: Sequence[int],
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the places of the windows of a gather or scatter in an array, and which windows are inside of the array.
 
-    ``places`` has the indices along each axis of the array, in the shape of the indices and the window; ``inside``
-    marks the windows inside of the array.
+    The places are the indices along each axis of the array, in the shape of the indices and the window.
     """
+    rank, batch = len(shape), indices.shape[:-1]
+    starts = [np.zeros(batch, np.int64) for _ in shape]
+    for column, axis in enumerate(axes):
+        starts[axis] = indices[..., column].astype(np.int64)
+    for axis, place in zip(batching, index_batching, strict=True):
+        starts[axis] = np.broadcast_to(_along(place, len(batch), np.arange(batch[place])), batch)
+    places, inside = [], np.ones(batch, bool)
+    for axis, (whole, size, start) in enumerate(zip(shape, sizes, starts, strict=True)):
+        if GatherScatterMode.from_any(params["mode"]) == GatherScatterMode.FILL_OR_DROP:
+            inside &= (start >= 0) & (start <= whole - size)
+        start = np.clip(start, 0, whole - size).reshape(*batch, *[1] * rank)
+        places.append(start + _along(axis, rank, np.arange(size)))
+    return places, inside
 
-    def __init__(
-        self,
-        shape: Sequence[int],
-        indices: np.ndarray,
-        sizes: Sequence[int],
-        axes: Sequence[int],
-        batching: Sequence[int],
-        index_batching: Sequence[int],
-        mode: GatherScatterMode,
-    ):
-        rank, batch = len(shape), indices.shape[:-1]
-        starts = [np.zeros(batch, np.int64) for _ in shape]
-        for column, axis in enumerate(axes):
-            starts[axis] = indices[..., column].astype(np.int64)
-        for axis, place in zip(batching, index_batching, strict=True):
-            counts = np.arange(batch[place]).reshape([-1 if d == place else 1 for d in range(len(batch))])
-            starts[axis] = np.broadcast_to(counts, batch)
-        self.inside = np.ones(batch, bool)
-        self.places = []
-        for axis, (whole, size, start) in enumerate(zip(shape, sizes, starts, strict=True)):
-            if mode == GatherScatterMode.FILL_OR_DROP:
-                self.inside &= (start >= 0) & (start <= whole - size)
-            start = np.clip(start, 0, whole - size).reshape(*batch, *[1] * rank)
-            offsets = np.arange(size).reshape([-1 if d == axis else 1 for d in range(rank)])
-            self.places.append(start + offsets)
+
+def _along(axis: int, rank: int, numbers: np.ndarray) -> np.ndarray:
+    """Return numbers along an axis of an array of this rank."""
+    return numbers.reshape([-1 if each == axis else 1 for each in range(rank)])
 
 
 def _gather(params: Mapping[str, Any], x: np.ndarray, indices: np.ndarray) -> np.ndarray | None:
-    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
-    batching = numbers.operand_batching_dims
-    windows = _Windows(
-        x.shape,
-        indices,
-        sizes,
-        numbers.start_index_map,
-        batching,
-        numbers.start_indices_batching_dims,
-        GatherScatterMode.from_any(params["mode"]),
+    numbers, batching = params["dimension_numbers"], params["dimension_numbers"].operand_batching_dims
+    index_batching = numbers.start_indices_batching_dims
+    places, inside = _windows(
+        params, x.shape, indices, params["slice_sizes"], numbers.start_index_map, batching, index_batching
     )
-    if not windows.inside.all():
+    if not inside.all():
         return None
     batch = indices.ndim - 1
-    result = x[tuple(windows.places)] if x.ndim else np.broadcast_to(x, indices.shape[:-1])
+    result = x[tuple(places)] if x.ndim else np.broadcast_to(x, indices.shape[:-1])
     result = np.squeeze(result, tuple(batch + axis for axis in (*numbers.collapsed_slice_dims, *batching)))
     return np.moveaxis(result, range(batch, result.ndim), numbers.offset_dims)
 
 
 def _scatter(params: Mapping[str, Any], x: np.ndarray, indices: np.ndarray, new: np.ndarray) -> np.ndarray:
     numbers, batch = params["dimension_numbers"], indices.ndim - 1
-    inserted = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    axes, batching = numbers.scatter_dims_to_operand_dims, numbers.operand_batching_dims
     window = [new.shape[axis] for axis in numbers.update_window_dims]
     new = np.moveaxis(new, numbers.update_window_dims, range(batch, new.ndim))
+    inserted = (*numbers.inserted_window_dims, *batching)
     sizes = [1 if axis in inserted else window.pop(0) for axis in range(x.ndim)]
-    windows = _Windows(
-        x.shape,
-        indices,
-        sizes,
-        numbers.scatter_dims_to_operand_dims,
-        numbers.operand_batching_dims,
-        numbers.scatter_indices_batching_dims,
-        GatherScatterMode.from_any(params["mode"]),
-    )
+    places, inside = _windows(params, x.shape, indices, sizes, axes, batching, numbers.scatter_indices_batching_dims)
     shape = (*indices.shape[:-1], *sizes)
     result = np.array(x)
-    inside = np.broadcast_to(windows.inside.reshape(*windows.inside.shape, *[1] * x.ndim), shape)
-    result[tuple(np.broadcast_to(place, shape)[inside] for place in windows.places)] = new.reshape(shape)[inside]
+    inside = np.broadcast_to(inside.reshape(*inside.shape, *[1] * x.ndim), shape)
+    result[tuple(np.broadcast_to(place, shape)[inside] for place in places)] = new.reshape(shape)[inside]
     return result
 
 
@@ -242,8 +228,7 @@ ON_ELEMENTS: dict[str, Callable[..., Any]] = {
 def counted(params: Mapping[str, Any]) -> np.ndarray:
     """Return the numbers of an ``iota``."""
     shape, axis = params["shape"], params["dimension"]
-    counts = np.arange(shape[axis]).astype(params["dtype"])
-    return np.broadcast_to(counts.reshape([-1 if d == axis else 1 for d in range(len(shape))]), shape)
+    return np.broadcast_to(_along(axis, len(shape), np.arange(shape[axis]).astype(params["dtype"])), shape)
 
 
 _PRODUCTS = {"mul", "dot_general", "conv_general_dilated"}

@@ -172,7 +172,8 @@ class _Planner:
 
     def known_at_the_end(self) -> set[Var]:
         """Return the arrays of the carry with only pieces of cells, or copies of such pieces."""
-        return {carry for carry in self.step.carry if all(map(self._ends_in_a_cell, self._pieces_of(carry)))}
+        others = {piece.carry for piece in self.carries.pieces if not self._ends_in_a_cell(piece)}
+        return {carry for carry in self.step.carry if carry not in others}
 
     def final(self) -> list[JaxprEqn]:
         """Return the equations from the final values of cells to final values of the carry.
@@ -188,9 +189,6 @@ class _Planner:
             for equation in self.step.equations
         ]
         return needed(equations, [self.next_of[carry] for carry in self.known_at_the_end()], known | self.step.fixed)
-
-    def _pieces_of(self, carry: Var) -> list[CarryPiece]:
-        return [piece for piece in self.carries.pieces if piece.carry is carry]
 
     def _ends_in_a_cell(self, piece: CarryPiece) -> bool:
         return any(

@@ -13,11 +13,10 @@ Parts pass results on as residuals, with time as the first axis. A broadcast is 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -380,18 +379,7 @@ def is_repeated(equation: JaxprEqn) -> bool:
     return equation.primitive.name in ("broadcast_in_dim", "iota") or is_platform_index(equation)
 
 
-class Packable(Protocol):
-    """A program for which parameters can be packed; ``label`` is its name in messages."""
-
-    label: str
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """Return the fingerprint of the program."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Purpose:
     """The purpose of packed parameters; hashable and equal for equal programs."""
 
@@ -399,12 +387,12 @@ class Purpose:
     folding: str = ""  # the fingerprint of the folded work; empty without folded work
     pulse: int | None = None  # the frames in each step of a streamed function
     dtype: str | None = None  # the compute dtype; None for the file's own types
-    label: str = dataclasses.field(default="", compare=False)  # the name in messages
+    label: str = field(default="", compare=False)  # the name in messages
 
 
 @short_repr
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Packed:
     """The result of `Model.pack` and `Streamed.pack`, accepted in place of plain parameters; a pytree.
 
@@ -418,11 +406,14 @@ class Packed:
 
     params: Any
     folded: tuple[jax.Array, ...]
-    purpose: Purpose = dataclasses.field(metadata={"static": True})
+    purpose: Purpose = field(metadata={"static": True})
 
 
-def unpack(params: Any, program: Packable) -> Any:
-    """Return the plain parameters of parameters packed for a program; other parameters are returned unchanged."""
+def unpack(params: Any, program: Any) -> Any:
+    """Return the plain parameters of parameters packed for a program; other parameters are returned unchanged.
+
+    A program has a ``fingerprint``, and a ``label`` for messages.
+    """
     if not isinstance(params, Packed):
         return params
     if params.purpose.program != program.fingerprint:

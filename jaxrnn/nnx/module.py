@@ -40,7 +40,8 @@ class Imported(nnx.Module):
         with exact_types():
             # Copies: a training step that donates the module must not delete the arrays of the model.
             arrays = {name: jax.device_put(array, may_alias=False) for name, array in model.params.items()}
-            self.weights = nnx.data({name: parameter(array, name) for name, array in arrays.items()})
+            # A parameter keeps its ONNX name at any depth of nested modules.
+            self.weights = nnx.data({name: nnx.Param(array, onnx_name=name) for name, array in arrays.items()})
 
     @property
     def params(self) -> dict[str, jax.Array]:
@@ -125,11 +126,6 @@ def inputs_by_name(inputs: Mapping[str, Any] | None, named: Mapping[str, Any]) -
     if inputs is not None and not isinstance(inputs, Mapping):
         raise InputError(f"pass inputs by name or as one dict, not a {type(inputs).__name__}")
     return {**(inputs or {}), **named}
-
-
-def parameter(array: jax.Array, name: str) -> nnx.Param[jax.Array]:
-    """Return a parameter that keeps its ONNX name, at any depth of nested modules."""
-    return nnx.Param(array, onnx_name=name)
 
 
 def onnx_name(value: Any) -> str | None:

@@ -25,7 +25,7 @@ from onnx_ir.passes.common import InlinePass
 
 from jaxrnn._files.arguments import argument, either, static_argument
 from jaxrnn._files.messages import describe, first_line
-from jaxrnn.errors import InputError, LimitError, ModelError, UnsupportedError
+from jaxrnn.errors import InputError, LimitError, ModelError, UnsupportedError, is_count
 from jaxrnn.onnx.limits import MAX_DEPTH, Limits, raised
 from jaxrnn.onnx.tensors import WRITTEN_OUT
 from jaxrnn.onnx.values import as_text
@@ -308,16 +308,17 @@ def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:
             )
         if isinstance(given, str) and _MULTIPLE.fullmatch(given.strip()):
             continue
-        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        if not is_count(given, 1):
             raise InputError(
                 f"{argument('dims', {name: given})}: expected a name, a size from 1 on, or a multiple such as '4*U'"
             )
     if not dims:
         return
+    sizes = {name: given if isinstance(given, str) else int(given) for name, given in dims.items()}
     for value in (*graph.inputs, *graph.outputs):
         shape = spec_of(value).shape
-        if shape is not None and any(size in dims for size in shape):
-            value.shape = ir.Shape([dims.get(str(size), size) for size in shape])
+        if shape is not None and any(size in sizes for size in shape):
+            value.shape = ir.Shape([sizes.get(str(size), size) for size in shape])
 
 
 #: The name of a dimension, or a multiple such as ``4*U``.

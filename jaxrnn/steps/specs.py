@@ -162,6 +162,8 @@ def converted(spec: ArraySpec, value: Any) -> Any:
         value = value.astype(value.dtype.newbyteorder("="))  # JAX arrays are always in native byte order
     if value.dtype == spec.dtype:
         return jnp.asarray(value)
+    if not hasattr(value.dtype, "name"):  # a tensor of PyTorch
+        raise InputError(f"{spec.as_input} got {describe(value)}; convert it with numpy.asarray")
     if widens(value.dtype, spec.dtype):
         return jnp.asarray(value).astype(spec.dtype)
     if not isinstance(value, jax.Array) and value.dtype.kind in "iufc":

@@ -141,7 +141,7 @@ def training_facts(
 
     Length, interval of validations, folders and devices may change, and are not included.
     """
-    return {
+    facts = {
         "model": {
             "inputs": [str(info) for info in model.inputs],
             "outputs": [str(info) for info in model.outputs],
@@ -158,6 +158,7 @@ def training_facts(
         "bucket": layout.sequences.bucket,
         **plain,
     }
+    return json.loads(json.dumps(facts, default=np.generic.item))  # options may be numbers of NumPy
 
 
 def digest(array: Any) -> str:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -172,7 +173,7 @@ def refusals_of(function: Callable[..., Any]) -> Iterator[None]:
 
 
 def _positive(what: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
         raise InputError(f"{what} must be a positive number, not {value!r}")
     return float(value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -114,9 +114,8 @@ def _gru(algebra: Algebra, carries: CarryPieces, hidden: CarryPiece, polynomial:
 
 def _resets(algebra: Algebra, candidate: Sum, hidden: CarryPiece) -> Gate | None:
     """Return the gate that scales the hidden state, before or after its product with a matrix."""
-    numbers = _numbers(hidden)
-    grid = find_grid(algebra, [candidate], numbers)
-    gate = None if grid is None else gate_input(algebra, grid, candidate, numbers)
+    grid = find_grid(algebra, [candidate], hidden)
+    gate = None if grid is None else gate_input(algebra, grid, candidate, hidden)
     return gate.resets[0] if gate is not None and len(set(gate.resets)) == 1 else None
 
 
@@ -173,13 +172,6 @@ def _is_piece(algebra: Algebra, number: int, piece: CarryPiece) -> bool:
     return atom is piece.carry and np.array_equal(at, piece.at)
 
 
-def _numbers(hidden: CarryPiece) -> dict[Var, np.ndarray]:
-    """Return for each element of the carry array its number in the hidden state; -1 for other elements."""
-    numbers = np.full(size_of(hidden.carry), -1)
-    numbers[hidden.at] = np.arange(hidden.at.size)
-    return {hidden.carry: numbers}
-
-
 def _matched(
     algebra: Algebra, cell: LSTM | GRU | RNN, pieces: tuple[CarryPiece, ...], terms: list[tuple[int, float]]
 ) -> CellMatch | None:
@@ -193,11 +185,10 @@ def _matched(
         if total is None:
             return None
         sums.append(total)
-    numbers = _numbers(pieces[0])
-    grid = find_grid(algebra, sums, numbers)
+    grid = find_grid(algebra, sums, pieces[0])
     if grid is None:
         return None
-    gates = [gate_input(algebra, grid, total, numbers) for total in sums]
+    gates = [gate_input(algebra, grid, total, pieces[0]) for total in sums]
     entered = tuple(gate for gate in gates if gate is not None)
     if len(entered) < len(gates) or not _allowed(algebra, cell, entered):
         return None
@@ -304,9 +295,9 @@ class CellGrid:
         return at[self.elements]
 
 
-def find_grid(algebra: Algebra, sums: list[Sum], hidden: Mapping[Var, np.ndarray]) -> CellGrid | None:
+def find_grid(algebra: Algebra, sums: list[Sum], hidden: CarryPiece) -> CellGrid | None:
     """Return the grid with the rows of the first product of the hidden state."""
-    every = np.arange(max(positions.max() for positions in hidden.values()) + 1)
+    every = np.arange(hidden.at.size)
     for total in sums:
         for product in total.products:
             for part in _parts(algebra, product, hidden) or ():
@@ -318,7 +309,7 @@ def find_grid(algebra: Algebra, sums: list[Sum], hidden: Mapping[Var, np.ndarray
     return None
 
 
-def gate_input(algebra: Algebra, grid: CellGrid, total: Sum, hidden: Mapping[Var, np.ndarray]) -> GateInput | None:
+def gate_input(algebra: Algebra, grid: CellGrid, total: Sum, hidden: CarryPiece) -> GateInput | None:
     """Return a sum as the input of a gate in the grid, or None if parts do not fit the grid."""
     result = GateInput()
     result.addends = [(Elements(e.atom, grid.place(e.at)), coefficient) for e, coefficient in total.addends]
@@ -349,7 +340,7 @@ def gate_input(algebra: Algebra, grid: CellGrid, total: Sum, hidden: Mapping[Var
     return result
 
 
-def _parts(algebra: Algebra, product: Product, hidden: Mapping[Var, np.ndarray]) -> list[_Part] | None:
+def _parts(algebra: Algebra, product: Product, hidden: CarryPiece) -> list[_Part] | None:
     """Split the columns of a product's data by kind, or return None if a cell does not multiply such data."""
     body, data = algebra.body, product.data
     if body.is_known(data.atom):
@@ -371,18 +362,18 @@ def _parts(algebra: Algebra, product: Product, hidden: Mapping[Var, np.ndarray])
     return parts
 
 
-def _scaled_by_gate(
-    algebra: Algebra, elements: Elements, hidden: Mapping[Var, np.ndarray]
-) -> tuple[np.ndarray, Gate | None] | None:
+def _scaled_by_gate(algebra: Algebra, elements: Elements, hidden: CarryPiece) -> tuple[np.ndarray, Gate | None] | None:
     """Return the elements of the hidden state and the gate that multiplies the elements, in the order of the cell."""
     polynomial = dict(algebra.polynomial(elements))
     carry = next((m for m in polynomial if len(m) == 1 and algebra.terms[m[0]].kind == "carry"), None)
     if carry is None:
         return None
     variable, at = algebra.terms[carry[0]].elements
-    if not isinstance(variable, Var) or variable not in hidden:
+    if variable is not hidden.carry:
         return None
-    numbers, coefficient = hidden[variable].reshape(-1)[at], polynomial.pop(carry)
+    number_of = np.full(size_of(variable), -1)
+    number_of[hidden.at] = np.arange(hidden.at.size)
+    numbers, coefficient = number_of[at], polynomial.pop(carry)
     if (numbers < 0).any() or len(polynomial) > 1:
         return None
     if not polynomial:

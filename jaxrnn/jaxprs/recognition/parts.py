@@ -181,10 +181,7 @@ class Gates:
 
         def flush() -> None:
             if waiting:
-                first = waiting[0]
-                columns = np.concatenate([block.columns for block in waiting])
-                part = taken(taken(self._matrix(first.matrix), first.rows, 0), columns, 1)
-                parts.append(_times(part, first.coefficient))
+                parts.append(self._block(waiting[0], np.concatenate([block.columns for block in waiting])))
                 waiting.clear()
 
         for blocks in gates:
@@ -195,11 +192,15 @@ class Gates:
                 continue
             part = jnp.zeros((rows, self.hidden), self.dtype)
             for block in blocks:
-                one = taken(taken(self._matrix(block.matrix), block.rows, 0), block.columns, 1)
-                part = part + _times(one, block.coefficient)
+                part = part + self._block(block, block.columns)
             parts.append(part)
         flush()
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts, 1)
+
+    def _block(self, block: Submatrix, columns: np.ndarray) -> jax.Array:
+        """Return a block with these columns of its matrix."""
+        array = taken(taken(self._matrix(block.matrix), block.rows, 0), columns, 1)
+        return array if block.coefficient == 1.0 else array * np.asarray(block.coefficient, array.dtype)
 
     def _added(self, gates: list[GateInput]) -> jax.Array:
         """Return the addends of the gates, ``[..., rows or 1, gates * hidden]``."""
@@ -228,10 +229,6 @@ class Gates:
         nothing = jnp.zeros((*value.shape[:-1], self.hidden), self.dtype)
         parts = dict(zip(places, jnp.split(value, len(places), -1), strict=True))
         return jnp.concatenate([parts.get(place, nothing) for place in range(count)], -1)
-
-
-def _times(array: jax.Array, coefficient: float) -> jax.Array:
-    return array if coefficient == 1.0 else array * np.asarray(coefficient, array.dtype)
 
 
 def _alike(a: Submatrix, b: Submatrix) -> bool:

@@ -15,8 +15,8 @@ from jaxrnn._files.arguments import argument, static_argument
 from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, ModelError, StateError
-from jaxrnn.jaxprs.origins import DataFlow, flows
-from jaxrnn.jaxprs.origins.flows import Site
+from jaxrnn.jaxprs import flows
+from jaxrnn.jaxprs.flows import DataFlow, Site
 from jaxrnn.onnx.graph import spec_of
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state.pairing import (

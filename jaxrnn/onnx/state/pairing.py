@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrnn._files.arguments import argument
 from jaxrnn.errors import StateError
-from jaxrnn.jaxprs.origins.flows import (
+from jaxrnn.jaxprs.flows import (
     COPY,
     DENSE,
     EXPOSED,

@@ -17,7 +17,8 @@ from jax.core import Tracer
 from jaxrnn._files.messages import first_line
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import JaxrnnError, LimitError, NodeError
-from jaxrnn.jaxprs.origins import DataFlow, Flow, Following, union
+from jaxrnn.jaxprs.flows import DataFlow, Flow, union
+from jaxrnn.jaxprs.following import Following
 from jaxrnn.jaxprs.primitives import visible_recurrences
 from jaxrnn.onnx.evaluate import BoundNode, Scope, call, evaluate
 from jaxrnn.onnx.graph import is_batch_name, spec_of

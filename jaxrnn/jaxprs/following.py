@@ -1,4 +1,8 @@
-"""An evaluator of jaxprs on codes for the origins of elements."""
+"""An evaluator of jaxprs that traces each element of the results back to its source, an element of an input.
+
+The evaluator runs on codes for the origins of elements (`jaxrnn.jaxprs.flows`). Values that only depend on parameters
+have no codes. Constants are computed, so that masks and index arithmetic fold.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
+from jaxrnn.jaxprs import flows as of
 from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, bind, called, evaluate, shape_of, type_of
-from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS, counted, move, moved_operands
-from jaxrnn.jaxprs.origins import flows as of
-from jaxrnn.jaxprs.origins.flows import (
+from jaxrnn.jaxprs.flows import (
     DataFlow,
     Flow,
     Site,
@@ -28,6 +31,7 @@ from jaxrnn.jaxprs.origins.flows import (
     union,
     without_neutral,
 )
+from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS, counted, move, moved_operands
 from jaxrnn.jaxprs.primitives import Carried
 
 #: Equations that call a function on their operands.
