@@ -34,12 +34,10 @@ from jaxrnn.steps.specs import ArraySpec, bind, check_names, converted
 #: The deepest nesting of calls of local functions.
 MAX_CALLS = 50
 
-DEFAULT_DOMAINS = ("", "ai.onnx")
-
 
 def normal_domain(domain: str) -> str:
     """Return the empty string for both spellings of ONNX's default domain."""
-    return "" if domain in DEFAULT_DOMAINS else domain
+    return "" if domain == "ai.onnx" else domain
 
 
 def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model:
@@ -292,8 +290,8 @@ def spec_of(value: ir.Value) -> ArraySpec:
     return ArraySpec(name, dtype, tuple(shape))
 
 
-#: In a file without names of axes, the first axis is called ``..._dim_0``.
-_BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
+#: The name of a dimension, or a multiple such as ``4*U``.
+_MULTIPLE = re.compile(r"(\d+\s*\*\s*)?[A-Za-z_][\w.:/]*")
 
 
 def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:
@@ -320,8 +318,8 @@ def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:
             value.shape = ir.Shape([dims.get(str(size), size) for size in shape])
 
 
-#: The name of a dimension, or a multiple such as ``4*U``.
-_MULTIPLE = re.compile(r"(\d+\s*\*\s*)?[A-Za-z_][\w.:/]*")
+#: In a file without names of axes, the first axis is called ``..._dim_0``.
+_BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
 
 
 def is_batch_name(dimension: str) -> bool:

@@ -359,7 +359,7 @@ def _flat_outputs(domain: str, name: str, version: int) -> frozenset[int]:
 
 def _is_constant(value: ir.Value) -> bool:
     producer = value.producer()
-    return producer is None if not isinstance(producer, ir.Node) else producer.op_type == "Constant"
+    return producer is None or producer.op_type == "Constant"
 
 
 def _sources(value: ir.Value, operator_of: OperatorOf) -> Iterable[ir.Value]:
@@ -368,4 +368,4 @@ def _sources(value: ir.Value, operator_of: OperatorOf) -> Iterable[ir.Value]:
         return
     yield from (source for source in producer.inputs if source is not None)
     for _, inner in subgraphs_of(producer):
-        yield from (output for output in inner.outputs if output is not None)
+        yield from inner.outputs

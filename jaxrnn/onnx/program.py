@@ -94,34 +94,16 @@ def _bind_block(
     for node in graph:
         if node.op_type == "Constant" and place(node.outputs[0]):
             continue
-        attributes = {
-            name: _bind_block(attribute.as_graph(), operator_of, constant_of, names)
-            if attribute.type == ir.AttributeType.GRAPH
-            else _read_attribute(attribute)
-            for name, attribute in node.attributes.items()
-        }
+        attributes: dict[str, Any] = {}
+        for name, attribute in node.attributes.items():
+            attributes[name] = attribute.value
+            if attribute.type == ir.AttributeType.GRAPH:
+                attributes[name] = _bind_block(attribute.as_graph(), operator_of, constant_of, names)
+            elif attribute.type == ir.AttributeType.TENSOR:
+                attributes[name] = _read_tensor(attribute.as_tensor(), f"attribute {name!r}")
         inputs = present_inputs(node)
         block.nodes.append(BoundNode(node_label(node), operator_of(node), inputs, tuple(node.outputs), attributes))
     return block
-
-
-_PLAIN_ATTRIBUTES = {
-    ir.AttributeType.FLOAT: ir.Attr.as_float,
-    ir.AttributeType.INT: ir.Attr.as_int,
-    ir.AttributeType.STRING: ir.Attr.as_string,
-    ir.AttributeType.FLOATS: ir.Attr.as_floats,
-    ir.AttributeType.INTS: ir.Attr.as_ints,
-    ir.AttributeType.STRINGS: ir.Attr.as_strings,
-}
-
-
-def _read_attribute(attribute: ir.Attr) -> Any:
-    read = _PLAIN_ATTRIBUTES.get(attribute.type)
-    if read is not None:
-        return read(attribute)
-    if attribute.type == ir.AttributeType.TENSOR:
-        return _read_tensor(attribute.as_tensor(), f"attribute {attribute.name!r}")
-    return attribute.value
 
 
 def read_constant(value: ir.Value) -> np.ndarray | None:

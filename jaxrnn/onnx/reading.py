@@ -100,14 +100,9 @@ def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
             "the file imports no opset, so its operators are undefined; set opset_import and save the file again"
         )
     newest = onnx.defs.onnx_opset_version()
-    opsets = [
-        *file.proto.opset_import,
-        *(entry for function in file.proto.functions for entry in function.opset_import),
-    ]
-    for entry in opsets:
-        if normal_domain(entry.domain):
-            continue
-        if entry.version > newest:
+    owners = (file.proto, *file.proto.functions)
+    for entry in itertools.chain.from_iterable(owner.opset_import for owner in owners):
+        if not normal_domain(entry.domain) and entry.version > newest:
             raise ModelError(
                 f"opset {entry.version} is newer than the {newest} that the installed onnx {onnx.__version__} knows; "
                 "upgrade jaxrnn and onnx, or export with an older opset"
@@ -207,7 +202,6 @@ _Attribute = onnx.AttributeProto
 #: The fields of attributes that are messages.
 _MESSAGES = {_Attribute.TENSOR: "t", _Attribute.GRAPH: "g", _Attribute.TYPE_PROTO: "tp"}
 _KINDS = frozenset(_Attribute.AttributeType.values()) - {_Attribute.UNDEFINED}
-_UNREAD = frozenset({_Attribute.SPARSE_TENSOR, _Attribute.SPARSE_TENSORS})
 
 
 def check_messages(
@@ -295,7 +289,7 @@ def check_attribute(attribute: onnx.AttributeProto, label: str, declared: Collec
             f"{label} refers to a graph attribute of the enclosing function, which is not supported; write the graph "
             "into the node"
         )
-    if attribute.type in _UNREAD:
+    if attribute.type in (_Attribute.SPARSE_TENSOR, _Attribute.SPARSE_TENSORS):
         raise UnsupportedError(f"{label} has sparse tensors, which are supported only as Constant's sparse_value")
     if attribute.ref_attr_name:
         return

@@ -252,15 +252,14 @@ def _places(indices: np.ndarray, shape: tuple[int, ...], values: np.ndarray, lab
             f"{label}: the values must have one axis and the indices dtype int64, not {values.ndim} axes and "
             f"{indices.dtype}"
         )
-    if indices.shape == (values.size, len(shape)) and indices.ndim == 2:
-        if (indices < 0).any() or (indices >= shape).any():
-            raise ModelError(f"{label}: an index lies outside of the shape {list(shape)}")
-        return np.asarray(np.ravel_multi_index(tuple(indices.T), shape)) if shape else np.zeros(values.size, np.int64)
-    if indices.shape != values.shape:
+    in_rows = indices.shape == (values.size, len(shape))
+    if not in_rows and indices.shape != values.shape:
         raise ModelError(
             f"{label}: {values.size} values need indices of shape [{values.size}] or "
             f"[{values.size}, {len(shape)}], not {list(indices.shape)}"
         )
-    if (indices < 0).any() or (indices >= math.prod(shape)).any():
+    if (indices < 0).any() or (indices >= (shape if in_rows else math.prod(shape))).any():
         raise ModelError(f"{label}: an index lies outside of the shape {list(shape)}")
-    return indices
+    if not in_rows:
+        return indices
+    return np.asarray(np.ravel_multi_index(tuple(indices.T), shape)) if shape else np.zeros(values.size, np.int64)

@@ -26,7 +26,6 @@ from jaxrnn.onnx.state.pairing import (
     GROWN,
     KEPT,
     LAST_OUTPUT,
-    POSSIBLE,
     PRODUCT,
     Edge,
     Pairing,
@@ -161,11 +160,7 @@ class _Finder:
     @functools.cached_property
     def _outputs_unlike_inputs(self) -> list[str]:
         """Return the outputs with names unlike the name of any input."""
-        return [
-            output
-            for output in self.outputs
-            if not any(Edge(name, output, POSSIBLE).affinity == 2 for name in self.inputs)
-        ]
+        return [output for output in self.outputs if not any(affinity(name, output) == 2 for name in self.inputs)]
 
     def _grows(self, output: str, symbol: str) -> bool:
         longer = self.probe.longer(symbol)
