@@ -421,8 +421,7 @@ class Model:
 
     @functools.cached_property
     def _steps(self) -> Steps:
-        findings, initial = self._findings, self.initial_values
-        return Steps(self.label, self.inputs, self.outputs, findings, initial, self.apply, self._packed)
+        return Steps(self)
 
     @compiled
     def _scan(self, params: Any, state: Arrays, inputs: Arrays, lengths: jax.Array | None, *, time_axis: Any) -> Any:
@@ -540,7 +539,7 @@ class Model:
             self,
             step_file=self.step_file if self.declared_state is None else None,
             state_names={each.name: (str(each.input), str(each.output)) for each in self.state},
-            operators=operators_by_scope(self),
+            operators=operators_by_scope(self.program.block),
             keeps_types=True,
         )
 

@@ -42,7 +42,7 @@ class GraphFunction:
     @property
     def operators(self) -> dict[str, str]:
         """The operators of the model by scope."""
-        return operators_by_scope(self.model)
+        return operators_by_scope(self.model.program.block)
 
     def __call__(self, params: Any, inputs: Any) -> dict[str, Any]:
         """Apply the model."""
@@ -132,7 +132,7 @@ def stream_model(
 
     options = {"axes": axes, "pulse": pulse, "multiple": multiple, "constraints": constraints, "past": past}
     try:
-        with exact_types(), of_file(operators_by_scope(model)):
+        with exact_types(), of_file(operators_by_scope(model.program.block)):
             return stream(GraphFunction(model), example, params=model.params, **options)
     except (NodeError, StreamError) as error:
         others = [name for name in names if name != symbol and name not in dims]
@@ -184,19 +184,14 @@ def _fits(model: Model, sizes: Mapping[str, str]) -> bool:
     return True
 
 
-def operators_by_scope(model: Model) -> dict[str, str]:
-    """Return the operators of a model's nodes by the scopes that the nodes are traced in."""
-    return _operators(model.program.block)
-
-
-def _operators(block: Block, outer: str = "") -> dict[str, str]:
-    """Return operators by the scope of their node: the names of the enclosing nodes, and of the node."""
+def operators_by_scope(block: Block, outer: str = "") -> dict[str, str]:
+    """Return the operators of a graph by the scope that each node is traced in: the enclosing nodes, and the node."""
     found: dict[str, str] = {}
     for node in block.nodes:
         path = f"{outer}{'/' if outer and not node.name.startswith('/') else ''}{node.name}"
         found[path] = str(node.operator)
         for inner in node.blocks:
-            found |= {name: kind for name, kind in _operators(inner, path).items() if name not in found}
+            found |= {name: kind for name, kind in operators_by_scope(inner, path).items() if name not in found}
     return found
 
 

@@ -232,18 +232,20 @@ def _known(name: Any, labels: list[str]) -> str:
 def fingerprint_of(program: Program, options: Any) -> str:
     """Return the fingerprint of a graph and of the options that it was loaded with."""
     parameters = {name: (array.dtype.name, array.shape) for name, array in program.parameters.items()}
-    return fingerprint(_block(program.block), parameters, options)
+    return fingerprint(_block_facts(program.block), parameters, options)
 
 
-def _block(block: Block) -> Any:
+def _block_facts(block: Block) -> Any:
     constants = {str(value.name): array for value, array in block.constants.items()}
     parameters = {str(value.name): name for value, name in block.parameters.items()}
-    return _names(block.inputs), _names(block.outputs), constants, parameters, list(map(_node, block.nodes))
+    return _names(block.inputs), _names(block.outputs), constants, parameters, list(map(_node_facts, block.nodes))
 
 
-def _node(node: BoundNode) -> Any:
+def _node_facts(node: BoundNode) -> Any:
     operator = node.operator
-    attributes = {name: _block(value) if isinstance(value, Block) else value for name, value in node.attributes.items()}
+    attributes = {
+        name: _block_facts(value) if isinstance(value, Block) else value for name, value in node.attributes.items()
+    }
     own = [function_facts(operator.function)] if operator.own else []
     identifier = (operator.domain, operator.name, operator.since, *own)
     return identifier, _names(node.inputs), _names(node.outputs), attributes
