@@ -122,6 +122,18 @@ FILES = {
         model(ADD, initializers=[changed(WEIGHT, dims=[10**12, 3])]),
         ["'weight'", "12000000000000 bytes", "24"],
     ),
+    "more elements than a float can count": (
+        model(ADD, initializers=[TensorProto(name="weight", data_type=TensorProto.FLOAT, dims=[2**62] * 20)]),
+        ["'weight'", "float_data has 0"],
+    ),
+    "more axes than an array can have": (
+        model(ADD, initializers=[changed(WEIGHT, dims=[2**62] * 300)]),
+        ["'weight'", "300 axes", "at most 64"],
+    ),
+    "an input of more axes than an array can have": (
+        model(RELU, inputs=[helper.make_tensor_value_info("x", TensorProto.FLOAT, [2**62] * 300)]),
+        ["'x'", "300 axes", "at most 64"],
+    ),
     "a negative dimension": (model(ADD, initializers=[changed(WEIGHT, dims=[-2, 3])]), ["'weight'", "negative"]),
     "an unknown element type": (model(ADD, initializers=[changed(WEIGHT, data_type=77)]), ["'weight'", "77"]),
     "an input that is not there": (model(ADD, inputs=[X]), ["'weight'"]),

@@ -127,3 +127,24 @@ def test_frames_that_are_not_stacked():
         axis = 0 if batch else 1
         with pytest.raises(jaxrnn.InputError, match=f"{why}.*stack the frames along a new axis"):
             model.scan(model.params, model.init(batch), {"x": np.ones(recording, np.float32)}, time_axis=axis)
+
+
+def test_axes_and_sizes_of_steps():
+    """Axes are numbers of any integer type, and outputs without such an axis keep their frames on axis 0."""
+    x = TensorProto.FLOAT
+    nodes = [
+        helper.make_node("Add", ["x", "h"], ["h2"]),
+        helper.make_node("ReduceSum", ["h2"], ["y"], keepdims=0),
+    ]
+    inputs, outputs = [info("x", x, ["batch", 3]), info("h", x, ["batch", 3])], [info("y", x, []), info("h2", x, None)]
+    model = jaxrnn.load(make_model(helper.make_graph(nodes, "sums", inputs, outputs)), state={"h": "h2"})
+    frames = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
+    for axis in (2, np.int64(2), {"x": np.int32(-1), "y": 2}):
+        found, _ = model.scan(model.params, model.init(), {"x": frames}, time_axis=axis)
+        np.testing.assert_allclose(found["y"], np.cumsum(frames.sum((0, 1))))
+    for axis, why in (("time", "number of an axis"), (None, "number of an axis"), (3, "no axis 3"), (-4, "no axis -4")):
+        with pytest.raises(jaxrnn.InputError, match=why):
+            model.scan(model.params, model.init(), {"x": frames}, time_axis=axis)
+    for size in (-1, 1.5):
+        with pytest.raises(jaxrnn.InputError, match=f"size of 'batch' in dims must be a whole number.*not {size}"):
+            model.init(dims={"batch": size})

@@ -92,6 +92,8 @@ def load(
 
 def read_model(source: Source, limits: Limits | None) -> tuple[SourceFile, ir.Model]:
     """Read a file and the graph, with all checks that do not need operators."""
+    if limits is not None and not isinstance(limits, Limits):
+        raise InputError(f"limits must be jaxrnn.Limits, not {type(limits).__name__}")
     file = read_source(source, limits)
     check_proto(file.proto, file.folder)
     graph = read_graph(file.proto, limits)

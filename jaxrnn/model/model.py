@@ -300,7 +300,12 @@ class Model:
         Returns:
             Outputs with frames on the same axes as the inputs, and the new state.
         """
-        places = time_axis if isinstance(time_axis, int) else tuple(time_axis.items())
+        axes = time_axis.values() if isinstance(time_axis, Mapping) else [time_axis]
+        if not all(isinstance(axis, (int, np.integer)) for axis in axes):
+            raise InputError(
+                f"time_axis must be the number of an axis, or a dict of numbers by name, not {time_axis!r}"
+            )
+        places = tuple(time_axis.items()) if isinstance(time_axis, Mapping) else int(time_axis)
         with recomputing(remat), exact_types(), self._computing(params, dtype):
             self._check_params(params)
             arrays = self._steps.bind_recording(state, inputs)

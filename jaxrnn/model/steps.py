@@ -13,7 +13,7 @@ import numpy as np
 from jaxrnn._files.arguments import SIZE, argument, either
 from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import compiled, exact_types
-from jaxrnn.errors import InputError, StateError
+from jaxrnn.errors import InputError, StateError, check_count
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
 from jaxrnn.jaxprs.schedule import Packed, folded_for, run_packed
 from jaxrnn.onnx.graph import bind_inputs
@@ -65,13 +65,14 @@ class Steps:
         symbol = self.spec.batch_symbol
         # Sizes of unknown dimensions, and of dimensions that equations fix or tie, would be ignored.
         known = {size for info in (*self.spec.inputs, *self.spec.state) for size in info.shape or ()}
-        for given in dims or {}:
+        for given, size in (dims or {}).items():
             if given not in known:
                 value = self._model.dimensions.get(given)
                 reason = f"the nodes need this dimension to be {value!r}"
                 why = "no array has this open dimension" if value is None else reason
                 listed = ", ".join(sorted(size for size in known if isinstance(size, str))) or "none"
                 raise InputError(f"{argument('dims', {given: SIZE}, 'init()')}: {why}; open dimensions: {listed}")
+            check_count(f"init: the size of {given!r} in dims", size, 0)
         sizes = {**({} if symbol is None else {symbol: 1 if batch is None else batch}), **(dims or {})}
         missing = [name for name in self._open if name not in sizes]
         if missing:
@@ -219,6 +220,8 @@ def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[
     value = converted(info, inputs[info.name])
     rank = len(info.shape) + batched
     if value.ndim == rank + 1:
+        if not -value.ndim <= axis < value.ndim:
+            raise InputError(f"{info.as_input} got {describe(value)}, which has no axis {axis} of frames")
         return jnp.moveaxis(value, axis, 0), True
     if value.ndim != rank or not -rank <= axis < rank:
         raise InputError(
@@ -272,8 +275,7 @@ def _along(mask: jax.Array, axis: int | None, rank: int) -> jax.Array:
 
 def _unstack(value: jax.Array, axis: int, stacked: bool) -> jax.Array:
     """Return outputs with frames as in the caller's inputs: on a separate axis, or joined."""
-    if stacked:
-        return jnp.moveaxis(value, 0, axis)
-    rank = value.ndim - 1
-    # An output without this axis keeps the frames on axis 0.
-    return join_frames(value, axis % rank) if -rank <= axis < rank else value
+    rank = value.ndim if stacked else value.ndim - 1
+    if not -rank <= axis < rank:
+        return value  # an output without this axis keeps the frames on axis 0
+    return jnp.moveaxis(value, 0, axis) if stacked else join_frames(value, axis % rank)

@@ -94,6 +94,8 @@ def stream_model(
     past: int | None,
 ) -> Streamed:
     """Implement `Model.stream`."""
+    if not isinstance(dims, Mapping):
+        raise InputError(f"{model.label}: {called('dims')} must be a dict by name, not {type(dims).__name__}")
     symbol = only_symbol(model, dims) if symbol is None else symbol
     with labelled(model.label):
         names = check_symbol(model, symbol)

@@ -291,7 +291,7 @@ def spec_of(value: ir.Value) -> ArraySpec:
 
 
 #: The name of a dimension, or a multiple such as ``4*U``.
-_MULTIPLE = re.compile(r"(\d+\s*\*\s*)?[A-Za-z_][\w.:/]*")
+_MULTIPLE = re.compile(r"(0*[1-9]\d*\s*\*\s*)?[A-Za-z_][\w.:/]*")
 
 
 def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:

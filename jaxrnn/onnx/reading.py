@@ -21,7 +21,7 @@ from jaxrnn._files.stores import check_regular
 from jaxrnn.errors import JaxrnnError, ModelError, UnsupportedError
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.limits import MAX_DEPTH, Limits
-from jaxrnn.onnx.tensors import check_tensor, graphs_in, proto_label, tensors_of, write_out_sparse
+from jaxrnn.onnx.tensors import check_rank, check_tensor, graphs_in, proto_label, tensors_of, write_out_sparse
 from jaxrnn.steps.schemas import COMPILED
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
@@ -315,7 +315,7 @@ def _values(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.ValueI
 
 
 def _check_type(kind: onnx.TypeProto, label: str) -> None:
-    """Refuse an element type that does not exist."""
+    """Refuse an element type that does not exist, and more axes than an array can have."""
     which = kind.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
         code = getattr(kind, which).elem_type
@@ -323,6 +323,7 @@ def _check_type(kind: onnx.TypeProto, label: str) -> None:
             ir.DataType(code)
         except ValueError as error:
             raise ModelError(f"{label}: unknown element type {code}") from error
+        check_rank(len(getattr(kind, which).shape.dim), label)
     elif which in ("sequence_type", "optional_type"):
         _check_type(getattr(kind, which).elem_type, label)
     elif which == "map_type":

@@ -291,7 +291,7 @@ def check_pairs(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state
     """Check the pairs of state input and updated output that a caller declares."""
     ins, outs = {info.name: info for info in inputs}, {info.name: info for info in outputs}
     for name, updated in state.items():
-        if name not in ins or updated not in outs:
+        if name not in ins or not isinstance(updated, str) or updated not in outs:
             raise InputError(
                 f"{argument('state', {name: updated})}: pairs go from an input ({', '.join(ins)}) "
                 f"to an output ({', '.join(outs)})"
