@@ -179,16 +179,17 @@ def scan(
             raise InputError(f"the inputs must have equal numbers of frames, not {counts}")
         stacked = all(is_stacked for _, is_stacked in frames.values())
         arrays = {name: array for name, (array, _) in frames.items()}
+        places = {
+            name: 0 if batched else next((a for a, size in enumerate(v.shape) if size == steps.spec.batch_symbol), None)
+            for name, v in steps.state.items()
+        }
         exists = None
         if lengths is not None:
             batch = lead[0] if lead else steps.spec.batch(state) or 1
             if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
                 raise InputError(f"lengths must be {batch} integers, one for each stream, not {describe(lengths)}")
             exists = jnp.arange(next(iter(counts.values())), dtype=lengths.dtype)[:, None] < lengths[None, :]
-        places = {
-            name: 0 if batched else next((a for a, size in enumerate(v.shape) if size == steps.spec.batch_symbol), None)
-            for name, v in steps.state.items()
-        }
+            _refuse_shared(places, batch)
 
         def masked(here: jax.Array, new: Arrays, old: Arrays) -> dict[str, Any]:
             """Keep the carry of a stream in frames that do not exist."""
@@ -205,6 +206,7 @@ def scan(
         if exists is not None:
             example = {name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for name, array in arrays.items()}
             axes = dict.fromkeys(results, 0) if batched else _batch_axes_of_outputs(steps, params, state, example)
+            _refuse_shared(axes, exists.shape[1])
             for name, value in results.items():
                 mask = jax.vmap(lambda here, axis=axes[name], rank=value.ndim - 1: _along(here, axis, rank))(exists)
                 results[name] = jnp.where(mask, value, jnp.zeros((), value.dtype))
@@ -264,6 +266,15 @@ def _batch_axes_of_outputs(steps: Steps, params: Any, state: Arrays, example: Ar
 
 def _axis_of(time_axis: int | Mapping[str, int], name: str) -> int:
     return time_axis if isinstance(time_axis, int) else time_axis.get(name, 0)
+
+
+def _refuse_shared(axes: Mapping[str, int | None], batch: int) -> None:
+    """Refuse lengths of several streams if the streams share an array, which has no batch axis."""
+    shared = [name for name, axis in axes.items() if axis is None]
+    if shared and batch > 1:
+        raise InputError(
+            f"lengths: all streams share {shared[0]!r}, which has no batch axis; scan each stream by itself"
+        )
 
 
 def _along(mask: jax.Array, axis: int | None, rank: int) -> jax.Array:
