@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import JaxrnnError
-from jaxrnn.onnx.graph import node_label, normal_domain, subgraphs_of
+from jaxrnn.onnx.graph import inputs_of, is_of_onnx, node_label, normal_domain, subgraphs_of
 from jaxrnn.onnx.operators import operator_table
 from jaxrnn.onnx.program import read_constant
 from jaxrnn.onnx.recurrences import copied_from, loop_slots
@@ -146,14 +146,12 @@ class _Reading:
 
     def graph(self, graph: ir.Graph, name: str = "", node: ir.Node | None = None, number: int | None = None) -> None:
         """Read a graph and all inner graphs."""
-        initialized = set(graph.initializers.values())
-        inputs = [value for value in graph.inputs if value not in initialized]
-        here = len(self.graphs)
+        inputs, here = inputs_of(graph), len(self.graphs)
         ends = tuple(map(self.number, inputs)), tuple(map(self.number, graph.outputs))
         links = {} if node is None else _links(node, graph, inputs)
         self.graphs.append(GraphScope(name, number, *ends, **links))
         for each in graph:
-            if each.op_type == "Constant" and read_constant(each.outputs[0]) is not None:
+            if is_of_onnx(each, "Constant") and read_constant(each.outputs[0]) is not None:
                 continue
             place = len(self.nodes)
             self.nodes.append(self.node(each, here))
@@ -262,14 +260,14 @@ def _short(text: str) -> str:
 def _links(node: ir.Node, body: ir.Graph, inputs: Sequence[ir.Value]) -> dict[str, Any]:
     """Return the connections of an inner graph to the node's inputs and outputs, and to itself."""
     outputs, carries = body.outputs, []
-    if node.op_type == "Loop":
+    if is_of_onnx(node, "Loop"):
         entries = [(place, place) for place in range(1, len(node.inputs))]  # the number of trips stays outside
         exits = [(place + 1, place) for place in range(len(node.outputs))]
         carries = [(place, place + 1) for place in range(len(inputs) - 1)]
     else:
         exits = [(place, place) for place in range(len(node.outputs))]
-        entries = [] if node.op_type == "If" else [(place, place) for place in range(len(node.inputs))]
-    if node.op_type == "Scan":
+        entries = [] if is_of_onnx(node, "If") else [(place, place) for place in range(len(node.inputs))]
+    if is_of_onnx(node, "Scan"):
         first, slots, _ = loop_slots(node)
         entries = [(first + place, place) for place in range(len(inputs))]
         carries = [(place, place) for place in range(len(slots))]

@@ -390,17 +390,16 @@ class Model:
         """Precompute the work that depends only on parameters; `apply`, `step` and `scan` accept the result.
 
         In a model with steps, `step` and `scan` save this work. In a model without steps, jitted calls of `apply` save
-        this work. Gradients
-        with respect to the plain parameters need the plain parameters.
+        this work. Gradients with respect to the plain parameters need the plain parameters.
 
         Args:
             params: as in `params`.
             dims: sizes of open dimensions of the inputs, without the batch of a model with steps. Without sizes, or if
                 the work depends on a size that differs, a call does all work as with plain parameters.
             dtype: as in `apply`, and the default type of calls. The weights of products are rounded once, and take half
-                the bytes. Batches of streams, `step` and `scan` become faster. A single
-                stream on a CPU becomes slower: a product with a vector is bound by reading weights, and low-precision
-                weights must be widened. ``jaxrnn profile --dtype bfloat16`` shows the effect on outputs.
+                the bytes. Batches of streams, `step` and `scan` become faster. A single stream on a CPU becomes slower:
+                a product with a vector is bound by reading weights, and low-precision weights must be widened.
+                ``jaxrnn profile --dtype bfloat16`` shows the effect on outputs.
 
         Raises:
             InputError: a parameter does not fit, or the compute dtype does not exist. Calls raise this error for

@@ -172,15 +172,10 @@ def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) ->
 
 def _fits(model: Model, sizes: Mapping[str, str]) -> bool:
     """Return True if the graph can be traced with these dimensions and size 1 for the rest."""
-    scope = jax.export.SymbolicScope()
-    inputs = {}
-    for info in model.inputs:
-        spelled = [sizes.get(size, "1") if isinstance(size, str) else str(size) for size in info.shape or ()]
-        shape = jax.export.symbolic_shape(f"({', '.join(spelled)},)" if spelled else "", scope=scope)
-        inputs[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
+    dims = {name: sizes.get(name, "1") for name in open_dimensions(model)}
     try:
         with exact_types():
-            jax.eval_shape(model.apply, model.params, inputs)
+            jax.eval_shape(model.apply, model.params, model.symbolic_inputs(dims))
     except Exception:  # operators may raise any error on sizes that do not fit
         return False
     return True

@@ -243,7 +243,7 @@ def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> Jaxr
     return located
 
 
-def origin(value: ir.Value, makers: Mapping[ir.Value, BoundNode]) -> ir.Value:
+def copied_from(value: ir.Value, makers: Mapping[ir.Value, BoundNode]) -> ir.Value:
     """Follow Identity nodes back to the value that they copy."""
     maker = makers.get(value)
     while maker is not None and maker.applies("Identity") and maker.inputs[0] is not None:

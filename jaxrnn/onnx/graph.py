@@ -40,6 +40,11 @@ def normal_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
+def is_of_onnx(node: ir.Node, name: str) -> bool:
+    """Return True for ONNX's operator of this name, and False for an operator of another domain."""
+    return node.op_type == name and not normal_domain(node.domain)
+
+
 def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model:
     """Inline the functions of a model and sort its nodes; ``node.version`` holds the opset of each node."""
     try:
@@ -71,7 +76,6 @@ def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model
 
 
 def _sort(graph: ir.Graph | ir.Function) -> None:
-    """Sort the nodes topologically."""
     try:
         graph.sort()
     except ValueError as error:
@@ -98,6 +102,12 @@ def graphs_of(graph: ir.Graph) -> Iterator[ir.Graph]:
     for node in graph:
         for _, inner in subgraphs_of(node):
             yield from graphs_of(inner)
+
+
+def inputs_of(graph: ir.Graph) -> tuple[ir.Value, ...]:
+    """Return the inputs of a graph that are not initializers."""
+    initialized = set(graph.initializers.values())
+    return tuple(value for value in graph.inputs if value not in initialized)
 
 
 def node_label(node: ir.Node) -> str:
@@ -180,7 +190,7 @@ def known_shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
         return tuple(size if isinstance(size, int) else None for size in value.shape)
     tensor = value.const_value
     producer = value.producer()
-    if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
+    if producer is not None and is_of_onnx(producer, "Constant") and "value" in producer.attributes:
         tensor = producer.attributes["value"].as_tensor()
     return None if tensor is None else tuple(tensor.shape.numpy())
 

@@ -20,7 +20,7 @@ from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
 from jaxrnn.jaxprs.equations import fingerprint
 from jaxrnn.onnx.evaluate import Block, BoundNode
-from jaxrnn.onnx.graph import Origin, known_shape, node_label, origin_of
+from jaxrnn.onnx.graph import Origin, inputs_of, is_of_onnx, known_shape, node_label, origin_of
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, operator_of
 from jaxrnn.onnx.operators.control import loop_with
@@ -77,9 +77,7 @@ def _bind_block(
     constant_of: Callable[[ir.Value], np.ndarray | None],
     names: Mapping[ir.Value, str],
 ) -> Block:
-    initialized = set(graph.initializers.values())
-    inputs = tuple(value for value in graph.inputs if value not in initialized)
-    block = Block(str(graph.name or ""), inputs, tuple(graph.outputs))
+    block = Block(str(graph.name or ""), inputs_of(graph), tuple(graph.outputs))
 
     def place(value: ir.Value) -> bool:
         array = constant_of(value)
@@ -89,10 +87,10 @@ def _bind_block(
             block.constants[value] = array
         return array is not None
 
-    for value in initialized:
+    for value in graph.initializers.values():
         place(value)
     for node in graph:
-        if node.op_type == "Constant" and place(node.outputs[0]):
+        if is_of_onnx(node, "Constant") and place(node.outputs[0]):
             continue
         attributes: dict[str, Any] = {}
         for name, attribute in node.attributes.items():
@@ -111,7 +109,7 @@ def read_constant(value: ir.Value) -> np.ndarray | None:
     node = value.producer()
     if node is None:
         return None if value.const_value is None else _read_tensor(value.const_value, f"initializer {value.name!r}")
-    if node.op_type != "Constant":
+    if not is_of_onnx(node, "Constant"):
         return None
     label = f"node {node_label(node)!r} (Constant)"
     if len(node.attributes) != 1:
