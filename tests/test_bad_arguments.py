@@ -100,6 +100,16 @@ def test_other_arguments():
         jaxrnn.load(model(RELU), state={"x": ["y"]})
 
 
+def test_expressions_of_dimensions_that_do_not_exist():
+    xs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("x", "weight")]
+    loaded = jaxrnn.load(model(ADD, inputs=xs))
+    assert str(loaded.symbolic_inputs({"batch": "4*batch"})["x"].shape) == "(4*batch, 3)"
+    with pytest.raises(
+        jaxrnn.InputError, match="no input has an open dimension 'bach'; the open dimensions are: batch"
+    ):
+        loaded.symbolic_inputs({"bach": "4*batch"})
+
+
 def test_sizes_that_contradict():
     """Add needs equal sizes, and a dimension is no multiple of itself."""
     xs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [name.upper(), 3]) for name in ("x", "weight")]

@@ -20,7 +20,7 @@ from jaxrnn.cells.forms import Remat, matrix_products_in, product_type, recomput
 from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.jaxprs.schedule import Packed, Purpose, computing_type, folded_for, run_packed, unpack
 from jaxrnn.model.steps import Steps, scan
-from jaxrnn.model.streaming import operators_by_scope, stream_model
+from jaxrnn.model.streaming import open_dimensions, operators_by_scope, stream_model
 from jaxrnn.onnx.evaluate import BoundNode, Scope, collecting, evaluate
 from jaxrnn.onnx.graph import bind_inputs, bind_static, normal_domain, spec_of
 from jaxrnn.onnx.program import Program, fingerprint_of
@@ -210,8 +210,12 @@ class Model:
             constraints: assumptions for JAX, such as ``"S >= 2"``. The error about an inconclusive comparison asks for
                 a constraint.
         """
+        opened, result = open_dimensions(self), {}
+        for name in dims or {}:
+            if name not in opened:
+                listed = ", ".join(opened) or "none"
+                raise InputError(f"dims: no input has an open dimension {name!r}; the open dimensions are: {listed}")
         scope = jax.export.SymbolicScope(constraints)
-        result = {}
         for info in self.inputs:
             if info.dtype is None or info.shape is None or info.is_text:
                 raise InputError(f"{info.as_input} has no declared rank or holds strings, so it has no symbolic shape")

@@ -123,17 +123,6 @@ class Subgraph:
         """The number of outputs of the subgraph."""
         return len(self.block.outputs)
 
-    def with_block(self, block: Block) -> Subgraph:
-        """Bind a different graph to the same scope."""
-        return Subgraph(block, self.outer)
-
-    def value_outside(self, key: ir.Value) -> Value:
-        """Return a value of the enclosing graphs, or None before it is computed."""
-        try:
-            return self.outer[key]
-        except KeyError:
-            return None
-
     def __call__(self, *inputs: Value) -> tuple[Value, ...]:
         """Evaluate the subgraph."""
         if len(inputs) != len(self.block.inputs):

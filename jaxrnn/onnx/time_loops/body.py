@@ -238,7 +238,11 @@ class Positions:
             self.body = LoopBody(block, self._outside, start, self._is_exact)
 
     def _outside(self, key: ir.Value) -> np.ndarray | None:
-        value = self.graph.value_outside(key)
+        """Return a value of the enclosing graphs, or None if it is not computed yet or not known while tracing."""
+        try:
+            value = self.graph.outer[key]
+        except KeyError:
+            return None
         return value if is_static(value) else None
 
     def _is_exact(self, cast: BoundNode) -> bool:
@@ -264,7 +268,7 @@ class Positions:
         for place, step in body.counters.items():
             slots[place] = self.carried[place] + step.reshape(()) * trip
         part = body.block.part(body.block.inputs, keys)
-        return list(self.graph.with_block(part)(np.asarray(trip, np.int64), np.asarray(True), *slots.values()))
+        return list(Subgraph(part, self.graph.outer)(np.asarray(trip, np.int64), np.asarray(True), *slots.values()))
 
     def _known(self, key: ir.Value, trip: int) -> np.ndarray | None:
         """Return a value in a trip, or None if it is not known while tracing."""

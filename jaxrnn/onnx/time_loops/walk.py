@@ -59,7 +59,7 @@ class TimeLoop:
             [body.trip, body.condition, *slots, *(read.node.outputs[0] for read in reads)],
             [*results, *grown, *block.outputs[1 + len(body.slots) :]],
         )
-        graph, count = self.positions.graph.with_block(part), len(results)
+        graph, count = Subgraph(part, self.positions.graph.outer), len(results)
 
         def step(carry: tuple[Value, ...], frame: Any) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
             trip, read_frames = frame
