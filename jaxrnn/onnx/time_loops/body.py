@@ -249,37 +249,33 @@ class Positions:
         """Return True if a cast keeps the values of its input in all trips: a cast to integers keeps whole numbers."""
         source = cast.inputs[0]
         before = None if source is None else self.known(source, 0)
-        try:
-            (after,) = self.evaluate(cast.outputs[:1], 0)
-        except LimitError:
-            raise
-        except JaxrnnError:
-            return False
+        after = self.evaluate(cast.outputs[0], 0)
         if before is None or not is_static(after):
             return False
         if _is_integer(after):
             return _is_integer(before) or self.lines(source) is not None
         return after.dtype.kind == "f" and after.dtype.itemsize >= _LEAST_BYTES
 
-    def evaluate(self, keys: Sequence[ir.Value], trip: int) -> list[Value]:
-        """Evaluate values of the body in a trip; they may depend only on fixed values and counters."""
+    def evaluate(self, key: ir.Value, trip: int) -> Value:
+        """Return a value that depends only on fixed values and counters in a trip, or None if it has no such value."""
         body = self.body
         slots = dict(enumerate(self.carried))
         for place, step in body.counters.items():
             slots[place] = self.carried[place] + step.reshape(()) * trip
-        part = body.block.part(body.block.inputs, keys)
-        return list(Subgraph(part, self.graph.outer)(np.asarray(trip, np.int64), np.asarray(True), *slots.values()))
+        part = Subgraph(body.block.part(body.block.inputs, [key]), self.graph.outer)
+        try:
+            (value,) = part(np.asarray(trip, np.int64), np.asarray(True), *slots.values())
+        except LimitError:
+            raise
+        except JaxrnnError:
+            return None
+        return value
 
     def _known(self, key: ir.Value, trip: int) -> np.ndarray | None:
         """Return a value in a trip, or None if it is not known while tracing."""
         if self.body.change(key) == FREE:
             return None
-        try:
-            (value,) = self.evaluate([key], trip)
-        except LimitError:
-            raise
-        except JaxrnnError:
-            return None
+        value = self.evaluate(key, trip)
         return value if is_static(value) else None
 
     def lines(self, key: ir.Value | None) -> tuple[Progression, ...] | None:

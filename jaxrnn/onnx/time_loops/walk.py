@@ -13,7 +13,6 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.cells.forms import in_chunks
-from jaxrnn.errors import JaxrnnError, LimitError
 from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
 from jaxrnn.onnx.evaluate import BoundNode, Subgraph
 from jaxrnn.onnx.limits import current
@@ -149,11 +148,8 @@ def read_of(positions: Positions, node: BoundNode, trips: Any) -> Read | None:
         return None
     if not any(key is not None and positions.body.change(key) == STEADY for key in others):
         return None
-    try:
-        (value,) = positions.evaluate([data], 0)
-    except LimitError:
-        raise
-    except JaxrnnError:
+    value = positions.evaluate(data, 0)
+    if value is None:
         return None
     if reads == "element":
         return _element(positions, node, value, trips)
