@@ -150,18 +150,8 @@ def inspect_model(
 ) -> Inspection:
     """Gather the facts about an ONNX file, even if `jaxrnn.load` rejects some operators.
 
-    Args:
-        source: path, bytes or ``onnx.ModelProto``.
-        static, state, dims, limits: as in `jaxrnn.load`.
-        operators: as in `jaxrnn.load`; they count as supported.
-        streams: True to try to stream the model over each possible dimension, or the name of the dimension.
-        past: the most earlier frames of an attention without a bound; see `jaxrnn.stream`.
-        graph: True to gather nodes and values.
-
-    Raises:
-        InputError: no input has the dimension ``streams``; or ``static``, ``state`` or ``dims`` does not fit the file.
-        ModelError: the file is malformed, inconsistent or unsafe, or functions or tensors exceed the limits.
-        UnsupportedError: the format of the file is not supported. Unsupported operators do not raise.
+    The arguments are as in `jaxrnn.load`, and ``past`` as in `jaxrnn.stream`. ``streams`` tries to stream the model
+    over each possible dimension, or over the dimension of this name. ``graph`` gathers nodes and values.
     """
     label, own = label_of(source), own_operators(operators)
     with labelled(label), exact_types():

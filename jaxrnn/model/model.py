@@ -68,12 +68,13 @@ class Model:
         static: Arrays,
         state: Mapping[str, str] | None,
         label: str,
-        initial: Mapping[str, np.ndarray] | None = None,
-        step_file: StepFile | None = None,
+        initial: dict[str, np.ndarray],
+        step_file: StepFile | None,
+        options: Mapping[str, Any],
     ):
         self._file, self.proto = file, file.proto
         self.program, self.label = program, label
-        self.initial_values, self.step_file = dict(initial or {}), step_file
+        self.initial_values, self.step_file = initial, step_file
         self.opsets = {normal_domain(entry.domain): entry.version for entry in file.proto.opset_import}
         declared = tuple(map(spec_of, program.block.inputs))
         self.outputs: tuple[ArraySpec, ...] = tuple(map(spec_of, program.block.outputs))
@@ -83,7 +84,7 @@ class Model:
         #: The reason why the graph cannot be compiled as a whole, after a call has failed to compile.
         self._uncompilable: str | None = None
         #: The other options of `load`, without ``static`` and ``state``, to restore the model from a pickle.
-        self._load_options: dict[str, Any] = {}
+        self._load_options = dict(options)
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -193,7 +193,7 @@ def check_signature(node: ir.Node, operator: Operator) -> None:
             raise ModelError(f"{label}: {error}") from error
 
 
-def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None = None) -> None:
+def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None) -> None:
     """Bind each Loop of a program to a label and a bound, in place."""
     places = list(_loops(program.block))
     labels = list(dict.fromkeys(block.nodes[index].name for block, index in places))

@@ -92,19 +92,17 @@ class Findings:
     of_frame: tuple[str, ...] = ()
 
 
-def find_state(
-    program: Program, declared: Mapping[str, str] | None = None, static: Mapping[str, np.ndarray] | None = None
-) -> Findings:
+def find_state(program: Program, declared: Mapping[str, str] | None, static: Mapping[str, np.ndarray]) -> Findings:
     """Find the state variables of a graph."""
     with exact_types():
-        finder = _Finder(program, declared, dict(static or {}))
+        finder = _Finder(program, declared, static)
         variables = finder.find()
         return Findings(variables, finder.probe.dimensions, frozenset(finder.growing), tuple(finder.of_frame))
 
 
 class _Finder:
-    def __init__(self, program: Program, declared: Mapping[str, str] | None, static: dict[str, np.ndarray]):
-        self.program, self.static, self.declared = program, static, dict(declared or {})
+    def __init__(self, program: Program, declared: Mapping[str, str] | None, static: Mapping[str, np.ndarray]):
+        self.declared = dict(declared or {})
         self.is_complete, self.growing = declared is not None, set[str]()
         self.of_frame: list[str] = []
         infos = map(spec_of, program.block.inputs)
