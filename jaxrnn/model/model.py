@@ -21,7 +21,7 @@ from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.jaxprs.schedule import Packed, Purpose, computing_type, folded_for, run_packed, unpack
 from jaxrnn.model.steps import Steps, scan
 from jaxrnn.model.streaming import open_dimensions, operators_by_scope, stream_model
-from jaxrnn.onnx.evaluate import BoundNode, Scope, collecting, evaluate
+from jaxrnn.onnx.evaluate import BoundNode, Scope, call, collecting, evaluate
 from jaxrnn.onnx.graph import bind_inputs, bind_static, normal_domain, spec_of
 from jaxrnn.onnx.program import Program, fingerprint_of
 from jaxrnn.onnx.reading import SourceFile
@@ -191,14 +191,16 @@ class Model:
         """Return all values of the outer graph and their nodes, by value name, to find where results differ."""
         seen: dict[str, tuple[BoundNode, Any]] = {}
 
-        def watch(node: BoundNode, outputs: Sequence[Any]) -> None:
-            for key, value in zip(node.outputs, outputs, strict=False):
-                if key.name:
-                    seen[key.name] = (node, value)
+        def caller(node: BoundNode, arguments: Sequence[Any], scope: Scope) -> tuple[Any, ...]:
+            outputs = call(node, arguments, scope)
+            pairs = zip(node.outputs, outputs, strict=False)
+            if scope.outer is None:
+                seen.update({key.name: (node, value) for key, value in pairs if key.name})
+            return outputs
 
         with exact_types():
             self._check_params(params)
-            self._evaluate(unpack(params, self), self._bind(inputs), watch)
+            self._evaluate(unpack(params, self), self._bind(inputs), caller)
         return seen
 
     def symbolic_inputs(
@@ -522,12 +524,12 @@ class Model:
         with exact_types():
             return self._packed(params, *folded_for(self._whole, params, self._bind(arguments), {}))
 
-    def _evaluate(self, params: Arrays, arguments: Arrays, watch: Any = None) -> dict[str, Any]:
+    def _evaluate(self, params: Arrays, arguments: Arrays, caller: Any = None) -> dict[str, Any]:
         """Evaluate the graph node by node, with exact types."""
         params = cast_params(params, self.program.parameters)
         bound = {**self.static, **arguments}
         values = [bound[str(key.name)] for key in self.program.block.inputs]
-        outputs = evaluate(self.program.block, values, Scope(params, watch=watch))
+        outputs = evaluate(self.program.block, values, Scope(params, caller=caller))
         # JAX has no strings, so transformed functions cannot return strings.
         with_text = [info for info, value in zip(self.outputs, outputs, strict=True) if holds_text(value)]
         if with_text and (is_staged() or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((params, values)))):

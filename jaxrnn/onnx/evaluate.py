@@ -81,7 +81,6 @@ class Block:
         return dataclasses.replace(self, inputs=inputs, outputs=outputs, nodes=nodes[::-1])
 
 
-Watch = Callable[[BoundNode, Sequence[Value]], None]
 #: A function like `call`, also for the nodes of subgraphs.
 Caller = Callable[[BoundNode, Sequence[Value], "Scope"], tuple[Value, ...]]
 
@@ -95,7 +94,6 @@ class Scope:
 
     params: Mapping[str, Value]
     outer: Scope | None = None
-    watch: Watch | None = None
     caller: Caller | None = None
     _values: dict[ir.Value, Value] = field(default_factory=dict)
 
@@ -130,7 +128,7 @@ class Subgraph:
                 f"the subgraph {self.block.name!r} takes {len(self.block.inputs)} inputs, but was given {len(inputs)}"
             )
         current().evaluate()
-        return _evaluate(self.block, inputs, Scope(self.outer.params, self.outer, caller=self.outer.caller))
+        return _evaluate(self.block, inputs, Scope(self.outer.params, self.outer, self.outer.caller))
 
 
 def evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
@@ -150,8 +148,6 @@ def _evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Valu
         outputs = _run(node, scope)
         for key, value in zip(node.outputs, outputs, strict=False):
             scope[key] = value
-        if scope.watch is not None:
-            scope.watch(node, outputs)
     return tuple(scope[key] for key in block.outputs)
 
 
