@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 
@@ -283,9 +284,36 @@ def mistyped_scan():
     return model(node("Scan", ["zeros", "x"], ["y"], body=body, num_scan_inputs=1.0), initializers=[zeros])
 
 
-@pytest.mark.parametrize("build", [mistyped_constant, mistyped_scan, quantised_with_flat_weights, referring_to_graphs])
+def copying_nothing():
+    """A Loop with a carry that is the copy of no value."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in ("h", "h_next")]
+    trip = [helper.make_tensor_value_info("trip", TensorProto.INT64, []), BOOL]
+    body = helper.make_graph([node("Identity", [], ["h_next"])], "body", [*trip, ends[0]], [BOOL, ends[1]])
+    zeros = numpy_helper.from_array(np.zeros(3, np.float32), "zeros")
+    return model(node("Loop", ["", "", "zeros"], ["y"], body=body), initializers=[zeros])
+
+
+def scanning_with_initializers():
+    """A Scan with a body in which an initializer is the first value of a carry."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in ("h", "x", "h_next")]
+    zeros = numpy_helper.from_array(np.zeros(3, np.float32), "h")
+    body = helper.make_graph([node("Add", ["h", "x"], ["h_next"])], "body", ends[:2], [ends[2], ends[2]], [zeros])
+    return model(node("Scan", ["x"], ["y"], body=body, num_scan_inputs=0))
+
+
+UNRUNNABLE = [
+    mistyped_constant,
+    mistyped_scan,
+    copying_nothing,
+    scanning_with_initializers,
+    quantised_with_flat_weights,
+    referring_to_graphs,
+]
+
+
+@pytest.mark.parametrize("build", UNRUNNABLE)
 def test_looking_into_a_file_that_cannot_be_run(build):
-    for look in (inspect_model, jaxrnn.load):
+    for look in (inspect_model, functools.partial(inspect_model, graph=True), jaxrnn.load):
         with contextlib.suppress(jaxrnn.JaxrnnError):
             look(build().SerializeToString())
 

@@ -271,10 +271,12 @@ def _links(node: ir.Node, body: ir.Graph, inputs: Sequence[ir.Value]) -> dict[st
         first, slots, _ = loop_slots(node)
         entries = [(first + place, place) for place in range(len(inputs))]
         carries = [(place, place) for place in range(len(slots))]
+    # A file that cannot be loaded may have fewer inputs and outputs than its carries need.
+    carries = [(o, i) for o, i in carries if o < len(outputs) and i < len(inputs)]
     return {
         "entries": tuple((o, i) for o, i in entries if o < len(node.inputs) and i < len(inputs)),
         "exits": tuple((i, o) for i, o in exits if i < len(outputs)),
-        "carries": tuple((o, i) for o, i in carries if o < len(outputs) and copied_from(outputs[o]) is not inputs[i]),
+        "carries": tuple((o, i) for o, i in carries if copied_from(outputs[o]) is not inputs[i]),
     }
 
 

@@ -64,8 +64,10 @@ def starts_recurrence(node: ir.Node, index: int, carries: Carries | None) -> boo
 
 def copied_from(value: ir.Value) -> ir.Value:
     """Return the value that a chain of Identity nodes copies."""
-    while (maker := value.producer()) is not None and is_of_onnx(maker, "Identity") and maker.inputs[0] is not None:
+    maker = value.producer()
+    while maker is not None and is_of_onnx(maker, "Identity") and maker.inputs and maker.inputs[0] is not None:
         value = maker.inputs[0]
+        maker = value.producer()
     return value
 
 
