@@ -135,6 +135,10 @@ FILES = {
         model(RELU, inputs=[helper.make_tensor_value_info("x", TensorProto.FLOAT, [2**62] * 300)]),
         ["'x'", "300 axes", "at most 64"],
     ),
+    "a Constant without an output": (
+        model(RELU, helper.make_node("Constant", [], [], "c", value_float=1.0)),
+        ["'c'", "no output"],
+    ),
     "a negative dimension": (model(ADD, initializers=[changed(WEIGHT, dims=[-2, 3])]), ["'weight'", "negative"]),
     "an unknown element type": (model(ADD, initializers=[changed(WEIGHT, data_type=77)]), ["'weight'", "77"]),
     "an input that is not there": (model(ADD, inputs=[X]), ["'weight'"]),

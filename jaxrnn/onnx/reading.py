@@ -238,6 +238,8 @@ def check_messages(
         label = f"{where}{proto_label(node)}"
         if not node.op_type:
             raise ModelError(f"{label} has no operator; set op_type")
+        if node.op_type == "Constant" and not normal_domain(node.domain) and not node.output:
+            raise ModelError(f"{label} has no output; remove the node")
         for attribute in node.attribute:
             check_attribute(attribute, f"{label}, attribute {attribute.name!r}", declared)
             for inner in graphs_in(attribute):
