@@ -305,7 +305,25 @@ def scanning_with_initializers():
     return model(node("Scan", ["x"], ["y"], body=body, num_scan_inputs=0))
 
 
+def unnamed_constant():
+    """A large Constant without a name, which has no output after the file is written again."""
+    large = numpy_helper.from_array(np.zeros(500, np.float32))
+    return model(helper.make_node("Constant", [], [""], value=large), node("Foo", ["x"]))
+
+
+def returning_an_absent_input():
+    """A function that returns an optional input, which the call leaves out."""
+    inner = [helper.make_node("Neg", ["a"], ["c"])]
+    function = helper.make_function("own", "Both", ["a", "b"], ["c", "b"], inner, [helper.make_opsetid("", 17)])
+    proto = model(helper.make_node("Both", ["x"], ["y", "z"], domain="own"), node("Neg", ["z"], ["w"]))
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    return proto
+
+
 UNRUNNABLE = [
+    unnamed_constant,
+    returning_an_absent_input,
     mistyped_constant,
     mistyped_scan,
     copying_nothing,

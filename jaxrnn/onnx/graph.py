@@ -67,7 +67,8 @@ def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model
             _sort(function)
         try:
             InlinePass()(model)
-        except (ValueError, ir.passes.InvariantError) as error:  # such as a cycle of functions that no node calls
+        except (ValueError, AttributeError, ir.passes.InvariantError) as error:
+            # Such as a cycle of functions that no node calls, or a function that returns an absent input.
             raise UnsupportedError(f"a local function cannot be inlined: {error}") from error
         _check_depth(model.graph)
     for graph in graphs_of(model.graph):

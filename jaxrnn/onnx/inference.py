@@ -171,13 +171,9 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
 
     graph.initializer.extend(each for each in proto.graph.initializer if not is_left_out(each.name, each))
     for node in proto.graph.node:
-        tensors = [attribute.t for attribute in node.attribute if attribute.name == "value" and attribute.HasField("t")]
-        if (
-            node.op_type != "Constant"
-            or normal_domain(node.domain)
-            or not tensors
-            or not is_left_out(node.output[0], tensors[0])
-        ):
+        is_constant = node.op_type == "Constant" and not normal_domain(node.domain) and node.output
+        values = [each for each in node.attribute if each.name == "value" and each.HasField("t")] if is_constant else []
+        if not values or not is_left_out(node.output[0], values[0].t):
             graph.node.append(node)
     return copy
 
