@@ -321,7 +321,19 @@ def returning_an_absent_input():
     return proto
 
 
+def rows_without_elements():
+    rows = TensorProto(name="rows", data_type=TensorProto.UINT8, dims=[2**62, 0], raw_data=b"")
+    return model(node("Foo", ["x", "rows"]), initializers=[rows])
+
+
+def packed_rows_without_elements():
+    rows = TensorProto(name="rows", data_type=TensorProto.INT4, dims=[2**62, 0], raw_data=b"")
+    return model(node("Foo", ["x", "rows"]), initializers=[rows])
+
+
 UNRUNNABLE = [
+    rows_without_elements,
+    packed_rows_without_elements,
     unnamed_constant,
     returning_an_absent_input,
     mistyped_constant,

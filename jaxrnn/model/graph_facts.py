@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -217,7 +218,9 @@ def _value(value: ir.Value, parameter: str | None) -> ValueInfo:
     array = read_constant(value)
     if array is not None:
         kind = "constant" if parameter is None else "parameter"
-        content = None if array.size > _ELEMENTS else _short(str(array.tolist()))
+        # An array without elements may have any number of rows.
+        listed = math.prod(itertools.takewhile(bool, array.shape))
+        content = None if listed > _ELEMENTS else _short(str(array.tolist()))
         return ValueInfo(str(value.name), array.dtype.name, array.shape, kind, parameter, content)
     shape = None
     if value.shape is not None:

@@ -129,7 +129,7 @@ def _read_tensor(tensor: ir.TensorProtocol, what: str) -> np.ndarray:
             strings: Any = tensor
             return text_array([item.decode() for item in strings.string_data()], tuple(tensor.shape.numpy()))
         array = tensor.numpy()
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, MemoryError) as error:
         raise ModelError(f"the tensor of {what} cannot be read: {error}") from error
     if isinstance(tensor, ir.ExternalTensor):
         # A copy, so that later changes of the file do not change the model.

@@ -254,7 +254,7 @@ class _Writer:
 def _read(tensor: onnx.TensorProto, label: str, folder: Path | None) -> np.ndarray:
     try:
         return numpy_helper.to_array(tensor, "" if folder is None else str(folder))
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, MemoryError) as error:
         raise ModelError(f"{label} cannot be read: {error}") from error
 
 
