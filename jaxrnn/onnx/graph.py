@@ -40,7 +40,7 @@ def normal_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def is_of_onnx(node: ir.Node, name: str) -> bool:
+def is_of_onnx(node: ir.Node | onnx.NodeProto, name: str) -> bool:
     """Return True for ONNX's operator of this name, and False for an operator of another domain."""
     return node.op_type == name and not normal_domain(node.domain)
 

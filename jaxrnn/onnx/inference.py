@@ -24,7 +24,7 @@ from onnx import onnx_cpp2py_export
 
 from jaxrnn.errors import ModelError
 from jaxrnn.onnx import inference_process
-from jaxrnn.onnx.graph import graphs_of, normal_domain
+from jaxrnn.onnx.graph import graphs_of, is_of_onnx
 from jaxrnn.onnx.inference_process import HEADER, LENGTH, PATIENCE
 
 #: Whether the system has process groups.
@@ -171,7 +171,7 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
 
     graph.initializer.extend(each for each in proto.graph.initializer if not is_left_out(each.name, each))
     for node in proto.graph.node:
-        is_constant = node.op_type == "Constant" and not normal_domain(node.domain) and node.output
+        is_constant = is_of_onnx(node, "Constant") and node.output
         values = [each for each in node.attribute if each.name == "value" and each.HasField("t")] if is_constant else []
         if not values or not is_left_out(node.output[0], values[0].t):
             graph.node.append(node)

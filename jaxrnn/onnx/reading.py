@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from jaxrnn._files.messages import near
 from jaxrnn._files.stores import check_regular
 from jaxrnn.errors import JaxrnnError, ModelError, UnsupportedError
-from jaxrnn.onnx.graph import normal_domain
+from jaxrnn.onnx.graph import is_of_onnx, normal_domain
 from jaxrnn.onnx.limits import MAX_DEPTH, Limits
 from jaxrnn.onnx.tensors import check_rank, check_tensor, graphs_in, proto_label, tensors_of, write_out_sparse
 from jaxrnn.steps.schemas import COMPILED
@@ -238,7 +238,7 @@ def check_messages(
         label = f"{where}{proto_label(node)}"
         if not node.op_type:
             raise ModelError(f"{label} has no operator; set op_type")
-        if node.op_type == "Constant" and not normal_domain(node.domain) and not node.output:
+        if is_of_onnx(node, "Constant") and not node.output:
             raise ModelError(f"{label} has no output; remove the node")
         for attribute in node.attribute:
             check_attribute(attribute, f"{label}, attribute {attribute.name!r}", declared)
