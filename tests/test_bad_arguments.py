@@ -88,12 +88,37 @@ def test_other_arguments():
     for name in ("static", "state", "dims"):
         with pytest.raises(jaxrnn.InputError, match=f"{name} must be a dict by name, not list"):
             jaxrnn.load(model(RELU), **{name: ["x"]})
+    with pytest.raises(jaxrnn.InputError, match=r"limits must be jaxrnn\.Limits, not int"):
+        jaxrnn.load(model(RELU), limits=3)
     with pytest.raises(
         jaxrnn.ModelError, match=r"^the model: expected a path, bytes or onnx\.ModelProto, not bytearray$"
     ):
         jaxrnn.load(bytearray(model(RELU).SerializeToString()))
     with pytest.raises(jaxrnn.InputError, match=r"\(x\).*\(y\)"):
         jaxrnn.load(model(RELU), state={"x": "z"})
+    with pytest.raises(jaxrnn.InputError, match=r"\(x\).*\(y\)"):
+        jaxrnn.load(model(RELU), state={"x": ["y"]})
+
+
+def test_expressions_of_dimensions_that_do_not_exist():
+    xs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("x", "weight")]
+    loaded = jaxrnn.load(model(ADD, inputs=xs))
+    assert str(loaded.symbolic_inputs({"batch": "4*batch"})["x"].shape) == "(4*batch, 3)"
+    with pytest.raises(
+        jaxrnn.InputError, match="no input has an open dimension 'bach'; the open dimensions are: batch"
+    ):
+        loaded.symbolic_inputs({"bach": "4*batch"})
+
+
+def test_sizes_that_contradict():
+    """Add needs equal sizes, and a dimension is no multiple of itself."""
+    xs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [name.upper(), 3]) for name in ("x", "weight")]
+    loaded = jaxrnn.load(model(ADD, inputs=xs), dims={"X": "2*WEIGHT"}, state={})
+    assert dict(loaded.dimensions) == {"2*WEIGHT": "2*WEIGHT", "WEIGHT": "WEIGHT"}
+    with pytest.raises(jaxrnn.InputError, match=r"dims=\{'X': '0\*WEIGHT'\}: expected a name, a size"):
+        jaxrnn.load(model(ADD, inputs=xs), dims={"X": "0*WEIGHT"})
+    with pytest.raises(jaxrnn.InputError, match="dims must be a dict by name, not list"):
+        loaded.stream("WEIGHT", dims=["X"])
 
 
 def test_either_order_of_bytes():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 
@@ -121,6 +122,22 @@ FILES = {
     "a tensor larger than the file": (
         model(ADD, initializers=[changed(WEIGHT, dims=[10**12, 3])]),
         ["'weight'", "12000000000000 bytes", "24"],
+    ),
+    "more elements than a float can count": (
+        model(ADD, initializers=[TensorProto(name="weight", data_type=TensorProto.FLOAT, dims=[2**62] * 20)]),
+        ["'weight'", "float_data has 0"],
+    ),
+    "more axes than an array can have": (
+        model(ADD, initializers=[changed(WEIGHT, dims=[2**62] * 300)]),
+        ["'weight'", "300 axes", "at most 64"],
+    ),
+    "an input of more axes than an array can have": (
+        model(RELU, inputs=[helper.make_tensor_value_info("x", TensorProto.FLOAT, [2**62] * 300)]),
+        ["'x'", "300 axes", "at most 64"],
+    ),
+    "a Constant without an output": (
+        model(RELU, helper.make_node("Constant", [], [], "c", value_float=1.0)),
+        ["'c'", "no output"],
     ),
     "a negative dimension": (model(ADD, initializers=[changed(WEIGHT, dims=[-2, 3])]), ["'weight'", "negative"]),
     "an unknown element type": (model(ADD, initializers=[changed(WEIGHT, data_type=77)]), ["'weight'", "77"]),
@@ -271,9 +288,66 @@ def mistyped_scan():
     return model(node("Scan", ["zeros", "x"], ["y"], body=body, num_scan_inputs=1.0), initializers=[zeros])
 
 
-@pytest.mark.parametrize("build", [mistyped_constant, mistyped_scan, quantised_with_flat_weights, referring_to_graphs])
+def copying_nothing():
+    """A Loop with a carry that is the copy of no value."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in ("h", "h_next")]
+    trip = [helper.make_tensor_value_info("trip", TensorProto.INT64, []), BOOL]
+    body = helper.make_graph([node("Identity", [], ["h_next"])], "body", [*trip, ends[0]], [BOOL, ends[1]])
+    zeros = numpy_helper.from_array(np.zeros(3, np.float32), "zeros")
+    return model(node("Loop", ["", "", "zeros"], ["y"], body=body), initializers=[zeros])
+
+
+def scanning_with_initializers():
+    """A Scan with a body in which an initializer is the first value of a carry."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in ("h", "x", "h_next")]
+    zeros = numpy_helper.from_array(np.zeros(3, np.float32), "h")
+    body = helper.make_graph([node("Add", ["h", "x"], ["h_next"])], "body", ends[:2], [ends[2], ends[2]], [zeros])
+    return model(node("Scan", ["x"], ["y"], body=body, num_scan_inputs=0))
+
+
+def unnamed_constant():
+    """A large Constant without a name, which has no output after the file is written again."""
+    large = numpy_helper.from_array(np.zeros(500, np.float32))
+    return model(helper.make_node("Constant", [], [""], value=large), node("Foo", ["x"]))
+
+
+def returning_an_absent_input():
+    """A function that returns an optional input, which the call leaves out."""
+    inner = [helper.make_node("Neg", ["a"], ["c"])]
+    function = helper.make_function("own", "Both", ["a", "b"], ["c", "b"], inner, [helper.make_opsetid("", 17)])
+    proto = model(helper.make_node("Both", ["x"], ["y", "z"], domain="own"), node("Neg", ["z"], ["w"]))
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    return proto
+
+
+def rows_without_elements():
+    rows = TensorProto(name="rows", data_type=TensorProto.UINT8, dims=[2**62, 0], raw_data=b"")
+    return model(node("Foo", ["x", "rows"]), initializers=[rows])
+
+
+def packed_rows_without_elements():
+    rows = TensorProto(name="rows", data_type=TensorProto.INT4, dims=[2**62, 0], raw_data=b"")
+    return model(node("Foo", ["x", "rows"]), initializers=[rows])
+
+
+UNRUNNABLE = [
+    rows_without_elements,
+    packed_rows_without_elements,
+    unnamed_constant,
+    returning_an_absent_input,
+    mistyped_constant,
+    mistyped_scan,
+    copying_nothing,
+    scanning_with_initializers,
+    quantised_with_flat_weights,
+    referring_to_graphs,
+]
+
+
+@pytest.mark.parametrize("build", UNRUNNABLE)
 def test_looking_into_a_file_that_cannot_be_run(build):
-    for look in (inspect_model, jaxrnn.load):
+    for look in (inspect_model, functools.partial(inspect_model, graph=True), jaxrnn.load):
         with contextlib.suppress(jaxrnn.JaxrnnError):
             look(build().SerializeToString())
 

@@ -349,6 +349,9 @@ def test_recursive_functions_are_refused():
     ]
     with pytest.raises(jaxrnn.ModelError, match="calls itself"):
         jaxrnn.load(model([call("A")], [value("x", shape=[2])], [value("y")], functions=functions, domains=["local"]))
+    uncalled = helper.make_node("Neg", ["x"], ["y"])
+    with pytest.raises(jaxrnn.UnsupportedError, match="a local function cannot be inlined: Cyclic dependency"):
+        jaxrnn.load(model([uncalled], [value("x", shape=[2])], [value("y")], functions=functions, domains=["local"]))
 
 
 def test_functions_that_would_explode_are_refused():

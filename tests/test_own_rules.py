@@ -176,6 +176,31 @@ def test_the_name_of_ones_own_operator_means_nothing():
     """An operator of another domain that is called LSTM is none, and begins no recurrence anew at each call."""
     node = helper.make_node("LSTM", ["x", "x", "x"], ["y"], domain="mine")
     assert jaxrnn.load(model_of(node), operators={("mine", "LSTM"): layered}).state == ()
+    made = helper.make_node("Constant", [], ["c"], domain="mine", value_float=2.0)
+    model = jaxrnn.load(
+        model_of(made, helper.make_node("Mul", ["x", "c"], ["y"])),
+        operators={("mine", "Constant"): lambda *, value_float: jnp.float32(value_float + 1)},
+    )
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(model.apply({}, {"x": x})["y"], 3 * x)
+
+
+def test_an_identity_of_ones_own_starts_a_recurrence():
+    """The zeros of a carry that the operator changes are no parameter, as with any other operator."""
+    trip, go = (TensorProto.INT64, []), (TensorProto.BOOL, [])
+    changes = helper.make_node("Identity", ["h0"], ["h1"], domain="mine")
+    body = graph_of(
+        [helper.make_node("And", ["go", "go"], ["same"]), changes],
+        {"t": trip, "go": go, "h0": [1]},
+        {"same": go, "h1": [1]},
+    )
+    nodes = [
+        helper.make_node("Loop", ["trips", "", "zero"], ["hn"], body=body),
+        helper.make_node("Add", ["x", "hn"], ["y"]),
+    ]
+    constants = {"trips": np.array(4), "zero": np.zeros(1, np.float32)}
+    proto = make_model(graph_of(nodes, {"x": [1]}, {"y": [1]}, constants), "mine")
+    assert jaxrnn.load(proto, operators={("mine", "Identity"): lambda x: x + 1}).params == {}
 
 
 def repeated(x, count: Static):

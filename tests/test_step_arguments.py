@@ -127,3 +127,45 @@ def test_frames_that_are_not_stacked():
         axis = 0 if batch else 1
         with pytest.raises(jaxrnn.InputError, match=f"{why}.*stack the frames along a new axis"):
             model.scan(model.params, model.init(batch), {"x": np.ones(recording, np.float32)}, time_axis=axis)
+
+
+def test_axes_and_sizes_of_steps():
+    """Axes are numbers of any integer type, and outputs without such an axis keep their frames on axis 0."""
+    x = TensorProto.FLOAT
+    nodes = [
+        helper.make_node("Add", ["x", "h"], ["h2"]),
+        helper.make_node("ReduceSum", ["h2"], ["y"], keepdims=0),
+    ]
+    inputs, outputs = [info("x", x, ["batch", 3]), info("h", x, ["batch", 3])], [info("y", x, []), info("h2", x, None)]
+    model = jaxrnn.load(make_model(helper.make_graph(nodes, "sums", inputs, outputs)), state={"h": "h2"})
+    frames = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
+    for axis in (2, np.int64(2), {"x": np.int32(-1), "y": 2}):
+        found, _ = model.scan(model.params, model.init(), {"x": frames}, time_axis=axis)
+        np.testing.assert_allclose(found["y"], np.cumsum(frames.sum((0, 1))))
+    for axis, why in (("time", "number of an axis"), (None, "number of an axis"), (3, "no axis 3"), (-4, "no axis -4")):
+        with pytest.raises(jaxrnn.InputError, match=why):
+            model.scan(model.params, model.init(), {"x": frames}, time_axis=axis)
+    for size in (-1, 1.5):
+        with pytest.raises(jaxrnn.InputError, match=f"size of 'batch' in dims must be a whole number.*not {size}"):
+            model.init(dims={"batch": size})
+
+
+@pytest.mark.parametrize("shared", ["state", "output"])
+def test_streams_that_share_an_array_have_no_lengths(shared):
+    x, n = TensorProto.FLOAT, TensorProto.INT64
+    nodes = [helper.make_node("Add", ["x", "h"], ["h2"]), helper.make_node("Add", ["n", "one"], ["n2"])]
+    inputs, outputs = [info("x", x, ["batch", 3]), info("h", x, ["batch", 3])], [info("h2", x, ["batch", 3])]
+    if shared == "state":
+        nodes += [helper.make_node("Identity", ["h2"], ["y"])]
+        inputs, outputs = [*inputs, info("n", n, [1])], [info("y", x, None), *outputs, info("n2", n, [1])]
+    else:
+        nodes = [nodes[0], helper.make_node("ReduceSum", ["h2"], ["y"], keepdims=0)]
+        outputs = [info("y", x, []), *outputs]
+    graph = helper.make_graph(nodes, "sums", inputs, outputs, [numpy_helper.from_array(np.ones(1, np.int64), "one")])
+    model = jaxrnn.load(make_model(graph), state={"h": "h2"} | ({"n": "n2"} if shared == "state" else {}))
+    frames = np.ones((4, 2, 3), np.float32)
+    with pytest.raises(jaxrnn.InputError, match=f"all streams share {'n' if shared == 'state' else 'y'!r}"):
+        model.scan(model.params, model.init(2), {"x": frames}, lengths=[2, 4])
+    outputs, state = model.scan(model.params, model.init(), {"x": frames[:, :1]}, lengths=[2])
+    np.testing.assert_allclose(state["h"], np.full((1, 3), 2))
+    assert not np.any(outputs["y"][2:])

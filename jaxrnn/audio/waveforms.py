@@ -410,7 +410,7 @@ class _Whole(GraphFunction):
         """The operators of all networks by scope."""
         waveform: Any = self.model
         models = [network.model for network in waveform.networks if isinstance(network.model, Model)]
-        return {scope: name for model in models for scope, name in operators_by_scope(model).items()}
+        return {scope: name for model in models for scope, name in operators_by_scope(model.program.block).items()}
 
 
 def latency(streamed: Streamed, rate: float) -> float:

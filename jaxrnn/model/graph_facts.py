@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ import onnx_ir as ir
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import JaxrnnError
-from jaxrnn.onnx.graph import node_label, normal_domain, subgraphs_of
+from jaxrnn.onnx.graph import inputs_of, is_of_onnx, node_label, normal_domain, subgraphs_of
 from jaxrnn.onnx.operators import operator_table
 from jaxrnn.onnx.program import read_constant
 from jaxrnn.onnx.recurrences import copied_from, loop_slots
@@ -146,14 +147,12 @@ class _Reading:
 
     def graph(self, graph: ir.Graph, name: str = "", node: ir.Node | None = None, number: int | None = None) -> None:
         """Read a graph and all inner graphs."""
-        initialized = set(graph.initializers.values())
-        inputs = [value for value in graph.inputs if value not in initialized]
-        here = len(self.graphs)
+        inputs, here = inputs_of(graph), len(self.graphs)
         ends = tuple(map(self.number, inputs)), tuple(map(self.number, graph.outputs))
         links = {} if node is None else _links(node, graph, inputs)
         self.graphs.append(GraphScope(name, number, *ends, **links))
         for each in graph:
-            if each.op_type == "Constant" and read_constant(each.outputs[0]) is not None:
+            if is_of_onnx(each, "Constant") and read_constant(each.outputs[0]) is not None:
                 continue
             place = len(self.nodes)
             self.nodes.append(self.node(each, here))
@@ -219,7 +218,9 @@ def _value(value: ir.Value, parameter: str | None) -> ValueInfo:
     array = read_constant(value)
     if array is not None:
         kind = "constant" if parameter is None else "parameter"
-        content = None if array.size > _ELEMENTS else _short(str(array.tolist()))
+        # An array without elements may have any number of rows.
+        listed = math.prod(itertools.takewhile(bool, array.shape))
+        content = None if listed > _ELEMENTS else _short(str(array.tolist()))
         return ValueInfo(str(value.name), array.dtype.name, array.shape, kind, parameter, content)
     shape = None
     if value.shape is not None:
@@ -262,21 +263,23 @@ def _short(text: str) -> str:
 def _links(node: ir.Node, body: ir.Graph, inputs: Sequence[ir.Value]) -> dict[str, Any]:
     """Return the connections of an inner graph to the node's inputs and outputs, and to itself."""
     outputs, carries = body.outputs, []
-    if node.op_type == "Loop":
+    if is_of_onnx(node, "Loop"):
         entries = [(place, place) for place in range(1, len(node.inputs))]  # the number of trips stays outside
         exits = [(place + 1, place) for place in range(len(node.outputs))]
         carries = [(place, place + 1) for place in range(len(inputs) - 1)]
     else:
         exits = [(place, place) for place in range(len(node.outputs))]
-        entries = [] if node.op_type == "If" else [(place, place) for place in range(len(node.inputs))]
-    if node.op_type == "Scan":
+        entries = [] if is_of_onnx(node, "If") else [(place, place) for place in range(len(node.inputs))]
+    if is_of_onnx(node, "Scan"):
         first, slots, _ = loop_slots(node)
         entries = [(first + place, place) for place in range(len(inputs))]
         carries = [(place, place) for place in range(len(slots))]
+    # A file that cannot be loaded may have fewer inputs and outputs than its carries need.
+    carries = [(o, i) for o, i in carries if o < len(outputs) and i < len(inputs)]
     return {
         "entries": tuple((o, i) for o, i in entries if o < len(node.inputs) and i < len(inputs)),
         "exits": tuple((i, o) for i, o in exits if i < len(outputs)),
-        "carries": tuple((o, i) for o, i in carries if o < len(outputs) and copied_from(outputs[o]) is not inputs[i]),
+        "carries": tuple((o, i) for o, i in carries if copied_from(outputs[o]) is not inputs[i]),
     }
 
 

@@ -17,7 +17,7 @@ from jaxrnn.model import Model
 from jaxrnn.model.graph_facts import GraphInfo, GraphStream, StreamInfo, graph_facts, stream_facts
 from jaxrnn.model.loading import model_of, read_model
 from jaxrnn.model.streaming import check_symbol, time_symbols
-from jaxrnn.onnx.graph import node_label, normal_domain, spec_of
+from jaxrnn.onnx.graph import inputs_of, node_label, normal_domain, spec_of
 from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, operator_of, own_operators
@@ -150,18 +150,8 @@ def inspect_model(
 ) -> Inspection:
     """Gather the facts about an ONNX file, even if `jaxrnn.load` rejects some operators.
 
-    Args:
-        source: path, bytes or ``onnx.ModelProto``.
-        static, state, dims, limits: as in `jaxrnn.load`.
-        operators: as in `jaxrnn.load`; they count as supported.
-        streams: True to try to stream the model over each possible dimension, or the name of the dimension.
-        past: the most earlier frames of an attention without a bound; see `jaxrnn.stream`.
-        graph: True to gather nodes and values.
-
-    Raises:
-        InputError: no input has the dimension ``streams``; or ``static``, ``state`` or ``dims`` does not fit the file.
-        ModelError: the file is malformed, inconsistent or unsafe, or functions or tensors exceed the limits.
-        UnsupportedError: the format of the file is not supported. Unsupported operators do not raise.
+    The arguments are as in `jaxrnn.load`, and ``past`` as in `jaxrnn.stream`. ``streams`` tries to stream the model
+    over each possible dimension, or over the dimension of this name. ``graph`` gathers nodes and values.
     """
     label, own = label_of(source), own_operators(operators)
     with labelled(label), exact_types():
@@ -187,7 +177,6 @@ def inspect_model(
             found_state = () if model is None else model.state
         except (StateError, LimitError) as error:
             state_problem = str(error)
-        initialized = set(made.graph.initializers.values())
         # An unsupported operator is assumed to take any inputs.
         anything = InputSlot("input", static=False, foldable=False, required=False)
 
@@ -210,11 +199,7 @@ def inspect_model(
             producer=f"{file.proto.producer_name} {file.proto.producer_version}".strip(),
             ir_version=file.proto.ir_version,
             opsets={normal_domain(entry.domain): entry.version for entry in file.proto.opset_import},
-            inputs=tuple(
-                spec_of(value)
-                for value in made.graph.inputs
-                if value not in initialized and value.name not in (static or {})
-            ),
+            inputs=tuple(spec_of(value) for value in inputs_of(made.graph) if value.name not in (static or {})),
             outputs=tuple(map(spec_of, made.graph.outputs)),
             parameters=tuple(_parameters(chosen.names)),
             constants=tuple(_others(chosen.constants)),

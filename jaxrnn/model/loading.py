@@ -92,6 +92,8 @@ def load(
 
 def read_model(source: Source, limits: Limits | None) -> tuple[SourceFile, ir.Model]:
     """Read a file and the graph, with all checks that do not need operators."""
+    if limits is not None and not isinstance(limits, Limits):
+        raise InputError(f"limits must be jaxrnn.Limits, not {type(limits).__name__}")
     file = read_source(source, limits)
     check_proto(file.proto, file.folder)
     graph = read_graph(file.proto, limits)
@@ -130,9 +132,9 @@ def model_of(
     program = bind(graph, options["limits"], options["operators"])
     bound_loops(program, options["max_trip_count"])
     check_shapes(file.proto)
-    model = Model(file, program, static=static or {}, state=state, label=label, initial=initial, step_file=facts)
-    model._load_options |= options
-    return model
+    return Model(
+        file, program, static=static or {}, state=state, label=label, initial=initial, step_file=facts, options=options
+    )
 
 
 def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
@@ -192,18 +194,8 @@ def write_graph(model: Model, params: Mapping[str, Any], path: str | os.PathLike
 
     External data is written next to the new file under the old name, or as ``<name>.data`` if that name is taken.
     Existing files are not changed, and all other external data is copied. The file appears completely or not at all,
-    and may replace the file from which the model was loaded.
-
-    Args:
-        model: a model from `jaxrnn.load`, also with ``static`` and ``state``.
-        params: a dict of JAX or NumPy arrays, as in `Model.params`. Other float types are cast to the file's type.
-        path: the file to write.
-
-    Raises:
-        InputError: a name is missing or unknown, a shape or type does not fit, a value exceeds the file's type or is
-            NaN unlike the file's value, or parameters that share bytes differ.
-        UnsupportedError: the argument is not a model, or a tensor cannot be found in the file.
-        ModelError: the file of external data is missing, or has become too short.
+    and may replace the file from which the model was loaded. Parameters of other float types are cast to the file's
+    type; a value that exceeds this type is refused.
     """
     if not isinstance(model, Model):
         if hasattr(model, "step"):

@@ -20,8 +20,8 @@ from jaxrnn.cells.forms import Remat, matrix_products_in, product_type, recomput
 from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.jaxprs.schedule import Packed, Purpose, computing_type, folded_for, run_packed, unpack
 from jaxrnn.model.steps import Steps, scan
-from jaxrnn.model.streaming import operators_by_scope, stream_model
-from jaxrnn.onnx.evaluate import BoundNode, Scope, collecting, evaluate
+from jaxrnn.model.streaming import open_dimensions, operators_by_scope, stream_model
+from jaxrnn.onnx.evaluate import BoundNode, Scope, call, collecting, evaluate
 from jaxrnn.onnx.graph import bind_inputs, bind_static, normal_domain, spec_of
 from jaxrnn.onnx.program import Program, fingerprint_of
 from jaxrnn.onnx.reading import SourceFile
@@ -68,12 +68,13 @@ class Model:
         static: Arrays,
         state: Mapping[str, str] | None,
         label: str,
-        initial: Mapping[str, np.ndarray] | None = None,
-        step_file: StepFile | None = None,
+        initial: dict[str, np.ndarray],
+        step_file: StepFile | None,
+        options: Mapping[str, Any],
     ):
         self._file, self.proto = file, file.proto
         self.program, self.label = program, label
-        self.initial_values, self.step_file = dict(initial or {}), step_file
+        self.initial_values, self.step_file = initial, step_file
         self.opsets = {normal_domain(entry.domain): entry.version for entry in file.proto.opset_import}
         declared = tuple(map(spec_of, program.block.inputs))
         self.outputs: tuple[ArraySpec, ...] = tuple(map(spec_of, program.block.outputs))
@@ -83,7 +84,7 @@ class Model:
         #: The reason why the graph cannot be compiled as a whole, after a call has failed to compile.
         self._uncompilable: str | None = None
         #: The other options of `load`, without ``static`` and ``state``, to restore the model from a pickle.
-        self._load_options: dict[str, Any] = {}
+        self._load_options = dict(options)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -190,14 +191,16 @@ class Model:
         """Return all values of the outer graph and their nodes, by value name, to find where results differ."""
         seen: dict[str, tuple[BoundNode, Any]] = {}
 
-        def watch(node: BoundNode, outputs: Sequence[Any]) -> None:
-            for key, value in zip(node.outputs, outputs, strict=False):
-                if key.name:
-                    seen[key.name] = (node, value)
+        def caller(node: BoundNode, arguments: Sequence[Any], scope: Scope) -> tuple[Any, ...]:
+            outputs = call(node, arguments, scope)
+            pairs = zip(node.outputs, outputs, strict=False)
+            if scope.outer is None:
+                seen.update({key.name: (node, value) for key, value in pairs if key.name})
+            return outputs
 
         with exact_types():
             self._check_params(params)
-            self._evaluate(unpack(params, self), self._bind(inputs), watch)
+            self._evaluate(unpack(params, self), self._bind(inputs), caller)
         return seen
 
     def symbolic_inputs(
@@ -210,8 +213,12 @@ class Model:
             constraints: assumptions for JAX, such as ``"S >= 2"``. The error about an inconclusive comparison asks for
                 a constraint.
         """
+        opened, result = open_dimensions(self), {}
+        for name in dims or {}:
+            if name not in opened:
+                listed = ", ".join(opened) or "none"
+                raise InputError(f"dims: no input has an open dimension {name!r}; the open dimensions are: {listed}")
         scope = jax.export.SymbolicScope(constraints)
-        result = {}
         for info in self.inputs:
             if info.dtype is None or info.shape is None or info.is_text:
                 raise InputError(f"{info.as_input} has no declared rank or holds strings, so it has no symbolic shape")
@@ -300,7 +307,12 @@ class Model:
         Returns:
             Outputs with frames on the same axes as the inputs, and the new state.
         """
-        places = time_axis if isinstance(time_axis, int) else tuple(time_axis.items())
+        axes = time_axis.values() if isinstance(time_axis, Mapping) else [time_axis]
+        if not all(isinstance(axis, (int, np.integer)) for axis in axes):
+            raise InputError(
+                f"time_axis must be the number of an axis, or a dict of numbers by name, not {time_axis!r}"
+            )
+        places = tuple(time_axis.items()) if isinstance(time_axis, Mapping) else int(time_axis)
         with recomputing(remat), exact_types(), self._computing(params, dtype):
             self._check_params(params)
             arrays = self._steps.bind_recording(state, inputs)
@@ -385,17 +397,16 @@ class Model:
         """Precompute the work that depends only on parameters; `apply`, `step` and `scan` accept the result.
 
         In a model with steps, `step` and `scan` save this work. In a model without steps, jitted calls of `apply` save
-        this work. Gradients
-        with respect to the plain parameters need the plain parameters.
+        this work. Gradients with respect to the plain parameters need the plain parameters.
 
         Args:
             params: as in `params`.
             dims: sizes of open dimensions of the inputs, without the batch of a model with steps. Without sizes, or if
                 the work depends on a size that differs, a call does all work as with plain parameters.
             dtype: as in `apply`, and the default type of calls. The weights of products are rounded once, and take half
-                the bytes. Batches of streams, `step` and `scan` become faster. A single
-                stream on a CPU becomes slower: a product with a vector is bound by reading weights, and low-precision
-                weights must be widened. ``jaxrnn profile --dtype bfloat16`` shows the effect on outputs.
+                the bytes. Batches of streams, `step` and `scan` become faster. A single stream on a CPU becomes slower:
+                a product with a vector is bound by reading weights, and low-precision weights must be widened.
+                ``jaxrnn profile --dtype bfloat16`` shows the effect on outputs.
 
         Raises:
             InputError: a parameter does not fit, or the compute dtype does not exist. Calls raise this error for
@@ -421,8 +432,7 @@ class Model:
 
     @functools.cached_property
     def _steps(self) -> Steps:
-        findings, initial = self._findings, self.initial_values
-        return Steps(self.label, self.inputs, self.outputs, findings, initial, self.apply, self._packed)
+        return Steps(self)
 
     @compiled
     def _scan(self, params: Any, state: Arrays, inputs: Arrays, lengths: jax.Array | None, *, time_axis: Any) -> Any:
@@ -514,12 +524,12 @@ class Model:
         with exact_types():
             return self._packed(params, *folded_for(self._whole, params, self._bind(arguments), {}))
 
-    def _evaluate(self, params: Arrays, arguments: Arrays, watch: Any = None) -> dict[str, Any]:
+    def _evaluate(self, params: Arrays, arguments: Arrays, caller: Any = None) -> dict[str, Any]:
         """Evaluate the graph node by node, with exact types."""
         params = cast_params(params, self.program.parameters)
         bound = {**self.static, **arguments}
         values = [bound[str(key.name)] for key in self.program.block.inputs]
-        outputs = evaluate(self.program.block, values, Scope(params, watch=watch))
+        outputs = evaluate(self.program.block, values, Scope(params, caller=caller))
         # JAX has no strings, so transformed functions cannot return strings.
         with_text = [info for info, value in zip(self.outputs, outputs, strict=True) if holds_text(value)]
         if with_text and (is_staged() or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((params, values)))):
@@ -540,7 +550,7 @@ class Model:
             self,
             step_file=self.step_file if self.declared_state is None else None,
             state_names={each.name: (str(each.input), str(each.output)) for each in self.state},
-            operators=operators_by_scope(self),
+            operators=operators_by_scope(self.program.block),
             keeps_types=True,
         )
 

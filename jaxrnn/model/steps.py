@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,17 @@ import numpy as np
 from jaxrnn._files.arguments import SIZE, argument, either
 from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import compiled, exact_types
-from jaxrnn.errors import InputError, StateError
+from jaxrnn.errors import InputError, StateError, check_count
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
 from jaxrnn.jaxprs.schedule import Packed, folded_for, run_packed
 from jaxrnn.onnx.graph import bind_inputs
-from jaxrnn.onnx.state import Findings, StateVar, open_sizes
+from jaxrnn.onnx.state import StateVar, open_sizes
 from jaxrnn.steps.recordings import cut_frames, join_frames
 from jaxrnn.steps.specs import ArraySpec, check_names, converted
 from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, check_batch, in_batch, zeros
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
 
 Arrays = Mapping[str, Any]
 
@@ -29,42 +32,30 @@ class Steps:
     """The steps of a `Model`: the inputs and outputs that are state, and the batch.
 
     If the file has a fixed batch of 1, a batch of streams is a leading axis of all states, inputs and outputs, and the
-    step is mapped over this axis. ``apply`` evaluates the whole graph. ``packed`` builds packed parameters from plain
-    parameters, folded arrays and the fingerprint of the folding.
+    step is mapped over this axis.
     """
 
-    def __init__(
-        self,
-        label: str,
-        inputs: Sequence[ArraySpec],
-        outputs: Sequence[ArraySpec],
-        findings: Findings,
-        initial_values: Mapping[str, np.ndarray],
-        apply: Callable[[Any, Arrays], dict[str, Any]],
-        packed: Callable[..., Packed],
-    ):
-        internal = [variable for variable in findings.variables if variable.kind == "internal"]
+    def __init__(self, model: Model):
+        internal = [variable for variable in model.state if variable.kind == "internal"]
         if internal:
             nodes = ", ".join(sorted({str(variable.node) for variable in internal}))
             raise StateError(
-                f"{label} cannot be run in steps: it forgets its state after every call (node(s) {nodes}). Run "
+                f"{model.label} cannot be run in steps: it forgets its state after every call (node(s) {nodes}). Run "
                 f"whole sequences with {either('apply', 'jaxrnn run')}, or turn it into a streaming model with "
                 f"{either('stream', 'jaxrnn stream --symbol NAME')}"
             )
-        self._apply, self._packed = apply, packed
-        self._tied, self._initial_values = findings.dimensions, initial_values
-        self.state: dict[str, StateVar] = {variable.name: variable for variable in findings.variables}
+        self._model = model
+        self.state: dict[str, StateVar] = {variable.name: variable for variable in model.state}
         self._input_of = {str(variable.input): name for name, variable in self.state.items()}
         self._output_of = {str(variable.output): name for name, variable in self.state.items()}
-        batch_symbol, self._open = open_sizes(findings.variables, findings.growing)
+        batch_symbol, self._open = open_sizes(model.state, model.growing_dimensions)
         # One name for open dimensions that the nodes need to be equal.
-        inputs = [info.sized(self._tied) for info in inputs if info.name not in self._input_of]
-        outputs = [info.sized(self._tied) for info in outputs if info.name not in self._output_of]
+        outputs = [info.sized(model.dimensions) for info in model.outputs if info.name not in self._output_of]
         self.spec = StepSpec(
-            label,
-            inputs=tuple(inputs),
+            model.label,
+            inputs=tuple(info.sized(model.dimensions) for info in model.inputs if info.name not in self._input_of),
             outputs=tuple(OutputSpec(info.name, info.dtype, info.shape) for info in outputs),
-            state=tuple(StateSpec(v.name, v.dtype, tuple(v.shape), kind=v.kind) for v in findings.variables),
+            state=tuple(StateSpec(v.name, v.dtype, tuple(v.shape), kind=v.kind) for v in model.state),
             batch_symbol=batch_symbol,
         )
 
@@ -74,13 +65,14 @@ class Steps:
         symbol = self.spec.batch_symbol
         # Sizes of unknown dimensions, and of dimensions that equations fix or tie, would be ignored.
         known = {size for info in (*self.spec.inputs, *self.spec.state) for size in info.shape or ()}
-        for given in dims or {}:
+        for given, size in (dims or {}).items():
             if given not in known:
-                value = self._tied.get(given)
+                value = self._model.dimensions.get(given)
                 reason = f"the nodes need this dimension to be {value!r}"
                 why = "no array has this open dimension" if value is None else reason
                 listed = ", ".join(sorted(size for size in known if isinstance(size, str))) or "none"
                 raise InputError(f"{argument('dims', {given: SIZE}, 'init()')}: {why}; open dimensions: {listed}")
+            check_count(f"init: the size of {given!r} in dims", size, 0)
         sizes = {**({} if symbol is None else {symbol: 1 if batch is None else batch}), **(dims or {})}
         missing = [name for name in self._open if name not in sizes]
         if missing:
@@ -91,7 +83,7 @@ class Steps:
         state = {}
         with exact_types():
             for name, start in zeros(self.spec.state, sizes).items():
-                values = self._initial_values.get(name, np.zeros((), start.dtype))
+                values = self._model.initial_values.get(name, np.zeros((), start.dtype))
                 try:
                     state[name] = jax.device_put(np.broadcast_to(values, start.shape).copy())
                 except ValueError as error:
@@ -134,13 +126,13 @@ class Steps:
         try:
             frame, state = zeros(self.spec.inputs, sizes), zeros(self.spec.state, sizes)
         except KeyError:
-            return self._packed(params)  # the foldable work depends on the open length
+            return self._model._packed(params)  # the foldable work depends on the open length
         return self._pack(dict(params), frame, state)
 
     @compiled
     def _pack(self, params: Arrays, frame: Arrays, state: Arrays) -> Packed:
         with exact_types():
-            return self._packed(params, *folded_for(self._plain_step, params, frame, state))
+            return self._model._packed(params, *folded_for(self._plain_step, params, frame, state))
 
     def one_step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """Run one step of arrays without a leading axis, without checks."""
@@ -155,7 +147,7 @@ class Steps:
 
     def _plain_step(self, params: Arrays, inputs: Arrays, state: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         carried = {str(variable.input): state[name] for name, variable in self.state.items()}
-        results = self._apply(params, {**inputs, **carried})
+        results = self._model.apply(params, {**inputs, **carried})
         outputs = {name: value for name, value in results.items() if name not in self._output_of}
         return outputs, {name: results[str(variable.output)] for name, variable in self.state.items()}
 
@@ -187,16 +179,17 @@ def scan(
             raise InputError(f"the inputs must have equal numbers of frames, not {counts}")
         stacked = all(is_stacked for _, is_stacked in frames.values())
         arrays = {name: array for name, (array, _) in frames.items()}
+        places = {
+            name: 0 if batched else next((a for a, size in enumerate(v.shape) if size == steps.spec.batch_symbol), None)
+            for name, v in steps.state.items()
+        }
         exists = None
         if lengths is not None:
             batch = lead[0] if lead else steps.spec.batch(state) or 1
             if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
                 raise InputError(f"lengths must be {batch} integers, one for each stream, not {describe(lengths)}")
             exists = jnp.arange(next(iter(counts.values())), dtype=lengths.dtype)[:, None] < lengths[None, :]
-        places = {
-            name: 0 if batched else next((a for a, size in enumerate(v.shape) if size == steps.spec.batch_symbol), None)
-            for name, v in steps.state.items()
-        }
+            _refuse_shared(places, batch)
 
         def masked(here: jax.Array, new: Arrays, old: Arrays) -> dict[str, Any]:
             """Keep the carry of a stream in frames that do not exist."""
@@ -213,6 +206,7 @@ def scan(
         if exists is not None:
             example = {name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for name, array in arrays.items()}
             axes = dict.fromkeys(results, 0) if batched else _batch_axes_of_outputs(steps, params, state, example)
+            _refuse_shared(axes, exists.shape[1])
             for name, value in results.items():
                 mask = jax.vmap(lambda here, axis=axes[name], rank=value.ndim - 1: _along(here, axis, rank))(exists)
                 results[name] = jnp.where(mask, value, jnp.zeros((), value.dtype))
@@ -228,6 +222,8 @@ def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[
     value = converted(info, inputs[info.name])
     rank = len(info.shape) + batched
     if value.ndim == rank + 1:
+        if not -value.ndim <= axis < value.ndim:
+            raise InputError(f"{info.as_input} got {describe(value)}, which has no axis {axis} of frames")
         return jnp.moveaxis(value, axis, 0), True
     if value.ndim != rank or not -rank <= axis < rank:
         raise InputError(
@@ -272,6 +268,15 @@ def _axis_of(time_axis: int | Mapping[str, int], name: str) -> int:
     return time_axis if isinstance(time_axis, int) else time_axis.get(name, 0)
 
 
+def _refuse_shared(axes: Mapping[str, int | None], batch: int) -> None:
+    """Refuse lengths of several streams if the streams share an array, which has no batch axis."""
+    shared = [name for name, axis in axes.items() if axis is None]
+    if shared and batch > 1:
+        raise InputError(
+            f"lengths: all streams share {shared[0]!r}, which has no batch axis; scan each stream by itself"
+        )
+
+
 def _along(mask: jax.Array, axis: int | None, rank: int) -> jax.Array:
     """Reshape a mask over streams to the batch axis of an array; a single stream has no batch axis."""
     if axis is None:
@@ -281,8 +286,7 @@ def _along(mask: jax.Array, axis: int | None, rank: int) -> jax.Array:
 
 def _unstack(value: jax.Array, axis: int, stacked: bool) -> jax.Array:
     """Return outputs with frames as in the caller's inputs: on a separate axis, or joined."""
-    if stacked:
-        return jnp.moveaxis(value, 0, axis)
-    rank = value.ndim - 1
-    # An output without this axis keeps the frames on axis 0.
-    return join_frames(value, axis % rank) if -rank <= axis < rank else value
+    rank = value.ndim if stacked else value.ndim - 1
+    if not -rank <= axis < rank:
+        return value  # an output without this axis keeps the frames on axis 0
+    return jnp.moveaxis(value, 0, axis) if stacked else join_frames(value, axis % rank)

@@ -42,7 +42,7 @@ class GraphFunction:
     @property
     def operators(self) -> dict[str, str]:
         """The operators of the model by scope."""
-        return operators_by_scope(self.model)
+        return operators_by_scope(self.model.program.block)
 
     def __call__(self, params: Any, inputs: Any) -> dict[str, Any]:
         """Apply the model."""
@@ -94,6 +94,8 @@ def stream_model(
     past: int | None,
 ) -> Streamed:
     """Implement `Model.stream`."""
+    if not isinstance(dims, Mapping):
+        raise InputError(f"{model.label}: {called('dims')} must be a dict by name, not {type(dims).__name__}")
     symbol = only_symbol(model, dims) if symbol is None else symbol
     with labelled(model.label):
         names = check_symbol(model, symbol)
@@ -132,7 +134,7 @@ def stream_model(
 
     options = {"axes": axes, "pulse": pulse, "multiple": multiple, "constraints": constraints, "past": past}
     try:
-        with exact_types(), of_file(operators_by_scope(model)):
+        with exact_types(), of_file(operators_by_scope(model.program.block)):
             return stream(GraphFunction(model), example, params=model.params, **options)
     except (NodeError, StreamError) as error:
         others = [name for name in names if name != symbol and name not in dims]
@@ -170,33 +172,23 @@ def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) ->
 
 def _fits(model: Model, sizes: Mapping[str, str]) -> bool:
     """Return True if the graph can be traced with these dimensions and size 1 for the rest."""
-    scope = jax.export.SymbolicScope()
-    inputs = {}
-    for info in model.inputs:
-        spelled = [sizes.get(size, "1") if isinstance(size, str) else str(size) for size in info.shape or ()]
-        shape = jax.export.symbolic_shape(f"({', '.join(spelled)},)" if spelled else "", scope=scope)
-        inputs[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
+    dims = {name: sizes.get(name, "1") for name in open_dimensions(model)}
     try:
         with exact_types():
-            jax.eval_shape(model.apply, model.params, inputs)
+            jax.eval_shape(model.apply, model.params, model.symbolic_inputs(dims))
     except Exception:  # operators may raise any error on sizes that do not fit
         return False
     return True
 
 
-def operators_by_scope(model: Model) -> dict[str, str]:
-    """Return the operators of a model's nodes by the scopes that the nodes are traced in."""
-    return _operators(model.program.block)
-
-
-def _operators(block: Block, outer: str = "") -> dict[str, str]:
-    """Return operators by the scope of their node: the names of the enclosing nodes, and of the node."""
+def operators_by_scope(block: Block, outer: str = "") -> dict[str, str]:
+    """Return the operators of a graph by the scope that each node is traced in: the enclosing nodes, and the node."""
     found: dict[str, str] = {}
     for node in block.nodes:
         path = f"{outer}{'/' if outer and not node.name.startswith('/') else ''}{node.name}"
         found[path] = str(node.operator)
         for inner in node.blocks:
-            found |= {name: kind for name, kind in _operators(inner, path).items() if name not in found}
+            found |= {name: kind for name, kind in operators_by_scope(inner, path).items() if name not in found}
     return found
 
 

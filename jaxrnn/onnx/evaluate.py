@@ -81,7 +81,6 @@ class Block:
         return dataclasses.replace(self, inputs=inputs, outputs=outputs, nodes=nodes[::-1])
 
 
-Watch = Callable[[BoundNode, Sequence[Value]], None]
 #: A function like `call`, also for the nodes of subgraphs.
 Caller = Callable[[BoundNode, Sequence[Value], "Scope"], tuple[Value, ...]]
 
@@ -95,7 +94,6 @@ class Scope:
 
     params: Mapping[str, Value]
     outer: Scope | None = None
-    watch: Watch | None = None
     caller: Caller | None = None
     _values: dict[ir.Value, Value] = field(default_factory=dict)
 
@@ -123,17 +121,6 @@ class Subgraph:
         """The number of outputs of the subgraph."""
         return len(self.block.outputs)
 
-    def with_block(self, block: Block) -> Subgraph:
-        """Bind a different graph to the same scope."""
-        return Subgraph(block, self.outer)
-
-    def value_outside(self, key: ir.Value) -> Value:
-        """Return a value of the enclosing graphs, or None before it is computed."""
-        try:
-            return self.outer[key]
-        except KeyError:
-            return None
-
     def __call__(self, *inputs: Value) -> tuple[Value, ...]:
         """Evaluate the subgraph."""
         if len(inputs) != len(self.block.inputs):
@@ -141,7 +128,7 @@ class Subgraph:
                 f"the subgraph {self.block.name!r} takes {len(self.block.inputs)} inputs, but was given {len(inputs)}"
             )
         current().evaluate()
-        return _evaluate(self.block, inputs, Scope(self.outer.params, self.outer, caller=self.outer.caller))
+        return _evaluate(self.block, inputs, Scope(self.outer.params, self.outer, self.outer.caller))
 
 
 def evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
@@ -161,8 +148,6 @@ def _evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Valu
         outputs = _run(node, scope)
         for key, value in zip(node.outputs, outputs, strict=False):
             scope[key] = value
-        if scope.watch is not None:
-            scope.watch(node, outputs)
     return tuple(scope[key] for key in block.outputs)
 
 
@@ -243,7 +228,7 @@ def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> Jaxr
     return located
 
 
-def origin(value: ir.Value, makers: Mapping[ir.Value, BoundNode]) -> ir.Value:
+def copied_from(value: ir.Value, makers: Mapping[ir.Value, BoundNode]) -> ir.Value:
     """Follow Identity nodes back to the value that they copy."""
     maker = makers.get(value)
     while maker is not None and maker.applies("Identity") and maker.inputs[0] is not None:

@@ -34,12 +34,15 @@ from jaxrnn.steps.specs import ArraySpec, bind, check_names, converted
 #: The deepest nesting of calls of local functions.
 MAX_CALLS = 50
 
-DEFAULT_DOMAINS = ("", "ai.onnx")
-
 
 def normal_domain(domain: str) -> str:
     """Return the empty string for both spellings of ONNX's default domain."""
-    return "" if domain in DEFAULT_DOMAINS else domain
+    return "" if domain == "ai.onnx" else domain
+
+
+def is_of_onnx(node: ir.Node | onnx.NodeProto, name: str) -> bool:
+    """Return True for ONNX's operator of this name, and False for an operator of another domain."""
+    return node.op_type == name and not normal_domain(node.domain)
 
 
 def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model:
@@ -64,7 +67,8 @@ def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model
             _sort(function)
         try:
             InlinePass()(model)
-        except ValueError as error:
+        except (ValueError, AttributeError, ir.passes.InvariantError) as error:
+            # Such as a cycle of functions that no node calls, or a function that returns an absent input.
             raise UnsupportedError(f"a local function cannot be inlined: {error}") from error
         _check_depth(model.graph)
     for graph in graphs_of(model.graph):
@@ -73,7 +77,6 @@ def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model
 
 
 def _sort(graph: ir.Graph | ir.Function) -> None:
-    """Sort the nodes topologically."""
     try:
         graph.sort()
     except ValueError as error:
@@ -100,6 +103,12 @@ def graphs_of(graph: ir.Graph) -> Iterator[ir.Graph]:
     for node in graph:
         for _, inner in subgraphs_of(node):
             yield from graphs_of(inner)
+
+
+def inputs_of(graph: ir.Graph) -> tuple[ir.Value, ...]:
+    """Return the inputs of a graph that are not initializers."""
+    initialized = set(graph.initializers.values())
+    return tuple(value for value in graph.inputs if value not in initialized)
 
 
 def node_label(node: ir.Node) -> str:
@@ -182,7 +191,7 @@ def known_shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
         return tuple(size if isinstance(size, int) else None for size in value.shape)
     tensor = value.const_value
     producer = value.producer()
-    if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
+    if producer is not None and is_of_onnx(producer, "Constant") and "value" in producer.attributes:
         tensor = producer.attributes["value"].as_tensor()
     return None if tensor is None else tuple(tensor.shape.numpy())
 
@@ -292,8 +301,8 @@ def spec_of(value: ir.Value) -> ArraySpec:
     return ArraySpec(name, dtype, tuple(shape))
 
 
-#: In a file without names of axes, the first axis is called ``..._dim_0``.
-_BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
+#: The name of a dimension, or a multiple such as ``4*U``.
+_MULTIPLE = re.compile(r"(0*[1-9]\d*\s*\*\s*)?[A-Za-z_][\w.:/]*")
 
 
 def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:
@@ -321,8 +330,8 @@ def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:
             value.shape = ir.Shape([sizes.get(str(size), size) for size in shape])
 
 
-#: The name of a dimension, or a multiple such as ``4*U``.
-_MULTIPLE = re.compile(r"(\d+\s*\*\s*)?[A-Za-z_][\w.:/]*")
+#: In a file without names of axes, the first axis is called ``..._dim_0``.
+_BATCH = re.compile(r"n|bs?|.*batch.*|.*_dim_0", re.IGNORECASE)
 
 
 def is_batch_name(dimension: str) -> bool:

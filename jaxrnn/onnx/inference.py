@@ -24,7 +24,7 @@ from onnx import onnx_cpp2py_export
 
 from jaxrnn.errors import ModelError
 from jaxrnn.onnx import inference_process
-from jaxrnn.onnx.graph import graphs_of
+from jaxrnn.onnx.graph import graphs_of, is_of_onnx
 from jaxrnn.onnx.inference_process import HEADER, LENGTH, PATIENCE
 
 #: Whether the system has process groups.
@@ -171,14 +171,14 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
 
     graph.initializer.extend(each for each in proto.graph.initializer if not is_left_out(each.name, each))
     for node in proto.graph.node:
-        tensors = [attribute.t for attribute in node.attribute if attribute.name == "value" and attribute.HasField("t")]
-        if node.op_type != "Constant" or not tensors or not is_left_out(node.output[0], tensors[0]):
+        is_constant = is_of_onnx(node, "Constant") and node.output
+        values = [each for each in node.attribute if each.name == "value" and each.HasField("t")] if is_constant else []
+        if not values or not is_left_out(node.output[0], values[0].t):
             graph.node.append(node)
     return copy
 
 
 def _started() -> subprocess.Popen[bytes]:
-    """Start a process."""
     if not sys.executable or getattr(sys, "frozen", False):
         raise OSError("a frozen program has no interpreter to start")
     command = [sys.executable, "-I", "-S", inference_process.__file__, str(onnx_cpp2py_export.__file__)]

@@ -40,7 +40,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.errors import ModelError
-from jaxrnn.onnx.graph import Address, graphs_of, node_label, origin_of, subgraphs_of, tensor_origin
+from jaxrnn.onnx.graph import Address, graphs_of, is_of_onnx, node_label, origin_of, subgraphs_of, tensor_origin
 from jaxrnn.onnx.recurrences import loop_slots, starts_recurrence
 from jaxrnn.onnx.registry import BODY, Movement, Operator, schema_of
 
@@ -113,31 +113,34 @@ def _others(
     otherwise: str,
 ) -> dict[ir.Value, str]:
     """Return the reasons why the other float tensors of rank 1 and more are constants."""
-    named = {origin.address for value in names if (origin := origin_of(value)) is not None}
+    named = set(map(_address, names))
     others: dict[ir.Value, str] = {}
     for value in _constants(graph):
-        array, origin = constant_of(value), origin_of(value)
+        array, address = constant_of(value), _address(value)
         if value in names or array is None or array.dtype not in FLOATS or not array.ndim or not array.size:
             continue
-        if origin is None or origin.address not in named:
+        if address is None or address not in named:
             others[value] = reasons.get(value, otherwise)
-            named |= set() if origin is None else {origin.address}
+            named.add(address)
     return others
+
+
+def _address(value: ir.Value) -> Address | None:
+    origin = origin_of(value)
+    return None if origin is None else origin.address
 
 
 def _names(
     graph: ir.Graph, fixed: Collection[ir.Value], reached: Collection[ir.Value], constant_of: ConstantOf
 ) -> dict[ir.Value, str]:
     """Return the names of the constants that are reached and not fixed."""
-    origins = [origin_of(value) for value in fixed if _is_constant(value)]
+    fixed_tensors = {_address(value) for value in fixed if _is_constant(value)}
     for node in graph.all_nodes():
-        if node.op_type != "Constant":
+        if not is_of_onnx(node, "Constant"):
             tensors = (each for each in node.attributes.values() if each.type == ir.AttributeType.TENSOR)
-            origins += map(tensor_origin, tensors)
-    fixed_tensors = {origin.address for origin in origins if origin is not None}
+            fixed_tensors |= {origin.address for origin in map(tensor_origin, tensors) if origin is not None}
     # A tensor in a local function has a value for each call of the function.
-    live = [origin_of(value) for value in reached if _is_constant(value)]
-    live_tensors = {origin.address for origin in live if origin is not None}
+    live_tensors = {_address(value) for value in reached if _is_constant(value)}
     names: dict[ir.Value, str] = {}
     of_tensor: dict[Address, str] = {}
     taken: set[str] = set()
@@ -146,13 +149,13 @@ def _names(
         array = constant_of(value)
         if value in fixed or array is None or array.dtype not in FLOATS or not array.size:
             return
-        origin = origin_of(value)
-        if value not in reached and (origin is None or origin.address not in live_tensors):
+        origin, address = origin_of(value), _address(value)
+        if value not in reached and (address is None or address not in live_tensors):
             return
-        if origin is not None and origin.address in fixed_tensors:
+        if address is not None and address in fixed_tensors:
             return
-        if origin is not None and origin.address in of_tensor:
-            names[value] = of_tensor[origin.address]
+        if address in of_tensor:
+            names[value] = of_tensor[address]
             return
         own_name = str(value.name) if origin is None or origin.name is None else origin.name
         name = own_name if own_name not in taken else f"{path}{own_name}"
@@ -160,8 +163,8 @@ def _names(
             name += "'"
         taken.add(name)
         names[value] = name
-        if origin is not None:
-            of_tensor[origin.address] = name
+        if address is not None:
+            of_tensor[address] = name
 
     def walk(graph: ir.Graph, path: str) -> None:
         for value in graph.initializers.values():
@@ -169,7 +172,7 @@ def _names(
             if array is not None and (array.ndim > 0 or not (path or _NUMBER.fullmatch(str(value.name)))):
                 add(value, path)
         for node in graph:
-            if node.op_type == "Constant":
+            if is_of_onnx(node, "Constant"):
                 array = constant_of(node.outputs[0])
                 if array is not None and array.ndim > 0:
                     add(node.outputs[0], path)
@@ -262,7 +265,7 @@ def _rows_differ(array: np.ndarray, end: _End, operator_of: OperatorOf) -> bool:
 def _constants(graph: ir.Graph) -> Iterable[ir.Value]:
     for inner in graphs_of(graph):
         yield from inner.initializers.values()
-        yield from (node.outputs[0] for node in inner if node.op_type == "Constant")
+        yield from (node.outputs[0] for node in inner if is_of_onnx(node, "Constant"))
 
 
 def _ends(value: ir.Value, operator_of: OperatorOf, repeated: bool = False) -> Iterator[_End]:
@@ -308,7 +311,7 @@ def _before(node: ir.Node, operator: Operator, place: int) -> Iterator[ir.Value]
     if operator.traits.of_shape:
         return
     inner = dict(subgraphs_of(node))
-    if node.op_type == "If":
+    if is_of_onnx(node, "If"):
         yield from (graph.outputs[place] for graph in inner.values() if place < len(graph.outputs))
         yield from (value for value in node.inputs if value is not None)
     elif operator.traits.carries is BODY and inner:
@@ -359,7 +362,7 @@ def _flat_outputs(domain: str, name: str, version: int) -> frozenset[int]:
 
 def _is_constant(value: ir.Value) -> bool:
     producer = value.producer()
-    return producer is None if not isinstance(producer, ir.Node) else producer.op_type == "Constant"
+    return producer is None or is_of_onnx(producer, "Constant")
 
 
 def _sources(value: ir.Value, operator_of: OperatorOf) -> Iterable[ir.Value]:
@@ -368,4 +371,4 @@ def _sources(value: ir.Value, operator_of: OperatorOf) -> Iterable[ir.Value]:
         return
     yield from (source for source in producer.inputs if source is not None)
     for _, inner in subgraphs_of(producer):
-        yield from (output for output in inner.outputs if output is not None)
+        yield from inner.outputs

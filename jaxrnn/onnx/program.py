@@ -20,7 +20,7 @@ from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
 from jaxrnn.jaxprs.equations import fingerprint
 from jaxrnn.onnx.evaluate import Block, BoundNode
-from jaxrnn.onnx.graph import Origin, known_shape, node_label, origin_of
+from jaxrnn.onnx.graph import Origin, inputs_of, is_of_onnx, known_shape, node_label, origin_of
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, operator_of
 from jaxrnn.onnx.operators.control import loop_with
@@ -77,9 +77,7 @@ def _bind_block(
     constant_of: Callable[[ir.Value], np.ndarray | None],
     names: Mapping[ir.Value, str],
 ) -> Block:
-    initialized = set(graph.initializers.values())
-    inputs = tuple(value for value in graph.inputs if value not in initialized)
-    block = Block(str(graph.name or ""), inputs, tuple(graph.outputs))
+    block = Block(str(graph.name or ""), inputs_of(graph), tuple(graph.outputs))
 
     def place(value: ir.Value) -> bool:
         array = constant_of(value)
@@ -89,39 +87,21 @@ def _bind_block(
             block.constants[value] = array
         return array is not None
 
-    for value in initialized:
+    for value in graph.initializers.values():
         place(value)
     for node in graph:
-        if node.op_type == "Constant" and place(node.outputs[0]):
+        if is_of_onnx(node, "Constant") and place(node.outputs[0]):
             continue
-        attributes = {
-            name: _bind_block(attribute.as_graph(), operator_of, constant_of, names)
-            if attribute.type == ir.AttributeType.GRAPH
-            else _read_attribute(attribute)
-            for name, attribute in node.attributes.items()
-        }
+        attributes: dict[str, Any] = {}
+        for name, attribute in node.attributes.items():
+            attributes[name] = attribute.value
+            if attribute.type == ir.AttributeType.GRAPH:
+                attributes[name] = _bind_block(attribute.as_graph(), operator_of, constant_of, names)
+            elif attribute.type == ir.AttributeType.TENSOR:
+                attributes[name] = _read_tensor(attribute.as_tensor(), f"attribute {name!r}")
         inputs = present_inputs(node)
         block.nodes.append(BoundNode(node_label(node), operator_of(node), inputs, tuple(node.outputs), attributes))
     return block
-
-
-_PLAIN_ATTRIBUTES = {
-    ir.AttributeType.FLOAT: ir.Attr.as_float,
-    ir.AttributeType.INT: ir.Attr.as_int,
-    ir.AttributeType.STRING: ir.Attr.as_string,
-    ir.AttributeType.FLOATS: ir.Attr.as_floats,
-    ir.AttributeType.INTS: ir.Attr.as_ints,
-    ir.AttributeType.STRINGS: ir.Attr.as_strings,
-}
-
-
-def _read_attribute(attribute: ir.Attr) -> Any:
-    read = _PLAIN_ATTRIBUTES.get(attribute.type)
-    if read is not None:
-        return read(attribute)
-    if attribute.type == ir.AttributeType.TENSOR:
-        return _read_tensor(attribute.as_tensor(), f"attribute {attribute.name!r}")
-    return attribute.value
 
 
 def read_constant(value: ir.Value) -> np.ndarray | None:
@@ -129,7 +109,7 @@ def read_constant(value: ir.Value) -> np.ndarray | None:
     node = value.producer()
     if node is None:
         return None if value.const_value is None else _read_tensor(value.const_value, f"initializer {value.name!r}")
-    if node.op_type != "Constant":
+    if not is_of_onnx(node, "Constant"):
         return None
     label = f"node {node_label(node)!r} (Constant)"
     if len(node.attributes) != 1:
@@ -149,7 +129,7 @@ def _read_tensor(tensor: ir.TensorProtocol, what: str) -> np.ndarray:
             strings: Any = tensor
             return text_array([item.decode() for item in strings.string_data()], tuple(tensor.shape.numpy()))
         array = tensor.numpy()
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, MemoryError) as error:
         raise ModelError(f"the tensor of {what} cannot be read: {error}") from error
     if isinstance(tensor, ir.ExternalTensor):
         # A copy, so that later changes of the file do not change the model.
@@ -213,7 +193,7 @@ def check_signature(node: ir.Node, operator: Operator) -> None:
             raise ModelError(f"{label}: {error}") from error
 
 
-def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None = None) -> None:
+def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None) -> None:
     """Bind each Loop of a program to a label and a bound, in place."""
     places = list(_loops(program.block))
     labels = list(dict.fromkeys(block.nodes[index].name for block, index in places))
@@ -250,18 +230,20 @@ def _known(name: Any, labels: list[str]) -> str:
 def fingerprint_of(program: Program, options: Any) -> str:
     """Return the fingerprint of a graph and of the options that it was loaded with."""
     parameters = {name: (array.dtype.name, array.shape) for name, array in program.parameters.items()}
-    return fingerprint(_block(program.block), parameters, options)
+    return fingerprint(_block_facts(program.block), parameters, options)
 
 
-def _block(block: Block) -> Any:
+def _block_facts(block: Block) -> Any:
     constants = {str(value.name): array for value, array in block.constants.items()}
     parameters = {str(value.name): name for value, name in block.parameters.items()}
-    return _names(block.inputs), _names(block.outputs), constants, parameters, list(map(_node, block.nodes))
+    return _names(block.inputs), _names(block.outputs), constants, parameters, list(map(_node_facts, block.nodes))
 
 
-def _node(node: BoundNode) -> Any:
+def _node_facts(node: BoundNode) -> Any:
     operator = node.operator
-    attributes = {name: _block(value) if isinstance(value, Block) else value for name, value in node.attributes.items()}
+    attributes = {
+        name: _block_facts(value) if isinstance(value, Block) else value for name, value in node.attributes.items()
+    }
     own = [function_facts(operator.function)] if operator.own else []
     identifier = (operator.domain, operator.name, operator.since, *own)
     return identifier, _names(node.inputs), _names(node.outputs), attributes

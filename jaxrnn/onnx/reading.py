@@ -19,9 +19,9 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from jaxrnn._files.messages import near
 from jaxrnn._files.stores import check_regular
 from jaxrnn.errors import JaxrnnError, ModelError, UnsupportedError
-from jaxrnn.onnx.graph import normal_domain
+from jaxrnn.onnx.graph import is_of_onnx, normal_domain
 from jaxrnn.onnx.limits import MAX_DEPTH, Limits
-from jaxrnn.onnx.tensors import check_tensor, graphs_in, proto_label, tensors_of, write_out_sparse
+from jaxrnn.onnx.tensors import check_rank, check_tensor, graphs_in, proto_label, tensors_of, write_out_sparse
 from jaxrnn.steps.schemas import COMPILED
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
@@ -100,14 +100,9 @@ def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
             "the file imports no opset, so its operators are undefined; set opset_import and save the file again"
         )
     newest = onnx.defs.onnx_opset_version()
-    opsets = [
-        *file.proto.opset_import,
-        *(entry for function in file.proto.functions for entry in function.opset_import),
-    ]
-    for entry in opsets:
-        if normal_domain(entry.domain):
-            continue
-        if entry.version > newest:
+    owners = (file.proto, *file.proto.functions)
+    for entry in itertools.chain.from_iterable(owner.opset_import for owner in owners):
+        if not normal_domain(entry.domain) and entry.version > newest:
             raise ModelError(
                 f"opset {entry.version} is newer than the {newest} that the installed onnx {onnx.__version__} knows; "
                 "upgrade jaxrnn and onnx, or export with an older opset"
@@ -207,7 +202,6 @@ _Attribute = onnx.AttributeProto
 #: The fields of attributes that are messages.
 _MESSAGES = {_Attribute.TENSOR: "t", _Attribute.GRAPH: "g", _Attribute.TYPE_PROTO: "tp"}
 _KINDS = frozenset(_Attribute.AttributeType.values()) - {_Attribute.UNDEFINED}
-_UNREAD = frozenset({_Attribute.SPARSE_TENSOR, _Attribute.SPARSE_TENSORS})
 
 
 def check_messages(
@@ -244,6 +238,8 @@ def check_messages(
         label = f"{where}{proto_label(node)}"
         if not node.op_type:
             raise ModelError(f"{label} has no operator; set op_type")
+        if is_of_onnx(node, "Constant") and not node.output:
+            raise ModelError(f"{label} has no output; remove the node")
         for attribute in node.attribute:
             check_attribute(attribute, f"{label}, attribute {attribute.name!r}", declared)
             for inner in graphs_in(attribute):
@@ -295,7 +291,7 @@ def check_attribute(attribute: onnx.AttributeProto, label: str, declared: Collec
             f"{label} refers to a graph attribute of the enclosing function, which is not supported; write the graph "
             "into the node"
         )
-    if attribute.type in _UNREAD:
+    if attribute.type in (_Attribute.SPARSE_TENSOR, _Attribute.SPARSE_TENSORS):
         raise UnsupportedError(f"{label} has sparse tensors, which are supported only as Constant's sparse_value")
     if attribute.ref_attr_name:
         return
@@ -321,7 +317,7 @@ def _values(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.ValueI
 
 
 def _check_type(kind: onnx.TypeProto, label: str) -> None:
-    """Refuse an element type that does not exist."""
+    """Refuse an element type that does not exist, and more axes than an array can have."""
     which = kind.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
         code = getattr(kind, which).elem_type
@@ -329,6 +325,7 @@ def _check_type(kind: onnx.TypeProto, label: str) -> None:
             ir.DataType(code)
         except ValueError as error:
             raise ModelError(f"{label}: unknown element type {code}") from error
+        check_rank(len(getattr(kind, which).shape.dim), label)
     elif which in ("sequence_type", "optional_type"):
         _check_type(getattr(kind, which).elem_type, label)
     elif which == "map_type":

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.onnx.graph import known_shape, node_label, spec_of, subgraphs_of
+from jaxrnn.onnx.graph import is_of_onnx, known_shape, node_label, spec_of, subgraphs_of
 from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.operators import OwnOperators, traits_of
 from jaxrnn.onnx.registry import Carries
@@ -64,8 +64,10 @@ def starts_recurrence(node: ir.Node, index: int, carries: Carries | None) -> boo
 
 def copied_from(value: ir.Value) -> ir.Value:
     """Return the value that a chain of Identity nodes copies."""
-    while (maker := value.producer()) is not None and maker.op_type == "Identity" and maker.inputs[0] is not None:
+    maker = value.producer()
+    while maker is not None and is_of_onnx(maker, "Identity") and maker.inputs and maker.inputs[0] is not None:
         value = maker.inputs[0]
+        maker = value.producer()
     return value
 
 
@@ -78,7 +80,7 @@ def loop_slots(node: ir.Node) -> tuple[int, Sequence[ir.Value], Sequence[ir.Valu
     body = next((graph for name, graph in subgraphs_of(node) if name == "body"), None)
     if body is None:
         return 0, (), ()
-    if node.op_type == "Loop":
+    if is_of_onnx(node, "Loop"):
         return 2, body.inputs[2:], body.outputs[1:]
     first = int(node.version is not None and node.version < 9)  # after the lengths of the sequences
     scanned = _attribute(node, "num_scan_inputs", ir.AttributeType.INT, 0)
@@ -99,7 +101,7 @@ def _described(where: str, node: ir.Node, carries: Carries) -> RecurrentInfo:
         slots = tuple(str(spec_of(value)) for value in changed)
         ways = set(_attribute(node, "scan_input_directions", ir.AttributeType.INTS, (0,)))
         direction = "mixed" if len(ways) > 1 else "reverse" if ways == {1} else "forward"
-        return RecurrentInfo(name, operator, where, direction if operator == "Scan" else None, carries=slots)
+        return RecurrentInfo(name, operator, where, direction if is_of_onnx(node, "Scan") else None, carries=slots)
     direction = _attribute(node, "direction", ir.AttributeType.STRING, "forward")
     features, weights = _size(node, carries.features), _weights(node, carries.weights)
     if carries.hidden:

@@ -32,20 +32,15 @@ def boxed(item: Any) -> np.ndarray:
     return box
 
 
-def is_number(item: Any) -> bool:
-    """Return True for a plain number."""
-    return isinstance(item, (int, float, np.integer, np.floating))
-
-
 def size_of(item: Any) -> Any:
     """Return the integer or symbolic dimension of an item, or None if the item is not integral."""
     if isinstance(item, Quotient):
         return None
     if isinstance(item, Whole):
         return item.size
-    if isinstance(item, (float, np.floating)) or (is_number(item) and not isinstance(item, (int, np.integer))):
+    if isinstance(item, (float, np.floating)):
         return int(item) if float(item).is_integer() else None
-    return int(item) if is_number(item) else item
+    return int(item) if isinstance(item, (int, np.integer)) else item
 
 
 def _arithmetic(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Callable[[Whole, Any], Whole]:
@@ -109,14 +104,6 @@ class Quotient:
     __add__, __radd__ = _on_quotient(operator.add), _on_quotient(operator.add, swapped=True)
     __sub__, __rsub__ = _on_quotient(operator.sub), _on_quotient(operator.sub, swapped=True)
 
-    def floor(self) -> Whole:
-        """Return the quotient rounded down."""
-        return Whole(self.whole.size // self.divisor, self.whole.element_type)
-
-    def ceil(self) -> Whole:
-        """Return the quotient rounded up."""
-        return Whole(-(-self.whole.size // self.divisor), self.whole.element_type)
-
 
 @dataclass(frozen=True)
 class Claim:
@@ -163,7 +150,8 @@ def rounded(item: Any, *, up: bool) -> Any:
     """Round an item up or down to an integer."""
     if not isinstance(item, Quotient):
         return item
-    return item.ceil() if up else item.floor()
+    size, divisor = item.whole.size, item.divisor
+    return Whole(-(-size // divisor) if up else size // divisor, item.whole.element_type)
 
 
 def are_divisible(array: Any, divisor: Any) -> bool:

@@ -18,16 +18,16 @@ from jaxrnn._files.stores import check_regular
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
 from jaxrnn.onnx.limits import Limits, raised
 
-#: For each type, the repeated field for elements without ``raw_data``, and the elements in an entry.
+#: For each type, the repeated field for elements without ``raw_data``. Other types are in ``int32_data``.
 _TYPED_FIELDS = {
-    "FLOAT": ("float_data", 1),
-    "COMPLEX64": ("float_data", 0.5),
-    "DOUBLE": ("double_data", 1),
-    "COMPLEX128": ("double_data", 0.5),
-    "INT64": ("int64_data", 1),
-    "UINT32": ("uint64_data", 1),
-    "UINT64": ("uint64_data", 1),
-    "STRING": ("string_data", 1),
+    "FLOAT": "float_data",
+    "COMPLEX64": "float_data",
+    "DOUBLE": "double_data",
+    "COMPLEX128": "double_data",
+    "INT64": "int64_data",
+    "UINT32": "uint64_data",
+    "UINT64": "uint64_data",
+    "STRING": "string_data",
 }
 #: The repeated fields for the elements of a tensor.
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
@@ -75,6 +75,16 @@ def _attributes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[s
         yield from ((label, attribute) for attribute in node.attribute)
 
 
+#: The most axes of an array of NumPy.
+_MAX_RANK = 64
+
+
+def check_rank(rank: int, label: str) -> None:
+    """Refuse more axes than an array can have, before sizes are multiplied."""
+    if rank > _MAX_RANK:
+        raise ModelError(f"{label}: {rank} axes, but an array has at most {_MAX_RANK}")
+
+
 def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> None:
     """Check the shape and the type of a tensor against its data."""
     try:
@@ -83,10 +93,10 @@ def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> N
         kind = ir.DataType.UNDEFINED
     if kind == ir.DataType.UNDEFINED:
         raise ModelError(f"{label}: unknown element type {tensor.data_type}")
+    check_rank(len(tensor.dims), label)
     if any(size < 0 for size in tensor.dims):
         raise ModelError(f"{label}: negative dimension in shape {list(tensor.dims)}")
-    per_entry = 8 // kind.bitwidth if kind != ir.DataType.STRING and kind.bitwidth < 8 else 1
-    field, per_entry = _TYPED_FIELDS.get(kind.name, ("int32_data", per_entry))
+    field = _TYPED_FIELDS.get(kind.name, "int32_data")
     home = _check_one_place(tensor, field, label)
     count = math.prod(tensor.dims)
     shape = f"shape {list(tensor.dims)} of {kind.name}"
@@ -97,11 +107,13 @@ def check_tensor(tensor: onnx.TensorProto, label: str, folder: Path | None) -> N
         if len(tensor.raw_data) != expected:
             raise ModelError(f"{label}: {shape} needs {expected} bytes, but the file has {len(tensor.raw_data)}")
     else:
-        count_stored = len(getattr(tensor, field))
-        if count_stored != math.ceil(count / per_entry):
-            raise ModelError(
-                f"{label}: {shape} needs {math.ceil(count / per_entry)} elements, but {field} has {count_stored}"
-            )
+        expected, stored = count, len(getattr(tensor, field))
+        if kind.name.startswith("COMPLEX"):
+            expected = 2 * count
+        elif kind != ir.DataType.STRING and kind.bitwidth < 8:  # an entry has several elements
+            expected = -(-count * kind.bitwidth // 8)
+        if stored != expected:
+            raise ModelError(f"{label}: {shape} needs {expected} elements, but {field} has {stored}")
 
 
 def _check_one_place(tensor: onnx.TensorProto, field: str, label: str) -> str:
@@ -215,6 +227,7 @@ class _Writer:
         check_tensor(sparse.values, f"{label}, values", self._folder)
         check_tensor(sparse.indices, f"{label}, indices", self._folder)
         shape = tuple(sparse.dims)
+        check_rank(len(shape), label)
         if any(size < 0 for size in shape):
             raise ModelError(f"{label}: negative dimension in shape {list(shape)}")
         if sparse.values.data_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
@@ -241,7 +254,7 @@ class _Writer:
 def _read(tensor: onnx.TensorProto, label: str, folder: Path | None) -> np.ndarray:
     try:
         return numpy_helper.to_array(tensor, "" if folder is None else str(folder))
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, MemoryError) as error:
         raise ModelError(f"{label} cannot be read: {error}") from error
 
 
@@ -252,15 +265,14 @@ def _places(indices: np.ndarray, shape: tuple[int, ...], values: np.ndarray, lab
             f"{label}: the values must have one axis and the indices dtype int64, not {values.ndim} axes and "
             f"{indices.dtype}"
         )
-    if indices.shape == (values.size, len(shape)) and indices.ndim == 2:
-        if (indices < 0).any() or (indices >= shape).any():
-            raise ModelError(f"{label}: an index lies outside of the shape {list(shape)}")
-        return np.asarray(np.ravel_multi_index(tuple(indices.T), shape)) if shape else np.zeros(values.size, np.int64)
-    if indices.shape != values.shape:
+    in_rows = indices.shape == (values.size, len(shape))
+    if not in_rows and indices.shape != values.shape:
         raise ModelError(
             f"{label}: {values.size} values need indices of shape [{values.size}] or "
             f"[{values.size}, {len(shape)}], not {list(indices.shape)}"
         )
-    if (indices < 0).any() or (indices >= math.prod(shape)).any():
+    if (indices < 0).any() or (indices >= (shape if in_rows else math.prod(shape))).any():
         raise ModelError(f"{label}: an index lies outside of the shape {list(shape)}")
-    return indices
+    if not in_rows:
+        return indices
+    return np.asarray(np.ravel_multi_index(tuple(indices.T), shape)) if shape else np.zeros(values.size, np.int64)

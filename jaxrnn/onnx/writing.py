@@ -52,8 +52,7 @@ def write_model(
                 external = {tensor.address for tensor in tensors}
                 # Including unchanged parameters, because the data file may have changed since the model was read.
                 named = {origins[name].address: name for name in arrays if origins[name].address in external}
-                data = {address: arrays[name] for address, name in named.items()}
-                edits = write_data(tensors, data, named, source.folder, path, scratch, created)
+                edits = write_data(tensors, arrays, named, source.folder, path, scratch, created)
             for name in changed:
                 address, kind, _ = origins[name]
                 if address not in external:
@@ -104,7 +103,7 @@ def stored_tensors(message: Message, folder: Path, address: Address = ()) -> Ite
 
 def write_data(
     tensors: Iterable[Stored],
-    arrays: Mapping[Address, np.ndarray],
+    arrays: Mapping[str, np.ndarray],
     names: Mapping[Address, str],
     folder: Path,
     target: Path,
@@ -113,8 +112,8 @@ def write_data(
 ) -> dict[Address, Edit]:
     """Write the data files of a model for ``target``, in the same folder, completely or not at all.
 
-    A file keeps its name unless a different file has this name. All data except ``arrays`` is copied. Returns the edits
-    of the model: new locations of renamed data files.
+    A file keeps its name unless a different file has this name. Tensors in ``names`` get the array of their name, and
+    all other data is copied. Returns the edits of the model: new locations of renamed data files.
     """
     files: dict[str, list[Stored]] = {}
     for tensor in tensors:
@@ -124,7 +123,7 @@ def write_data(
         original, written = folder / location, scratch / f"data{number}"
         if target.exists() and os.path.samefile(original, target):
             raise InputError(f"{target} contains the model's external data; write the model under a different name")
-        new = {each.address: little_endian(arrays[each.address]) for each in inside if each.address in arrays}
+        new = {each.address: little_endian(arrays[names[each.address]]) for each in inside if each.address in names}
         _check_shared(inside, new, names, original)
         shutil.copyfile(original, written)
         with written.open("r+b") as file:

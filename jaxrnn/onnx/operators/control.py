@@ -20,7 +20,7 @@ from jaxrnn.cells.forms import in_chunks, is_plain
 from jaxrnn.errors import NodeError, StaticValueError
 from jaxrnn.jaxprs.primitives import Carried, are_visible, visible, visible_recurrences
 from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
-from jaxrnn.onnx.evaluate import Subgraph, demand, origin
+from jaxrnn.onnx.evaluate import Subgraph, copied_from, demand
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.shaping import axes_of
 from jaxrnn.onnx.registry import BODY, bounded, since
@@ -269,7 +269,7 @@ def visible_body(
         if start is not None and not is_sequence(start) and np.shape(results[place]) == tuple(start.shape)
     ]
     for place in followed:
-        if origin(outputs[place], makers) is inputs[place]:
+        if copied_from(outputs[place], makers) is inputs[place]:
             results[place] = carried[place]
             handed.add(place)
     computed = [place for place, value in enumerate(results) if isinstance(value, Tracer) and place not in handed]

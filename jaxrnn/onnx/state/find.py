@@ -26,7 +26,6 @@ from jaxrnn.onnx.state.pairing import (
     GROWN,
     KEPT,
     LAST_OUTPUT,
-    POSSIBLE,
     PRODUCT,
     Edge,
     Pairing,
@@ -93,19 +92,17 @@ class Findings:
     of_frame: tuple[str, ...] = ()
 
 
-def find_state(
-    program: Program, declared: Mapping[str, str] | None = None, static: Mapping[str, np.ndarray] | None = None
-) -> Findings:
+def find_state(program: Program, declared: Mapping[str, str] | None, static: Mapping[str, np.ndarray]) -> Findings:
     """Find the state variables of a graph."""
     with exact_types():
-        finder = _Finder(program, declared, dict(static or {}))
+        finder = _Finder(program, declared, static)
         variables = finder.find()
         return Findings(variables, finder.probe.dimensions, frozenset(finder.growing), tuple(finder.of_frame))
 
 
 class _Finder:
-    def __init__(self, program: Program, declared: Mapping[str, str] | None, static: dict[str, np.ndarray]):
-        self.program, self.static, self.declared = program, static, dict(declared or {})
+    def __init__(self, program: Program, declared: Mapping[str, str] | None, static: Mapping[str, np.ndarray]):
+        self.declared = dict(declared or {})
         self.is_complete, self.growing = declared is not None, set[str]()
         self.of_frame: list[str] = []
         infos = map(spec_of, program.block.inputs)
@@ -161,11 +158,7 @@ class _Finder:
     @functools.cached_property
     def _outputs_unlike_inputs(self) -> list[str]:
         """Return the outputs with names unlike the name of any input."""
-        return [
-            output
-            for output in self.outputs
-            if not any(Edge(name, output, POSSIBLE).affinity == 2 for name in self.inputs)
-        ]
+        return [output for output in self.outputs if not any(affinity(name, output) == 2 for name in self.inputs)]
 
     def _grows(self, output: str, symbol: str) -> bool:
         longer = self.probe.longer(symbol)
@@ -296,7 +289,7 @@ def check_pairs(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state
     """Check the pairs of state input and updated output that a caller declares."""
     ins, outs = {info.name: info for info in inputs}, {info.name: info for info in outputs}
     for name, updated in state.items():
-        if name not in ins or updated not in outs:
+        if name not in ins or not isinstance(updated, str) or updated not in outs:
             raise InputError(
                 f"{argument('state', {name: updated})}: pairs go from an input ({', '.join(ins)}) "
                 f"to an output ({', '.join(outs)})"

@@ -204,8 +204,10 @@ class Sizes:
         """Return the first names of the classes that are neither constants nor multiples of other classes."""
         return [name for name, value in self.value.items() if name == value and name not in self._multiples]
 
-    def unify(self, first: Dimension, second: Dimension) -> None:
-        """Merge two classes, or set a class to a constant."""
+    def unify(self, first: Dimension, second: Dimension) -> bool:
+        """Merge two classes, or set a class to a constant; return False for multiples of one dimension."""
+        if isinstance(first, str) and isinstance(second, str) and self.base(first) == self.base(second):
+            return False
         if not isinstance(first, str):
             first, second = second, first
         elif isinstance(second, str):  # a multiple stays, else the name that comes first in the file
@@ -214,6 +216,7 @@ class Sizes:
         for name, value in self.value.items():
             if value == first:
                 self.value[name] = second
+        return True
 
     def base(self, name: str) -> Dimension:
         """Return the class of a dimension, or for a multiple the class of the other dimension."""
@@ -253,8 +256,7 @@ def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, operan
     for pair in pairs:
         first, second = (sizes.value[class_of[size]] if size in class_of else size for size in pair)
         if first != second and (isinstance(first, str) or isinstance(second, str)):
-            sizes.unify(first, second)
-            changed = True
+            changed |= sizes.unify(first, second)
     return changed
 
 

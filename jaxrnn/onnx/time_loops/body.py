@@ -20,7 +20,7 @@ from jax.core import max_dim, min_dim
 
 from jaxrnn.errors import JaxrnnError, LimitError
 from jaxrnn.onnx import symbols
-from jaxrnn.onnx.evaluate import Block, BoundNode, Subgraph, origin, reads_of
+from jaxrnn.onnx.evaluate import Block, BoundNode, Subgraph, copied_from, reads_of
 from jaxrnn.onnx.registry import Movement, Traits
 from jaxrnn.onnx.values import Value, is_known, is_static
 
@@ -60,7 +60,7 @@ class LoopBody:
         self.trip, self.condition, *slots = block.inputs
         self.slots = tuple(slots)
         self.makers = block.makers()
-        results = [self.origin(value) for value in block.outputs[1 : 1 + len(slots)]]
+        results = [self.copied_from(value) for value in block.outputs[1 : 1 + len(slots)]]
         self.fixed = tuple(i for i, (slot, end) in enumerate(zip(slots, results, strict=True)) if end is slot)
         self.growing: dict[int, Growth] = {}
         self.counters: dict[int, np.ndarray] = {}
@@ -78,9 +78,9 @@ class LoopBody:
         # A cache of the instance: a cache of the class would keep all loops alive.
         self.change = functools.cache(self._change)
 
-    def origin(self, value: ir.Value) -> ir.Value:
+    def copied_from(self, value: ir.Value) -> ir.Value:
         """Follow Identity nodes of the body back to the value that they copy."""
-        return origin(value, self.makers)
+        return copied_from(value, self.makers)
 
     def _change(self, value: ir.Value) -> str:
         """Return how a value changes from trip to trip: `FIXED`, `STEADY` or `FREE`."""
@@ -110,7 +110,7 @@ class LoopBody:
 
     def constant(self, value: ir.Value) -> np.ndarray | None:
         """Return the array of a constant that the body reads, or None if it is not known while tracing."""
-        value = self.origin(value)
+        value = self.copied_from(value)
         if value in self.block.constants:
             return self.block.constants[value]
         return None if value in self.makers or value in self.block.inputs else self._known(value)
@@ -123,10 +123,10 @@ class LoopBody:
         first, second = maker.inputs
         if first is None or second is None:
             return None
-        if is_sum and self.origin(second) is slot:
+        if is_sum and self.copied_from(second) is slot:
             first, second = second, first
         step = self.constant(second)
-        if self.origin(first) is not slot or step is None or not _is_integer(step) or step.size != 1:
+        if self.copied_from(first) is not slot or step is None or not _is_integer(step) or step.size != 1:
             return None
         if step.ndim > len(shape):  # the second trip would have another shape
             return None
@@ -238,44 +238,44 @@ class Positions:
             self.body = LoopBody(block, self._outside, start, self._is_exact)
 
     def _outside(self, key: ir.Value) -> np.ndarray | None:
-        value = self.graph.value_outside(key)
+        """Return a value of the enclosing graphs, or None if it is not computed yet or not known while tracing."""
+        try:
+            value = self.graph.outer[key]
+        except KeyError:
+            return None
         return value if is_static(value) else None
 
     def _is_exact(self, cast: BoundNode) -> bool:
         """Return True if a cast keeps the values of its input in all trips: a cast to integers keeps whole numbers."""
         source = cast.inputs[0]
         before = None if source is None else self.known(source, 0)
-        try:
-            (after,) = self.evaluate(cast.outputs[:1], 0)
-        except LimitError:
-            raise
-        except JaxrnnError:
-            return False
+        after = self.evaluate(cast.outputs[0], 0)
         if before is None or not is_static(after):
             return False
         if _is_integer(after):
             return _is_integer(before) or self.lines(source) is not None
         return after.dtype.kind == "f" and after.dtype.itemsize >= _LEAST_BYTES
 
-    def evaluate(self, keys: Sequence[ir.Value], trip: int) -> list[Value]:
-        """Evaluate values of the body in a trip; they may depend only on fixed values and counters."""
+    def evaluate(self, key: ir.Value, trip: int) -> Value:
+        """Return a value that depends only on fixed values and counters in a trip, or None if it has no such value."""
         body = self.body
         slots = dict(enumerate(self.carried))
         for place, step in body.counters.items():
             slots[place] = self.carried[place] + step.reshape(()) * trip
-        part = body.block.part(body.block.inputs, keys)
-        return list(self.graph.with_block(part)(np.asarray(trip, np.int64), np.asarray(True), *slots.values()))
+        part = Subgraph(body.block.part(body.block.inputs, [key]), self.graph.outer)
+        try:
+            (value,) = part(np.asarray(trip, np.int64), np.asarray(True), *slots.values())
+        except LimitError:
+            raise
+        except JaxrnnError:
+            return None
+        return value
 
     def _known(self, key: ir.Value, trip: int) -> np.ndarray | None:
         """Return a value in a trip, or None if it is not known while tracing."""
         if self.body.change(key) == FREE:
             return None
-        try:
-            (value,) = self.evaluate([key], trip)
-        except LimitError:
-            raise
-        except JaxrnnError:
-            return None
+        value = self.evaluate(key, trip)
         return value if is_static(value) else None
 
     def lines(self, key: ir.Value | None) -> tuple[Progression, ...] | None:
@@ -335,7 +335,7 @@ class Positions:
     def _claims(self, key: ir.Value) -> list[Progression] | None:
         """Return the lines that must be below zero after a trip for a next trip, or None if unknown."""
         body = self.body
-        key = body.origin(key)
+        key = body.copied_from(key)
         if key is body.condition:
             return []
         if body.change(key) == FIXED:
@@ -356,7 +356,7 @@ class Positions:
         if maker.operator.traits.moves_first:
             return self._claims(inputs[0])
         if maker.applies("Not"):
-            inner = body.makers.get(body.origin(inputs[0]))
+            inner = body.makers.get(body.copied_from(inputs[0]))
             return None if inner is None else self._compared(inner, negated=True)
         return self._compared(maker, negated=False)
 

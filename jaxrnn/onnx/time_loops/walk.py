@@ -13,7 +13,6 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.cells.forms import in_chunks
-from jaxrnn.errors import JaxrnnError, LimitError
 from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
 from jaxrnn.onnx.evaluate import BoundNode, Subgraph
 from jaxrnn.onnx.limits import current
@@ -59,7 +58,7 @@ class TimeLoop:
             [body.trip, body.condition, *slots, *(read.node.outputs[0] for read in reads)],
             [*results, *grown, *block.outputs[1 + len(body.slots) :]],
         )
-        graph, count = self.positions.graph.with_block(part), len(results)
+        graph, count = Subgraph(part, self.positions.graph.outer), len(results)
 
         def step(carry: tuple[Value, ...], frame: Any) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
             trip, read_frames = frame
@@ -149,11 +148,8 @@ def read_of(positions: Positions, node: BoundNode, trips: Any) -> Read | None:
         return None
     if not any(key is not None and positions.body.change(key) == STEADY for key in others):
         return None
-    try:
-        (value,) = positions.evaluate([data], 0)
-    except LimitError:
-        raise
-    except JaxrnnError:
+    value = positions.evaluate(data, 0)
+    if value is None:
         return None
     if reads == "element":
         return _element(positions, node, value, trips)
