@@ -340,31 +340,6 @@ def test_functions_of_another_opset():
     verify(proto, {"x": x}, expected={"y": (flat / flat.sum(1, keepdims=True)).reshape(x.shape)}, atol=1e-6)
 
 
-def test_recursive_functions_are_refused():
-    call = lambda name: helper.make_node(name, ["x"], ["y"], domain="local")  # noqa: E731
-    imports = [helper.make_opsetid("", 16), helper.make_opsetid("local", 1)]
-    functions = [
-        helper.make_function("local", "A", ["x"], ["y"], [call("B")], imports),
-        helper.make_function("local", "B", ["x"], ["y"], [call("A")], imports),
-    ]
-    with pytest.raises(jaxrnn.ModelError, match="calls itself"):
-        jaxrnn.load(model([call("A")], [value("x", shape=[2])], [value("y")], functions=functions, domains=["local"]))
-
-
-def test_functions_that_would_explode_are_refused():
-    imports = [helper.make_opsetid("", 16), helper.make_opsetid("local", 1)]
-    functions = []
-    for level in range(12):
-        inner = f"F{level + 1}" if level < 11 else "Relu"
-        domain = "local" if level < 11 else ""
-        names = ["x", *(f"t{k}" for k in range(9)), "y"]
-        nodes = [helper.make_node(inner, [a], [b], domain=domain) for a, b in itertools.pairwise(names)]
-        functions.append(helper.make_function("local", f"F{level}", ["x"], ["y"], nodes, imports))
-    call = helper.make_node("F0", ["x"], ["y"], domain="local")
-    with pytest.raises(jaxrnn.ModelError, match="limit"):
-        jaxrnn.load(model([call], [value("x", shape=[2])], [value("y")], functions=functions, domains=["local"]))
-
-
 def test_nodes_out_of_order_are_sorted():
     nodes = [helper.make_node("Neg", ["t"], ["y"]), helper.make_node("Relu", ["x"], ["t"])]
     x = rng_array(2)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import soundfile
 from PIL import Image
+from refusals import check_refused
 from report_cases import HOSTILE, RATE, SDR, Page, make_report, make_results, named, results, row_of, tone
 from tiers import in_later_tier
 
@@ -286,16 +287,14 @@ def test_a_report_takes_the_place_of_another_whole(corpus, tmp_path, monkeypatch
     path = tmp_path / "r.html"
     path.write_text("before")
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
-        write_report(tmp_path / "file" / "r.html", results("it", rows))
+    check_refused(InputError, "cannot be written", write_report, tmp_path / "file" / "r.html", results("it", rows))
 
     def fail(*args: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_text", fail)
-        with pytest.raises(InputError, match="No space left"):
-            write_report(path, results("it", rows))
+        check_refused(InputError, "No space left", write_report, path, results("it", rows))
     assert path.read_text() == "before"
     assert {found.name for found in tmp_path.iterdir()} == {"r.html", "file"}
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import MODELS
+from refusals import check_refused
 from tiers import of_tiers
 
 import jaxrnn
@@ -110,8 +111,7 @@ def test_carried_steps(name):
 @pytest.mark.parametrize("name", named(lambda entry: entry["internal"]))
 def test_what_forgets_has_no_steps(name):
     model = Export(name).model
-    with pytest.raises(jaxrnn.StateError, match="forgets its state after every call"):
-        model.init()
+    check_refused(jaxrnn.StateError, "forgets its state after every call", model.init)
 
 
 @pytest.mark.thorough

@@ -15,6 +15,7 @@ import onnxruntime
 import pytest
 import yaml
 from click.testing import CliRunner
+from refusals import check_refused
 from small_models import FEATURES, layers_model
 from stores import new_bucket, upload
 from test_training_modes import normalised_model
@@ -495,12 +496,10 @@ def test_examples_in_a_store_are_those_on_disk(folder):
     assert len({run["loss_last_tenth"] for run in runs}) == 1
     assert [path.name for path in NpzFiles(url.parent / "**/[12].npz").files] == ["1.npz", "2.npz"]
     for data, said in ((url / "9.npz", "there is no file"), (url.parent / "none" / "*", "there is no file")):
-        with pytest.raises(jaxrnn.InputError, match=f"{said} {re.escape(str(data))}"):
-            NpzFiles(data)
+        check_refused(jaxrnn.InputError, f"{said} {re.escape(str(data))}", NpzFiles, data)
     (error,) = call_json(write(folder, checkpoints="s3://bucket/run"), status=2).values()
     assert "checkpoints: expected a file or folder on this machine, not the URL s3://bucket/run" in error
-    with pytest.raises(jaxrnn.InputError, match="Orbax writes to folders"):
-        Checkpoints("s3://bucket/run")
+    check_refused(jaxrnn.InputError, "Orbax writes to folders", Checkpoints, "s3://bucket/run")
 
 
 @pytest.mark.parametrize("name", ["demo_denoiser", "finetune_denoiser", "finetune_vad"])

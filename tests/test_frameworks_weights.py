@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from refusals import check_refused
 
 import jaxrnn
 from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights
@@ -195,8 +196,7 @@ def test_stated_parameters():
     assert list(jaxrnn.load(proto).params) == ["head/kernel"]
     for wrong in ("[", '["nothing"]', "3", "[[]]"):
         entry.value = wrong
-        with pytest.raises(jaxrnn.ModelError, match="must be a JSON list of names of initializers"):
-            jaxrnn.load(proto)
+        check_refused(jaxrnn.ModelError, "must be a JSON list of names of initializers", jaxrnn.load, proto)
 
 
 AXES = {"x": {0: "batch", 1: "time"}}
@@ -254,8 +254,7 @@ def test_weights_that_do_not_fit():
         ({name: array for name, array in model.params.items() if name != "head/bias"}, "params have no 'head/bias'"),
     ]
     for params, message in cases:
-        with pytest.raises(jaxrnn.InputError, match=message):
-            check_weights(params, shapes, "Net", None)
+        check_refused(jaxrnn.InputError, message, check_weights, params, shapes, "Net", None)
     with pytest.raises(jaxrnn.ModelError, match="differs from the model: output 'y'"):
         check_after(model, model.params, lambda inputs: [np.zeros((1, 16, 2), np.float32)], "Net")
 
@@ -265,7 +264,6 @@ def test_files_of_frameworks(suffix, advice, tmp_path):
     """A file of a framework is refused with the way to a model; an ONNX file may have any name."""
     path = tmp_path / f"network.{suffix}"
     path.write_bytes(b"PK not an ONNX file")
-    with pytest.raises(jaxrnn.ModelError, match=rf"network\.{suffix}.*not an ONNX file.*{advice}"):
-        jaxrnn.load(path)
+    check_refused(jaxrnn.ModelError, rf"network\.{suffix}.*not an ONNX file.*{advice}", jaxrnn.load, path)
     path.write_bytes(lstm(lstm_weights()).SerializeToString())
     assert jaxrnn.load(path).inputs[0].name == "x"

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from refusals import check_refused
 from state_graphs import BOOL, ONE, ROW, C, N, gru, internal, lstm, model_of, node, pairs
 
 import jaxrnn
@@ -55,8 +56,7 @@ def test_every_beginning_is_state(start, frames, kind):
     assert internal(model) == {f"cell.{carry}": (1, 1, N) for carry in carries}
     assert ("h0" in model.params) == (start == "trained")
     assert not {"nought", "row"} & set(model.params)
-    with pytest.raises(jaxrnn.StateError, match="forgets its state"):
-        model.init()
+    check_refused(jaxrnn.StateError, "forgets its state", model.init)
 
 
 def test_zeros_that_something_else_reads_stay_parameters():

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from refusals import check_refused
 from small_models import graph_of, layers_model, make_model
 from tiers import of_tiers
 from verifier import assert_same, peer_outputs
@@ -185,8 +186,7 @@ def test_internal_state_has_no_steps(models):
     for name, node in (("filter_net", "/gru_s/GRU_1"), ("keyword_net", "/lstm/LSTM"), ("wave_net", "/gru/GRU")):
         model = jaxrnn.load(models / f"{name}.onnx")
         for act in (model.init, lambda model=model: model.step(model.params, {}, {})):
-            with pytest.raises(jaxrnn.StateError, match=f"{node}.*stream"):
-                act()
+            check_refused(jaxrnn.StateError, f"{node}.*stream", act)
 
 
 @pytest.mark.thorough
@@ -259,23 +259,20 @@ def test_a_wrong_state_says_which_entry(models):
         r"must be a dict": [state],
     }
     for message, bad in wrong.items():
-        with pytest.raises(jaxrnn.StateError, match=message):
-            model.step(model.params, bad, inputs)
-    with pytest.raises(jaxrnn.InputError, match="is state"):
-        model.step(model.params, state, {**inputs, "h": state["h"]})
-    with pytest.raises(jaxrnn.InputError, match="'batch' is 3 here, but 2"):
-        model.step(model.params, model.init(3), inputs)
+        check_refused(jaxrnn.StateError, message, model.step, model.params, bad, inputs)
+    check_refused(jaxrnn.InputError, "is state", model.step, model.params, state, {**inputs, "h": state["h"]})
+    check_refused(jaxrnn.InputError, "'batch' is 3 here, but 2", model.step, model.params, model.init(3), inputs)
 
 
 def test_a_lifted_batch_says_what_inputs_need(models):
     model = jaxrnn.load(models / "dtln_1.onnx")
-    with pytest.raises(jaxrnn.InputError, match="leading axis of 4"):
-        model.step(model.params, model.init(4), {"input_2": np.zeros((1, 1, 257), np.float32)})
-    frames = {"input_2": np.zeros((2, 4, 1, 1, 257), np.float32)}
-    with pytest.raises(jaxrnn.InputError, match="lengths must be 4 integers"):
-        model.scan(model.params, model.init(4), frames, lengths=[1, 2])
-    with pytest.raises(jaxrnn.InputError, match="recording has an additional axis"):
-        model.scan(model.params, model.init(), {"input_2": np.zeros(257, np.float32)})
+    for call, batch, shape, options, words in (
+        (model.step, 4, (1, 1, 257), {}, "leading axis of 4"),
+        (model.scan, 4, (2, 4, 1, 1, 257), {"lengths": [1, 2]}, "lengths must be 4 integers"),
+        (model.scan, None, (257,), {}, "recording has an additional axis"),
+    ):
+        x = {"input_2": np.zeros(shape, np.float32)}
+        check_refused(jaxrnn.InputError, words, call, model.params, model.init(batch), x, **options)
 
 
 def test_a_second_step_never_compiles(models, caplog):

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from plain_graphs import model, node
+from refusals import check_refused
 from streaming_verifier import check_values
 from test_cli import call_json
 from tiers import of_tiers
@@ -68,8 +69,7 @@ def test_constraints_are_checked(constraints, multiple):
             assert not np.any(np.isnan([*given, np.zeros((multiple, 3))]))
             continue
         for refused in (lambda x=x: streamed.run(None, x), lambda state=state: streamed.flush(None, state)):
-            with pytest.raises(jaxrnn.InputError, match="does not satisfy constraints="):
-                refused()
+            check_refused(jaxrnn.InputError, "does not satisfy constraints=", refused)
         assert np.all(np.isnan(last.outputs)) or not last.outputs.size or int(last.counts) == 0
 
 
@@ -111,8 +111,7 @@ def test_a_step_beyond_the_largest_length():
         output, state = step(None, state, x)
         assert np.all(np.isnan(output))
     batch = {name: jnp.stack([array, streamed.init()[name]]) for name, array in state.items()}
-    with pytest.raises(jaxrnn.InputError, match="exceeds 5 frames"):
-        streamed.step(None, batch, np.ones((2, 2, 3), np.float32))
+    check_refused(jaxrnn.InputError, "exceeds 5 frames", streamed.step, None, batch, np.ones((2, 2, 3), np.float32))
     outputs, _ = step(None, batch, np.ones((2, 2, 3), np.float32))
     assert np.isnan(outputs[0]).all()
     assert not np.isnan(outputs[1]).any()
@@ -176,8 +175,7 @@ def test_a_recording_that_is_no_multiple():
     ],
 )
 def test_arguments(options, words):
-    with pytest.raises(jaxrnn.StreamError, match=words):
-        jaxrnn.stream(jnp.tanh, X, axes=0, **options)
+    check_refused(jaxrnn.StreamError, words, jaxrnn.stream, jnp.tanh, X, axes=0, **options)
 
 
 @given(
@@ -237,8 +235,7 @@ def two_inputs():
     ],
 )
 def test_dimensions_of_a_model(symbol, options, words):
-    with pytest.raises(jaxrnn.InputError, match=words):
-        two_inputs().stream(symbol, **options)
+    check_refused(jaxrnn.InputError, words, two_inputs().stream, symbol, **options)
 
 
 def test_the_only_dimension_that_can_be_time():

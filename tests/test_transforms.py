@@ -17,6 +17,7 @@ from flax import nnx
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from refusals import check_refused
 from small_models import WIDTH, layers_model, step_model
 from tiers import of_tiers
 
@@ -310,7 +311,6 @@ def test_transformation(transformation, function):
     check, case = TRANSFORMATIONS[transformation], case_of(function)
     if (transformation, function) in REFUSED:
         error, reason = REFUSED[transformation, function]
-        with pytest.raises(error, match=reason):
-            check(case)
+        check_refused(error, reason, check, case)
     else:
         check(case)
