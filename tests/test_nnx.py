@@ -18,6 +18,7 @@ from refusals import check_refused
 from small_models import HIDDEN, graph_of, layers_model, make_model
 from test_loop_bounds import roots_model
 from tiers import of_tiers
+from verifier import assert_close
 
 import jaxrnn
 from jaxrnn.nnx import Cell, Module, RecurrentState, named
@@ -83,15 +84,6 @@ def assert_identical(found, expected):
     for name, value in expected.items():
         assert found[name].dtype == value.dtype, name
         np.testing.assert_array_equal(found[name], value, err_msg=name)
-
-
-def assert_close(found, expected, atol=2e-6):
-    """Equal names and dtypes, and equal to some roundings of float32 for values about 1."""
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert found[name].dtype == value.dtype, name
-        scale = max(1.0, float(np.max(np.abs(value), initial=0)))
-        np.testing.assert_allclose(found[name], value, rtol=0, atol=atol * scale, err_msg=name)
 
 
 def paths(state):

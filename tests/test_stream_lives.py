@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exported_files import session
 from tiers import of_tiers
+from verifier import run_session, session
 
 import jaxrnn
 from jaxrnn.streaming import stream
@@ -224,12 +224,12 @@ def test_positions_in_files(tmp_path, name, pulse):
     streamed = streamed_by(name, pulse)
     jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx")
     opened = session(tmp_path / "step.onnx")
-    names, types = [each.name for each in opened.get_outputs()], {each.name: each.type for each in opened.get_inputs()}
+    types = {each.name: each.type for each in opened.get_inputs()}
 
     def step(entries, x):
         kinds = {"tensor(int32)": np.int32, "tensor(float)": np.float32}
         state = {key: np.asarray(value, kinds[types[key]]) for key, value in entries.items()}
-        given = dict(zip(names, opened.run(None, {"x": x, **state} if "x" in types else state), strict=True))
+        given = run_session(opened, {"x": x, **state} if "x" in types else state)
         return given["y"], {key: given[f"{key}_next"] for key in state}
 
     check_frames(name, streamed, step)
