@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -191,21 +192,9 @@ def counting():
 
 def in_threads(*functions):
     """Run functions in threads of their own, and raise the first error of any."""
-    errors = []
-
-    def guarded(function):
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(function,)) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for error in errors:
-        raise error
+    with ThreadPoolExecutor(len(functions)) as threads:
+        for each in [threads.submit(function) for function in functions]:
+            each.result()
 
 
 @pytest.mark.thorough

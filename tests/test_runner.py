@@ -10,22 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from small_models import draws
 from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import Runner
 from jaxrnn.steps import ArraySpec, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
-
-
-def draws(infos, seed, **sizes):
-    rng = np.random.default_rng(seed)
-    return {
-        info.name: rng.uniform(
-            0, 1, [sizes.get(size, 1) if isinstance(size, str) else size for size in info.shape]
-        ).astype(info.dtype)
-        for info in infos
-    }
-
 
 NETWORKS = [
     ("dtln_1", {}),

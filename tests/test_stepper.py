@@ -187,10 +187,6 @@ def test_a_profile(forms, name):
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
-    class Growing(Smoother):
-        def step(self, params, state, inputs):
-            return {"y": inputs["x"]}, {"mean": jnp.concatenate([state["mean"], inputs["x"]])}
-
     with pytest.raises(jaxrnn.StateError, match=r"'mean' is float32\[2\] before a step and float32\[4\] after it"):
         jaxrnn.save_compiled(Growing(), tmp_path / "grows.jaxrnn")
     half = type("Half", (), {"spec": Smoother.spec, "init": None, "step": None})()
