@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from refusals import check_refused
 from small_models import graph_of, make_model
 from verifier import assert_derivative, dot, random_like
@@ -202,12 +202,7 @@ def test_what_does_not_fit_is_refused(function, shapes, attributes, message):
 
 def loaded(nodes, inputs, outputs, opset=25, constants=(), domains=()):
     """A model of nodes and of inputs and outputs by name."""
-    infos = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in named.items()]
-        for named in (inputs, outputs)
-    ]
-    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(constants).items()]
-    return jaxrnn.load(make_model(helper.make_graph(nodes, "g", *infos, tensors), *domains, opset=opset))
+    return jaxrnn.load(make_model(graph_of(nodes, inputs, outputs, constants), *domains, opset=opset))
 
 
 def test_a_later_attribute_is_refused_earlier():

@@ -142,10 +142,7 @@ FILES = {
         model(node("Conv", ["x", "weight"], auto_pad=b"\xff\xfe"), initializers=[WEIGHT]),
         ["'n'", "'auto_pad'", "UTF-8"],
     ),
-    "a name that is no text": (
-        model(RELU).SerializeToString().replace(b"Relu", b"Re\xff\xfe"),
-        ["UTF-8", "damaged"],
-    ),
+    "a name that is no text": (model(RELU).SerializeToString().replace(b"Relu", b"Re\xff\xfe"), ["UTF-8", "damaged"]),
     "an operator without a name": (model(helper.make_node("", ["x"], ["y"], name="n")), ["'n'", "op_type"]),
     "an input of no type that there is": (
         edited(model(RELU), lambda p: setattr(p.graph.input[0].type.tensor_type, "elem_type", -1)),
@@ -265,8 +262,7 @@ def test_attributes_that_refer_to_nothing(proto, words):
 
 def mistyped_scan():
     """A Scan from zeros, which are looked at as the start of a recurrence."""
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in ("h", "x", "h_next")]
-    body = helper.make_graph([node("Add", ["h", "x"], ["h_next"])], "body", ends[:2], ends[2:])
+    body = graph_of([node("Add", ["h", "x"], ["h_next"])], {"h": [3], "x": [3]}, {"h_next": [3]}, name="body")
     zeros = numpy_helper.from_array(np.zeros(3, np.float32), "zeros")
     return model(node("Scan", ["zeros", "x"], ["y"], body=body, num_scan_inputs=1.0), initializers=[zeros])
 

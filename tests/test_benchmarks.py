@@ -155,7 +155,7 @@ def test_nothing_is_timed_that_is_not_the_same(other):
     assert (one.calls, another.calls) == (1, 1)
 
 
-def test_a_disagreement_is_reported_and_the_rest_goes_on(tmp_path, monkeypatch):
+def test_a_disagreement_is_reported_and_the_rest_goes_on(monkeypatch):
     from benchmarks import running, train
 
     def cases(plan: Plan) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def judged(metrics, output, reference, system=None):
     return judge.row()
 
 
-def test_functions_of_ones_own_are_found_by_name_and_fail_alone(tmp_path):
+def test_functions_of_ones_own_are_found_by_name_and_fail_alone():
     here = Path(__file__)
     output, reference = noisy(900)
     metrics = [

@@ -193,7 +193,7 @@ def test_shares_of_resources_are_counted_exactly():
     assert room_for({"CPU": 0, "GPU": 0}, node) == 1
 
 
-def test_a_worker_of_another_version_or_without_a_package_says_so(monkeypatch, pool):
+def test_a_worker_of_another_version_or_without_a_package_says_so(pool):
     pool([])
     words = rf"a worker has jaxrnn {__version__}, and this process 0.0: install one version"
     check_refused(InputError, words, Worker(1, 0).prepare, b"", "0.0")

@@ -186,7 +186,7 @@ def test_pictures_and_tables_can_be_read_out(page):
 
 
 @pytest.mark.nightly
-def test_same_rows_give_the_same_bytes(corpus, report, tmp_path):
+def test_same_rows_give_the_same_bytes(corpus, tmp_path):
     folder, items, rows, _ = corpus
     for name in ("one.html", "two.html"):
         write_report(tmp_path / name, results("it", rows, outputs=folder / "outputs"), corpus=items)
@@ -307,7 +307,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
         write_report(tmp_path / "r.html", results("it", []))
 
 
-def test_sounds_are_kept_without_loss(tmp_path):
+def test_sounds_are_kept_without_loss():
     rng = np.random.default_rng(0)
     for rate, samples in ((RATE, tone(440, 1.0)), (8_000, 0.1 * rng.standard_normal(9_000)), (700_000, tone(440, 1.0))):
         content, kind = encode(samples, rate)

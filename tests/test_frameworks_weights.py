@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 from refusals import check_refused
+from small_models import graph_of, make_model
 
 import jaxrnn
 from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights
@@ -16,14 +17,8 @@ FLOAT = onnx.TensorProto.FLOAT
 
 
 def file_of(nodes, tensors, outputs=("y",), inputs=(("x", ["batch", "time", 4]),)):
-    graph = helper.make_graph(
-        nodes,
-        "exported",
-        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs],
-        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
-        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in tensors.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    weights = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    return make_model(graph_of(nodes, dict(inputs), dict.fromkeys(outputs), weights, "exported"))
 
 
 def gates(array, order):
@@ -168,7 +163,7 @@ def test_a_constant_inside_a_branch():
                 helper.make_node("Constant", [], ["c"], value=tensor),
                 helper.make_node("MatMul", ["x", "c"], ["z"]),
             ]
-            return helper.make_graph(nodes, "branch", [], [helper.make_tensor_value_info("z", FLOAT, None)])
+            return graph_of(nodes, {}, {"z": None}, name="branch")
 
         nodes = [
             helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),

@@ -225,10 +225,7 @@ WISHES = {
         ),
         "value_bytes",
     ),
-    "Pad": (
-        lambda: model(node("Pad", ["x", "p"]), tensors=numbers(p=np.array([0, HUGE, 0, 0]))),
-        "value_bytes",
-    ),
+    "Pad": (lambda: model(node("Pad", ["x", "p"]), tensors=numbers(p=np.array([0, HUGE, 0, 0]))), "value_bytes"),
     "Resize": (
         lambda: model(
             node("Resize", ["x", "", "", "sizes"], mode="nearest"), tensors=numbers(sizes=np.array([10**6, 10**6]))

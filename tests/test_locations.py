@@ -45,7 +45,7 @@ from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.settings import prepare_evaluation
 
 
-def test_a_text_is_a_path_or_a_url(tmp_path):
+def test_a_text_is_a_path_or_a_url():
     assert location("a/b.wav") == Path("a/b.wav")
     assert location("file:///a/b.wav") == Path("/a/b.wav")
     assert location("file://localhost/a/a%20b.wav") == Path("/a/a b.wav")

@@ -47,10 +47,8 @@ def test_a_stream_never_depends_on_its_neighbours(dtln, packed):
             shared.close(neighbours.pop())
             neighbours.append(shared.open())
         expected, found = alone.run()[one], shared.run()[here]
-        for name, value in expected.items():
-            np.testing.assert_array_equal(found[name], value)
-    for name, value in alone.state(one).items():
-        np.testing.assert_array_equal(shared.state(here)[name], value)
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+    jax.tree.map(np.testing.assert_array_equal, shared.state(here), alone.state(one))
 
 
 def test_a_pool_equals_single_steps(dtln):
@@ -351,21 +349,17 @@ def test_a_stream_in_pulses_never_depends_on_its_neighbours(case):
             if (step + index) % 2:
                 shared.push(neighbour, loud if index else poison)
         expected, found = alone.run()[one], shared.run()[here]
-        for name, value in expected.items():
-            np.testing.assert_array_equal(found[name], value)
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
         if step == 4:
             shared.close(neighbours.pop())
             neighbours.append(shared.open())
         if step in (3, 6):
             shared.flush(neighbours[0], poison, case.pulse // 2)
             shared.reset(neighbours[1])
-    for name, value in alone.state(one).items():
-        np.testing.assert_array_equal(shared.state(here)[name], value)
+    jax.tree.map(np.testing.assert_array_equal, shared.state(here), alone.state(one))
     tail = case.tail(recording, length)
     expected, found = alone.flush(one, *tail), shared.flush(here, *tail)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 @pytest.mark.thorough
@@ -384,13 +378,10 @@ def test_a_flush_leaves_other_streams_alone_and_its_own_fresh(case):
             pieces.append(pool.run()[ended])
         before = pool.state(other)
         given.append([*pieces, pool.flush(ended)])
-        for name, value in pool.state(other).items():
-            np.testing.assert_array_equal(value, before[name])
-        for name, value in pool.state(ended).items():
-            np.testing.assert_array_equal(value, fresh[name])
+        jax.tree.map(np.testing.assert_array_equal, pool.state(other), before)
+        jax.tree.map(np.testing.assert_array_equal, pool.state(ended), fresh)
     for first, second in zip(*given, strict=True):
-        for name, value in first.items():
-            np.testing.assert_array_equal(second[name], value)
+        jax.tree.map(np.testing.assert_array_equal, second, first)
 
 
 @pytest.mark.thorough
@@ -423,8 +414,7 @@ def test_errors_of_pulses_change_nothing(models):
         check_refused(jaxrnn.InputError, said, pool.flush, name, *arguments)
     pool.push(name, {"feats": pulse})
     check_refused(jaxrnn.StateError, r"1 frame.* wait", pool.flush, name)
-    for found, value in pool.state(name).items():
-        np.testing.assert_array_equal(value, before[found])
+    jax.tree.map(np.testing.assert_array_equal, pool.state(name), before)
     check_refused(jaxrnn.StateError, "stream 99 is not open", pool.flush, 99)
 
 

@@ -59,11 +59,7 @@ EXTERNAL = {
                 "Concat_141, Concat_331, Concat_521, Concat_1097, Concat_1334, Concat_1571",
                 (2, 1, 16, 16, 33),
             ),
-            "tra_cache": (
-                "tra_cache_out",
-                "GRU_153, GRU_343, GRU_533, GRU_1111, GRU_1348, GRU_1585",
-                (2, 3, 1, 1, 16),
-            ),
+            "tra_cache": ("tra_cache_out", "GRU_153, GRU_343, GRU_533, GRU_1111, GRU_1348, GRU_1585", (2, 3, 1, 1, 16)),
             "inter_cache": ("inter_cache_out", "GRU_780, GRU_784, GRU_957, GRU_961", (2, 1, 33, 16)),
         },
     ),
@@ -195,12 +191,9 @@ def test_recurrences_inside_a_frame():
 
 
 def scan_body(update="Add"):
-    return helper.make_graph(
-        [node(update, ["s", "f"], ["s2"]), node("Identity", ["s2"], ["o"]), node("Identity", ["k"], ["k2"])],
-        "body",
-        [helper.make_tensor_value_info(name, F32, [N]) for name in ("s", "k", "f")],
-        [helper.make_tensor_value_info(name, F32, [N]) for name in ("s2", "k2", "o")],
-    )
+    nodes = [node(update, ["s", "f"], ["s2"]), node("Identity", ["s2"], ["o"]), node("Identity", ["k"], ["k2"])]
+    ends = ({name: [N] for name in names} for names in (("s", "k", "f"), ("s2", "k2", "o")))
+    return graph_of(nodes, *ends, name="body")
 
 
 def test_scan():

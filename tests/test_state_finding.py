@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
+from small_models import graph_of
 from state_graphs import (
     BOOL,
     F32,
@@ -217,7 +218,7 @@ def test_inside_both_branches():
     """Read in either branch of an If, by a node of its own; or updated in one and kept in the other."""
 
     def branch(name, nodes, output):
-        return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(output, F32, ONE)])
+        return graph_of(nodes, {}, {output: ONE}, name=name)
 
     then = branch("then", [gru("slow", "x", "h", "", "t")], "t")
     other = branch("else", [node("Identity", ["h"], ["kept"]), gru("fast", "x", "kept", "", "e")], "e")

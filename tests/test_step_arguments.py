@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from refusals import check_refused
-from small_models import make_model
+from small_models import graph_of, make_model
 
 import jaxrnn
 
@@ -27,8 +27,7 @@ def adding(x, kind):
 def counting():
     """The sums of integers over all of time."""
     nodes, shape = [helper.make_node("CumSum", ["x", "zero"], ["y"])], ["S"]
-    graph = helper.make_graph(nodes, "counting", [info("x", 7, shape)], [info("y", 7, shape)], [ZERO])
-    return jaxrnn.load(make_model(graph))
+    return jaxrnn.load(make_model(graph_of(nodes, {"x": (7, shape)}, {"y": (7, shape)}, {"zero": np.array(0)})))
 
 
 def calls(tmp_path):
@@ -107,7 +106,6 @@ def test_sequences_have_no_batch():
 
 def test_frames_that_are_not_stacked():
     """A recording whose frames are joined says why it cannot be cut into steps, and what to do."""
-    x, state = TensorProto.FLOAT, {"h": [1, 4], "h2": [1, 4]}
     for shape, batch, recording, why in (
         ([1, "time", 4], None, (1, 6, 4), "the file leaves axis 1 open"),
         ([1, 4], None, (1, 6), "axis 1 cannot be cut into frames of 4"),
@@ -119,10 +117,10 @@ def test_frames_that_are_not_stacked():
             helper.make_node("Add", ["sum", "h"], ["h2"]),
             helper.make_node("Identity", ["h2"], ["y"]),
         ]
-        inputs, outputs = [info("x", x, shape), info("h", x, state["h"])], [info("y", x, [1, 4]), info("h2", x, [1, 4])]
-        tensors = [numpy_helper.from_array(np.array(axes, np.int64), "axes")]
+        ends = {"x": shape, "h": [1, 4]}, {"y": [1, 4], "h2": [1, 4]}
         nodes[0].attribute.append(helper.make_attribute("noop_with_empty_axes", 1))
-        model = jaxrnn.load(make_model(helper.make_graph(nodes, "sums", inputs, outputs, tensors)), state={"h": "h2"})
+        graph = graph_of(nodes, *ends, {"axes": np.array(axes, np.int64)}, "sums")
+        model = jaxrnn.load(make_model(graph), state={"h": "h2"})
         axis = 0 if batch else 1
         with pytest.raises(jaxrnn.InputError, match=f"{why}.*stack the frames along a new axis"):
             model.scan(model.params, model.init(batch), {"x": np.ones(recording, np.float32)}, time_axis=axis)

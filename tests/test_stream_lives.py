@@ -26,18 +26,12 @@ def far(x):
 
 #: By name: a function of frames ``[time, 2]``, and its values at frames i (int64) with the input x.
 FUNCTIONS = {
-    "position": (
-        lambda x: x + jnp.arange(x.shape[0], dtype=x.dtype)[:, None],
-        lambda x, i: x + i[:, None],
-    ),
+    "position": (lambda x: x + jnp.arange(x.shape[0], dtype=x.dtype)[:, None], lambda x, i: x + i[:, None]),
     "cast position": (
         lambda x: x + column(3 * jnp.arange(x.shape[0]) + 1).astype(x.dtype),
         lambda x, i: x + (3 * i[:, None] + 1),
     ),
-    "division": (
-        lambda x: x + column(jnp.arange(x.shape[0]) // 3).astype(x.dtype),
-        lambda x, i: x + i[:, None] // 3,
-    ),
+    "division": (lambda x: x + column(jnp.arange(x.shape[0]) // 3).astype(x.dtype), lambda x, i: x + i[:, None] // 3),
     "first frames": (
         lambda x: jnp.where(column(jnp.arange(x.shape[0])) < 5, 0 * x, x),
         lambda x, i: np.where(i[:, None] < 5, 0, x),
@@ -63,22 +57,13 @@ FUNCTIONS = {
         lambda x: x + column(jnp.arange(x.shape[0]).astype(jnp.int32)).astype(x.dtype),
         lambda x, i: x + i[:, None],
     ),
-    "unsigned": (
-        lambda x: jnp.arange(x.shape[0], dtype=jnp.uint32) * 2,
-        lambda x, i: (2 * i).astype(np.uint32),
-    ),
-    "narrow": (
-        lambda x: jnp.arange(x.shape[0]).astype(jnp.int8),
-        lambda x, i: i.astype(np.int8),
-    ),
+    "unsigned": (lambda x: jnp.arange(x.shape[0], dtype=jnp.uint32) * 2, lambda x, i: (2 * i).astype(np.uint32)),
+    "narrow": (lambda x: jnp.arange(x.shape[0]).astype(jnp.int8), lambda x, i: i.astype(np.int8)),
     "any but the first": (
         lambda x: x * column(jnp.arange(x.shape[0])).astype(bool).astype(x.dtype),
         lambda x, i: x * (i[:, None] > 0),
     ),
-    "half precision": (
-        lambda x: jnp.arange(x.shape[0]).astype(jnp.bfloat16),
-        lambda x, i: i.astype(jnp.bfloat16),
-    ),
+    "half precision": (lambda x: jnp.arange(x.shape[0]).astype(jnp.bfloat16), lambda x, i: i.astype(jnp.bfloat16)),
     "hash": (
         lambda x: (jnp.arange(x.shape[0], dtype=jnp.uint32) * np.uint32(2654435761)) >> 7,
         lambda x, i: (i.astype(np.uint32) * np.uint32(2654435761)) >> 7,

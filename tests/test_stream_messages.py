@@ -11,6 +11,7 @@ from jax import lax
 from onnx import TensorProto, helper, numpy_helper
 from plain_graphs import model, node
 from refusals import check_refused
+from small_models import graph_of, make_model
 from test_cli import call, call_json
 
 import jaxrnn
@@ -212,17 +213,9 @@ def test_messages_about_exports(name, tmp_path):
 def test_a_node_that_cannot_be_exported(tmp_path):
     """By its name and operator in the model's own file."""
     scatter = node("ScatterElements", ["x", "places", "h"], ["written"], name="write", axis=1, reduction="max")
-    proto = model(
-        scatter,
-        node("Neg", ["written"], ["y"], name="negate"),
-        node("Tanh", ["h"], ["h_out"], name="keep"),
-        inputs=[helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in (("x", (1, 4)), ("h", (1, 2)))],
-        outputs=[
-            helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in (("y", (1, 4)), ("h_out", (1, 2)))
-        ],
-        initializers=[numpy_helper.from_array(np.array([[0, 1]]), "places")],
-    )
-    proto.opset_import[0].version = 18
+    nodes = [scatter, node("Neg", ["written"], ["y"], name="negate"), node("Tanh", ["h"], ["h_out"], name="keep")]
+    ends = {"x": [1, 4], "h": [1, 2]}, {"y": [1, 4], "h_out": [1, 2]}
+    proto = make_model(graph_of(nodes, *ends, {"places": np.array([[0, 1]])}), opset=18)
     words = r"^node 'write' \(ScatterElements-18\): ScatterND has reduction='max' from opset 18 on: give opset=18$"
     with pytest.raises(jaxrnn.UnsupportedError, match=words):
         jaxrnn.export_onnx(jaxrnn.load(proto), None, tmp_path / "step.onnx", step=True)

@@ -149,10 +149,7 @@ MISTAKES = {
     "axis": ({"time_axis": {"X": 1}}, r"time_axis: no example and no output has 'X' \(did you mean 'x'"),
     "no axis": ({"time_axis": {"x": 5}}, r"'x' is float32\[1, 4, 3\] and has no axis 5"),
     "other axis": ({"time_axis": 2}, r"time is axis 1 in mode 'step'; .* time_axis={'x': 1, 'target': 2}"),
-    "unequal": (
-        {"time_axis": None, "data": examples([4, 5, 6])},
-        r"mode='step', time_axis={'x': 1, 'target': 1}",
-    ),
+    "unequal": ({"time_axis": None, "data": examples([4, 5, 6])}, r"mode='step', time_axis={'x': 1, 'target': 1}"),
     "mode": ({"mode": "Step"}, "there is no mode 'Step'; the modes are: apply, step, scan"),
     "patience": ({"validation": examples([4]), "patience": 0}, "patience must be a whole number from 1 on"),
     "drawn validation": ({"validation": lambda rng: None}, "validation must be a sequence of examples, not"),
@@ -168,10 +165,7 @@ MISTAKES = {
     "rate": ({"learning_rate": -1}, "learning_rate must be a positive number"),
     "clip": ({"clip_norm": float("nan")}, "clip_norm must be a positive number"),
     "remat": ({"remat": "all"}, "remat must be None, 'sqrt'"),
-    "compute": (
-        {"dtype": "bf16"},
-        "dtype must be 'bfloat16' or 'float16', or None .*, not 'bf16'",
-    ),
+    "compute": ({"dtype": "bf16"}, "dtype must be 'bfloat16' or 'float16', or None .*, not 'bf16'"),
     "devices": ({"devices": []}, "devices must be JAX devices"),
     "loss": ({"loss": 3}, "loss must be a function"),
     "vector": (
