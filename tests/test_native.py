@@ -137,7 +137,7 @@ assert not any(name.startswith(("jaxrnn.onnx", "jaxrnn.model", "jaxrnn.streaming
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=sys.path[0] or None, env=_environment())
     with np.load(tmp_path / "out.npz") as found:
-        jax.tree.map(np.testing.assert_array_equal, found, expected)
+        jax.tree.map(np.testing.assert_array_equal, dict(found), expected)
 
 
 def _environment():
