@@ -7,19 +7,11 @@ import json
 import jax
 import numpy as np
 import onnx
-import onnxruntime as ort
 from lowering_verifier import check_well_formed
 from streaming_verifier import assert_same, recording
+from verifier import run_session, session
 
 import jaxrnn
-
-
-def session(path):
-    """A file in ONNX Runtime, on one thread."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def facts_of(path):
@@ -67,7 +59,7 @@ class ExportedStream:
                 each["input"]: _part(inputs[each["name"]], each, index * frames.get(each["name"], 0))
                 for each in facts["inputs"]
             }
-            given = _run(self.step, {**taken, **state})
+            given = run_session(self.step, {**taken, **state})
             state = {each["input"]: given[each["output"]] for each in facts["state"]}
             for each in facts["outputs"]:
                 if each["output"] is not None:
@@ -85,18 +77,13 @@ class ExportedStream:
         if facts["valid"] is not None:
             valid = np.int32(total - whole * self.facts["pulse"])
             taken[facts["valid"]] = np.full(() if facts["batch"] is None else (facts["batch"],), valid, np.int32)
-        given = _run(self.flush, {**taken, **state})
+        given = run_session(self.flush, {**taken, **state})
         for each in facts["outputs"]:
             array, count = given[each["output"]], facts["counts"].get(each["name"])
             if count is not None:
                 (exist,) = set(np.ravel(given[count]).tolist())
                 array = array[(slice(None),) * each["time_axis"] + (slice(exist),)]
             pieces[each["name"]].append(array)
-
-
-def _run(opened, inputs):
-    names = [value.name for value in opened.get_outputs()]
-    return dict(zip(names, opened.run(None, inputs), strict=True))
 
 
 def _part(array, each, start):

@@ -15,9 +15,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+from verifier import session
 
 from jaxrnn._jax.context import exact_types
 from jaxrnn.export.graphs import Argument, lower
@@ -50,15 +50,12 @@ def check_well_formed(model):
 def outputs_of(model, inputs):
     """The outputs of a model in ONNX Runtime, or in ONNX's reference evaluator where that lacks a type."""
     if not any(value.dtype.kind == "V" or hasattr(ml_dtypes, value.dtype.name) for value in inputs.values()):
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = 1
         try:
-            session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            opened = session(model)
         except NoKernel:
             pass
         else:
-            return session.run(None, inputs)
+            return opened.run(None, inputs)
     with np.errstate(all="ignore"):
         return ReferenceEvaluator(model).run(None, inputs)
 

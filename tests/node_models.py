@@ -9,6 +9,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from refusals import check_refused
 from verifier import peer_outputs
 
 import jaxrnn
@@ -121,6 +122,12 @@ def check(operator, inputs, *, atol=2e-5, engines=(by_reference, by_onnx_runtime
     assert expected, f"no engine runs {operator} {settings}"
     assert any(is_close(found, value, atol) for value in expected), (found, expected)
     return found
+
+
+def check_node_refused(error, words, operator, inputs, **options):
+    """The model of one node cannot be loaded or run."""
+    model, arrays = one_operator(operator, inputs, **options)
+    check_refused(error, words, lambda: jaxrnn.load(model)(arrays))
 
 
 def one_of(*dtypes):

@@ -111,6 +111,13 @@ def frames_of(count, rows=1, seed=3):
     return {"x": np.random.default_rng(seed).standard_normal((count, rows, WIDTH)).astype(np.float32)}
 
 
+def draws(infos, seed=0, **sizes):
+    """Uniform random arrays for inputs; open dimensions are 1, or have the sizes given by name."""
+    rng = np.random.default_rng(seed)
+    shapes = {info.name: [sizes.get(s, 1) if isinstance(s, str) else s for s in info.shape] for info in infos}
+    return {info.name: rng.uniform(0, 1, shapes[info.name]).astype(info.dtype) for info in infos}
+
+
 @contextlib.contextmanager
 def operator_replaced(name: str, wrap: Callable[[Callable], Callable]) -> Iterator[None]:
     """Inside, every version of an operator is what ``wrap`` makes of its function."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from onnx import TensorProto, helper
+from refusals import check_refused
 from small_models import graph_of, make_model
 
 import jaxrnn
@@ -30,6 +31,11 @@ def pairs(model):
     """Input to output of the external variables; nothing internal."""
     assert all(variable.kind == "external" for variable in model.state), model.state
     return {variable.input: variable.output for variable in model.state}
+
+
+def check_asked(words, model):
+    """The finder asks for the state, in an error with these words."""
+    check_refused(jaxrnn.StateError, words, lambda: model.state)
 
 
 def internal(model):

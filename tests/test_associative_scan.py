@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from refusals import check_refused
 from stream_functions import CASES, affine, conv, linear_recurrence
 from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
@@ -224,5 +225,4 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name):
     function, words = REFUSED[name]
-    with pytest.raises(ValueError, match=f"(?s){words}"):
-        jaxrnn.stream(function, X, axes=0)
+    check_refused(ValueError, f"(?s){words}", jaxrnn.stream, function, X, axes=0)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from refusals import check_refused
 from small_models import graph_of, make_model
 from verifier import assert_derivative, dot, random_like
 
@@ -196,18 +197,12 @@ def test_what_does_not_fit_is_refused(function, shapes, attributes, message):
     inputs = [np.zeros(known[letter], np.float32) if letter in known else None for letter in shapes]
     if "n" in shapes:
         inputs[-1] = np.zeros(1, np.int64)
-    with pytest.raises(ValueError, match=message):
-        function(*inputs, **attributes)
+    check_refused(ValueError, message, function, *inputs, **attributes)
 
 
 def loaded(nodes, inputs, outputs, opset=25, constants=(), domains=()):
     """A model of nodes and of inputs and outputs by name."""
-    infos = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in named.items()]
-        for named in (inputs, outputs)
-    ]
-    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(constants).items()]
-    return jaxrnn.load(make_model(helper.make_graph(nodes, "g", *infos, tensors), *domains, opset=opset))
+    return jaxrnn.load(make_model(graph_of(nodes, inputs, outputs, constants), *domains, opset=opset))
 
 
 def test_a_later_attribute_is_refused_earlier():
@@ -223,11 +218,8 @@ def test_attention_over_time_is_refused_by_streams(attributes):
     """Without a bound, every frame sees all others, or all of the past; inside a frame, attention streams."""
     node = helper.make_node("Attention", ["x"] * 3, ["y"], name="all", q_num_heads=2, kv_num_heads=2, **attributes)
     over_time = loaded([node], {"x": [1, "T", 8]}, {"y": [1, "T", 8]})
-    with pytest.raises(
-        jaxrnn.StreamError,
-        match=r"'all'.*each frame depends on all earlier( and later)? frames; (give past=64|bound how far)",
-    ):
-        over_time.stream(symbol="T")
+    words = r"'all'.*each frame depends on all earlier( and later)? frames; (give past=64|bound how far)"
+    check_refused(jaxrnn.StreamError, words, over_time.stream, symbol="T")
     inside = loaded([node], {"x": ["T", 5, 8]}, {"y": ["T", 5, 8]})
     x = np.random.default_rng(0).standard_normal((7, 5, 8)).astype(np.float32)
     found = jax.jit(inside.stream(symbol="T", pulse=2).run)(inside.params, {"x": x})

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from small_models import FEATURES, a_little_wrong, graph_of, layers_model, make_model, operator_replaced
 
 from jaxrnn import Model, load
@@ -182,10 +182,9 @@ def test_inspect_tells_everything(layers):
 
 def test_inspect_lists_all_that_cannot_run(tmp_path):
     """Unknown operators in the outer graph and in a branch, of two domains, among nodes that are fine."""
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])
 
     def branch(name: str, *nodes) -> onnx.GraphProto:
-        return helper.make_graph(list(nodes), name, [], [helper.make_tensor_value_info(f"{name}_y", 1, None)])
+        return graph_of(nodes, {}, {f"{name}_y": None}, name=name)
 
     then = branch("then", helper.make_node("Gelou", ["x"], ["then_y"], name="inner", domain="my.ops"))
     other = branch("other", helper.make_node("Mul", ["x", "w"], ["other_y"]))
@@ -194,9 +193,8 @@ def test_inspect_lists_all_that_cannot_run(tmp_path):
         helper.make_node("If", ["flag"], ["b"], name="choice", then_branch=then, else_branch=other),
         helper.make_node("Add", ["a", "b"], ["y"], name="add"),
     ]
-    weight = numpy_helper.from_array(np.ones(2, np.float32), "w")
-    inputs = [value, helper.make_tensor_value_info("flag", TensorProto.BOOL, [])]
-    graph = helper.make_graph(nodes, "odd", inputs, [helper.make_tensor_value_info("y", 1, None)], [weight])
+    inputs = {"x": ["N", 2], "flag": (TensorProto.BOOL, [])}
+    graph = graph_of(nodes, inputs, {"y": None}, {"w": np.ones(2, np.float32)}, "odd")
     path = tmp_path / "odd.onnx"
     onnx.save(make_model(graph, "my.ops"), path)
 
@@ -239,7 +237,7 @@ def test_inspect_says_what_can_be_streamed(models):
 
 
 @pytest.mark.thorough
-def test_inspect_takes_what_load_takes(layers, models):
+def test_inspect_takes_what_load_takes(models):
     """Renamed and fixed dimensions and fixed inputs show in the report; wrong names are errors of use."""
     path = models / "silero_vad.onnx"
     found = call_json(

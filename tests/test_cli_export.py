@@ -9,7 +9,7 @@ import pytest
 from export_models import TIMES, check_reads_back, model_of, tensor
 from exported_files import facts_of
 from onnx import TensorProto, helper
-from small_models import a_little_wrong, layers_model, look_ahead_model, make_model, operator_replaced
+from small_models import a_little_wrong, graph_of, layers_model, look_ahead_model, make_model, operator_replaced
 from test_cli import call, call_json
 from tiers import of_tiers
 
@@ -140,17 +140,13 @@ def offline(tmp_path):
 @pytest.fixture
 def step(tmp_path):
     """A step of an exponential mean, for a batch that is left open."""
-    infos = {
-        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["streams", 2])
-        for name in ("x", "mean", "y", "new_mean")
-    }
-    weight = onnx.numpy_helper.from_array(np.array([0.9, 0.5], np.float32), "decay")
     nodes = [
         helper.make_node("Mul", ["mean", "decay"], ["old"]),
         helper.make_node("Add", ["old", "x"], ["new_mean"]),
         helper.make_node("Tanh", ["new_mean"], ["y"]),
     ]
-    graph = helper.make_graph(nodes, "mean", [infos["x"], infos["mean"]], [infos["y"], infos["new_mean"]], [weight])
+    row, weights = ["streams", 2], {"decay": np.array([0.9, 0.5], np.float32)}
+    graph = graph_of(nodes, {"x": row, "mean": row}, {"y": row, "new_mean": row}, weights, "mean")
     path = tmp_path / "step.onnx"
     onnx.save(make_model(graph), path)
     return path

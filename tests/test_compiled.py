@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from compilations import compilations
 from onnx import TensorProto, helper
+from refusals import check_refused
 from small_models import graph_of, make_model
 from test_pool import recurrent_streamed
 from test_steps import CASES, NAMES, close, frame, recording
@@ -80,18 +81,14 @@ def test_damaged_files_are_refused(small, where):
     data = bytearray(small.read_bytes())
     data[int(where * len(data))] ^= 1
     small.write_bytes(data)
-    with pytest.raises(jaxrnn.ModelError, match=r"damaged|not a model compiled"):
-        jaxrnn.load_compiled(small)
+    check_refused(jaxrnn.ModelError, r"damaged|not a model compiled", jaxrnn.load_compiled, small)
 
 
 def test_foreign_and_truncated_files_are_refused(small, models, tmp_path):
     small.write_bytes(small.read_bytes()[:-100])
-    with pytest.raises(jaxrnn.ModelError, match="damaged"):
-        jaxrnn.load_compiled(small)
-    with pytest.raises(jaxrnn.ModelError, match="not a model compiled"):
-        jaxrnn.load_compiled(models / "dtln_1.onnx")
-    with pytest.raises(jaxrnn.ModelError, match="No such file"):
-        jaxrnn.load_compiled(tmp_path / "nothing.jaxrnn")
+    check_refused(jaxrnn.ModelError, "damaged", jaxrnn.load_compiled, small)
+    check_refused(jaxrnn.ModelError, "not a model compiled", jaxrnn.load_compiled, models / "dtln_1.onnx")
+    check_refused(jaxrnn.ModelError, "No such file", jaxrnn.load_compiled, tmp_path / "nothing.jaxrnn")
 
 
 def sealed(path, change, packed=False):
@@ -185,13 +182,11 @@ def test_nothing_is_unpacked(small):
     """A small file would become a large one."""
     zeros = b"\0" * 2**24
     sealed(small, replaced("functions/other", zeros), packed=True)
-    with pytest.raises(jaxrnn.ModelError, match="its entries are compressed"):
-        jaxrnn.load_compiled(small)
+    check_refused(jaxrnn.ModelError, "its entries are compressed", jaxrnn.load_compiled, small)
     magic = small.read_bytes().partition(b"\n")[0] + b"\n"
     for body in (b"", b"PK", zeros[:100]):
         seal(small, magic, body)
-        with pytest.raises(jaxrnn.ModelError, match="not have the content of a compiled model"):
-            jaxrnn.load_compiled(small)
+        check_refused(jaxrnn.ModelError, "not have the content of a compiled model", jaxrnn.load_compiled, small)
 
 
 @pytest.mark.parametrize("damage", ["garbage", "cut", "code", "another function"])
@@ -212,8 +207,7 @@ def test_functions_that_cannot_be_used_are_named(small, damage):
     words = (
         rf"'step' of the compiled file cannot be used: .*with JAX 99\.0, and this is JAX {jax.__version__}: .*upgrade"
     )
-    with pytest.raises(jaxrnn.ModelError, match=words):
-        loaded.step(None, loaded.init(), one)
+    check_refused(jaxrnn.ModelError, words, loaded.step, None, loaded.init(), one)
 
 
 def test_another_platform_is_named(models, tmp_path):
@@ -238,12 +232,12 @@ def test_arrays_that_no_file_holds_are_named(shape, shown, tmp_path):
 def test_what_does_not_fit_is_named(small, models):
     loaded = jaxrnn.load_compiled(small)
     state = loaded.init()
-    with pytest.raises(jaxrnn.InputError, match=r"input_2: float32\[1, 1, 257\] got float64"):
-        loaded.step(loaded.params, state, {"input_2": np.zeros((1, 1, 257))})
-    with pytest.raises(jaxrnn.InputError, match=r"missing input.*input_2"):
-        loaded.step(loaded.params, state, {})
-    with pytest.raises(jaxrnn.StateError, match=r"'input_3'.*missing"):
-        loaded.step(loaded.params, {}, {"input_2": np.zeros((1, 1, 257), np.float32)})
+    for given, x, error, words in (
+        (state, {"input_2": np.zeros((1, 1, 257))}, jaxrnn.InputError, r"input_2: float32\[1, 1, 257\] got float64"),
+        (state, {}, jaxrnn.InputError, r"missing input.*input_2"),
+        ({}, {"input_2": np.zeros((1, 1, 257), np.float32)}, jaxrnn.StateError, r"'input_3'.*missing"),
+    ):
+        check_refused(error, words, loaded.step, loaded.params, given, x)
     silero = jaxrnn.load(models / "silero_vad_16k_op15.onnx", static={"sr": 16000})
     with pytest.raises(jaxrnn.InputError, match=r"size of sequence \(axis 1 of 'input'\), as in dims=\{'sequence'"):
         jaxrnn.save_compiled(silero, small)
@@ -309,8 +303,7 @@ def test_pulses_that_make_no_sense_are_refused(streamed, tmp_path, change, words
     path = tmp_path / "changed.jaxrnn"
     path.write_bytes(streamed[2].read_bytes())
     sealed(path, change)
-    with pytest.raises(jaxrnn.ModelError, match=words):
-        jaxrnn.load_compiled(path)
+    check_refused(jaxrnn.ModelError, words, jaxrnn.load_compiled, path)
 
 
 @pytest.mark.thorough
@@ -421,8 +414,7 @@ def test_a_streamed_function(function_file, batch):
     streamed, params, path = function_file
     loaded = jaxrnn.load_compiled(path)
     assert loaded.spec.label == "recurrent"
-    with pytest.raises(jaxrnn.InputError, match=r"init\(constants=...\) with offset"):
-        loaded.init()
+    check_refused(jaxrnn.InputError, r"init\(constants=...\) with offset", loaded.init)
     assert [output.name for output in loaded.spec.outputs if output.at_end] == ["last", "mean"]
     assert loaded.spec.delay == streamed.delay
     constants = {"offset": np.full(3, 0.25, np.float32)}
@@ -458,27 +450,24 @@ def test_pulses_that_do_not_fit_are_named(function_file, tmp_path):
         (good["x"], "not ndarray"),
     ]
     for x, said in wrong:
-        with pytest.raises(jaxrnn.InputError, match=said):
-            loaded.step(None, state, x)
+        check_refused(jaxrnn.InputError, said, loaded.step, None, state, x)
     long = {"x": np.zeros((3, 3), np.float32), "offset": offset}
     for tail, valid, said in (
         (long, 3, "at most the frames of a pulse"),
         (good, 3, "from 0 to the 2"),
         (None, 0, "is constant in time"),
     ):
-        with pytest.raises(jaxrnn.InputError, match=said):
-            loaded.flush(None, state, tail, valid)
+        check_refused(jaxrnn.InputError, said, loaded.flush, None, state, tail, valid)
     for bad in ({}, state["float32"], {"float32": state["float32"][:-1]}, {"float32": np.zeros((2, 2, 8), np.float32)}):
-        with pytest.raises(jaxrnn.StateError, match="state"):
-            loaded.step(None, bad, good)
+        check_refused(jaxrnn.StateError, "state", loaded.step, None, bad, good)
     out = tmp_path / "no.jaxrnn"
-    with pytest.raises(jaxrnn.InputError, match="give params"):
-        jaxrnn.save_compiled(streamed, out)
-    with pytest.raises(jaxrnn.InputError, match="dims gives 'S'"):
-        jaxrnn.save_compiled(streamed, out, params=params, dims={"S": 3})
     bare = jaxrnn.stream(lambda x: x * 2.0, jax.ShapeDtypeStruct((10, 3), jnp.float32), axes=0)
-    with pytest.raises(jaxrnn.InputError, match="one dict"):
-        jaxrnn.save_compiled(bare, out)
+    for stepper, options, said in (
+        (streamed, {}, "give params"),
+        (streamed, {"params": params, "dims": {"S": 3}}, "dims gives 'S'"),
+        (bare, {}, "one dict"),
+    ):
+        check_refused(jaxrnn.InputError, said, jaxrnn.save_compiled, stepper, out, **options)
     assert not list(tmp_path.iterdir())
 
 

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from node_models import one_operator
-from onnx import TensorProto, helper, numpy_helper
-from small_models import WIDTH, frames_of, layers_model, make_model, operator_replaced, step_model
+from onnx import TensorProto, helper
+from refusals import check_refused
+from small_models import WIDTH, frames_of, graph_of, layers_model, make_model, operator_replaced, step_model
 from test_linear_attention import network as attention_network
 from tiers import of_tiers
 
@@ -36,10 +37,8 @@ def offline_model():
         helper.make_node("Transpose", ["t"], ["m"], perm=[0, 2, 1]),
         helper.make_node("MatMul", ["m", "P"], ["y"]),
     ]
-    ends = {"x": [1, WIDTH, "S"], "y": [1, "S", 2]}
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ends.items())
-    weights = [numpy_helper.from_array(kernel, "K"), numpy_helper.from_array(weight, "P")]
-    return jaxrnn.load(make_model(helper.make_graph(nodes, "offline", [x], [y], weights)))
+    ends = {"x": [1, WIDTH, "S"]}, {"y": [1, "S", 2]}
+    return jaxrnn.load(make_model(graph_of(nodes, *ends, {"K": kernel, "P": weight}, "offline")))
 
 
 MODELS = {"steps": step_model, "offline": offline_model}
@@ -212,10 +211,9 @@ def test_every_product_of_an_operator_is_lowered(what):
 @pytest.mark.thorough
 def test_a_filter_for_each_channel_keeps_its_type():
     """Offline and streamed alike: it is no sum that low precision makes faster."""
-    kernel = numpy_helper.from_array(np.ones((WIDTH, 1, 3), np.float32), "K")
     node = helper.make_node("Conv", ["x", "K"], ["y"], kernel_shape=[3], pads=[2, 0], group=WIDTH)
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, WIDTH, "S"]) for name in "xy"]
-    model = jaxrnn.load(make_model(helper.make_graph([node], "depthwise", ends[:1], ends[1:], [kernel])))
+    shape, kernel = [1, WIDTH, "S"], np.ones((WIDTH, 1, 3), np.float32)
+    model = jaxrnn.load(make_model(graph_of([node], {"x": shape}, {"y": shape}, {"K": kernel}, "depthwise")))
     exact = model.apply(model.params, WHOLE)
     assert furthest(model.apply(model.params, WHOLE, dtype="bfloat16"), exact) == 0
     assert furthest(model.stream("S", 2, dtype="bfloat16").run(model.params, WHOLE), exact) < 1e-6
@@ -292,8 +290,7 @@ def test_other_types_are_refused(dtype):
         lambda: validate(model, model.params, [STACKED], lambda *_: 0.0, dtype=dtype),
     ]
     for call in calls:
-        with pytest.raises(InputError, match=r"^dtype must be 'bfloat16' or 'float16', or None for"):
-            call()
+        check_refused(InputError, r"^dtype must be 'bfloat16' or 'float16', or None for", call)
 
 
 def test_a_file_without_float32_has_nothing_to_lower():
@@ -342,8 +339,7 @@ def test_parameters_of_another_type_are_refused_by_name(kind):
             call("bfloat16")
         assert low in str(caught.value)
     for call in (lambda: model.init(params=params), lambda: jaxrnn.Runner(model, params)):
-        with pytest.raises(InputError, match=r"params\['R'\] must be float32"):
-            call()
+        check_refused(InputError, r"params\['R'\] must be float32", call)
 
 
 class Tensor:

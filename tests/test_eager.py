@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from compilations import compilations
 from onnx import TensorProto, helper
-from plain_graphs import model as one_graph
 from plain_graphs import node
-from small_models import FEATURES, WIDTH, layers_model, step_model
+from small_models import FEATURES, WIDTH, graph_of, layers_model, make_model, step_model
 from test_time_loops import loop_model
 from tiers import of_tiers
 
@@ -129,10 +128,9 @@ def test_steps_of_a_stream_compile_once_for_every_state(cases):
 
 
 def gather():
-    index = helper.make_tensor_value_info("index", TensorProto.INT64, ["n"])
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])
-    return jaxrnn.load(one_graph(node("Gather", ["x", "index"], axis=0), inputs=[x, index], outputs=[y]))
+    inputs = {"x": [2, 3], "index": (TensorProto.INT64, ["n"])}
+    graph = graph_of([node("Gather", ["x", "index"], axis=0)], inputs, {"y": ["n", 3]})
+    return jaxrnn.load(make_model(graph))
 
 
 def test_values_are_looked_at():
@@ -150,14 +148,11 @@ def test_a_branch_that_is_not_taken_need_not_fit():
     """A condition that is known in the call chooses the branch; compiled, both would have to run."""
 
     def branch(name, operator, *inputs):
-        out = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
-        return helper.make_graph([helper.make_node(operator, inputs, ["out"], name=name)], name, [], [out])
+        return graph_of([helper.make_node(operator, inputs, ["out"], name=name)], {}, {"out": None}, name=name)
 
-    chooser = helper.make_tensor_value_info("first", TensorProto.BOOL, [])
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    inputs = {"first": (TensorProto.BOOL, []), "x": ["n", "m"]}
     branches = {"then_branch": branch("square", "MatMul", "x", "x"), "else_branch": branch("same", "Identity", "x")}
-    model = jaxrnn.load(one_graph(node("If", ["first"], **branches), inputs=[chooser, x], outputs=[y]))
+    model = jaxrnn.load(make_model(graph_of([node("If", ["first"], **branches)], inputs, {"y": None})))
     x = np.ones((2, 3), np.float32)  # no square
     for _ in range(2):
         assert model.apply(model.params, {"first": np.array(False), "x": x})["y"].shape == (2, 3)

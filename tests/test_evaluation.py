@@ -24,6 +24,7 @@ from evaluation_cases import (
     through,
     write_config,
 )
+from refusals import check_refused
 from tiers import of_tiers
 
 import jaxrnn
@@ -125,8 +126,7 @@ def test_an_offline_model_in_chunks_is_the_model_on_the_whole_recording(models, 
 )
 def test_chunks_that_nothing_holds(tmp_path, options, said):
     corpus = make_corpus(tmp_path, [3000])
-    with pytest.raises(InputError, match=said):
-        evaluation_of(corpus, **options)
+    check_refused(InputError, said, evaluation_of, corpus, **options)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,7 @@ def test_chunks_that_nothing_holds(tmp_path, options, said):
 )
 def test_settings_that_nothing_holds(tmp_path, line, said):
     make_corpus(tmp_path, [3000])
-    with pytest.raises(InputError, match=said):
-        prepare_evaluation(write_config(tmp_path), [line])
+    check_refused(InputError, said, prepare_evaluation, write_config(tmp_path), [line])
 
 
 @pytest.mark.thorough
@@ -176,8 +175,7 @@ def test_a_missing_package_ends_an_evaluation_before_it_computes(tmp_path, monke
 
     with pytest.raises(MissingPackageError, match=rf"{package}.* is needed for .*jaxrnn\[evaluate\]"):
         evaluate(no_system, from_folder(tmp_path / "noisy"), [], tmp_path / "out")
-    with pytest.raises(MissingPackageError, match=r"jaxrnn\[evaluate\]"):
-        prepare_evaluation(path)
+    check_refused(MissingPackageError, r"jaxrnn\[evaluate\]", prepare_evaluation, path)
     assert not (tmp_path / "out").exists()
 
 
@@ -256,8 +254,7 @@ def test_a_full_disk_ends_the_run_with_no_torn_file_and_a_rerun_completes_it(don
     evaluation = evaluation_of(folder, tmp_path / "out")
     with monkeypatch.context() as patch:
         full_disk(patch, which, after)
-        with pytest.raises(InputError, match="No space left"):
-            evaluation.run()
+        check_refused(InputError, "No space left", evaluation.run)
     assert not leftovers(tmp_path / "out")
     for name, samples in outputs(tmp_path / "out").items():
         np.testing.assert_array_equal(samples, found[name])
@@ -367,8 +364,7 @@ def test_arrays_of_another_shape_or_kind_are_rows_with_errors(tmp_path):
     for kind in (np.int16, np.complex64):
         np.save(tmp_path / "noisy" / "f0.npy", np.ones(3000, kind))
         alone = jaxrnn.evaluation.Evaluation(denoiser(), corpus[:1], [], tmp_path / np.dtype(kind).name)
-        with pytest.raises(InputError, match=np.dtype(kind).name):
-            alone.run()
+        check_refused(InputError, np.dtype(kind).name, alone.run)
 
 
 def with_other_weights(chain):
@@ -389,17 +385,14 @@ def test_a_folder_of_other_results_is_refused_naming_what_differs(done, tmp_path
         ({"system": with_other_weights(denoiser())}, "system"),
     ]
     for options, named in others:
-        with pytest.raises(InputError, match=rf"differs in {named}: choose"):
-            evaluation_of(folder, **options)
+        check_refused(InputError, rf"differs in {named}: choose", evaluation_of, folder, **options)
     make_corpus(tmp_path, LENGTHS[:4])
     begun = evaluation_of(tmp_path)
     begun.run(begun.units[:0])
     soundfile.write(tmp_path / "noisy" / "f03.wav", sound(8001), RATE)
-    with pytest.raises(InputError, match="differs in lengths of recordings"):
-        evaluation_of(tmp_path)
+    check_refused(InputError, "differs in lengths of recordings", evaluation_of, tmp_path)
     (tmp_path / "out" / "run.json").write_text("{")
-    with pytest.raises(InputError, match=r"run\.json cannot be read"):
-        evaluation_of(tmp_path)
+    check_refused(InputError, r"run\.json cannot be read", evaluation_of, tmp_path)
     assert evaluation_of(folder).rows() == rows
 
 

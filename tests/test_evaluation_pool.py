@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import check_refused
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Item, Workers, cluster
@@ -194,15 +195,12 @@ def test_shares_of_resources_are_counted_exactly():
         Workers(1, gpus=1.5)
 
 
-def test_a_worker_of_another_version_or_without_a_package_says_so(monkeypatch, pool):
+def test_a_worker_of_another_version_or_without_a_package_says_so(pool):
     pool([])
-    with pytest.raises(
-        InputError, match=rf"a worker has jaxrnn {__version__}, and this process 0.0: install one version"
-    ):
-        Worker(1, 0).prepare(b"", "0.0")
-    named = b"cnot_installed_here\nmake\n."
-    with pytest.raises(InputError, match=r"No module named 'not_installed_here' .* Install the packages"):
-        Worker(1, 0).prepare(named, __version__)
+    words = rf"a worker has jaxrnn {__version__}, and this process 0.0: install one version"
+    check_refused(InputError, words, Worker(1, 0).prepare, b"", "0.0")
+    named, words = b"cnot_installed_here\nmake\n.", r"No module named 'not_installed_here' .* Install the packages"
+    check_refused(InputError, words, Worker(1, 0).prepare, named, __version__)
 
 
 @pytest.mark.parametrize(

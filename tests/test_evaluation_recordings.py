@@ -13,6 +13,7 @@ import soundfile
 from evaluation_cases import RATE, denoiser, sound
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import check_refused
 from scipy import signal
 
 from jaxrnn.errors import InputError
@@ -124,8 +125,7 @@ def test_rates_that_nothing_has(tmp_path, own, wanted, said):
     data = bytearray(path.read_bytes())
     data[24:28] = own.to_bytes(4, "little")
     path.write_bytes(data)
-    with pytest.raises(InputError, match=rf"a\.wav: .*{said}"):
-        open_recording(path, wanted)
+    check_refused(InputError, rf"a\.wav: .*{said}", open_recording, path, wanted)
 
 
 def endless(data):
@@ -157,8 +157,7 @@ def test_what_is_not_a_recording_is_refused_by_name(tmp_path, name, spoil, said)
         np.savez(tmp_path / "a.npz", samples=sound(2000))
         path.touch()
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(InputError, match=rf"{name}.*{said}"):
-        open_recording(path, RATE)
+    check_refused(InputError, rf"{name}.*{said}", open_recording, path, RATE)
 
 
 def test_recordings_without_frames_or_of_unequal_arrays_are_refused(tmp_path):
@@ -168,13 +167,10 @@ def test_recordings_without_frames_or_of_unequal_arrays_are_refused(tmp_path):
     np.save(tmp_path / "empty.npy", np.zeros((0, 4)))
     soundfile.write(tmp_path / "empty.wav", np.zeros(0), RATE)
     for name in ("unequal.npz", "none.npz", "scalar.npy"):
-        with pytest.raises(InputError, match=r"of one length"):
-            open_recording(tmp_path / name, RATE)
+        check_refused(InputError, r"of one length", open_recording, tmp_path / name, RATE)
     for name in ("empty.npy", "empty.wav"):
-        with pytest.raises(InputError, match="is empty"):
-            open_recording(tmp_path / name, RATE)
-    with pytest.raises(InputError, match="there is no file"):
-        open_recording(tmp_path / "two.wav", RATE)
+        check_refused(InputError, "is empty", open_recording, tmp_path / name, RATE)
+    check_refused(InputError, "there is no file", open_recording, tmp_path / "two.wav", RATE)
 
 
 def test_names_in_a_manifest_stay_as_they_are_written(tmp_path):
@@ -188,19 +184,16 @@ def test_names_in_a_manifest_stay_as_they_are_written(tmp_path):
     assert items[8].columns == {"level": 0.5}
     assert items[0].reference == tmp_path / "2.wav"
     (tmp_path / "b.csv").write_text("path,id\n1.wav,a\n2.wav,a\n")
-    with pytest.raises(InputError, match="two recordings are called 'a'"):
-        from_manifest(tmp_path / "b.csv")
+    check_refused(InputError, "two recordings are called 'a'", from_manifest, tmp_path / "b.csv")
     with pytest.raises(InputError, match="two recordings are called '000'"):
         Evaluation(denoiser(), [items[0], *items[:2]], [], tmp_path / "out")
     (tmp_path / "c.csv").write_text("path,id\n1.wav,../a\n")
-    with pytest.raises(InputError, match=re.escape("'../a' cannot name a file")):
-        from_manifest(tmp_path / "c.csv")
+    check_refused(InputError, re.escape("'../a' cannot name a file"), from_manifest, tmp_path / "c.csv")
     (tmp_path / "d.csv").write_text("paths,id\n1.wav,a\n")
-    with pytest.raises(InputError, match="did you mean 'paths'"):
-        from_manifest(tmp_path / "d.csv")
+    check_refused(InputError, "did you mean 'paths'", from_manifest, tmp_path / "d.csv")
     polars.DataFrame({"path": [["1.wav", "2.wav"]]}).write_parquet(tmp_path / "e.parquet")
-    with pytest.raises(InputError, match=r"e\.parquet: the columns id, path, reference must hold text: cannot"):
-        from_manifest(tmp_path / "e.parquet")
+    words = r"e\.parquet: the columns id, path, reference must hold text: cannot"
+    check_refused(InputError, words, from_manifest, tmp_path / "e.parquet")
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int64, np.complex64])

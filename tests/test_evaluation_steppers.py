@@ -16,6 +16,7 @@ import soundfile
 from evaluation_cases import through
 from onnx import TensorProto, helper
 from quick_compiling import QUICK_COMPILER
+from refusals import check_refused
 from small_models import WIDTH, graph_of, make_model, step_model
 from test_stepper import FLOAT, Delayed, Smoother
 
@@ -241,16 +242,13 @@ class Scaled(Smoother):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(InputError, match="has no parameters of its own: give params"):
-        Offline(streamed(following))
+    check_refused(InputError, "has no parameters of its own: give params", Offline, streamed(following))
     with pytest.raises(InputError, match=r"input gain: float32\[2\] has no time axis, and recordings have no such"):
         Offline(Scaled())
     with pytest.raises(InputError, match=r"'late' comes 2 frame\(s\) late.*Offline"):
         Stage(streamed(looking_ahead, 4), GAIN, output="late")
-    with pytest.raises(InputError, match="'last' has no frames of time"):
-        Stage(streamed(following), GAIN, output="last")
-    with pytest.raises(InputError, match="a frame of 8 numbers does not fit"):
-        Chain((Stage(Fading()),), 8, 2)
+    check_refused(InputError, "'last' has no frames of time", Stage, streamed(following), GAIN, output="last")
+    check_refused(InputError, "a frame of 8 numbers does not fit", Chain, (Stage(Fading()),), 8, 2)
     with pytest.raises(InputError, match="do not reconstruct: sample 0 of each hop"):
         Chain((Stage(Fading(), gives="samples"),), SIZE, SIZE, "hann")
     with pytest.raises(InputError, match="its flush gives nothing of 'y', of which frames may be left"):

@@ -12,6 +12,7 @@ import polars
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import check_refused
 from scipy import stats
 
 from jaxrnn.errors import InputError
@@ -198,20 +199,16 @@ def test_a_column_of_the_manifest_is_no_metric_even_where_the_metric_of_that_pre
     found = results_of("it", rows, [build_metric(name)])
     assert [column.name for column in found.columns] == [name]
     assert found.table.columns[-2:] == [f"{name}_before", name]
-    with pytest.raises(InputError, match="there is no metric"):
-        check_main([build_metric(name)], f"{name}_before")
+    check_refused(InputError, "there is no metric", check_main, [build_metric(name)], f"{name}_before")
 
 
 def test_what_cannot_be_read_is_told(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"no results.parquet"):
-        read_results(tmp_path)
+    check_refused(InputError, r"no results.parquet", read_results, tmp_path)
     write(tmp_path, rows_of(5))
     (tmp_path / "results.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InputError, match="cannot be read"):
-        read_results(tmp_path)
+    check_refused(InputError, "cannot be read", read_results, tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
-        write(tmp_path / "file", rows_of(5))
+    check_refused(InputError, "cannot be written", write, tmp_path / "file", rows_of(5))
 
     def full(frame, file):
         raise polars.exceptions.ComputeError("underlying IO error: No space left on device")
@@ -396,8 +393,7 @@ def test_results_of_different_corpora_are_refused():
     ]
     mine = results_of("a", rows, METRICS)
     for other, said in cases:
-        with pytest.raises(InputError, match=said):
-            compare(mine, results_of("b", other, METRICS))
+        check_refused(InputError, said, compare, mine, results_of("b", other, METRICS))
     with pytest.raises(InputError, match=r"no metric in common: si_sdr, level, accuracy, .* and stoi"):
         compare(mine, results_of("b", rows, [dataclasses.replace(METRICS[0], columns=(Column("stoi"),))]))
     moved = [row | {"path": f"/other{row['path']}"} for row in rows]

@@ -24,14 +24,14 @@ from export_models import (
     put,
     tensor,
 )
-from exported_files import ExportedStream, session
+from exported_files import ExportedStream
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from test_export_step import assert_close
 from test_models import CASES, random_inputs
 from tiers import of_tiers
-from verifier import assert_same, peer_outputs, verify
+from verifier import assert_same, peer_outputs, run_session, session, verify
 
 import jaxrnn
 from jaxrnn.onnx.writing import in_tensor
@@ -331,14 +331,8 @@ def test_streams(name, models, tmp_path):
     state = loaded.init()
     pulse = {each.name: inputs[each.name][tuple(map(slice, each.sizes))] for each in streamed.spec.inputs}
     outputs, state = loaded.step(loaded.params, state, pulse)
-    given = _run(paths[0], {**pulse, **dict(np.load(tmp_path / "step.first_state.npz"))})
+    given = peer_outputs(paths[0], {**pulse, **dict(np.load(tmp_path / "step.first_state.npz"))})
     assert_close({**outputs, **{each.output: state[each.name] for each in loaded.state}}, given)
-
-
-def _run(path, inputs):
-    opened = session(path)
-    names = [value.name for value in opened.get_outputs()]
-    return dict(zip(names, opened.run(None, inputs), strict=True))
 
 
 @pytest.mark.parametrize("name", first_is_quick(STEPS))
@@ -354,12 +348,11 @@ def test_steps(name, models, tmp_path):
     assert {each.name for each in loaded.outputs} == {each.name for each in model.outputs}
     rng, opened = np.random.default_rng(0), session(path)
     carried, again, state = model.init(), loaded.init(), dict(np.load(tmp_path / "step.first_state.npz"))
-    names = [value.name for value in opened.get_outputs()]
     for _ in range(4):
         x = {each.name: rng.standard_normal(each.sizes).astype(each.dtype) for each in loaded.spec.inputs}
         expected, carried = model.step(model.params, carried, x)
         outputs, again = loaded.step(loaded.params, again, x)
-        given = dict(zip(names, opened.run(None, {**x, **state}), strict=True))
+        given = run_session(opened, {**x, **state})
         state = {each.input: given[each.output] for each in model.state}
         assert_close(outputs, expected, scale)
         assert_close({name: given[name] for name in expected}, expected, scale)

@@ -12,6 +12,7 @@ import onnx
 import pytest
 from export_models import NEW, STORAGES, TIMES, check_reads_back, exported, in_loop, info, model_of, tensor
 from onnx import TensorProto, helper, numpy_helper
+from refusals import check_refused
 from small_models import layers_model
 from verifier import assert_same, peer_outputs
 
@@ -191,11 +192,9 @@ def test_data_that_changed_since(tmp_path):
     before = tree(tmp_path)
     for damage, word in ((lambda file: file.write_bytes(data[:50]), "ends at 50"), (os.unlink, "No such file")):
         damage(path.parent / "w.bin")
-        with pytest.raises(jaxrnn.ModelError, match=word):
-            jaxrnn.export_onnx(model, model.params, tmp_path / "more.onnx")
+        check_refused(jaxrnn.ModelError, word, jaxrnn.export_onnx, model, model.params, tmp_path / "more.onnx")
     (path.parent / "w.bin").symlink_to(tmp_path / "w.bin")
-    with pytest.raises(jaxrnn.ModelError, match="outside"):
-        jaxrnn.export_onnx(model, model.params, tmp_path / "more.onnx")
+    check_refused(jaxrnn.ModelError, "outside", jaxrnn.export_onnx, model, model.params, tmp_path / "more.onnx")
     assert tree(tmp_path).keys() == before.keys()
 
 
@@ -234,8 +233,7 @@ def test_a_full_disk_leaves_everything_as_it_was(tmp_path, monkeypatch, failing)
     name = "replace" if failing == "the last step" else "fsync"
     original = getattr(os, name)
     monkeypatch.setattr(os, name, full)
-    with pytest.raises(OSError, match="No space"):
-        jaxrnn.export_onnx(model, {"w": W + 1, "v": V}, path)
+    check_refused(OSError, "No space", jaxrnn.export_onnx, model, {"w": W + 1, "v": V}, path)
     assert tree(tmp_path) == before
     assert {entry.name for entry in path.parent.iterdir()} == {"model.onnx", "w.bin"}
     check_reads_back(path, model.params)
@@ -350,8 +348,7 @@ def test_arguments_of_other_kinds(tmp_path):
         (model, params, tmp_path / "no" / "new.onnx", jaxrnn.InputError, "there is no folder"),
     ]
     for function, given, target, error, words in refused:
-        with pytest.raises(error, match=words):
-            jaxrnn.export_onnx(function, given, target)
+        check_refused(error, words, jaxrnn.export_onnx, function, given, target)
     with pytest.raises(jaxrnn.InputError, match="outside of jit"):
         jax.jit(lambda values: jaxrnn.export_onnx(model, values, path))(params)
     assert not list(tmp_path.iterdir())

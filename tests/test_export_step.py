@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
-from exported_files import ExportedStream, facts_of, session
+from exported_files import ExportedStream, facts_of
 from flax import nnx
 from jax import lax
+from verifier import peer_outputs, run_session, session
 
 import jaxrnn
 from jaxrnn.export.verification import verify_export
@@ -227,11 +228,11 @@ def test_a_stepper_of_ones_own(tmp_path, batch):
     rng, lead = np.random.default_rng(0), () if batch is None else (batch,)
     state, expected = dict(written.step.facts.first_inputs), Smoother().init(batch)
     opened, model = session(tmp_path / "step.onnx"), jaxrnn.load(tmp_path / "step.onnx")
-    loaded, names = model.init(), [value.name for value in opened.get_outputs()]
+    loaded = model.init()
     step = Smoother().step if batch is None else jax.vmap(Smoother().step, (None, 0, 0))
     for index in range(3):
         x = {"x": rng.standard_normal((*lead, 2)).astype(np.float32)}
-        given = dict(zip(names, opened.run(None, {**x, **state}), strict=True))
+        given = run_session(opened, {**x, **state})
         outputs, expected = step(np.float32(0.75), expected, x)
         again, loaded = model.step(model.params, loaded, x)
         np.testing.assert_allclose(given["y"], outputs["y"], rtol=1e-6)
@@ -348,9 +349,7 @@ def test_functions(tmp_path):
         argument = inputs if isinstance(example, dict) else inputs["x"]
         expected = function(argument) if given is None else function(given, argument)
         expected = expected if isinstance(expected, dict) else {"y": expected}
-        opened = session(path)
-        names = [value.name for value in opened.get_outputs()]
-        assert_close(dict(zip(names, opened.run(None, inputs), strict=True)), expected)
+        assert_close(peer_outputs(path, inputs), expected)
         assert_close(jaxrnn.load(path)(inputs), expected)
     jaxrnn.export_onnx(lambda x: jnp.maximum(x, 0) * 3 + 1, None, path, example=x)
     assert not jaxrnn.load(path).params  # numbers of a formula

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from exported_files import ExportedStream
+from refusals import check_refused
 from small_models import layers_model, step_model
 from test_export_step import assert_close, filter_params, filter_stream, filtered, recording
 
@@ -58,6 +59,7 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
     refused = [
         (jaxrnn.load(layers_model()), None, {"step": True}, jaxrnn.StateError, "forgets its state.* stream"),
         (model, None, {"opset": 17}, jaxrnn.InputError, "opset applies to a step.* step=True"),
+        (model, None, {"target": "tract"}, jaxrnn.InputError, "target applies to a step.* step=True"),
         (model, None, {"step": True, "flush": "f.onnx"}, jaxrnn.InputError, "has no frames left at the end"),
         (model, None, {"step": True, "dims": {"T": 3}}, jaxrnn.InputError, "dims gives 'T'"),
         (streamed, None, {}, jaxrnn.InputError, "give params"),
@@ -69,6 +71,7 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
         (streamed, params, {"opset": 99}, jaxrnn.UnsupportedError, "opset 99 is newer than"),
         (streamed, params, {"opset": 3}, jaxrnn.UnsupportedError, "give opset="),
         (streamed, params, {"opset": "17"}, jaxrnn.InputError, "opset must be a whole number"),
+        (streamed, params, {"target": "onnx"}, jaxrnn.InputError, "target must be None, .* or 'tract', not 'onnx'"),
         (streamed, params, {"flush": "./step.onnx"}, jaxrnn.InputError, "are the same file"),
         (streamed, params, {"flush": "step.first_state.npz"}, jaxrnn.InputError, "are the same file"),
         (streamed, params, {"flush": "no/flush.onnx"}, jaxrnn.InputError, "no folder no"),
@@ -89,14 +92,12 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
         (layers_model(), None, {}, jaxrnn.InputError, "not ModelProto"),
     ]
     for stepper, given, options, error, words in refused:
-        with pytest.raises(error, match=words):
-            jaxrnn.export_onnx(stepper, given, "step.onnx", **options)
+        check_refused(error, words, jaxrnn.export_onnx, stepper, given, "step.onnx", **options)
     with pytest.raises(jaxrnn.InputError, match="outside of jit"):
         jax.jit(lambda values: jaxrnn.export_onnx(streamed, values, "step.onnx"))(params)
     with pytest.raises(jaxrnn.InputError, match="outside of jit"):
         jax.jit(lambda v: jaxrnn.export_onnx(lambda x: x + v, None, "step.onnx", example=X))(np.float32(1))
-    with pytest.raises(jaxrnn.InputError, match="is a folder"):
-        jaxrnn.export_onnx(streamed, params, tmp_path)
+    check_refused(jaxrnn.InputError, "is a folder", jaxrnn.export_onnx, streamed, params, tmp_path)
     assert os.listdir() == ["saved.jaxrnn"]
 
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from exported_files import lengths_of, session
 from recurrent_reference import build
-from small_models import layers_model
+from refusals import check_refused
 from tiers import of_tiers
 
 import jaxrnn
@@ -98,15 +98,6 @@ def test_the_files_run_in_tract(exported):
             np.testing.assert_allclose(value.to_numpy(), expected, atol=1e-5)
 
 
-def test_targets_that_do_not_exist(tmp_path):
-    stream, params = streamed("GRU", 3)
-    with pytest.raises(InputError, match="target must be None, for all engines, or 'tract', not 'onnx'"):
-        jaxrnn.export_onnx(stream, params, tmp_path / "step.onnx", target="onnx")
-    with pytest.raises(InputError, match=r"target applies to a step.* step=True"):
-        jaxrnn.export_onnx(jaxrnn.load(layers_model()), None, tmp_path / "step.onnx", target="tract")
-    assert not list(tmp_path.iterdir())
-
-
 def step_of_equal_dimensions():
     """A step whose input and state each name the batch, and whose input has an open number of frames."""
     shapes = {"X": (3, 2, 3), "W": (1, 15, 3), "R": (1, 15, 5), "initial_h": (1, 2, 5)}
@@ -137,5 +128,4 @@ def test_sizes_of_equal_dimensions_may_all_be_given(tmp_path):
         "the size of the batch, 'rows', must be a whole number": {"dims": {"frames": 4, "rows": 0}},
     }
     for words, options in refused.items():
-        with pytest.raises(InputError, match=words):
-            jaxrnn.export_onnx(model, None, path, step=True, **options)
+        check_refused(InputError, words, jaxrnn.export_onnx, model, None, path, step=True, **options)

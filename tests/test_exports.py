@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import MODELS
+from refusals import check_refused
 from tiers import of_tiers
+from verifier import assert_close
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
@@ -44,13 +46,6 @@ class Export:
         return next(size for size in reversed(info.shape) if isinstance(size, str))
 
 
-def assert_near(found, expected, where):
-    for name, value in expected.items():
-        assert found[name].shape == value.shape, f"{where}: {name}"
-        scale = max(1.0, float(np.abs(value).max()))
-        np.testing.assert_allclose(found[name], value, rtol=0, atol=TOLERANCE * scale, err_msg=f"{where}: {name}")
-
-
 def named(kind):
     """Return the networks of which the file of expectations says so. A ninth of them is quick, and a sixth thorough."""
     names = [name for name, entry in EXPECTED.items() if kind(entry)]
@@ -65,7 +60,7 @@ def test_values_state_and_gradients(name):
     model = export.model
     apply = jax.jit(model.apply)
     for index, (inputs, outputs) in enumerate(export.calls):
-        assert_near(apply(model.params, inputs), outputs, f"call {index}")
+        assert_close(apply(model.params, inputs), outputs, TOLERANCE, f"call {index}")
     external = {variable.input: variable.output for variable in model.state if variable.kind == "external"}
     internal = [variable.name for variable in model.state if variable.kind == "internal"]
     assert external == export.expected["external"]
@@ -103,15 +98,14 @@ def test_carried_steps(name):
             data = {key: value for key, value in inputs.items() if key not in held}
             found, state = step(model.params, state, data)
             expected = {key: value for key, value in outputs.items() if key not in held.values()}
-            assert_near(found, expected, f"step {index}")
-            assert_near(state, {key: outputs[held[key]] for key in held}, f"state after step {index}")
+            assert_close(found, expected, TOLERANCE, f"step {index}")
+            assert_close(state, {key: outputs[held[key]] for key in held}, TOLERANCE, f"state after step {index}")
 
 
 @pytest.mark.parametrize("name", named(lambda entry: entry["internal"]))
 def test_what_forgets_has_no_steps(name):
     model = Export(name).model
-    with pytest.raises(jaxrnn.StateError, match="forgets its state after every call"):
-        model.init()
+    check_refused(jaxrnn.StateError, "forgets its state after every call", model.init)
 
 
 @pytest.mark.thorough
@@ -123,7 +117,7 @@ def test_streams(name):
         streamed = export.model.stream(export.time, pulse)
         run = jax.jit(streamed.run)
         for inputs, outputs in export.calls:
-            assert_near(run(export.model.params, inputs), outputs, f"pulse {pulse}")
+            assert_close(run(export.model.params, inputs), outputs, TOLERANCE, f"pulse {pulse}")
 
 
 @pytest.mark.parametrize("name", named(lambda entry: entry["stream"] is False))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import check_refused
 from tiers import of_tiers
 
 import jaxrnn
@@ -229,15 +230,11 @@ def test_torch_problems(torch):
         ({"exporter": "both"}, "exporter must be"),
     ]
     for options, message in cases:
-        with pytest.raises(jaxrnn.InputError, match=message):
-            jaxrnn.from_torch(module, x, **options)
-    with pytest.raises(jaxrnn.InputError, match=r"expected a torch\.nn\.Module, not function"):
-        jaxrnn.from_torch(lambda x: x, x)
-    with pytest.raises(jaxrnn.InputError, match="example must be"):
-        jaxrnn.from_torch(module, 3)
+        check_refused(jaxrnn.InputError, message, jaxrnn.from_torch, module, x, **options)
+    check_refused(jaxrnn.InputError, r"expected a torch\.nn\.Module, not function", jaxrnn.from_torch, lambda x: x, x)
+    check_refused(jaxrnn.InputError, "example must be", jaxrnn.from_torch, module, 3)
     square = torch.zeros(2, 2, 4), torch.zeros(2, 2, 4)
-    with pytest.raises(jaxrnn.InputError, match="2 axes of size 2"):
-        jaxrnn.from_torch(torch.nn.Bilinear(4, 4, 2), square)
+    check_refused(jaxrnn.InputError, "2 axes of size 2", jaxrnn.from_torch, torch.nn.Bilinear(4, 4, 2), square)
 
 
 def test_torch_weights_that_differ(torch):
@@ -248,8 +245,7 @@ def test_torch_weights_that_differ(torch):
     with pytest.raises(jaxrnn.ModelError, match="PyTorch with these weights differs from the model: output 'output'"):
         jaxrnn.to_torch(model.params, other, model=model)
     assert torch.equal(other.weight, before)
-    with pytest.raises(jaxrnn.InputError, match="has shape"):
-        jaxrnn.to_torch(model.params, torch.nn.Conv1d(4, 4, 5))
+    check_refused(jaxrnn.InputError, "has shape", jaxrnn.to_torch, model.params, torch.nn.Conv1d(4, 4, 5))
 
 
 @pytest.fixture(scope="module")
@@ -315,12 +311,9 @@ def test_keras_problems(keras):
     """Layers that tf2onnx writes wrongly or not at all are refused with what to write instead."""
     layers = keras.layers
     wrong = keras_model(keras, lambda L, x: L.GRU(4, return_sequences=True)(L.TimeDistributed(L.Dense(4))(x)))
-    with pytest.raises(jaxrnn.ModelError, match=r"differs from Keras(.|\n)*TimeDistributed\(Dense"):
-        jaxrnn.from_keras(wrong)
+    check_refused(jaxrnn.ModelError, r"differs from Keras(.|\n)*TimeDistributed\(Dense", jaxrnn.from_keras, wrong)
     grouped = keras_model(keras, lambda L, x: L.Conv1D(8, 3, groups=2, padding="causal")(x))
     with pytest.raises(jaxrnn.ModelError, match="left operators of TensorFlow in the file: StatefulPartitionedCall"):
         jaxrnn.from_keras(grouped)
-    with pytest.raises(jaxrnn.InputError, match=r"expected a keras\.Model, not Dense"):
-        jaxrnn.from_keras(layers.Dense(3))
-    with pytest.raises(jaxrnn.InputError, match="has no declared inputs"):
-        jaxrnn.from_keras(keras.Sequential([layers.Dense(3)]))
+    check_refused(jaxrnn.InputError, r"expected a keras\.Model, not Dense", jaxrnn.from_keras, layers.Dense(3))
+    check_refused(jaxrnn.InputError, "has no declared inputs", jaxrnn.from_keras, keras.Sequential([layers.Dense(3)]))

@@ -6,6 +6,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from refusals import check_refused
+from small_models import graph_of, make_model
 
 import jaxrnn
 from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights, sizes_of
@@ -15,14 +17,8 @@ FLOAT = onnx.TensorProto.FLOAT
 
 
 def file_of(nodes, tensors, outputs=("y",), inputs=(("x", ["batch", "time", 4]),)):
-    graph = helper.make_graph(
-        nodes,
-        "exported",
-        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs],
-        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
-        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in tensors.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    weights = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    return make_model(graph_of(nodes, dict(inputs), dict.fromkeys(outputs), weights, "exported"))
 
 
 def gates(array, order):
@@ -166,7 +162,7 @@ def test_a_constant_inside_a_branch():
                 helper.make_node("Constant", [], ["c"], value=tensor),
                 helper.make_node("MatMul", ["x", "c"], ["z"]),
             ]
-            return helper.make_graph(nodes, "branch", [], [helper.make_tensor_value_info("z", FLOAT, None)])
+            return graph_of(nodes, {}, {"z": None}, name="branch")
 
         nodes = [
             helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
@@ -194,8 +190,7 @@ def test_stated_parameters():
     assert list(jaxrnn.load(proto).params) == ["head/kernel"]
     for wrong in ("[", '["nothing"]', "3", "[[]]"):
         entry.value = wrong
-        with pytest.raises(jaxrnn.ModelError, match="must be a JSON list of names of initializers"):
-            jaxrnn.load(proto)
+        check_refused(jaxrnn.ModelError, "must be a JSON list of names of initializers", jaxrnn.load, proto)
 
 
 AXES = {"x": {0: "batch", 1: "time"}}
@@ -267,10 +262,9 @@ def test_weights_that_do_not_fit():
         ({name: array for name, array in model.params.items() if name != "head/bias"}, "params have no 'head/bias'"),
     ]
     for params, message in cases:
-        with pytest.raises(jaxrnn.InputError, match=message):
-            check_weights(params, shapes, "Net", None)
-    with pytest.raises(jaxrnn.InputError, match="Net has no weight 'other'"):
-        check_weights({**model.params, "other": np.zeros(3)}, shapes, "Net", model)
+        check_refused(jaxrnn.InputError, message, check_weights, params, shapes, "Net", None)
+    given = {**model.params, "other": np.zeros(3)}
+    check_refused(jaxrnn.InputError, "Net has no weight 'other'", check_weights, given, shapes, "Net", model)
     with pytest.raises(jaxrnn.ModelError, match="differs from the model: output 'y'"):
         check_after(model, model.params, lambda inputs: [np.zeros((1, 16, 2), np.float32)], "Net")
 
@@ -280,7 +274,6 @@ def test_files_of_frameworks(suffix, advice, tmp_path):
     """A file of a framework is refused with the way to a model; an ONNX file may have any name."""
     path = tmp_path / f"network.{suffix}"
     path.write_bytes(b"PK not an ONNX file")
-    with pytest.raises(jaxrnn.ModelError, match=rf"network\.{suffix}.*not an ONNX file.*{advice}"):
-        jaxrnn.load(path)
+    check_refused(jaxrnn.ModelError, rf"network\.{suffix}.*not an ONNX file.*{advice}", jaxrnn.load, path)
     path.write_bytes(lstm(lstm_weights()).SerializeToString())
     assert jaxrnn.load(path).inputs[0].name == "x"

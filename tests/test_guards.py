@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from small_models import draws
 from tiers import of_tiers
 
 import jaxrnn
@@ -18,16 +19,6 @@ import jaxrnn
 def strict():
     with jax.numpy_rank_promotion("raise"), jax.transfer_guard("disallow"):
         yield
-
-
-def draws(infos, seed=0, **sizes):
-    rng = np.random.default_rng(seed)
-    return {
-        info.name: rng.uniform(0, 1, [sizes.get(s, 1) if isinstance(s, str) else s for s in info.shape]).astype(
-            info.dtype
-        )
-        for info in infos
-    }
 
 
 STEPS = [("dtln_1", {}, {}), ("silero_vad_16k_op15", {"static": {"sr": 16000}}, {"sequence": 576})]

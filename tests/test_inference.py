@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from plain_graphs import RELU, WEIGHT, X, model, node
+from refusals import check_refused
 from test_bad_input import INT, edited
 from tiers import of_tiers
 
@@ -84,8 +85,7 @@ def test_where_no_process_can_be_started(monkeypatch):
         _SERVER.stop()
         with monkeypatch.context() as patch:
             patch.setattr(f"sys.{name}", missing, raising=False)
-            with pytest.raises(jaxrnn.NodeError, match="'product'"):
-                jaxrnn.load(UNFIT)(x=np.ones((2, 3), np.float32))
+            check_refused(jaxrnn.NodeError, "'product'", jaxrnn.load(UNFIT), x=np.ones((2, 3), np.float32))
 
 
 def test_shapes_of_weights_that_are_computed():

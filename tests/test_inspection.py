@@ -167,8 +167,7 @@ def test_sections_are_modules():
         helper.make_node("Relu", [f"v{place}"], [f"v{place + 1}"], name=f"/net/{module}/layer{place % 2}/Relu")
         for place, module in enumerate(["enc"] * 30 + ["mid"] * 2 + ["dec"] * 30)
     ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("v0", "v62")]
-    found = sections_of(looked_at(make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]))).graph)
+    found = sections_of(looked_at(make_model(graph_of(nodes, {"v0": [1]}, {"v62": [1]}))).graph)
     assert [section.name for section in found.sections] == ["enc", "2 Relu", "dec"][0::2]
     assert [found.of_node.count(place) for place in (0, None, 1)] == [30, 2, 30]
 

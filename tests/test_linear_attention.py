@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
-from small_models import make_model
+from onnx import helper
+from small_models import graph_of, make_model
 from streaming_verifier import POISON, Streaming, assert_same, recording
 from tiers import of_tiers
 from verifier import assert_derivative, dot, random_like
@@ -194,9 +194,6 @@ FEATURES, TAPS, KEY_HEADS, QUERY_HEADS, KEY, VALUE = 4, 4, 2, 4, 3, 2
 def network(length, rule="gated_delta", *, external=True, batch=1):
     """A block as gated delta networks have it: a convolution, then linear attention with gates of its own."""
     rng = np.random.default_rng(0)
-    weight = lambda name, *shape: numpy_helper.from_array(  # noqa: E731
-        (0.4 * rng.standard_normal(shape)).astype(np.float32), name
-    )
     node = helper.make_node
     past = ("frames_in", "matrix_in") if external else ("", "")
     decays, corrects = RULES[rule]
@@ -220,14 +217,14 @@ def network(length, rule="gated_delta", *, external=True, batch=1):
         ),
         node("MatMul", ["a", "Wo"], ["y"]),
     ]
-    info = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
-    states = {"frames": (batch, FEATURES, TAPS - 1), "matrix": (batch, KEY_HEADS, KEY, VALUE)} if external else {}
-    inputs = [info("x", batch, length, FEATURES), *(info(f"{name}_in", *shape) for name, shape in states.items())]
-    outputs = [info("y", batch, length, 2), *(info(name, *shape) for name, shape in states.items())]
+    states = {"frames": [batch, FEATURES, TAPS - 1], "matrix": [batch, KEY_HEADS, KEY, VALUE]} if external else {}
+    inputs = {"x": [batch, length, FEATURES], **{f"{name}_in": shape for name, shape in states.items()}}
+    outputs = {"y": [batch, length, 2], **states}
     widths = {"q": QUERY_HEADS * KEY, "k": KEY_HEADS * KEY, "v": KEY_HEADS * VALUE, "g": KEY_HEADS, "b": KEY_HEADS}
-    weights = [weight(f"W{name}", FEATURES, width) for name, width in widths.items()]
-    weights += [weight("taps", FEATURES, 1, TAPS), weight("Wo", QUERY_HEADS * VALUE, 2)]
-    return make_model(helper.make_graph(nodes, "block", inputs, outputs, weights), opset=27)
+    shapes = {f"W{name}": (FEATURES, width) for name, width in widths.items()}
+    shapes |= {"taps": (FEATURES, 1, TAPS), "Wo": (QUERY_HEADS * VALUE, 2)}
+    weights = {name: (0.4 * rng.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()}
+    return make_model(graph_of(nodes, inputs, outputs, weights, "block"), opset=27)
 
 
 def frames_of(length, batch=1):
@@ -350,12 +347,9 @@ def test_what_does_not_fit_is_refused(shapes, attributes, message):
 def test_a_kernel_of_one_tap_has_no_state():
     """Nothing is kept between frames: what has no elements is an input and an output like any other."""
     node = helper.make_node("CausalConvWithState", ["x", "w", "", "past"], ["y", "present"])
-    infos = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in named.items()]
-        for named in ({"x": [1, 2, "T"], "past": [1, 2, 0]}, {"y": [1, 2, "T"], "present": [1, 2, 0]})
-    ]
-    weight = numpy_helper.from_array(np.array([[[2.0]], [[3.0]]], np.float32), "w")
-    model = jaxrnn.load(make_model(helper.make_graph([node], "g", *infos, [weight]), opset=27))
+    ends = {"x": [1, 2, "T"], "past": [1, 2, 0]}, {"y": [1, 2, "T"], "present": [1, 2, 0]}
+    weight = np.array([[[2.0]], [[3.0]]], np.float32)
+    model = jaxrnn.load(make_model(graph_of([node], *ends, {"w": weight}), opset=27))
     assert model.state == ()
     outputs = model.apply(model.params, {"x": np.ones((1, 2, 1), np.float32), "past": np.zeros((1, 2, 0), np.float32)})
     np.testing.assert_array_equal(outputs["y"], [[[2], [3]]])

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from jax import lax
 from onnx import TensorProto, helper
 from plain_graphs import RELU, model, node
-from small_models import make_model
+from small_models import graph_of, make_model
 
 import jaxrnn
 from jaxrnn import Limits, demo, evaluation, profiling, verification
@@ -56,11 +56,8 @@ def test_what_jax_explains_is_not_cut_off():
         return lax.scan(lambda carry, _: (carry.astype(jnp.float16), None), x, length=2)[0]
 
     node = helper.make_node("Drift", ["x"], ["y"], name="drift", domain="own")
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
-    model = jaxrnn.load(
-        make_model(helper.make_graph([node], "drift", infos[:1], infos[1:]), "own"),
-        operators={("own", "Drift"): drifts},
-    )
+    proto = make_model(graph_of([node], {"x": [2]}, {"y": [2]}, name="drift"), "own")
+    model = jaxrnn.load(proto, operators={("own", "Drift"): drifts})
     with pytest.raises(jaxrnn.NodeError) as raised:
         model.apply({}, {"x": jnp.zeros(2)})
     _holds_its_cause(raised.value, "node 'drift' (own::Drift-1) on float32[2]: scan body function carry input")
@@ -213,11 +210,7 @@ COMMANDS = {
     "the least length": (MIRRORED, ["stream", "--symbol", "T", "--random"], "--shortest 4"),
     "which pairs are state": (AMBIGUOUS, ["stream", "--random"], "--state a=b"),
     "an input that shapes depend on": (RESHAPED, ["stream", "--random"], "--static"),
-    "what is profiled": (
-        model(RELU),
-        ["profile", "--batch", "2", "--what", "apply"],
-        "--batch is for .* --dim NAME=",
-    ),
+    "what is profiled": (model(RELU), ["profile", "--batch", "2", "--what", "apply"], "--batch is for .* --dim NAME="),
 }
 
 

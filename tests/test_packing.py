@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import check_refused
 from small_models import WIDTH as N
 from small_models import frames_of, step_model
 
@@ -31,11 +32,9 @@ def test_another_graph_with_equal_shapes_is_refused_wherever_parameters_go():
         lambda: jaxrnn.Runner(other, packed)(first),
     ]
     for call in calls:
-        with pytest.raises(InputError, match=ANOTHER):
-            call()
+        check_refused(InputError, ANOTHER, call)
     other_arguments = jaxrnn.load(one.proto, state={"h": "h_next"}, static={"x": first["x"]})
-    with pytest.raises(InputError, match=ANOTHER):
-        other_arguments.step(packed, state, {})
+    check_refused(InputError, ANOTHER, other_arguments.step, packed, state, {})
 
 
 def test_the_same_graph_takes_them_whatever_its_own_weights_are():
@@ -110,8 +109,7 @@ def test_another_stream_in_equal_pulses_is_refused():
         lambda: jaxrnn.StreamPool(other, packed, 2),
     ]
     for call in calls:
-        with pytest.raises(InputError, match=ANOTHER):
-            call()
+        check_refused(InputError, ANOTHER, call)
     # Pulses of another size: the plain parameters.
     found, _ = one.with_pulse(1).step(packed, one.init(), {"x": x["x"][:1]})
     np.testing.assert_array_equal(found["y"], one.with_pulse(1).step(params, one.init(), {"x": x["x"][:1]})[0]["y"])
@@ -121,13 +119,13 @@ def test_another_stream_in_equal_pulses_is_refused():
 def test_a_stream_of_a_model_and_the_model_itself_are_two_programs(models):
     model = jaxrnn.load(models / "keyword_net.onnx")
     streams = model.stream(pulse=2), model.stream(pulse=2, multiple=2)
+    recording, pulse = ({"feats": np.zeros((1, 40, frames), np.float32)} for frames in (8, 2))
     for packed in (stream.pack(model.params) for stream in streams):
-        with pytest.raises(InputError, match=r"the stream of .*keyword_net.onnx, and .* is a different program"):
-            model.apply(packed, {"feats": np.zeros((1, 40, 8), np.float32)})
-    with pytest.raises(InputError, match=ANOTHER):
-        streams[0].step(streams[1].pack(model.params), streams[0].init(), {"feats": np.zeros((1, 40, 2), np.float32)})
-    with pytest.raises(InputError, match=ANOTHER):
-        streams[0].run(model.pack(model.params), {"feats": np.zeros((1, 40, 8), np.float32)})
+        words = r"the stream of .*keyword_net.onnx, and .* is a different program"
+        check_refused(InputError, words, model.apply, packed, recording)
+    packed, (stream, other) = model.pack(model.params), streams
+    check_refused(InputError, ANOTHER, stream.step, other.pack(model.params), stream.init(), pulse)
+    check_refused(InputError, ANOTHER, stream.run, packed, recording)
 
 
 def test_a_fingerprint_does_not_depend_on_the_order_of_a_set():

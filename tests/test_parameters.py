@@ -187,7 +187,7 @@ def test_exports(models, name):
 
 
 @pytest.mark.thorough
-def test_inspect_lists_constants_and_carries(models, tmp_path):
+def test_inspect_lists_constants_and_carries(models):
     """Constants stand apart with their reasons; a loop shows its state without its weights, and lines are short."""
     runner = CliRunner()
     text = runner.invoke(main, ["inspect", str(models / "speech" / "keras_attention.onnx")]).output

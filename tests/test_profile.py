@@ -11,6 +11,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from jax import lax
+from refusals import check_refused
 from small_models import FEATURES, HIDDEN, graph_of, layers_model, make_model
 
 from jaxrnn import InputError, StateError, load
@@ -245,12 +246,9 @@ def test_command_says_what_does_not_fit(layers, models):
 
 def test_library_says_what_does_not_fit(layers, models):
     model = load(layers)
-    with pytest.raises(
-        InputError, match=r"'train' of a model cannot be profiled; expected one of apply, step, scan, stream"
-    ):
-        profile_model(model, "train")
-    with pytest.raises(StateError, match=r"forgets its state"):
-        profile_model(model, "step")
+    words = r"'train' of a model cannot be profiled; expected one of apply, step, scan, stream"
+    check_refused(InputError, words, profile_model, model, "train")
+    check_refused(StateError, r"forgets its state", profile_model, model, "step")
     with pytest.raises(InputError, match=r"stream is given, but 'apply'"):
         profile_model(model, "apply", stream=load(models / "keyword_net.onnx").stream("S", None))
     kinds = {"x": (onnx.TensorProto.STRING, [2])}, {"y": (onnx.TensorProto.INT64, [1])}
@@ -258,10 +256,7 @@ def test_library_says_what_does_not_fit(layers, models):
     with pytest.raises(InputError, match=r"cannot compile functions of strings; bind the input with .*static"):
         profile_model(load(make_model(words)), "apply", inputs={"x": np.array(["a", "b"])})
     given = jax.jit(lambda x: x + 1, donate_argnums=0)
-    with pytest.raises(InputError, match=r"consumed its arguments; do not donate"):
-        profile(given, jnp.ones(8), peaks=False)
+    check_refused(InputError, r"consumed its arguments; do not donate", profile, given, jnp.ones(8), peaks=False)
     found = profile(product, np.ones((4, 4), np.float32), np.ones((4, 4), np.float32), peaks=False)
-    with pytest.raises(InputError, match=r"by must be 'node' or 'region'"):
-        found.rows("layer")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match=r"top must be a whole number from 1 on"):
-        found.table(top=0)
+    check_refused(InputError, r"by must be 'node' or 'region'", found.rows, "layer")
+    check_refused(InputError, r"top must be a whole number from 1 on", found.table, top=0)

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from node_models import one_operator
+from node_models import check_node_refused, one_operator
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from streaming_verifier import POISON, check_values
@@ -267,10 +267,8 @@ def test_quantized_lstm_as_scan(direction):
     ],
 )
 def test_what_does_not_fit_is_refused(inputs, attributes, message):
-    x = {"x": np.ones((3, 4), np.float32)} | inputs
-    model, arrays = one_operator("QuantizeLinear", x, constants=inputs, opset=28, **attributes)
-    with pytest.raises(jaxrnn.errors.JaxrnnError, match=message):
-        jaxrnn.load(model).apply(jaxrnn.load(model).params, arrays)
+    x, options = {"x": np.ones((3, 4), np.float32)} | inputs, {"constants": inputs, "opset": 28, **attributes}
+    check_node_refused(jaxrnn.JaxrnnError, message, "QuantizeLinear", x, **options)
 
 
 #: A convolution with look-ahead, and its input added to its result, which waits for it.

@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from jax import lax
 from onnx import numpy_helper
 from tiers import of_tiers
-from verifier import peer_outputs
+from verifier import assert_close, peer_outputs
 from written_out_cells import CHOICES, FEATURES, written_out
 
 import jaxrnn
@@ -49,13 +49,6 @@ def dots_in_loops(closed):
 def unrecognised():
     with mock.patch.object(scanning, "schedule_of_cells", return_value=None):
         yield
-
-
-def assert_close(found, expected, atol):
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, rtol=0, atol=atol * max(1.0, float(np.max(np.abs(b), initial=0))))
 
 
 @pytest.mark.nightly

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from onnx import TensorProto, helper
+from onnx import helper
+from small_models import graph_of, make_model
 from test_package import MODULES
 
 import jaxrnn
@@ -111,10 +112,8 @@ def test_every_public_name_has_docstring_example_and_entry():
 
 def offline_model() -> jaxrnn.Model:
     """Sums over time, ``float32[S, 2]``, whose names are those of the examples."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["S", 2]) for name in ("input", "output"))
-    axis = helper.make_tensor("axis", TensorProto.INT64, [], [0])
-    graph = helper.make_graph([helper.make_node("CumSum", ["input", "axis"], ["output"])], "sums", [x], [y], [axis])
-    return jaxrnn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10))
+    node, shape = helper.make_node("CumSum", ["input", "axis"], ["output"]), ["S", 2]
+    return jaxrnn.load(make_model(graph_of([node], {"input": shape}, {"output": shape}, {"axis": np.array(0)}, "sums")))
 
 
 @pytest.mark.thorough

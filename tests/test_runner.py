@@ -9,23 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
+from small_models import draws, graph_of, make_model
 from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import Runner
 from jaxrnn.steps import ArraySpec, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
-
-
-def draws(infos, seed, **sizes):
-    rng = np.random.default_rng(seed)
-    return {
-        info.name: rng.uniform(
-            0, 1, [sizes.get(size, 1) if isinstance(size, str) else size for size in info.shape]
-        ).astype(info.dtype)
-        for info in infos
-    }
-
 
 NETWORKS = [
     ("dtln_1", {}),
@@ -92,12 +82,10 @@ def test_a_model_in_steps(models, name, options):
     for key, value in state.items():
         np.testing.assert_allclose(run.state[key], value, atol=1e-5 * max(1, np.max(np.abs(value))))
     for found, before in kept:  # a later step leaves what was given alone
-        for key, value in before.items():
-            np.testing.assert_array_equal(found[key], value)
+        jax.tree.map(np.testing.assert_array_equal, found, before)
     run.reset()
     again = run(draws(model.spec.inputs, 0, **sizes))
-    for key, value in kept[0][1].items():
-        np.testing.assert_array_equal(again[key], value)
+    jax.tree.map(np.testing.assert_array_equal, again, kept[0][1])
 
 
 @pytest.mark.thorough
@@ -168,12 +156,8 @@ def test_open_dimensions_change_from_step_to_step():
         helper.make_node("Mul", ["y", "y"], ["z"]),
         helper.make_node("Mul", ["h", "h"], ["h_out"]),
     ]
-    sizes = {"x": ["T", 2], "h": [1, 2], "y": ["T", 2], "z": ["T", 2], "h_out": [1, 2]}
-    infos = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sizes.items()}
-    outputs = [infos[name] for name in ("y", "z", "h_out")]
-    graph = helper.make_graph(nodes, "g", [infos["x"], infos["h"]], outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    run = Runner(jaxrnn.load(model, state={"h": "h_out"}))
+    graph = graph_of(nodes, {"x": ["T", 2], "h": [1, 2]}, {"y": ["T", 2], "z": ["T", 2], "h_out": [1, 2]})
+    run = Runner(jaxrnn.load(make_model(graph), state={"h": "h_out"}))
     for each in (run, copy.copy(run)):
         for size in (1, 4, 1, 3, 4, 0, 1):  # a size comes again after another
             x = np.arange(2 * size, dtype=np.float32).reshape(size, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from refusals import check_refused
 
 import jaxrnn
 from jaxrnn.settings.files import SettingsFile
@@ -83,11 +84,9 @@ def test_what_aliases_repeat_is_limited(tmp_path, text, said):
     """A text of some hundred characters stands for more than there is memory for."""
     path = tmp_path / "bad.yaml"
     path.write_text(text)
-    with pytest.raises(jaxrnn.InputError, match=rf"bad\.yaml.*{said}"):
-        values(path)
+    check_refused(jaxrnn.InputError, rf"bad\.yaml.*{said}", values, path)
     path.write_text("a: 1")
-    with pytest.raises(jaxrnn.InputError, match="--set"):
-        values(path, ["b=&a [*a]"])
+    check_refused(jaxrnn.InputError, "--set", values, path, ["b=&a [*a]"])
 
 
 def test_aliases_and_merges(tmp_path):

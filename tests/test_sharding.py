@@ -15,9 +15,9 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from quick_compiling import QUICK_COMPILER
-from small_models import layers_model, make_model
+from small_models import graph_of, layers_model, make_model
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
@@ -63,11 +63,9 @@ def data(*shape):
 
 def branching():
     """``If`` by data, whose branches read a weight: a sum over devices inside of a branch would never end."""
-    kind = TensorProto.FLOAT
 
     def branch(name, operator, weight):
-        output = helper.make_tensor_value_info(name, kind, None)
-        return helper.make_graph([helper.make_node(operator, ["x", weight], [name])], name, [], [output])
+        return graph_of([helper.make_node(operator, ["x", weight], [name])], {}, {name: None}, name=name)
 
     branches = {"then_branch": branch("a", "MatMul", "W"), "else_branch": branch("b", "Mul", "V")}
     nodes = [
@@ -75,10 +73,9 @@ def branching():
         helper.make_node("Greater", ["sum", "zero"], ["positive"]),
         helper.make_node("If", ["positive"], ["y"], **branches),
     ]
-    infos = [helper.make_tensor_value_info(name, kind, [1, 3]) for name in "xy"]
     weights = {"W": RNG.standard_normal((3, 3)), "V": RNG.standard_normal(3), "zero": np.zeros(())}
-    tensors = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()]
-    return jaxrnn.load(make_model(helper.make_graph(nodes, "branching", infos[:1], infos[1:], tensors)))
+    weights = {name: value.astype(np.float32) for name, value in weights.items()}
+    return jaxrnn.load(make_model(graph_of(nodes, {"x": [1, 3]}, {"y": [1, 3]}, weights, "branching")))
 
 
 def cases():

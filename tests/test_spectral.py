@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 from node_models import by_reference, check, computed, invalid, one_node
-from onnx import TensorProto, helper
-from small_models import make_model
+from onnx import helper
+from small_models import graph_of, make_model
 from streaming_verifier import check_values
 from tiers import in_later_tier
 from verifier import peer_outputs
@@ -131,12 +131,9 @@ def test_streams(name):
 
 def test_a_model_streams():
     """From samples to the logarithm of mel bands, as files have it: windows and mel matrix from their operators."""
-    info, node = helper.make_tensor_value_info, helper.make_node
-    constants = {"size": 32, "step": 16, "bands": 6, "rate": 8000, "low": 100.0, "high": 3800.0}
-    initializers = [
-        helper.make_tensor(name, TensorProto.FLOAT if isinstance(value, float) else TensorProto.INT64, [], [value])
-        for name, value in constants.items()
-    ]
+    node = helper.make_node
+    constants = {"size": 32, "step": 16, "bands": 6, "rate": 8000, "last": [-1]}
+    constants |= {"low": np.float32(100), "high": np.float32(3800)}
     nodes = [
         node("HannWindow", ["size"], ["window"]),
         node("STFT", ["signal", "step", "window"], ["spectrum"]),
@@ -144,10 +141,7 @@ def test_a_model_streams():
         node("MelWeightMatrix", ["bands", "size", "rate", "low", "high"], ["mel"]),
         node("MatMul", ["power", "mel"], ["energies"]),
     ]
-    initializers.append(helper.make_tensor("last", TensorProto.INT64, [1], [-1]))
-    graph = helper.make_graph(
-        nodes, "features", [info("signal", 1, [1, "S", 1])], [info("energies", 1, None)], initializers
-    )
+    graph = graph_of(nodes, {"signal": [1, "S", 1]}, {"energies": None}, constants, "features")
     model = jaxrnn.load(make_model(graph, opset=18))
     assert not model.params
     x = {"signal": normal(1, 200, 1)}

@@ -10,10 +10,9 @@ from collections.abc import Callable, Hashable, Iterable
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from state_generator import Case, case
-from verifier import assert_same
+from verifier import assert_same, run_session, session
 
 import jaxrnn
 
@@ -48,29 +47,22 @@ def assert_judged(cases: list[Case], verdicts: list[tuple[str, str]], most_asked
     assert len(asked) <= most_asked * len(cases), "\n".join(case.description for case in asked)
 
 
-def session_of(case: Case) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads, options.inter_op_num_threads = 4, 1, 1
-    return ort.InferenceSession(case.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def peer_step(session, case, state, frame):
+def peer_step(opened, case, state, frame):
     """Return the data outputs and the new state of ONNX Runtime."""
-    names = [output.name for output in session.get_outputs()]
-    values = dict(zip(names, session.run(None, {**state, **frame}), strict=True))
+    values = run_session(opened, {**state, **frame})
     state = {given: values.pop(new) for given, new in case.truth.items()}
     return values, state
 
 
 def carry(case: Case) -> None:
     """Compare steps with ONNX Runtime: one compiled scan, or a few single steps if shapes change."""
-    model, session, rng = jaxrnn.load(case.proto), session_of(case), np.random.default_rng(case.seed)
+    model, opened, rng = jaxrnn.load(case.proto), session(case.proto), np.random.default_rng(case.seed)
     compiles = case.compiles and not case.growing
     frames = [case.frame(rng) for _ in range(STEPS if compiles else 4)]
     ours = theirs = start = case.start(rng)
     expected, actual = [], []
     for frame in frames:
-        values, theirs = peer_step(session, case, theirs, frame)
+        values, theirs = peer_step(opened, case, theirs, frame)
         expected.append(values)
     if compiles:
         inputs = {name: np.stack([frame[name] for frame in frames]) for name in frames[0]}
@@ -90,10 +82,10 @@ def carry(case: Case) -> None:
 def assert_sound(case: Case) -> None:
     """Check that the model is valid, and that ONNX Runtime carries its state with finite values."""
     onnx.checker.check_model(case.proto, full_check=True)
-    session, rng = session_of(case), np.random.default_rng(case.seed)
+    opened, rng = session(case.proto), np.random.default_rng(case.seed)
     state = case.start(rng)
     for _ in range(4):
-        values, state = peer_step(session, case, state, case.frame(rng))
+        values, state = peer_step(opened, case, state, case.frame(rng))
         assert all(np.all(np.isfinite(value)) for value in (*values.values(), *state.values())), case.description
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from refusals import check_refused
 from stream_functions import CASES, conv, lstm, rnn
 from streaming_verifier import recording
 from tiers import of_tiers
@@ -59,15 +60,13 @@ def test_init_says_when_it_needs_constants():
 
     example = {"x": X, "h0": jax.ShapeDtypeStruct((), np.float32)}
     streamed = jaxrnn.stream(from_constants, example, axes={"x": 0, "h0": None})
-    with pytest.raises(jaxrnn.InputError, match="depends on constants: call init"):
-        streamed.init()
+    check_refused(jaxrnn.InputError, "depends on constants: call init", streamed.init)
     h0, x = np.float32(1), recording((3, 3))
     state = streamed.init(constants={"h0": h0})
     for frame in x:
         y, state = streamed.step(None, state, {"x": frame[None], "h0": h0})
     np.testing.assert_allclose(y[1][0], 1 + x.sum(0), rtol=1e-6)
-    with pytest.raises(jaxrnn.InputError, match="constant in time: pass it in the tail"):
-        streamed.flush(None, state)
+    check_refused(jaxrnn.InputError, "constant in time: pass it in the tail", streamed.flush, None, state)
     np.testing.assert_allclose(streamed.flush(None, state, {"h0": h0}).outputs[0], 1 + x.sum(0), rtol=1e-6)
 
 
@@ -388,7 +387,5 @@ def test_all_frames_of_a_tail_exist_unless_a_number_is_given(tmp_path):
         for y, rest in ((run(first), run.flush(tail)), (pool.run()[stream], pool.flush(stream, tail))):
             np.testing.assert_allclose(np.concatenate([y["y"], rest["y"]])[delay:], expected, atol=1e-6)
     spec = jaxrnn.load(PACKAGED).spec
-    with pytest.raises(jaxrnn.InputError, match="no tail: a step takes a whole frame"):
-        nothing_left(spec, first)
-    with pytest.raises(jaxrnn.InputError, match="a tail would be lost"):
-        nothing_left(streamed.spec, tail)
+    check_refused(jaxrnn.InputError, "no tail: a step takes a whole frame", nothing_left, spec, first)
+    check_refused(jaxrnn.InputError, "a tail would be lost", nothing_left, streamed.spec, tail)

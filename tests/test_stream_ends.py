@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from exported_files import check_exported
-from onnx import TensorProto, helper
+from onnx import helper
+from refusals import check_refused
+from small_models import graph_of, make_model
 from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
 
@@ -238,12 +240,9 @@ def test_a_pooling_of_onnx(opset):
         node("Mul", ["weights", "x"], ["weighted"]),
         node("ReduceSum", ["weighted", "axes"], ["pooled"], keepdims=0),
     ]
-    value = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
-    axes = helper.make_tensor("axes", TensorProto.INT64, [1], [2])
-    outputs = [value("deviation", shape=[1, 3]), value("pooled", shape=[1, 3])]
-    graph = helper.make_graph(nodes, "pooling", [value("x", shape=[1, 3, "T"])], outputs, [axes])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    model = jaxrnn.load(proto)
+    outputs = {"deviation": [1, 3], "pooled": [1, 3]}
+    graph = graph_of(nodes, {"x": [1, 3, "T"]}, outputs, {"axes": np.array([2])}, "pooling")
+    model = jaxrnn.load(make_model(graph, opset=opset))
     x = {"x": np.random.default_rng(0).normal(3, 1, (1, 3, 17)).astype(np.float32)}
     found, expected = model.stream("T", pulse=4).run(model.params, x), model.apply(model.params, x)
     for name in ("deviation", "pooled"):
@@ -262,10 +261,9 @@ def test_a_running_logsumexp_of_pytorch():
         node("Log", ["running"], ["logarithm"]),
         node("Add", ["logarithm", "largest"], ["y"]),
     ]
-    value = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
-    axis, shape = helper.make_tensor("axis", TensorProto.INT64, [1], [1]), [1, "T", 3]
-    graph = helper.make_graph(nodes, "running", [value("x", shape=shape)], [value("y", shape=shape)], [axis])
-    model = jaxrnn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+    shape = [1, "T", 3]
+    graph = graph_of(nodes, {"x": shape}, {"y": shape}, {"axis": np.array([1])}, "running")
+    model = jaxrnn.load(make_model(graph, opset=18))
     x = {"x": np.random.default_rng(0).normal(3, 1, (1, 17, 3)).astype(np.float32)}
     streamed = model.stream("T", pulse=4)
     assert streamed.delay == {"y": 0}
@@ -291,5 +289,4 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name):
-    with pytest.raises(jaxrnn.StreamError, match="known only when the stream has ended"):
-        jaxrnn.stream(REFUSED[name], X, axes=0)
+    check_refused(jaxrnn.StreamError, "known only when the stream has ended", jaxrnn.stream, REFUSED[name], X, axes=0)

@@ -13,8 +13,9 @@ import pytest
 from exported_files import ExportedStream, check_exported
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
-from plain_graphs import model, node
+from plain_graphs import node
+from refusals import check_refused
+from small_models import graph_of, make_model
 from streaming_verifier import check_values
 from test_cli import call_json
 from tiers import of_tiers
@@ -68,8 +69,7 @@ def test_constraints_are_checked(constraints, multiple):
             assert not np.any(np.isnan([*given, np.zeros((multiple, 3))]))
             continue
         for refused in (lambda x=x: streamed.run(None, x), lambda state=state: streamed.flush(None, state)):
-            with pytest.raises(jaxrnn.InputError, match="does not satisfy constraints="):
-                refused()
+            check_refused(jaxrnn.InputError, "does not satisfy constraints=", refused)
         assert np.all(np.isnan(last.outputs)) or not last.outputs.size or int(last.counts) == 0
 
 
@@ -111,8 +111,7 @@ def test_a_step_beyond_the_largest_length():
         output, state = step(None, state, x)
         assert np.all(np.isnan(output))
     batch = {name: jnp.stack([array, streamed.init()[name]]) for name, array in state.items()}
-    with pytest.raises(jaxrnn.InputError, match="exceeds 5 frames"):
-        streamed.step(None, batch, np.ones((2, 2, 3), np.float32))
+    check_refused(jaxrnn.InputError, "exceeds 5 frames", streamed.step, None, batch, np.ones((2, 2, 3), np.float32))
     outputs, _ = step(None, batch, np.ones((2, 2, 3), np.float32))
     assert np.isnan(outputs[0]).all()
     assert not np.isnan(outputs[1]).any()
@@ -176,8 +175,7 @@ def test_a_recording_that_is_no_multiple():
     ],
 )
 def test_arguments(options, words):
-    with pytest.raises(jaxrnn.StreamError, match=words):
-        jaxrnn.stream(jnp.tanh, X, axes=0, **options)
+    check_refused(jaxrnn.StreamError, words, jaxrnn.stream, jnp.tanh, X, axes=0, **options)
 
 
 @given(
@@ -214,13 +212,8 @@ def test_what_a_count_that_stops_growing_must_tell(constraints, unit):
 
 def two_inputs():
     """A model of two inputs over time, whose dimensions bear unrelated names."""
-    inputs = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", "T", 3]),
-        helper.make_tensor_value_info("side", TensorProto.FLOAT, ["B", "U", 2]),
-    ]
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "z")]
-    nodes = [node("Relu", ["x"]), node("Relu", ["side"], ["z"], name="m")]
-    return jaxrnn.load(model(*nodes, inputs=inputs, outputs=outputs))
+    nodes, inputs = [node("Relu", ["x"]), node("Relu", ["side"], ["z"], name="m")], {"x": ["B", "T", 3]}
+    return jaxrnn.load(make_model(graph_of(nodes, {**inputs, "side": ["B", "U", 2]}, {"y": None, "z": None})))
 
 
 @pytest.mark.parametrize(
@@ -237,8 +230,7 @@ def two_inputs():
     ],
 )
 def test_dimensions_of_a_model(symbol, options, words):
-    with pytest.raises(jaxrnn.InputError, match=words):
-        two_inputs().stream(symbol, **options)
+    check_refused(jaxrnn.InputError, words, two_inputs().stream, symbol, **options)
 
 
 def test_the_only_dimension_that_can_be_time():
@@ -249,8 +241,8 @@ def test_the_only_dimension_that_can_be_time():
 
     assert moving(two_inputs(), dims={"U": 1}) == ["x"]
     assert moving(two_inputs(), dims={"T": "4*U"}) == ["side", "x"]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "S", 3])]
-    assert moving(jaxrnn.load(model(node("Relu", ["x"]), inputs=inputs))) == ["x"]
+    graph = graph_of([node("Relu", ["x"])], {"x": ["rows", "S", 3]}, {"y": None})
+    assert moving(jaxrnn.load(make_model(graph))) == ["x"]
 
 
 @pytest.mark.thorough
@@ -268,18 +260,15 @@ def test_the_smallest_pulse_is_what_one_gets():
     assert jaxrnn.stream(lambda x: x.reshape(-1, 4, 3), X, axes=0, multiple=4).pulse == 4
     strided = [node("Slice", ["x", "zero", "end", "one", "step"])]
     constants = {"zero": [0], "end": [2**62], "one": [1], "step": [3]}
-    initializers = [numpy_helper.from_array(np.array(value), name) for name, value in constants.items()]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", "S", 3])]
-    proto = model(*strided, inputs=inputs, initializers=initializers)
-    assert jaxrnn.load(proto).stream().pulse == 3
+    graph = graph_of(strided, {"x": ["B", "S", 3]}, {"y": None}, constants)
+    assert jaxrnn.load(make_model(graph)).stream().pulse == 3
 
 
 @pytest.mark.thorough
 def test_the_command_times_one_stream(tmp_path):
     """Whatever the batch is called: tf2onnx names every dimension by a number."""
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["unk__1", "unk__2", 3])]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["unk__1", "unk__2", 3])]
-    onnx.save(model(node("Relu", ["x"]), inputs=inputs, outputs=outputs), tmp_path / "m.onnx")
+    shape = ["unk__1", "unk__2", 3]
+    onnx.save(make_model(graph_of([node("Relu", ["x"])], {"x": shape}, {"y": shape})), tmp_path / "m.onnx")
     facts = call_json("stream", tmp_path / "m.onnx", "--symbol", "unk__2", "--random", "--frames", 4)
     assert facts["dims"] == {"unk__1": 1, "unk__2": 4}
     given = call_json(

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exported_files import session
 from tiers import of_tiers
+from verifier import run_session, session
 
 import jaxrnn
 from jaxrnn.streaming import stream
@@ -26,18 +26,12 @@ def far(x):
 
 #: By name: a function of frames ``[time, 2]``, and its values at frames i (int64) with the input x.
 FUNCTIONS = {
-    "position": (
-        lambda x: x + jnp.arange(x.shape[0], dtype=x.dtype)[:, None],
-        lambda x, i: x + i[:, None],
-    ),
+    "position": (lambda x: x + jnp.arange(x.shape[0], dtype=x.dtype)[:, None], lambda x, i: x + i[:, None]),
     "cast position": (
         lambda x: x + column(3 * jnp.arange(x.shape[0]) + 1).astype(x.dtype),
         lambda x, i: x + (3 * i[:, None] + 1),
     ),
-    "division": (
-        lambda x: x + column(jnp.arange(x.shape[0]) // 3).astype(x.dtype),
-        lambda x, i: x + i[:, None] // 3,
-    ),
+    "division": (lambda x: x + column(jnp.arange(x.shape[0]) // 3).astype(x.dtype), lambda x, i: x + i[:, None] // 3),
     "first frames": (
         lambda x: jnp.where(column(jnp.arange(x.shape[0])) < 5, 0 * x, x),
         lambda x, i: np.where(i[:, None] < 5, 0, x),
@@ -63,22 +57,13 @@ FUNCTIONS = {
         lambda x: x + column(jnp.arange(x.shape[0]).astype(jnp.int32)).astype(x.dtype),
         lambda x, i: x + i[:, None],
     ),
-    "unsigned": (
-        lambda x: jnp.arange(x.shape[0], dtype=jnp.uint32) * 2,
-        lambda x, i: (2 * i).astype(np.uint32),
-    ),
-    "narrow": (
-        lambda x: jnp.arange(x.shape[0]).astype(jnp.int8),
-        lambda x, i: i.astype(np.int8),
-    ),
+    "unsigned": (lambda x: jnp.arange(x.shape[0], dtype=jnp.uint32) * 2, lambda x, i: (2 * i).astype(np.uint32)),
+    "narrow": (lambda x: jnp.arange(x.shape[0]).astype(jnp.int8), lambda x, i: i.astype(np.int8)),
     "any but the first": (
         lambda x: x * column(jnp.arange(x.shape[0])).astype(bool).astype(x.dtype),
         lambda x, i: x * (i[:, None] > 0),
     ),
-    "half precision": (
-        lambda x: jnp.arange(x.shape[0]).astype(jnp.bfloat16),
-        lambda x, i: i.astype(jnp.bfloat16),
-    ),
+    "half precision": (lambda x: jnp.arange(x.shape[0]).astype(jnp.bfloat16), lambda x, i: i.astype(jnp.bfloat16)),
     "hash": (
         lambda x: (jnp.arange(x.shape[0], dtype=jnp.uint32) * np.uint32(2654435761)) >> 7,
         lambda x, i: (i.astype(np.uint32) * np.uint32(2654435761)) >> 7,
@@ -224,12 +209,12 @@ def test_positions_in_files(tmp_path, name, pulse):
     streamed = streamed_by(name, pulse)
     jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx")
     opened = session(tmp_path / "step.onnx")
-    names, types = [each.name for each in opened.get_outputs()], {each.name: each.type for each in opened.get_inputs()}
+    types = {each.name: each.type for each in opened.get_inputs()}
 
     def step(entries, x):
         kinds = {"tensor(int32)": np.int32, "tensor(float)": np.float32}
         state = {key: np.asarray(value, kinds[types[key]]) for key, value in entries.items()}
-        given = dict(zip(names, opened.run(None, {"x": x, **state} if "x" in types else state), strict=True))
+        given = run_session(opened, {"x": x, **state} if "x" in types else state)
         return given["y"], {key: given[f"{key}_next"] for key in state}
 
     check_frames(name, streamed, step)

@@ -10,6 +10,8 @@ import pytest
 from jax import lax
 from onnx import TensorProto, helper, numpy_helper
 from plain_graphs import model, node
+from refusals import check_refused
+from small_models import graph_of, make_model
 from test_cli import call, call_json
 
 import jaxrnn
@@ -115,33 +117,6 @@ def test_the_fix_is_shown_whole(tmp_path):
     assert facts["frames"] == 200
 
 
-def test_a_length_that_a_function_has_in_it():
-    with pytest.raises(jaxrnn.StreamError, match=r"the function works on 20 frames only: take sizes from x\.shape"):
-        jaxrnn.stream(lambda x: x + jnp.ones((20, 3)), X, axes=0)
-
-
-def test_a_table_of_numpy():
-    table = np.zeros((64, 3), np.float32)
-    with pytest.raises(jaxrnn.StreamError, match=r"cut an array of JAX, and not of NumPy: jnp\.asarray\(table\)"):
-        jaxrnn.stream(lambda x: x + table[: x.shape[0]], X, axes=0)
-
-
-def test_a_table_that_is_too_short():
-    table = jnp.zeros((64, 3))
-    with pytest.raises(jaxrnn.StreamError, match=r"64 frames or fewer can be streamed: give constraints=\['S <= 64'\]"):
-        jaxrnn.stream(lambda x: x + table[: x.shape[0]], X, axes=0)
-
-
-def test_a_multiple_comes_before_a_large_least_length():
-    """Of two things that would do, the one that is easier to keep."""
-
-    def function(x):
-        return x if x.shape[0] % 2 * 39_684 <= x.shape[0] else 2 * x
-
-    with pytest.raises(jaxrnn.StreamError, match=r"multiple of 2 can be streamed: give multiple=2 if no others"):
-        jaxrnn.stream(function, X, axes=0)
-
-
 def test_rows_of_a_table_on_the_command_line(tmp_path):
     """What Python says by constraints, the command says by options; recordings keep to both."""
     onnx.save(POSITIONS, tmp_path / "m.onnx")
@@ -231,25 +206,16 @@ def test_messages_about_exports(name, tmp_path):
     if words is None:  # looks as if it could not be written
         jaxrnn.export_onnx(function, None, tmp_path / "f.onnx", **options)
         return
-    with pytest.raises(jaxrnn.UnsupportedError, match=words):
-        jaxrnn.export_onnx(function, None, tmp_path / "f.onnx", **options)
+    check_refused(jaxrnn.UnsupportedError, words, jaxrnn.export_onnx, function, None, tmp_path / "f.onnx", **options)
     assert not [*tmp_path.iterdir()]
 
 
 def test_a_node_that_cannot_be_exported(tmp_path):
     """By its name and operator in the model's own file."""
     scatter = node("ScatterElements", ["x", "places", "h"], ["written"], name="write", axis=1, reduction="max")
-    proto = model(
-        scatter,
-        node("Neg", ["written"], ["y"], name="negate"),
-        node("Tanh", ["h"], ["h_out"], name="keep"),
-        inputs=[helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in (("x", (1, 4)), ("h", (1, 2)))],
-        outputs=[
-            helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in (("y", (1, 4)), ("h_out", (1, 2)))
-        ],
-        initializers=[numpy_helper.from_array(np.array([[0, 1]]), "places")],
-    )
-    proto.opset_import[0].version = 18
+    nodes = [scatter, node("Neg", ["written"], ["y"], name="negate"), node("Tanh", ["h"], ["h_out"], name="keep")]
+    ends = {"x": [1, 4], "h": [1, 2]}, {"y": [1, 4], "h_out": [1, 2]}
+    proto = make_model(graph_of(nodes, *ends, {"places": np.array([[0, 1]])}), opset=18)
     words = r"^node 'write' \(ScatterElements-18\): ScatterND has reduction='max' from opset 18 on: give opset=18$"
     with pytest.raises(jaxrnn.UnsupportedError, match=words):
         jaxrnn.export_onnx(jaxrnn.load(proto), None, tmp_path / "step.onnx", step=True)
@@ -304,6 +270,22 @@ FUNCTIONS = {
     "pairs of frames": (
         lambda x: x[:, None] - x[None],
         "an output has time on two axes, one element for each pair of frames; reduce it over one of the axes",
+    ),
+    "a fixed length": (
+        lambda x: x + jnp.ones((20, 3)),
+        r"the function works on 20 frames only: take sizes from x\.shape",
+    ),
+    "a table of NumPy": (
+        lambda x: x + np.zeros((64, 3), np.float32)[: x.shape[0]],
+        r"cut an array of JAX, and not of NumPy: jnp\.asarray\(table\)",
+    ),
+    "a table that is too short": (
+        lambda x: x + jnp.zeros((64, 3))[: x.shape[0]],
+        r"64 frames or fewer can be streamed: give constraints=\['S <= 64'\]",
+    ),
+    "a multiple, which is easier to keep than a large least length": (
+        lambda x: x if x.shape[0] % 2 * 39_684 <= x.shape[0] else 2 * x,
+        r"multiple of 2 can be streamed: give multiple=2 if no others",
     ),
 }
 

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from small_models import graph_of, make_model
 from streaming_verifier import POISON, Streaming, assert_same, recording
 from tiers import of_tiers
+from verifier import run_session, session
 
 import jaxrnn
 from benchmarks.built import NETWORKS
@@ -52,14 +53,11 @@ def inputs_of(model, frames, seed=0):
 
 def offline_of(model):
     """The model on whole recordings: in ONNX Runtime, or in JAX where that fails, such as on too few frames."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    session = ort.InferenceSession(model.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names, refusals = [info.name for info in model.outputs], ort.capi.onnxruntime_pybind11_state
+    opened, refusals = session(model.proto), ort.capi.onnxruntime_pybind11_state
 
     def run(inputs):
         try:
-            return dict(zip(names, session.run(names, inputs), strict=True))
+            return run_session(opened, inputs)
         except (refusals.InvalidArgument, refusals.Fail):
             return jax.jit(model.apply)(model.params, inputs)
 

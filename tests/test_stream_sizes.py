@@ -65,10 +65,7 @@ CASES = {
         AT_MOST,
     ),
     "a window for each frame": (lambda x: x * jnp.tile(jnp.ones((1, 3), x.dtype) / 3, (x.shape[0], 1)), {}),
-    "windows one behind the other": (
-        lambda x: x * lax.tile(window(x), (x.shape[0] // 4,))[:, None],
-        {"multiple": 4},
-    ),
+    "windows one behind the other": (lambda x: x * lax.tile(window(x), (x.shape[0] // 4,))[:, None], {"multiple": 4}),
     "windows beside a look-ahead": (
         lambda x: conv(x, (0, 2)) * lax.tile(window(x), (x.shape[0] // 4,))[:, None],
         {"multiple": 4},
@@ -90,10 +87,7 @@ CASES = {
         lambda x: conv(jnp.pad(x, ((0, x.shape[0] % 2), (0, 0)), constant_values=2.0), (2, 0)),
         {"lengths": (1, 2, 3, 8)},
     ),
-    "an index in each frame": (
-        lambda x: jax.vmap(lambda row, k: row[k])(x, jnp.argmax(conv(x, (1, 1)), -1)),
-        {},
-    ),
+    "an index in each frame": (lambda x: jax.vmap(lambda row, k: row[k])(x, jnp.argmax(conv(x, (1, 1)), -1)), {}),
     "a piece of each frame": (
         lambda x: jax.vmap(lambda row, k: lax.dynamic_slice(row, (k,), (2,)))(x, jnp.argmax(x, -1)),
         {},
@@ -198,10 +192,7 @@ def test_sizes_that_are_said_to_be_equal_are(parts, constraints):
     [
         ("(1, floordiv(S - 8, 8) + 1), (floordiv(S, 8),)", ["floordiv(S - 8, 8) == floordiv(S, 8) + -1"]),
         ("mod(S - 8, 8) and mod(S, 8)", ["mod(S - 8, 8) == mod(S, 8) + 0"]),
-        (
-            "floordiv(floordiv(S, 2), 2) floordiv(S, 4)",
-            ["floordiv(floordiv(S, 2), 2) == floordiv(S, 4) + 0"],
-        ),
+        ("floordiv(floordiv(S, 2), 2) floordiv(S, 4)", ["floordiv(floordiv(S, 2), 2) == floordiv(S, 4) + 0"]),
         ("floordiv(S + 1, 2) floordiv(S, 2)", ["floordiv(S + 1, 2) == -floordiv(S, 2) + 1*S + 0"]),
         ("mod(mod(S, 2) + S, 2)", ["mod(mod(S, 2) + S, 2) == 0"]),
         ("floordiv(S, 3) floordiv(S, 2) mod(S) mod(T, 2) max(S", []),

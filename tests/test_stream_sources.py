@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import lax
+from refusals import check_refused
 
 import jaxrnn
 
@@ -79,8 +80,7 @@ def test_refusals_name_the_line(function):
     start, comment = REFUSED[function]
     place = rf"^[^:]*{start}test_stream_sources\.py:{line_of(comment)} \("
     for example in (X, np.ones((20, 3), np.float32)):
-        with pytest.raises(jaxrnn.StreamError, match=place):
-            jaxrnn.stream(function, example, axes=0)
+        check_refused(jaxrnn.StreamError, place, jaxrnn.stream, function, example, axes=0)
 
 
 def test_the_line_that_calls_stream_is_no_part_of_the_function():

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exported_files import ExportedStream, session
+from exported_files import ExportedStream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
@@ -20,6 +20,7 @@ from quick_compiling import as_users_compile
 from stream_functions import conv
 from streaming_verifier import check_gradients, check_values
 from tiers import in_later_tier, of_tiers
+from verifier import run_session, session
 
 import jaxrnn
 from jaxrnn.streaming import stream, totals
@@ -320,9 +321,8 @@ def test_files_after_many_frames(tmp_path, pulse):
     high = np.float32(before)
     state = {"cumsum.total": high[None], "cumsum.remainder": np.float32([before - high])}
     state["count"] = np.zeros((), np.int32)
-    names = [value.name for value in step.get_outputs()]
     for _ in range(steps):
-        given = dict(zip(names, step.run(None, {"x": np.full(pulse, 0.3, np.float32), **state}), strict=True))
+        given = run_session(step, {"x": np.full(pulse, 0.3, np.float32), **state})
         state = {name: given[f"{name}_next"] for name in state}
     after = (state["cumsum.total"].astype(np.float64) + state["cumsum.remainder"]).item()
     np.testing.assert_allclose(after - before, steps * pulse * LEVEL, rtol=1e-6)
@@ -334,12 +334,11 @@ def test_files_after_many_frames(tmp_path, pulse):
 def test_files_through_many_frames(tmp_path, pulse):
     """All 2**26, or the next lower number of pulses."""
     step = session(exported(tmp_path, jnp.cumsum, pulse, np.float32, ())[0])
-    names = [value.name for value in step.get_outputs()]
     state = {name: np.zeros(1, np.float32) for name in ("cumsum.total", "cumsum.remainder")}
     state["count"] = np.zeros((), np.int32)
     x, steps = np.full(pulse, 0.3, np.float32), LONG // pulse
     for _ in range(steps):
-        given = dict(zip(names, step.run(None, {"x": x, **state}), strict=True))
+        given = run_session(step, {"x": x, **state})
         state = {name: given[f"{name}_next"] for name in state}
     np.testing.assert_allclose(given["y"][-1], steps * pulse * LEVEL, rtol=1e-6)
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from exported_files import check_exported
+from refusals import check_refused
 from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
 
@@ -88,19 +89,13 @@ CASES = {
     "set to a later frame": (lambda x: jnp.cumsum(x, 0).at[0].set(x[3]), "S >= 4"),
     "a channel for each frame": (lambda x: x[numbers(x), jnp.argmax(x, 1)], ""),
     "two channels for each frame": (lambda x: x[numbers(x)[:, None], jnp.argsort(x, 1)[:, :2]], ""),
-    "a channel of each second frame": (
-        lambda x: x[2 * jnp.arange((x.shape[0] + 1) // 2), jnp.argmax(x[::2], 1)],
-        "",
-    ),
+    "a channel of each second frame": (lambda x: x[2 * jnp.arange((x.shape[0] + 1) // 2), jnp.argmax(x[::2], 1)], ""),
     "a channel, late": (lambda x: x.T[jnp.argmax(x[2:], 1), jnp.arange(x.shape[0] - 2)], "S >= 2"),
     "set a channel of each frame": (lambda x: x.at[numbers(x), jnp.argmax(x, 1)].set(0.0), ""),
     "repeat the first frame": (lambda x: x[jnp.clip(numbers(x) - 3, 0)], ""),
     "repeat the last frame": (lambda x: jnp.cumsum(x, 0)[jnp.minimum(numbers(x) + 2, x.shape[0] - 1)], ""),
     "splice": (spliced, ""),
-    "every second frame, clipped": (
-        lambda x: x[jnp.maximum(2 * jnp.arange((x.shape[0] + 1) // 2) - 1, 0)],
-        "",
-    ),
+    "every second frame, clipped": (lambda x: x[jnp.maximum(2 * jnp.arange((x.shape[0] + 1) // 2) - 1, 0)], ""),
     "clipped positions as values": (
         lambda x: x * jnp.clip(numbers(x) + 1, 2, x.shape[0] - 1)[:, None].astype(x.dtype),
         "",
@@ -173,20 +168,13 @@ REFUSED = {
     "the last frame": (lambda x: x.at[-1].set(0.0), "writes frames at given positions.*jnp.where"),
     "a clipped frame": (lambda x: x.at[5].set(9.0, mode="clip"), "'scatter'.*clips the positions"),
     "a sum in a clipped frame": (lambda x: x.at[5].add(9.0, mode="clip"), "clips the positions"),
-    "places that depend on data": (
-        lambda x: jnp.zeros_like(x).at[jnp.argsort(x[:, 0] > 0)].set(x),
-        "sorts all frames",
-    ),
+    "places that depend on data": (lambda x: jnp.zeros_like(x).at[jnp.argsort(x[:, 0] > 0)].set(x), "sorts all frames"),
     "frames in reverse": (lambda x: x[jnp.clip(5 - numbers(x), 0)], "not a fixed step forward"),
-    "clipped before the end": (
-        lambda x: x[jnp.minimum(numbers(x) + 2, x.shape[0] - 2)],
-        "not a fixed step forward",
-    ),
+    "clipped before the end": (lambda x: x[jnp.minimum(numbers(x) + 2, x.shape[0] - 2)], "not a fixed step forward"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name):
     function, words = REFUSED[name]
-    with pytest.raises(jaxrnn.StreamError, match=words):
-        jaxrnn.stream(function, X, axes=0)
+    check_refused(jaxrnn.StreamError, words, jaxrnn.stream, function, X, axes=0)

@@ -60,10 +60,7 @@ CASES = {
     ),
     "the last frame": ([node("Gather", ["x", "last"], ["y"], axis=1)], 1),
     "the first frame": ([node("Gather", ["x", "zero"], ["y"], axis=1)], 1),
-    "ones of that length": (
-        [node("Expand", ["unit", "sizes"], ["whole"]), node("Sub", ["x", "whole"], ["y"])],
-        1,
-    ),
+    "ones of that length": ([node("Expand", ["unit", "sizes"], ["whole"]), node("Sub", ["x", "whole"], ["y"])], 1),
     "arithmetic in 32 bits": (
         [
             node("Cast", ["t1"], ["short"], to=I32),

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import optax
 import pytest
+from refusals import check_refused
 from tiers import of_tiers
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
@@ -125,12 +126,9 @@ def test_the_best_is_kept_and_loaded(model, tmp_path):
     again = flat_fit(model, DATA, mean_square, steps=40, params=start, checkpoints=tmp_path, keep=1, **options)
     assert same(again.params, fitted.params)
     assert again.best_step == fitted.best_step
-    with pytest.raises(jaxrnn.InputError, match="no checkpoint after update 5"):
-        load_checkpoint(tmp_path, model, step=5)
-    with pytest.raises(jaxrnn.InputError, match="no folder"):
-        load_checkpoint(tmp_path / "other", model)
-    with pytest.raises(jaxrnn.InputError, match="another model"):
-        load_checkpoint(tmp_path, jaxrnn.load(PACKAGED))
+    check_refused(jaxrnn.InputError, "no checkpoint after update 5", load_checkpoint, tmp_path, model, step=5)
+    check_refused(jaxrnn.InputError, "no folder", load_checkpoint, tmp_path / "other", model)
+    check_refused(jaxrnn.InputError, "another model", load_checkpoint, tmp_path, jaxrnn.load(PACKAGED))
 
 
 @pytest.mark.parametrize(("every", "lost"), of_tiers([(4, (12, 16, 20, 24)), (7, (21, 24))], [], [(7, (21, 24))]))
@@ -334,8 +332,7 @@ def test_another_loss_is_told_by_its_options(model, tmp_path):
     flat_fit(model, DATA, losses.mse("y", "target", time_axis=0), steps=2, checkpoints=tmp_path, **OPTIONS)
     match = r"loss is \"mse\(output='y', target='target', time_axis=0\)\" in the checkpoint"
     for other in (losses.si_sdr("y", "target", time_axis=0), losses.mse("y", "target", times="x", time_axis=0)):
-        with pytest.raises(TrainingError, match=match):
-            flat_fit(model, DATA, other, steps=4, checkpoints=tmp_path, **OPTIONS)
+        check_refused(TrainingError, match, flat_fit, model, DATA, other, steps=4, checkpoints=tmp_path, **OPTIONS)
 
 
 def test_another_schedule_is_told_by_its_first_update(model, tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from refusals import check_refused
 from small_models import (
     FEATURES,
     a_little_wrong,
@@ -169,8 +170,7 @@ def test_comparison_differs(here, peer, options, reason):
 
 @pytest.mark.parametrize("option", [{"atol": -1.0}, {"rtol": float("nan")}])
 def test_what_is_no_tolerance_is_refused(option):
-    with pytest.raises(InputError, match="must be a number of at least 0"):
-        compare("value", np.ones(2), np.ones(2), **option)
+    check_refused(InputError, "must be a number of at least 0", compare, "value", np.ones(2), np.ones(2), **option)
 
 
 def _plain(value):
@@ -218,8 +218,7 @@ def test_random_inputs_fit_the_declarations():
     [({"T": 3}, "batch, S, past"), ({"S": -1}, "-1"), ({"S": 2.5}, "2.5"), ({"S": 10**15}, "too large")],
 )
 def test_bad_dimensions_are_refused(dims, message):
-    with pytest.raises(InputError, match=message):
-        random_inputs(load(_lookup_model()), dims=dims)
+    check_refused(InputError, message, random_inputs, load(_lookup_model()), dims=dims)
 
 
 def test_assumed_sizes_are_named():
@@ -286,16 +285,16 @@ def test_there_is_something_to_compare(model, tmp_path):
     streamed = exported(model, tmp_path)
     only_at_end = jaxrnn.stream(lambda x: {"sum": x["x"].sum(2)}, {"x": np.zeros((1, 3, 9), np.float32)}, axes={"x": 2})
     jaxrnn.export_onnx(only_at_end, None, tmp_path / "end.onnx")
-    with pytest.raises(jaxrnn.InputError, match="only the flush returns outputs"):
-        verify_export(only_at_end, None, tmp_path / "end.onnx")
 
     def offline(x):
         raise jaxrnn.InputError("it wants other lengths")
 
-    with pytest.raises(jaxrnn.InputError, match="it wants other lengths"):
-        verify_export(streamed, model.params, tmp_path / "s.onnx", offline=offline)
-    with pytest.raises(jaxrnn.InputError, match=r"f\.onnx is not a step written by"):
-        verify_export(streamed, model.params, tmp_path / "f.onnx")
+    for stepper, params, name, options, words in (
+        (only_at_end, None, "end.onnx", {}, "only the flush returns outputs"),
+        (streamed, model.params, "s.onnx", {"offline": offline}, "it wants other lengths"),
+        (streamed, model.params, "f.onnx", {}, r"f\.onnx is not a step written by"),
+    ):
+        check_refused(jaxrnn.InputError, words, verify_export, stepper, params, tmp_path / name, **options)
 
 
 def test_a_step_agrees_with_its_state(tmp_path):
@@ -445,8 +444,7 @@ UNFIT = {
 @pytest.mark.parametrize("what", UNFIT)
 def test_recordings_that_do_not_fit(what):
     change, message = UNFIT[what]
-    with pytest.raises(InputError, match=message):
-        verify(layers_model(), outputs=change(recording_of(layers_model())))
+    check_refused(InputError, message, verify, layers_model(), outputs=change(recording_of(layers_model())))
     with pytest.raises(InputError, match="one set of inputs"):
         verify(layers_model(), outputs=recording_of(layers_model()), dims={"T": [4, 4]})
 

@@ -22,14 +22,23 @@ import jaxrnn
 from jaxrnn._jax.context import exact_types
 
 
-def peer_outputs(source, inputs):
-    """ONNX Runtime's outputs by name, from one thread: where it shares work out, it quantises each part by itself."""
+def session(source):
+    """A model or file in ONNX Runtime, on one thread: where it shares work out, it quantises each part by itself."""
     options = ort.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     data = source.SerializeToString() if isinstance(source, onnx.ModelProto) else str(source)
-    session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, {k: np.asarray(v) for k, v in inputs.items()}), strict=True))
+    return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+def run_session(opened, inputs):
+    """The outputs of a session by name."""
+    names = [value.name for value in opened.get_outputs()]
+    return dict(zip(names, opened.run(names, inputs), strict=True))
+
+
+def peer_outputs(source, inputs):
+    """ONNX Runtime's outputs by name."""
+    return run_session(session(source), {name: np.asarray(value) for name, value in inputs.items()})
 
 
 def assert_same(actual, expected, atol, rtol=0.0):
@@ -44,6 +53,15 @@ def assert_same(actual, expected, atol, rtol=0.0):
             np.asarray(x).astype(np.float64) if value.dtype.kind not in "biu" else np.asarray(x) for x in (found, value)
         )
         np.testing.assert_allclose(*wide, atol=limit, rtol=rtol, err_msg=name)
+
+
+def assert_close(found, expected, atol=2e-6, where=""):
+    """Trees have one structure, and leaves types, shapes and values, up to a part of their largest number, or of 1."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), where
+        scale = max(1.0, float(np.max(np.abs(b), initial=0)))
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol * scale, err_msg=where)
 
 
 def verify(source, inputs, *, expected=None, static=None, atol=1e-5, rtol=0.0, jit=True, eager=True, gradient=None):
