@@ -24,7 +24,7 @@ from jaxrnn._files.messages import first_line, short_repr
 from jaxrnn._files.stores import check_writable
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
 from jaxrnn.export.conversions import LARGEST, WIDE_KINDS, Conversion
-from jaxrnn.export.graphs import Graph, file_names, flush_graph, function_graph, step_graph
+from jaxrnn.export.graphs import Graph, Names, flush_graph, function_graph, step_graph
 from jaxrnn.export.sources import Source
 from jaxrnn.model import Model
 from jaxrnn.model.loading import write_graph
@@ -171,7 +171,7 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collec
             dims, batch = _sizes_of(stepper, dims, batch)
         joined = {"join_state": bool(options["join_state"]), "apart": apart}
         source = Source(stepper, params, batch, dims, options["label"], **joined)
-        names = file_names(source)
+        names = Names(source.spec, source.state, source.state_names)
         return [step_graph(source, names), *([flush_graph(source, names)] if options["flush"] is not None else [])]
     if not callable(stepper):
         raise InputError(
@@ -208,7 +208,7 @@ def _equal(model: Model, first: Any) -> list[str]:
 
 
 def _write(graphs: list[Graph], paths: list[Path], opset: int, conversion: Conversion | None) -> Exported:
-    lowered = [(graph.lowered(opset, graph.facts.target), graph.facts) for graph in graphs]
+    lowered = [(graph.lowered(opset), graph.facts) for graph in graphs]
     if conversion is not None:
         lowered = [conversion.apply(*each) for each in lowered]
     beside = {start_path(paths[0]): first} if (first := lowered[0][1].first_inputs) else {}

@@ -51,7 +51,8 @@ def total(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     windows = _windows(equation)
     if dtype_of(x) in _AVERAGE_POOL and _is_pooled(windows) and all(each.dilation == 1 for each in windows.values()):
         mean = _pooled(lowering, "AveragePool", x, windows, count_include_pad=1)
-        return elements(lowering, "Mul", mean, np.array(_size(windows), dtype_of(x)))
+        size = math.prod(each.taps for each in windows.values())
+        return elements(lowering, "Mul", mean, np.array(size, dtype_of(x)))
     return _gathered(lowering, "ReduceSum", x, windows, 0)
 
 
@@ -107,10 +108,6 @@ def _windows(equation: JaxprEqn) -> dict[int, Windows]:
         for axis, each in enumerate(windows)
         if (each.taps, each.stride, each.low, each.high, each.spacing) != (1, 1, 0, 0, 1)
     }
-
-
-def _size(windows: Mapping[int, Windows]) -> int:
-    return math.prod(each.taps for each in windows.values())
 
 
 def _is_pooled(windows: Mapping[int, Windows]) -> bool:
