@@ -213,7 +213,7 @@ def _sources(archive: Archive, batches: Sequence[int]) -> dict[str, tuple[Callab
     names = [name for name in ("init", "step", "flush") if name in archive.functions]
     sources: dict[str, Any] = {name: (functools.partial(stepper.portable(name), held), ()) for name in names}
     ending = BATCHED if archive.spec.batch_symbol is None else ""
-    pool = slot_functions(Bound(stepper).step)._asdict()
+    pool = slot_functions(Bound(stepper).step)
     for batch in batches:
         for name in (f"{name}{ending}" for name in names if name != "init"):
             sources[f"{name}_{batch}"] = functools.partial(stepper.portable(name), held), ()
