@@ -28,7 +28,7 @@ from jaxrnn.export.patterns import rewrite
 from jaxrnn.export.quantized import Quantized
 from jaxrnn.export.rewrites import REWRITES, WRITTEN_OUT, split_slices
 from jaxrnn.export.rules import RULES
-from jaxrnn.export.sources import Source, check_params, exact, from_pairs, paired, traced_pairs
+from jaxrnn.export.sources import Source, check_params, exact, from_pairs, paired, to_pairs
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, make_value, maker_of, unused_name
 from jaxrnn.export.writer import shape_of as size_of
 from jaxrnn.jaxprs.equations import shape_of, type_of
@@ -435,7 +435,7 @@ def trace(function: Callable[[Any, Keyed], Keyed], params: Any, inputs: Structs)
         given = {key: from_pairs(array, struct) for (key, struct), array in zip(inputs.items(), arrays, strict=True)}
         outputs = function(structure.unflatten(leaves), given)
         results[:] = outputs
-        return [traced_pairs(jnp.asarray(array)) for array in outputs.values()]
+        return [to_pairs(jnp.asarray(array)) for array in outputs.values()]
 
     stored = {key: paired(struct) for key, struct in inputs.items()}
     with plain_forms():
