@@ -58,7 +58,7 @@ def _absolute(a: Any, b: Any) -> Any:
     """Compute the magnitude after scaling, so that squares neither overflow nor vanish."""
     a, b = jnp.abs(a), jnp.abs(b)
     large = jnp.maximum(a, b)
-    ratio = jnp.minimum(a, b) / jnp.where(large == 0, jnp.ones_like(large), large)
+    ratio = jnp.where(a == b, jnp.ones_like(large), jnp.minimum(a, b) / large)  # two zeros or infinities have no ratio
     return large * jnp.sqrt(1 + ratio * ratio)
 
 
