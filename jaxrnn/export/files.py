@@ -190,9 +190,10 @@ def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple
     for name, size in dims.items():
         first = model.dimensions.get(name, name)
         if sizes.setdefault(first if isinstance(first, str) else name, size) != size:
+            equal = ", ".join(each for each, other in model.dimensions.items() if other == first)
             raise InputError(
                 f"{model.label}: {called('dims')} gives {size} for {name!r} and {sizes[str(first)]} for another "
-                f"dimension, and the nodes need {', '.join(_equal(model, first))} to be equal: give one size"
+                f"dimension, and the nodes need {equal} to be equal: give one size"
             )
     own = sizes.pop(model.spec.batch_symbol or "", None)
     if own is not None and batch not in (None, own):
@@ -201,10 +202,6 @@ def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple
             f"{called('batch')} gives {batch}: leave out one"
         )
     return sizes, batch if own is None else check_count(f"the size of the batch, {model.spec.batch_symbol!r},", own)
-
-
-def _equal(model: Model, first: Any) -> list[str]:
-    return [name for name, other in model.dimensions.items() if other == first]
 
 
 def _write(graphs: list[Graph], paths: list[Path], opset: int, conversion: Conversion | None) -> Exported:
