@@ -417,9 +417,10 @@ def _flat(facts: StepFile) -> dict[str, str]:
         if spec.past is not None:
             result["past"] = str(spec.past)
     if facts.kind == STEP and facts.frame_rate is not None:
-        result["frame_rate"], result["look_ahead_ms"] = f"{facts.frame_rate:g}", f"{facts.look_ahead_ms:g}"
+        # 15 digits: :g alone has 6, too few for 44,100 samples a second in frames of 512.
+        result["frame_rate"], result["look_ahead_ms"] = f"{facts.frame_rate:.15g}", f"{facts.look_ahead_ms:.15g}"
         delays = {facts.outputs[each.name]: facts.delay_ms(each) for each in _frames(facts)}
-        result["delay_ms"] = _lines({name: f"{delay:g}" for name, delay in delays.items() if delay is not None})
+        result["delay_ms"] = _lines({name: f"{delay:.15g}" for name, delay in delays.items() if delay is not None})
     if facts.state and facts.kind == STEP:
         result["state"] = _lines({each.input: each.output for each in facts.state.values()})
     if facts.counts:

@@ -32,7 +32,8 @@ _SETTLED = {"batch_symbol": None, "joined": False, "constants": [], "needs_param
 
 def is_rate(value: Any) -> bool:
     """Return True for a valid number of frames per second."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return is_number and 0 < value < float("inf")
 
 
 _SCHEMA = {
