@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -264,15 +265,10 @@ def are_inside(lowering: Lowering, indices: Operand, last: np.ndarray) -> Operan
     conditions.append(elements(lowering, "LessOrEqual", indices, last, dtype=bool))
     holds = conditions[0] if len(conditions) == 1 else elements(lowering, "And", *conditions)
     batch, count = shape_of(indices)[:-1], shape_of(indices)[-1]
-    if count == 1:
-        return reshape(writer, holds, batch)
     columns = [
         reshape(writer, cut_along(writer, holds, len(batch), column, column + 1), batch) for column in range(count)
     ]
-    all_ = columns[0]
-    for column in columns[1:]:
-        all_ = elements(lowering, "And", all_, column)
-    return all_
+    return functools.reduce(functools.partial(elements, lowering, "And"), columns)
 
 
 #: By primitive: the elementwise operator, the ``reduction`` of ``ScatterND``, and the opset that added it.
