@@ -115,7 +115,8 @@ def verify_export(
         limits = index_limits(stepper)
     total = _total(spec)
     specs = recording_specs(spec, "frames")
-    recordings = random_arrays(specs, {}, dims={"frames": total}, seed=seed, limits=limits).inputs
+    dims = {"frames": total} if specs else {}
+    recordings = random_arrays(specs, {}, dims=dims, seed=seed, limits=limits).inputs
     lengths = [*(awkward_lengths(spec, total) if spec.streams else ()), total]
     with jax.default_matmul_precision("highest"):
         reference = _JaxReference(stepper, params, step_file.facts, flushed, offline)

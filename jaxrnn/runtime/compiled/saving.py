@@ -157,7 +157,7 @@ def _functions(bound: Bound, rebuild: Callable[[Sequence[Any]], Any]) -> Functio
         shapes: dict[str, tuple[Any, ...]] = {"step": (state, inputs)}
         if keeps:
             shapes["flush"] = (state, *rest)
-        if not spec.streams:
+        if spec.inputs and not spec.streams:  # without inputs, a scan has no number of frames
             shapes["scan"] = (state, stacked)
         for name, arguments in shapes.items():
             function = _function(sized, rebuild, name)
