@@ -303,6 +303,8 @@ def test_a_joined_state(tmp_path, batch):
     jaxrnn.export_onnx(model, None, tmp_path / "again.onnx", step=True)
     again = [{**each, "name": ""} for each in facts_of(tmp_path / "again.onnx")["state"]]
     assert again == [{**each, "name": ""} for each in listed.values()]
+    report = verify_export(model, None, tmp_path / "again.onnx")
+    assert report.ok, report
 
 
 def test_a_joined_state_of_complex_numbers_totals_and_models(tmp_path):

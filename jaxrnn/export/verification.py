@@ -26,7 +26,7 @@ from jaxrnn.onnx.stepfile import FLUSH, STEP, StepFile
 from jaxrnn.steps.recordings import recording_specs, time_axis
 from jaxrnn.steps.specs import ArraySpec, taken
 from jaxrnn.steps.stepper import Stepper, whole_pulse
-from jaxrnn.steps.stepspec import Layout, StateSpec, StepSpec
+from jaxrnn.steps.stepspec import Layout, StepSpec
 from jaxrnn.verification.comparison import Comparison, compare, tolerances
 from jaxrnn.verification.peers import OpenPeer, PeerError, candidates
 from jaxrnn.verification.running import Check, Offline, Ready, awkward_lengths, make_ready, offline_outputs, run
@@ -195,7 +195,9 @@ class _Comparing:
                     expected = expected[(slice(None),) * axis + (slice(value.shape[axis]),)]
             yield self._compare(name, value, expected, axis)
         state = dict(found.state)
-        for name, parts in self._parts.items() if state else ():
+        for name, parts in self._parts.items():
+            if name not in state or name in known.state:
+                continue
             entries = Layout({part.name: part for part in parts}, vectors={part.name: name for part in parts})
             state |= entries.unpack({name: state.pop(name)})
         for name, expected in known.state.items():
@@ -426,11 +428,6 @@ class _JaxReference:
         return to_pairs(arrays[0] if self._batch is None else np.stack(arrays, axis))
 
 
-def _entries(facts: StepFile) -> Sequence[StateSpec]:
-    """Return the entries of the state of a file, with the batch axes of the file unless the state is joined."""
-    return [entry for each in facts.spec.state for entry in facts.parts.get(each.name, (each,))]
-
-
 def _lead(stepper: StepSpec, facts: StepFile) -> int:
     """Return the number of batch axes that a file adds before the stepper's axes."""
     file = facts.spec
@@ -465,8 +462,12 @@ def _sizes(stepper: StepSpec, facts: StepFile, lead: int) -> dict[str, int]:
         (named, (sized.shape or ())[lead:]) for named, sized in zip(stepper.inputs, facts.spec.inputs, strict=True)
     ]
     # The state of a stream has fixed sizes, and may have other entries in the file.
-    listed = [] if stepper.streams else zip(stepper.state, _entries(facts), strict=True)
-    state = [(named, (sized.shape or ())[0 if facts.parts else lead :]) for named, sized in listed]
+    own = {each.name for each in stepper.state}
+    # A model of a step with a joined state has the same vectors as the file.
+    parts = {name: entries for name, entries in facts.parts.items() if name not in own}
+    entries = [entry for each in facts.spec.state for entry in parts.get(each.name, (each,))]
+    listed = [] if stepper.streams else zip(stepper.state, entries, strict=True)
+    state = [(named, (sized.shape or ())[0 if parts else lead :]) for named, sized in listed]
     for named, shape in (*inputs, *state):
         # The file has a further last axis for pairs of complex numbers.
         pairs = zip(named.shape or (), shape, strict=False)
