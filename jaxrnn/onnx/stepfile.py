@@ -33,7 +33,7 @@ _SETTLED = {"batch_symbol": None, "joined": False, "constants": [], "needs_param
 def is_rate(value: Any) -> bool:
     """Return True for a valid number of frames per second."""
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    return is_number and 0 < value < float("inf")
+    return is_number and bool(0 < value < float("inf"))
 
 
 _SCHEMA = {
