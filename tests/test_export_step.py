@@ -212,7 +212,7 @@ class Smoother:
         return nothing_left(self.spec, tail, valid)
 
 
-@pytest.mark.parametrize("batch", [None, 3])
+@pytest.mark.parametrize("batch", [None, np.int64(3)])  # sizes may be numbers of NumPy
 def test_a_stepper_of_ones_own(tmp_path, batch):
     written = jaxrnn.export_onnx(Smoother(), np.float32(0.75), tmp_path / "step.onnx", batch=batch)
     assert written is not None

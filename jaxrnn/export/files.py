@@ -166,7 +166,7 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collec
         if example is not None:
             raise InputError(f"leave out example: the inputs of a {type(stepper).__name__} are known")
         if batch is not None:
-            check_count("batch, the number of streams,", batch)
+            batch = check_count("batch, the number of streams,", batch)
         if isinstance(stepper, Model):
             dims, batch = _sizes_of(stepper, dims, batch)
         joined = {"join_state": bool(options["join_state"]), "apart": apart}
