@@ -88,6 +88,16 @@ def test_a_folder_that_is_a_file(tmp_path):
         write_example(exported, tmp_path / "file")
 
 
+def test_two_files_with_the_same_name(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    streamed = jaxrnn.stream(lambda x: {"y": x["x"] * 2}, {"x": np.zeros(8, np.float32)}, axes=0, pulse=4)
+    exported = jaxrnn.export_onnx(streamed, None, tmp_path / "a" / "m.onnx", flush=tmp_path / "b" / "m.onnx")
+    with pytest.raises(jaxrnn.InputError, match=r"have the same name, and an example is a single folder"):
+        write_example(exported, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
 def counted(x):
     """Frames times their numbers, a running maximum, and a sum with the frame before in half precision."""
     numbers, half = jnp.arange(x["x"].shape[0], dtype=np.int64), x["x"].astype(jnp.float16)

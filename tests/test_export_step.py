@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -221,7 +222,7 @@ class Smoother:
         return nothing_left(self.spec, tail, valid)
 
 
-@pytest.mark.parametrize("batch", [None, 3])
+@pytest.mark.parametrize("batch", [None, np.int64(3)])  # sizes may be numbers of NumPy
 def test_a_stepper_of_ones_own(tmp_path, batch):
     written = jaxrnn.export_onnx(Smoother(), np.float32(0.75), tmp_path / "step.onnx", batch=batch)
     assert written is not None
@@ -239,6 +240,28 @@ def test_a_stepper_of_ones_own(tmp_path, batch):
         np.testing.assert_array_equal(given["n"], np.full(lead, index))
         np.testing.assert_allclose(again["y"], given["y"], rtol=1e-6)
         state = {each.input: given[str(each.output)] for each in written.step.facts.state.values()}
+
+
+class Oscillator(Smoother):
+    """A step without inputs."""
+
+    spec = dataclasses.replace(Smoother.spec, label="oscillator", inputs=())
+
+    def step(self, params, state, inputs):
+        return super().step(params, state, {"x": jnp.ones(2, jnp.float32)})
+
+
+def test_a_step_without_inputs(tmp_path):
+    """In all forms: such a step has no recordings, but a number of steps."""
+    jaxrnn.export_onnx(Oscillator(), np.float32(0.5), tmp_path / "step.onnx")
+    report = verify_export(Oscillator(), np.float32(0.5), tmp_path / "step.onnx")
+    assert report.ok, report
+    jaxrnn.save_compiled(Oscillator(), tmp_path / "step.jaxrnn", params=np.float32(0.5))
+    for run in (
+        jaxrnn.Runner(Oscillator(), np.float32(0.5)),
+        jaxrnn.Runner(jaxrnn.load_compiled(tmp_path / "step.jaxrnn")),
+    ):
+        np.testing.assert_array_equal([run({})["y"] for _ in range(2)], [[1.25, 1.25], [1.125, 1.125]])
 
 
 @pytest.mark.thorough
@@ -290,6 +313,8 @@ def test_a_joined_state(tmp_path, batch):
     jaxrnn.export_onnx(model, None, tmp_path / "again.onnx", step=True)
     again = [{**each, "name": ""} for each in facts_of(tmp_path / "again.onnx")["state"]]
     assert again == [{**each, "name": ""} for each in listed.values()]
+    report = verify_export(model, None, tmp_path / "again.onnx")
+    assert report.ok, report
 
 
 def test_a_joined_state_of_complex_numbers_totals_and_models(tmp_path):

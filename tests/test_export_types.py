@@ -101,6 +101,21 @@ def test_whole_graphs(tmp_path):
             assert not np.array_equal(found[name], value)
 
 
+def test_whole_graphs_that_name_the_domain_or_lack_it(tmp_path):
+    """ONNX's operators have two names, and a model can have operators of other domains only."""
+    for domain, operator in (("ai.onnx", "MatMul"), ("com.microsoft", "FusedMatMul")):
+        node = onnx.helper.make_node(operator, ["x", "w"], ["y"], domain="" if domain == "ai.onnx" else domain)
+        graph = graph_of([node], {"x": [2, 3]}, {"y": [2, 3]}, {"w": np.eye(3, dtype=np.float32) / 3})
+        opsets = [onnx.helper.make_opsetid(domain, 17 if domain == "ai.onnx" else 1)]
+        model = jaxrnn.load(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8))
+        path, x = tmp_path / "half.onnx", np.ones((2, 3), np.float32)
+        jaxrnn.export_onnx(model, None, path, dtype="float16")
+        (y,) = jaxrnn.load(path)({"x": x}).values()
+        np.testing.assert_array_equal(y, x * np.float32(np.float16(1 / 3)))
+        with pytest.raises(UnsupportedError, match="the model has opset 17: convert the file with onnx"):
+            jaxrnn.export_onnx(model, None, path, dtype="bfloat16")
+
+
 def test_steps_quantised_by_onnx_runtime(tmp_path):
     weight = jnp.asarray(RNG.normal(size=(6, 64)), jnp.float32)
 

@@ -273,8 +273,10 @@ def test_arithmetic():
 
 
 def test_magnitudes_do_not_vanish():
-    """Nor overflow, however small or large the parts are."""
-    a, b = np.float32([[3e-30, 0, 4e30, -5e-37, 0], [4e-30, 0, 3e30, 0, -2]])
+    """Nor overflow, however small or large the parts are; and infinite parts have an infinite magnitude."""
+    a, b = np.float32(
+        [[3e-30, 0, 4e30, -5e-37, 0, np.inf, -np.inf, 1], [4e-30, 0, 3e30, 0, -2, np.inf, np.inf, np.inf]]
+    )
     verify_lowering(lambda a, b: jnp.abs(lax.complex(a, b)), a, b, scale=0)
 
 

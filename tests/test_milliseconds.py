@@ -53,6 +53,17 @@ def test_metadata(tmp_path):
     assert jaxrnn.load(tmp_path / "s.onnx").spec is not None
 
 
+@pytest.mark.parametrize("rate", [np.float64(44_100 / 512), np.int64(1_234_567), np.float32(62.5)])
+def test_metadata_have_all_digits(tmp_path, rate):
+    """Of any number, in the facts for programs without a JSON parser, too."""
+    streamed = jaxrnn.stream(halves, {"x": X}, axes=0)
+    facts = jaxrnn.export_onnx(streamed, None, tmp_path / "s.onnx", frame_rate=rate).step.facts
+    told = metadata_of(tmp_path / "s.onnx")
+    assert float(told["jaxrnn.frame_rate"]) == facts.frame_rate == rate
+    assert float(told["jaxrnn.look_ahead_ms"]) == facts.look_ahead_ms
+    assert float(told["jaxrnn.delay_ms"].removeprefix("y=")) == facts.delay_ms(facts.spec.outputs[0])
+
+
 def test_without_a_rate(tmp_path):
     jaxrnn.export_onnx(jaxrnn.stream(halves, {"x": X}, axes=0), None, tmp_path / "s.onnx")
     told = metadata_of(tmp_path / "s.onnx")

@@ -49,19 +49,21 @@ class Conversion:
 
     def apply(self, model: ir.Model, facts: Any) -> tuple[ir.Model, Any]:
         """Convert a model and the `StepFile`, which is None for the whole graph of a model's file."""
+        if not model.opset_imports.keys() & {"", "ai.onnx"}:  # two names of ONNX's operators, such as casts
+            model.opset_imports[""] = _OPSET
         if self.quantize:
-            return quantized(model), facts
+            return _quantized(model), facts
         assert self.dtype is not None
         dtype = self.dtype
         if facts is None:
             ends = () if self.io_dtype else (*model.graph.inputs, *model.graph.outputs)
-            in_float(model, dtype, [str(value.name) for value in ends], ())
+            _narrow(model, dtype, [str(value.name) for value in ends], (), is_step=False)
             return model, None
         spec = facts.spec
         names = [facts.state[each.name] for each in spec.state if each.kind in WIDE_KINDS]
         wide = [name for each in names for name in (each.input, each.output) if name is not None]
         ends = [] if self.io_dtype else [*facts.inputs.values(), *facts.outputs.values()]
-        in_float(model, dtype, [*ends, *wide], wide)
+        _narrow(model, dtype, [*ends, *wide], wide, is_step=True)
 
         def changed(each: Any) -> Any:
             return dataclasses.replace(each, dtype=dtype) if each.dtype == np.float32 else each
@@ -80,13 +82,8 @@ class Conversion:
         return model, dataclasses.replace(facts, spec=spec, first=first, parts={**facts.parts, **parts})
 
 
-def quantized(model: ir.Model) -> ir.Model:
-    """Quantise the weights of products, convolutions and LSTMs to 8 bits; each call quantises the inputs.
-
-    Raises:
-        InputError: the graph has no layer to quantise, or is too large for the quantizer.
-        MissingPackageError: ONNX Runtime is not installed.
-    """
+def _quantized(model: ir.Model) -> ir.Model:
+    """Quantise the weights of products, convolutions and LSTMs to 8 bits; each call quantises the inputs."""
     try:
         from onnxruntime.quantization import quantize_dynamic
     except ImportError as error:
@@ -113,38 +110,38 @@ def quantized(model: ir.Model) -> ir.Model:
     return result
 
 
+#: The opset of ONNX's operators in a model that only has operators of other domains.
+_OPSET = 17
 #: The opset whose convolutions and recurrent layers take bfloat16.
 _BFLOAT16 = 22
 #: State entries that stay float32: float totals exceed the range or the digits of smaller types.
 WIDE_KINDS = frozenset(("total", "remainder", "counter", "base"))
 
 
-def in_float(model: ir.Model, dtype: np.dtype, fixed: Collection[str], wide: Collection[str]) -> None:
+def _narrow(model: ir.Model, dtype: np.dtype, fixed: Collection[str], wide: Collection[str], *, is_step: bool) -> None:
     """Compute in a smaller float type: weights, state and arithmetic change in place.
 
-    Positions in time, totals and loops stay float32, and so do operators that engines or ONNX lack in the type.
-
-    Args:
-        model: the model, with the types of all values.
-        dtype: the float type.
-        fixed: inputs and outputs that stay float32.
-        wide: inputs, such as totals over time, that stay float32, together with the updated values.
+    Positions in time, totals and loops stay float32, and so do operators that engines or ONNX lack in the type. Inputs
+    and outputs in ``fixed`` stay float32. ``wide`` are inputs, such as totals over time, that stay float32 together
+    with the updated values.
     """
-    if dtype.name == "bfloat16" and model.opset_imports[""] < _BFLOAT16:
-        raise UnsupportedError(
-            f"bfloat16 needs opset {_BFLOAT16}, and the file gets opset {model.opset_imports['']}: give "
-            f"{argument('opset', _BFLOAT16)}"
-        )
+    imports = model.opset_imports
+    opset = imports.get("") or imports["ai.onnx"]
+    if dtype.name == "bfloat16" and opset < _BFLOAT16:
+        has = f"bfloat16 needs opset {_BFLOAT16}, and the"
+        if is_step:
+            raise UnsupportedError(f"{has} file gets opset {opset}: give {argument('opset', _BFLOAT16)}")
+        raise UnsupportedError(f"{has} model has opset {opset}: convert the file with onnx.version_converter")
     if any(node.op_type.startswith(("QLinear", "Quantize", "Dequantize")) for node in model.graph.all_nodes()):
         raise InputError("the model is quantised and computes in integers: leave out dtype")
-    _Conversion(model, dtype, fixed, wide).run()
+    _Narrowing(model.graph, opset, dtype, fixed, wide).run()
 
 
-class _Conversion:
+class _Narrowing:
     """The conversion of the float32 values of a graph to a smaller type, apart from wide values."""
 
-    def __init__(self, model: ir.Model, dtype: np.dtype, fixed: Collection[str], wide: Collection[str]):
-        self.graph, self.opset = model.graph, int(model.opset_imports[""] or 0)
+    def __init__(self, graph: ir.Graph, opset: int, dtype: np.dtype, fixed: Collection[str], wide: Collection[str]):
+        self.graph, self.opset = graph, opset
         self.dtype, self.kind = dtype, ir.DataType.from_numpy(dtype)
         self.fixed = set(fixed)
         self.wide = self._wide_values(wide)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from jaxrnn._files.messages import without_folders
 from jaxrnn._files.stores import check_writable
 from jaxrnn.errors import InputError
-from jaxrnn.export.files import Exported
+from jaxrnn.export.files import Exported, ExportedGraph
 
 #: The programs: each reads stream.json, or the metadata of the ONNX files.
 TEMPLATES = Path(__file__).parent / "templates"
@@ -36,11 +36,16 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
         The paths of the written files.
 
     Raises:
-        InputError: the export is a function without steps, or has a batch.
+        InputError: the export is a function without steps, has a batch, or has two files with the same name.
     """
-    step, folder = exported.step, Path(folder)
-    if step.facts.kind != "step" or step.facts.batch is not None:
+    step, flush, folder = exported.step, exported.flush, Path(folder)
+    facts, spec = step.facts, step.facts.spec
+    if facts.kind != "step" or facts.batch is not None:
         raise InputError("an example is for a stream or a step of one stream: export without a batch")
+    if flush is not None and flush.path.name.casefold() == step.path.name.casefold():
+        raise InputError(
+            f"{step.path} and {flush.path} have the same name, and an example is a single folder: give other names"
+        )
     check_writable(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, and an example is a folder: give another name")
@@ -49,34 +54,32 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
     for path in paths:
         if not (folder / path.name).exists() or not os.path.samefile(path, folder / path.name):
             shutil.copyfile(path, folder / path.name)
-    first, blob, state = step.facts.first_inputs, b"", []
+    first, blob, state = facts.first_inputs, b"", []
     types = {value.name: value for value in ir.load(step.path).graph.inputs}
-    for names in step.facts.state.values():
+    for names in facts.state.values():
         array = np.asarray(first[names.input])
         data = array.astype(array.dtype.newbyteorder("<")).tobytes()
-        state.append({**_described(types[names.input]), "input": names.input, "output": names.output})
-        state[-1] |= {"offset": len(blob), "bytes": len(data)}
-        del state[-1]["name"]
+        entry = {**_described(types[names.input]), "input": names.input, "output": names.output}
+        del entry["name"]
+        state.append({**entry, "offset": len(blob), "bytes": len(data)})
         blob += data
-    facts = {
-        "label": without_folders(step.facts.spec.label),
+    described = {
+        "label": without_folders(spec.label),
         "step": step.path.name,
-        "flush": None if exported.flush is None else exported.flush.path.name,
-        "pulse": step.facts.spec.pulse,
-        "shortest": step.facts.spec.shortest,
-        "longest": step.facts.spec.longest,
-        "rate": step.facts.frame_rate,
-        "inputs": [
-            {**_described(types[step.facts.inputs[each.name]]), "time_axis": each.time_axis}
-            for each in step.facts.spec.inputs
-        ],
-        "outputs": list(_outputs(exported)),
+        "flush": None if flush is None else flush.path.name,
+        "pulse": spec.pulse,
+        "shortest": spec.shortest,
+        "longest": spec.longest,
+        "rate": facts.frame_rate,
+        "inputs": [{**_described(types[facts.inputs[each.name]]), "time_axis": each.time_axis} for each in spec.inputs],
+        "outputs": list(_outputs(step, flush)),
         "state": state,
-        "valid": None if exported.flush is None else exported.flush.facts.valid,
+        "valid": None if flush is None else flush.facts.valid,
     }
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(TEMPLATES.iterdir()) if path.is_file()}
-    texts["main.cpp"] = texts["main.cpp"].replace("@STEP@", facts["step"]).replace("@FLUSH@", facts["flush"] or "")
-    texts["stream.json"] = json.dumps(facts, indent=1) + "\n"
+    for mark, name in (("@STEP@", described["step"]), ("@FLUSH@", described["flush"] or "")):
+        texts["main.cpp"] = texts["main.cpp"].replace(mark, name)
+    texts["stream.json"] = json.dumps(described, indent=1) + "\n"
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "state.bin").write_bytes(blob)
@@ -88,12 +91,11 @@ def _described(value: Any) -> dict[str, Any]:
     return {"name": value.name, "type": value.dtype.numpy().name, "shape": list(value.shape.numpy())}
 
 
-def _outputs(exported: Exported) -> Iterator[dict[str, Any]]:
+def _outputs(step: ExportedGraph, flush: ExportedGraph | None) -> Iterator[dict[str, Any]]:
     """Yield facts about each output: name, type, shape, timing, and the files that return the output."""
-    flush = exported.flush
-    graphs = [each for each in (exported.step, flush) if each is not None]
+    graphs = [each for each in (step, flush) if each is not None]
     values = {value.name: value for graph in reversed(graphs) for value in ir.load(graph.path).graph.outputs}
-    for each in exported.step.facts.spec.outputs:
+    for each in step.facts.spec.outputs:
         names = [graph.facts.outputs[each.name] for graph in graphs if each.name in graph.facts.outputs]
         if names:
             yield {
@@ -101,5 +103,5 @@ def _outputs(exported: Exported) -> Iterator[dict[str, Any]]:
                 "time_axis": each.time_axis,
                 "delay": each.delay,
                 "count": None if flush is None else flush.facts.counts.get(each.name),
-                "in_step": each.name in exported.step.facts.outputs,
+                "in_step": each.name in step.facts.outputs,
             }

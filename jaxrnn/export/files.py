@@ -24,7 +24,7 @@ from jaxrnn._files.messages import first_line, short_repr
 from jaxrnn._files.stores import check_writable
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
 from jaxrnn.export.conversions import LARGEST, WIDE_KINDS, Conversion
-from jaxrnn.export.graphs import Graph, file_names, flush_graph, function_graph, step_graph
+from jaxrnn.export.graphs import Graph, Names, flush_graph, function_graph, step_graph
 from jaxrnn.export.sources import Source
 from jaxrnn.model import Model
 from jaxrnn.model.loading import write_graph
@@ -171,7 +171,7 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collec
             dims, batch = _sizes_of(stepper, dims, batch)
         joined = {"join_state": bool(options["join_state"]), "apart": apart}
         source = Source(stepper, params, batch, dims, options["label"], **joined)
-        names = file_names(source)
+        names = Names(source.spec, source.state, source.state_names)
         return [step_graph(source, names), *([flush_graph(source, names)] if options["flush"] is not None else [])]
     if not callable(stepper):
         raise InputError(
@@ -190,9 +190,10 @@ def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple
     for name, size in dims.items():
         first = model.dimensions.get(name, name)
         if sizes.setdefault(first if isinstance(first, str) else name, size) != size:
+            equal = ", ".join(each for each, other in model.dimensions.items() if other == first)
             raise InputError(
                 f"{model.label}: {called('dims')} gives {size} for {name!r} and {sizes[str(first)]} for another "
-                f"dimension, and the nodes need {', '.join(_equal(model, first))} to be equal: give one size"
+                f"dimension, and the nodes need {equal} to be equal: give one size"
             )
     own = sizes.pop(model.spec.batch_symbol or "", None)
     if own is not None and batch not in (None, own):
@@ -203,12 +204,8 @@ def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple
     return sizes, batch if own is None else check_count(f"the size of the batch, {model.spec.batch_symbol!r},", own)
 
 
-def _equal(model: Model, first: Any) -> list[str]:
-    return [name for name, other in model.dimensions.items() if other == first]
-
-
 def _write(graphs: list[Graph], paths: list[Path], opset: int, conversion: Conversion | None) -> Exported:
-    lowered = [(graph.lowered(opset, graph.facts.target), graph.facts) for graph in graphs]
+    lowered = [(graph.lowered(opset), graph.facts) for graph in graphs]
     if conversion is not None:
         lowered = [conversion.apply(*each) for each in lowered]
     beside = {start_path(paths[0]): first} if (first := lowered[0][1].first_inputs) else {}
@@ -420,9 +417,10 @@ def _flat(facts: StepFile) -> dict[str, str]:
         if spec.past is not None:
             result["past"] = str(spec.past)
     if facts.kind == STEP and facts.frame_rate is not None:
-        result["frame_rate"], result["look_ahead_ms"] = f"{facts.frame_rate:g}", f"{facts.look_ahead_ms:g}"
+        # 15 digits: :g alone has 6, too few for 44,100 samples a second in frames of 512.
+        result["frame_rate"], result["look_ahead_ms"] = f"{facts.frame_rate:.15g}", f"{facts.look_ahead_ms:.15g}"
         delays = {facts.outputs[each.name]: facts.delay_ms(each) for each in _frames(facts)}
-        result["delay_ms"] = _lines({name: f"{delay:g}" for name, delay in delays.items() if delay is not None})
+        result["delay_ms"] = _lines({name: f"{delay:.15g}" for name, delay in delays.items() if delay is not None})
     if facts.state and facts.kind == STEP:
         result["state"] = _lines({each.input: each.output for each in facts.state.values()})
     if facts.counts:

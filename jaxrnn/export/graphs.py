@@ -28,8 +28,8 @@ from jaxrnn.export.patterns import rewrite
 from jaxrnn.export.quantized import Quantized
 from jaxrnn.export.rewrites import REWRITES, WRITTEN_OUT, split_slices
 from jaxrnn.export.rules import RULES
-from jaxrnn.export.sources import Source, check_params, exact, from_pairs, paired, traced_pairs
-from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, make_value, maker_of
+from jaxrnn.export.sources import Source, check_params, exact, from_pairs, paired, to_pairs
+from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, make_value, maker_of, unused_name
 from jaxrnn.export.writer import shape_of as size_of
 from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, STEP, StateNames, StepFile
@@ -105,7 +105,7 @@ def lower(
         _trim_results(subgraph)
     _name_outputs(graph, results)
     passes.RemoveUnusedNodesPass()(model)
-    name_nodes(graph)
+    _name_nodes(graph)
     return model
 
 
@@ -167,28 +167,18 @@ def _name_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
         value.name = name
 
 
-def name_nodes(graph: ir.Graph) -> None:
+def _name_nodes(graph: ir.Graph) -> None:
     """Name nodes by scope, in order, and values by their nodes. Inputs and outputs keep their names."""
-    taken: set[str] = set()
-
-    def unused(name: str) -> str:
-        candidate, count = name, 0
-        while candidate in taken:
-            count += 1
-            candidate = f"{name}_{count}"
-        taken.add(candidate)
-        return candidate
-
-    nodes = list(graph.all_nodes())
-    kept = {id(value): value for each in (graph, *graph.subgraphs()) for value in (*each.inputs, *each.outputs)}
-    kept |= {id(value): value for each in (graph, *graph.subgraphs()) for value in each.initializers.values()}
-    taken.update(str(value.name) for value in kept.values())
-    for node in nodes:
+    graphs = (graph, *graph.subgraphs())
+    kept = {value for each in graphs for value in (*each.inputs, *each.outputs, *each.initializers.values())}
+    taken = {str(value.name) for value in kept}
+    for node in graph.all_nodes():
         scope = node.meta.get("scope", "")
-        node.name = unused(scope if scope.endswith(node.op_type) else f"{scope}/{node.op_type}")
+        node.name = unused_name(scope if scope.endswith(node.op_type) else f"{scope}/{node.op_type}", taken)
         for index, value in enumerate(node.outputs):
-            if id(value) not in kept:
-                value.name = unused(f"{node.name}_output{f'_{index}' if len(node.outputs) > 1 else ''}")
+            if value not in kept:
+                ending = f"_{index}" if len(node.outputs) > 1 else ""
+                value.name = unused_name(f"{node.name}_output{ending}", taken)
 
 
 #: The role of an array in a file, and the stepper's name for the array.
@@ -272,11 +262,6 @@ def _part(key: Any) -> str:
     return str(getattr(key, "name", key))
 
 
-def file_names(source: Source) -> Names:
-    """Return the names of the files of a stepper."""
-    return Names(source.spec, source.state, source.state_names)
-
-
 @dataclass(frozen=True)
 class Graph:
     """A traced function with argument names, result names and facts. Parameters are arguments with a value.
@@ -290,10 +275,10 @@ class Graph:
     facts: StepFile
     operators: Mapping[str, str] | None = None
 
-    def lowered(self, opset: int, target: str | None) -> ir.Model:
+    def lowered(self, opset: int) -> ir.Model:
         """Lower the function to an ONNX model."""
+        label, target = self.facts.spec.label, self.facts.target
         with contextlib.nullcontext() if self.operators is None else of_file(self.operators):
-            label = self.facts.spec.label
             return lower(self.closed, self.arguments, self.results, opset=opset, label=label, target=target)
 
 
@@ -450,7 +435,7 @@ def trace(function: Callable[[Any, Keyed], Keyed], params: Any, inputs: Structs)
         given = {key: from_pairs(array, struct) for (key, struct), array in zip(inputs.items(), arrays, strict=True)}
         outputs = function(structure.unflatten(leaves), given)
         results[:] = outputs
-        return [traced_pairs(jnp.asarray(array)) for array in outputs.values()]
+        return [to_pairs(jnp.asarray(array)) for array in outputs.values()]
 
     stored = {key: paired(struct) for key, struct in inputs.items()}
     with plain_forms():

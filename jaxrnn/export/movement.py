@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -72,11 +72,20 @@ def cut(
     return writer.node("Slice", x, *(np.array(each, np.int64) for each in bounds), shape=result, dtype=dtype_of(x))
 
 
-def cut_along(writer: Writer, x: Operand, axis: int, start: int, end: int) -> Operand:
+def cut_along(writer: Writer, x: Operand, axis: int, start: int, end: int, step: int = 1) -> Operand:
     """Slice along an axis."""
-    starts, ends = [0] * len(shape_of(x)), list(shape_of(x))
-    starts[axis], ends[axis] = start, end
-    return cut(writer, x, starts, ends)
+    starts, ends, steps = [0] * len(shape_of(x)), list(shape_of(x)), [1] * len(shape_of(x))
+    starts[axis], ends[axis], steps[axis] = start, end, step
+    return cut(writer, x, starts, ends, steps)
+
+
+def flip(writer: Writer, x: Operand, axes: Collection[int]) -> Operand:
+    """Reverse the elements along axes, by steps of -1."""
+    shape = shape_of(x)
+    turned = [axis in axes and size > 1 for axis, size in enumerate(shape)]
+    starts = [size - 1 if turn else 0 for turn, size in zip(turned, shape, strict=True)]
+    ends = [-1 if turn else size for turn, size in zip(turned, shape, strict=True)]
+    return cut(writer, x, starts, ends, [-1 if turn else 1 for turn in turned])
 
 
 def _inside_part(writer: Writer, x: ir.Value, axis: int, starts: Sequence[int], ends: Sequence[int]) -> Operand | None:
@@ -144,31 +153,6 @@ def reduction(writer: Writer, operator: str, x: Operand, axes: Sequence[int], sh
     keep = len(shape) == len(shape_of(x))
     attributes = {"keepdims": int(keep)} | ({} if as_operand else {"axes": axes})
     return writer.node(operator, *operands, shape=shape, dtype=dtype_of(x), **attributes)
-
-
-def padding_of(node: ir.Node) -> list[tuple[int, int]] | None:
-    """Return the widths of a ``Pad`` with zeros, or None if the padding differs."""
-    if "mode" in node.attributes:
-        return None
-    sizes, value = constant_of(node.inputs[1]), constant_of(node.inputs[2])
-    if sizes is None or value is None or value != 0:
-        return None
-    rank = len(sizes) // 2
-    return list(zip(sizes[:rank].tolist(), sizes[rank:].tolist(), strict=True))
-
-
-def spread(writer: Writer, x: Operand, gaps: Sequence[int], value: Operand) -> Operand:
-    """Insert a value ``gaps[axis]`` times between neighbours along each axis."""
-    for axis, gap in enumerate(gaps):
-        shape = shape_of(x)
-        if gap and shape[axis] > 1:
-            before, size, after = shape[:axis], shape[axis], shape[axis + 1 :]
-            x = reshape(writer, x, (*before, size, 1, *after))
-            x = pad(writer, x, [(0, gap if place == axis + 1 else 0) for place in range(len(shape) + 1)], value)
-            x = reshape(writer, x, (*before, size * (gap + 1), *after))
-            ends = (*before, size * (gap + 1) - gap, *after)
-            x = cut(writer, x, [0] * len(shape), ends)
-    return x
 
 
 def broadcast(writer: Writer, x: Operand, shape: Sequence[int], axes: Sequence[int] | None = None) -> Operand:

@@ -73,11 +73,11 @@ Known = functools.partial(Term, read=_constant)
 Number = functools.partial(Term, read=number_of)
 
 
-@dataclass(frozen=True)
 class Either:
-    """A choice between several terms."""
+    """A term that matches any of several terms."""
 
-    terms: tuple[Any, ...]
+    def __init__(self, *terms: Any):
+        self.terms = terms
 
     def find(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
         """Yield the matches of a value."""
@@ -143,11 +143,6 @@ def operator(name: str) -> Callable[..., Op]:
     return lambda *operands: Op(name, operands)
 
 
-def either(*terms: Any) -> Either:
-    """Return a term that matches any of several terms."""
-    return Either(terms)
-
-
 #: Operators without float64 kernels in engines, though ONNX allows float64.
 _NOT_IN_DOUBLE = frozenset(
     """
@@ -207,15 +202,15 @@ class Match:
         shape = shape_of(x) if shape is None else shape
         return self.writer.node(operator, x, *operands, shape=shape, dtype=self.dtype, **attributes)
 
-    def of_elements(self, x: Operand) -> ir.Value:
-        """Apply the root's elementwise operator to a different operand."""
-        attributes = {name: each.value for name, each in self.root.attributes.items()}
-        return self.writer.node(self.root.op_type, x, shape=shape_of(x), dtype=self.dtype, **attributes)
-
     def like(self, node: ir.Node, *operands: Any) -> ir.Value | None:
         """Write a node like a given node, with the same first operand."""
-        attributes = {name: each.value for name, each in node.attributes.items()}
-        return self.node(node.op_type, source_of(node), *operands, shape=shape_of(node.outputs[0]), **attributes)
+        shape = shape_of(node.outputs[0])
+        return self.node(node.op_type, source_of(node), *operands, shape=shape, **attributes_of(node))
+
+
+def attributes_of(node: ir.Node) -> dict[str, Any]:
+    """Return the attributes of a node by name."""
+    return {name: each.value for name, each in node.attributes.items()}
 
 
 def by_channel(match: Match, name: str) -> Operand | None:
@@ -316,11 +311,3 @@ def _remove(node: ir.Node) -> None:
     for maker in makers:
         if maker is not None:
             _remove(maker)
-
-
-def by_operator(*rewrites: Rewrite) -> dict[str, list[Rewrite]]:
-    """Group rewrites by the last operator of their patterns."""
-    table: dict[str, list[Rewrite]] = {}
-    for each in rewrites:
-        table.setdefault(each.pattern.operator, []).append(each)
-    return table

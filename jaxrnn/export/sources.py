@@ -116,7 +116,7 @@ class Source:
             run = step if self._form.has_layers else functools.partial(step_with_layers, step)
             new, outputs = run(self._carried(state), dict(inputs))
             after = self.spec.entries(new)
-            return outputs, self._layout.pack({name: traced_pairs(jnp.asarray(array)) for name, array in after.items()})
+            return outputs, self._layout.pack({name: to_pairs(jnp.asarray(array)) for name, array in after.items()})
 
         return bound.mapped(one)(state, inputs)
 
@@ -160,14 +160,13 @@ def is_complex(array: Any) -> bool:
     return jnp.issubdtype(array.dtype, jnp.complexfloating)
 
 
-def to_pairs(array: np.ndarray) -> np.ndarray:
+def to_pairs(array: Any) -> Any:
     """Convert an array to the form in a file: complex numbers as pairs along a last axis, the real part first."""
-    return np.stack([np.real(array), np.imag(array)], -1) if is_complex(array) else array
-
-
-def traced_pairs(array: Any) -> Any:
-    """Convert a traced array like `to_pairs`."""
-    return jnp.stack([lax.real(array), lax.imag(array)], -1) if is_complex(array) else array
+    if not is_complex(array):
+        return array
+    if isinstance(array, np.ndarray):
+        return np.stack([array.real, array.imag], -1)
+    return jnp.stack([lax.real(array), lax.imag(array)], -1)
 
 
 def from_pairs(array: Any, spec: Any) -> Any:

@@ -26,7 +26,7 @@ from jaxrnn.onnx.stepfile import FLUSH, STEP, StepFile
 from jaxrnn.steps.recordings import recording_specs, time_axis
 from jaxrnn.steps.specs import ArraySpec, taken
 from jaxrnn.steps.stepper import Stepper, whole_pulse
-from jaxrnn.steps.stepspec import Layout, StateSpec, StepSpec
+from jaxrnn.steps.stepspec import Layout, StepSpec
 from jaxrnn.verification.comparison import Comparison, compare, tolerances
 from jaxrnn.verification.peers import OpenPeer, PeerError, candidates
 from jaxrnn.verification.running import Check, Offline, Ready, awkward_lengths, make_ready, offline_outputs, run
@@ -106,16 +106,20 @@ def verify_export(
         PeerError: no engine runs the files.
         MissingPackageError: ``engine="ort"`` without ONNX Runtime.
     """
-    step_file, flush_file = read_files(Path(path), None if flush is None else Path(flush))
+    step_file = _read_exported(Path(path), STEP)
+    named = step_file.facts.files.get(FLUSH)
+    beside = Path(flush) if flush is not None else None if named is None else step_file.path.parent / named
+    flush_file = None if beside is None else _read_exported(beside, FLUSH)
     spec, flushed = step_file.facts.spec, flush_file is not None
     if isinstance(stepper, Model) and limits is None:
         limits = index_limits(stepper)
     total = _total(spec)
     specs = recording_specs(spec, "frames")
-    recordings = random_arrays(specs, {}, dims={"frames": total}, seed=seed, limits=limits).inputs
+    dims = {"frames": total} if specs else {}
+    recordings = random_arrays(specs, {}, dims=dims, seed=seed, limits=limits).inputs
     lengths = [*(awkward_lengths(spec, total) if spec.streams else ()), total]
     with jax.default_matmul_precision("highest"):
-        reference = JaxReference(stepper, params, step_file.facts, flushed, offline)
+        reference = _JaxReference(stepper, params, step_file.facts, flushed, offline)
         steps = [reference.step(recordings, length) for length in lengths]
         wholes = [reference.whole(recordings, length) for length in lengths]
     if wholes[-1] is not None and wholes[-1].problem is not None:
@@ -124,8 +128,10 @@ def verify_export(
     failures: list[str] = []
     for open_peer in candidates(engine, optimized=True):
         try:
-            file, name = ready_in(open_peer, step_file, flush_file)
-            results = [results_of(file, recordings, length) for length in lengths]
+            step_in_peer = _Opened(open_peer, step_file)
+            rest = None if flush_file is None else _Opened(open_peer, flush_file).flush
+            ready = Ready(spec, _first(step_file), step_in_peer.step, rest)
+            results = [_outputs_of(ready, recordings, length) for length in lengths]
         except PeerError as error:
             failures.append(str(error))
             continue
@@ -139,7 +145,7 @@ def verify_export(
                 f"{spec.label}: only the flush returns outputs, and the export has no file of the flush: export again "
                 "with flush"
             )
-        return ExportReport(spec.label, name, tuple(failures), flushed, tuple(checks))
+        return ExportReport(spec.label, step_in_peer.engine, tuple(failures), flushed, tuple(checks))
     raise PeerError(f"{spec.label}: no engine can run the files: {'; '.join(failures)}")
 
 
@@ -156,7 +162,7 @@ def _total(spec: StepSpec) -> int:
 class _Comparing:
     """A comparison of outputs, at the tolerance of the lowest precision that the files compute in."""
 
-    def __init__(self, files: Sequence[ExportedFile]):
+    def __init__(self, files: Sequence[_ExportedFile]):
         spec = files[0].facts.spec
         self._axes = {each.name: time_axis(spec, each) for each in spec.outputs}
         self._flushed = len(files) > 1
@@ -169,19 +175,17 @@ class _Comparing:
         self._parts = files[0].facts.parts
         self._steps: dict[str, float] = {}
         for file in files:
-            for name, step in quantisation_steps(file).items():
+            for name, step in _quantisation_steps(file).items():
                 parts = [f"state {part.name}" for part in self._parts.get(name.removeprefix("state "), ())]
                 for each in parts or [name]:
                     self._steps[each] = max(step, self._steps.get(each, 0.0))
 
-    def checks(
-        self, frames: int, found: RecordingOutputs, step: RecordingOutputs, whole: RecordingOutputs | None
-    ) -> Iterator[Check]:
+    def checks(self, frames: int, found: _Outputs, step: _Outputs, whole: _Outputs | None) -> Iterator[Check]:
         yield Check(frames, tuple(self._comparisons(found, step)), against=STEPS)
         if whole is not None:
             yield Check(frames, tuple(self._comparisons(found, whole)), whole.problem)
 
-    def _comparisons(self, found: RecordingOutputs, known: RecordingOutputs) -> Iterator[Comparison]:
+    def _comparisons(self, found: _Outputs, known: _Outputs) -> Iterator[Comparison]:
         for name, expected in known.outputs.items():
             value, axis = found.outputs[name], self._axes[name]
             if not self._flushed:
@@ -191,7 +195,9 @@ class _Comparing:
                     expected = expected[(slice(None),) * axis + (slice(value.shape[axis]),)]
             yield self._compare(name, value, expected, axis)
         state = dict(found.state)
-        for name, parts in self._parts.items() if state else ():
+        for name, parts in self._parts.items():
+            if name not in state or name in known.state:
+                continue
             entries = Layout({part.name: part for part in parts}, vectors={part.name: name for part in parts})
             state |= entries.unpack({name: state.pop(name)})
         for name, expected in known.state.items():
@@ -206,7 +212,7 @@ class _Comparing:
         if found.ok or found.max_abs is None or (name not in self._steps and not self._is_rough):
             return found
         if self._is_rough:
-            return rough(found, value, expected)
+            return _rough(found, value, expected)
         step = self._steps[name] if inexact else 1.0
         again = compare(name, value, expected, atol=step * (1 + 1e-3), rtol=rtol, time_axis=axis)
         # A wrong file differs in many elements. Values between two integers are rare.
@@ -218,7 +224,7 @@ class _Comparing:
         return dataclasses.replace(again, reason=f"within one step of quantisation ({step:.3g}): {found.reason}")
 
 
-def quantisation_steps(file: ExportedFile) -> dict[str, float]:
+def _quantisation_steps(file: _ExportedFile) -> dict[str, float]:
     """Return the size of a quantisation step for each output of a quantised file.
 
     Engines may round a value between two integers up or down, because the last bit of a sum depends on the order.
@@ -270,12 +276,12 @@ def compare_converted(
             if jnp.issubdtype(value.dtype, jnp.floating):
                 expected = expected.astype(value.dtype)
             result = compare(name, value, expected, atol=atol, rtol=rtol, scaled=True)
-            comparisons.append(rough(result, value, expected) if is_rough and not result.ok else result)
+            comparisons.append(_rough(result, value, expected) if is_rough and not result.ok else result)
         return peer.name, comparisons
     raise PeerError(f"{model.label}: no engine can run the files: {'; '.join(failures)}")
 
 
-def rough(found: Comparison, value: Any, expected: Any) -> Comparison:
+def _rough(found: Comparison, value: Any, expected: Any) -> Comparison:
     """Compare with a value of a dynamically quantised file by the energy of the error, which is reported."""
     here, there = (np.asarray(each, np.float64) for each in (value, expected))
     share = float(np.sqrt(np.mean((here - there) ** 2) / max(np.mean(there**2), np.finfo(np.float32).tiny)))
@@ -289,7 +295,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class ExportedFile:
+class _ExportedFile:
     """The path, graph and facts of a file that `jaxrnn.export_onnx` wrote."""
 
     path: Path
@@ -297,31 +303,16 @@ class ExportedFile:
     facts: StepFile
 
 
-def read_exported(path: Path, kind: str) -> ExportedFile:
+def _read_exported(path: Path, kind: str) -> _ExportedFile:
     """Read a file of this kind, and refuse other files."""
     proto, graph = onnx.load(path, load_external_data=False), ir.load(path).graph
     facts = read_facts(proto, graph)
     if facts is None or facts.kind != kind:
         raise InputError(f"{path} is not a {kind} written by jaxrnn.export_onnx")
-    return ExportedFile(path, graph, facts)
+    return _ExportedFile(path, graph, facts)
 
 
-def read_files(path: Path, flush: Path | None) -> tuple[ExportedFile, ExportedFile | None]:
-    """Read a step and a flush, by default the flush that the step names."""
-    step = read_exported(path, STEP)
-    named = step.facts.files.get(FLUSH)
-    beside = path.parent / named if flush is None and named is not None else flush
-    return step, None if beside is None else read_exported(beside, FLUSH)
-
-
-def ready_in(open_peer: OpenPeer, step: ExportedFile, flush: ExportedFile | None) -> tuple[Ready, str]:
-    """Open the files in an engine; return the functions to run, and the name of the engine."""
-    opened = _Opened(open_peer, step)
-    rest = None if flush is None else _Opened(open_peer, flush).flush
-    return Ready(step.facts.spec, _first(step), opened.step, rest), opened.engine
-
-
-def _first(step: ExportedFile) -> dict[str, np.ndarray]:
+def _first(step: _ExportedFile) -> dict[str, np.ndarray]:
     """Return the state before the first frame, preferably from the file beside the step."""
     facts = step.facts
     beside = facts.files.get("first_state")
@@ -335,7 +326,7 @@ def _first(step: ExportedFile) -> dict[str, np.ndarray]:
 class _Opened:
     """A file in an engine, with arrays under the names of the stepper."""
 
-    def __init__(self, open_peer: OpenPeer, file: ExportedFile):
+    def __init__(self, open_peer: OpenPeer, file: _ExportedFile):
         self._facts, self._peer = file.facts, open_peer(file.path)
         self.engine = self._peer.name
         inputs = map(spec_of, file.graph.inputs)
@@ -366,7 +357,7 @@ class _Opened:
 
 
 @dataclass(frozen=True)
-class RecordingOutputs:
+class _Outputs:
     """The outputs of a recording from frame 0 on; an output is None before the first frame.
 
     ``state`` is the state after the last step, and empty for streams. ``problem`` is the reason for missing outputs.
@@ -377,13 +368,13 @@ class RecordingOutputs:
     problem: str | None = None
 
 
-def results_of(ready: Ready, recordings: Arrays, frames: int) -> RecordingOutputs:
+def _outputs_of(ready: Ready, recordings: Arrays, frames: int) -> _Outputs:
     """Run a stepper on the first frames of a recording."""
     ran = run(ready, recordings, frames)
-    return RecordingOutputs(ran.outputs, {} if ready.spec.streams else ran.state)
+    return _Outputs(ran.outputs, {} if ready.spec.streams else ran.state)
 
 
-class JaxReference:
+class _JaxReference:
     """The exported stepper, and the function over whole recordings, in the layout of the files.
 
     The streams of a batch run in sequence, so that the comparison reveals any influence between streams.
@@ -400,20 +391,18 @@ class JaxReference:
         #: The batch axis of a recording, after the axis of stacked frames.
         self._axis = 0 if facts.spec.streams else 1
 
-    def step(self, recordings: Arrays, frames: int) -> RecordingOutputs:
-        """Run the stepper on the first frames of recordings."""
-        rows = [results_of(self._ready, row, frames) for row in self._rows(recordings)]
+    def step(self, recordings: Arrays, frames: int) -> _Outputs:
+        rows = [_outputs_of(self._ready, row, frames) for row in self._rows(recordings)]
         state = self._joined([row.state for row in rows], 0)
-        return RecordingOutputs(self._joined([row.outputs for row in rows], self._axis), state)
+        return _Outputs(self._joined([row.outputs for row in rows], self._axis), state)
 
-    def whole(self, recordings: Arrays, frames: int) -> RecordingOutputs | None:
-        """Run the function on the first frames; return None without a function."""
+    def whole(self, recordings: Arrays, frames: int) -> _Outputs | None:
         if self._offline is None:
             return None
         rows = [offline_outputs(self._offline, self._ready.spec, row, frames) for row in self._rows(recordings)]
         if (problem := rows[0][1]) is not None:
-            return RecordingOutputs({}, problem=problem)
-        return RecordingOutputs(self._joined([outputs for outputs, _ in rows], self._axis))
+            return _Outputs({}, problem=problem)
+        return _Outputs(self._joined([outputs for outputs, _ in rows], self._axis))
 
     def _rows(self, recordings: Arrays) -> list[dict[str, np.ndarray]]:
         """Return a recording for each stream in the stepper's layout."""
@@ -437,11 +426,6 @@ class JaxReference:
         if arrays[0] is None:
             return None
         return to_pairs(arrays[0] if self._batch is None else np.stack(arrays, axis))
-
-
-def _entries(facts: StepFile) -> Sequence[StateSpec]:
-    """Return the entries of the state of a file, with the batch axes of the file unless the state is joined."""
-    return [entry for each in facts.spec.state for entry in facts.parts.get(each.name, (each,))]
 
 
 def _lead(stepper: StepSpec, facts: StepFile) -> int:
@@ -478,8 +462,12 @@ def _sizes(stepper: StepSpec, facts: StepFile, lead: int) -> dict[str, int]:
         (named, (sized.shape or ())[lead:]) for named, sized in zip(stepper.inputs, facts.spec.inputs, strict=True)
     ]
     # The state of a stream has fixed sizes, and may have other entries in the file.
-    listed = [] if stepper.streams else zip(stepper.state, _entries(facts), strict=True)
-    state = [(named, (sized.shape or ())[0 if facts.parts else lead :]) for named, sized in listed]
+    own = {each.name for each in stepper.state}
+    # A model of a step with a joined state has the same vectors as the file.
+    parts = {name: entries for name, entries in facts.parts.items() if name not in own}
+    entries = [entry for each in facts.spec.state for entry in parts.get(each.name, (each,))]
+    listed = [] if stepper.streams else zip(stepper.state, entries, strict=True)
+    state = [(named, (sized.shape or ())[0 if parts else lead :]) for named, sized in listed]
     for named, shape in (*inputs, *state):
         # The file has a further last axis for pairs of complex numbers.
         pairs = zip(named.shape or (), shape, strict=False)

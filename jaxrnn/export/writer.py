@@ -73,13 +73,8 @@ class Writer:
         return id(array) in self._parameters or _content(array) in self._equal_parameters
 
     def unused(self, name: str) -> str:
-        """Return the name, with a number if the name is taken."""
-        candidate, count = name, 0
-        while candidate in self._names:
-            count += 1
-            candidate = f"{name}_{count}"
-        self._names.add(candidate)
-        return candidate
+        """Return the name, with a number if the name is taken, and take it."""
+        return unused_name(name, self._names)
 
     def value(self, operand: Operand) -> ir.Value:
         """Return an operand as a value. Equal arrays share an initializer."""
@@ -195,6 +190,16 @@ class Writer:
         return self.nodes_of(operator, inputs, [(shape, dtype_of(known[0]) if dtype is None else dtype)], **attributes)[
             0
         ]
+
+
+def unused_name(name: str, taken: set[str]) -> str:
+    """Return the name, with a number if the name is taken, and add it to the taken names."""
+    candidate, count = name, 0
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}_{count}"
+    taken.add(candidate)
+    return candidate
 
 
 def _content(array: np.ndarray) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -92,14 +92,11 @@ class StreamPool:
         self._open: dict[int, _Open] = {}
         self._next = 0
 
-        functions = slot_functions(self._stream.step)._asdict()
-        compiled = {name: self._stream.ready(f"pool_{name}_{capacity}") for name in functions}
-        self._functions = SlotFunctions(
-            **{
-                name: compiled[name] or jax.jit(function, donate_argnums=0 if name in DONATING else ())
-                for name, function in functions.items()
-            }
-        )
+        self._functions = {
+            name: self._stream.ready(f"pool_{name}_{capacity}")
+            or jax.jit(function, donate_argnums=0 if name in DONATING else ())
+            for name, function in slot_functions(self._stream.step).items()
+        }
 
     def __repr__(self) -> str:
         return f"StreamPool({self._stream.spec.summary}, {len(self._open)} of {self.capacity} streams open)"
@@ -187,7 +184,7 @@ class StreamPool:
             self._frames.put(entry.slot, entry.queue[0])
         with exact_types():
             try:
-                outputs, after = self._functions.run(self._state, self._frames.arrays(), active)
+                outputs, after = self._functions["run"](self._state, self._frames.arrays(), active)
                 host = {name: np.asarray(value) for name, value in outputs.items()}
             except Exception as error:
                 if not any(array.is_deleted() for array in jax.tree.leaves(self._state)):
@@ -231,7 +228,7 @@ class StreamPool:
         if entry.queue:
             raise StateError(f"{len(entry.queue)} frame(s) of stream {stream} wait: call run until no frame waits")
         with exact_types():
-            rest = self._stream.rest(self._functions.take(self._state, np.int32(entry.slot)), tail, valid)
+            rest = self._stream.rest(self._functions["take"](self._state, np.int32(entry.slot)), tail, valid)
         self._reset_slot(entry)
         return rest
 
@@ -253,7 +250,7 @@ class StreamPool:
         """Return a copy of the state of a stream: a dict of the entries in `StepSpec.state`."""
         slot = self._find(stream).slot
         with exact_types():
-            entries = self._stream.spec.entries(self._functions.take(self._state, np.int32(slot)))
+            entries = self._stream.spec.entries(self._functions["take"](self._state, np.int32(slot)))
             return {name: np.asarray(value) for name, value in entries.items()}
 
     def _find(self, stream: int) -> _Open:
@@ -266,7 +263,7 @@ class StreamPool:
 
     def _reset_slot(self, entry: _Open) -> None:
         with exact_types():
-            self._state = self._functions.clear(self._state, entry.start, np.int32(entry.slot))
+            self._state = self._functions["clear"](self._state, entry.start, np.int32(entry.slot))
 
 
 class Frames:
@@ -321,25 +318,17 @@ class Frames:
         )
 
 
-class SlotFunctions(NamedTuple):
-    """Functions of the states of all streams in a pool.
+#: The functions of `slot_functions` that may overwrite the first argument.
+DONATING = ("run", "clear")
+
+
+def slot_functions(step: Step) -> dict[str, Callable[..., Any]]:
+    """Return functions of the states of all streams in a pool, from a step of a single stream.
 
     - ``run(states, frames, active) -> (outputs, states)`` runs a step of each active stream.
     - ``take(states, slot) -> state`` returns the state in a slot.
     - ``clear(states, state, slot) -> states`` replaces the state in a slot.
     """
-
-    run: Callable[..., Any]
-    take: Callable[..., Any]
-    clear: Callable[..., Any]
-
-
-#: The functions that may overwrite the first argument.
-DONATING = ("run", "clear")
-
-
-def slot_functions(step: Step) -> SlotFunctions:
-    """Build the functions from a step of a single stream; the functions are not compiled yet."""
 
     def run(states: Any, frames: Arrays, active: jax.Array) -> tuple[Any, Any]:
         outputs, new = jax.vmap(step)(states, frames)
@@ -355,4 +344,4 @@ def slot_functions(step: Step) -> SlotFunctions:
     def clear(states: Any, state: Any, slot: jax.Array) -> Any:
         return jax.tree.map(lambda x, fresh: x.at[slot].set(fresh), states, state)
 
-    return SlotFunctions(run, take, clear)
+    return {"run": run, "take": take, "clear": clear}

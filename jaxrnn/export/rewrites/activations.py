@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.export.patterns import Known, Match, Number, Rewrite, Value, either, operator
+from jaxrnn.export.patterns import Either, Known, Match, Number, Rewrite, Value, attributes_of, operator
 from jaxrnn.export.writer import Operand, maker_of, shape_of
 
 X, SLOPE, ALPHA, BETA = Value("x"), Known("slope"), Number("alpha"), Number("beta")
@@ -23,9 +23,9 @@ Pow, Relu, Softplus, Tanh, Where = map(operator, ("Pow", "Relu", "Softplus", "Ta
 #: From this number of elements on, a single ``Exp`` is faster than ``Mish``.
 _MANY = 256
 
-_POSITIVE = either(GreaterOrEqual(X, 0.0), Greater(X, 0.0))
-_EXPONENTIAL = either(Expm1(Min(X, 0.0)), Expm1(Where(Greater(X, 0.0), 0.0, X)))
-_CUBE = either(Pow(X, 3.0), Mul(X, Mul(X, X)))
+_POSITIVE = Either(GreaterOrEqual(X, 0.0), Greater(X, 0.0))
+_EXPONENTIAL = Either(Expm1(Min(X, 0.0)), Expm1(Where(Greater(X, 0.0), 0.0, X)))
+_CUBE = Either(Pow(X, 3.0), Mul(X, Mul(X, X)))
 
 
 def _as(name: str, *attributes: str) -> Callable[[Match], Operand | None]:
@@ -114,7 +114,7 @@ REWRITES = (
     Rewrite(Max(X, Mul(X, ALPHA)), _leaky_by_maximum),
     Rewrite(Where(GreaterOrEqual(X, 0.0), X, Mul(X, SLOPE)), _prelu),
     Rewrite(Where(Less(X, 0.0), Mul(X, SLOPE), X), _prelu),
-    Rewrite(Where(_POSITIVE, X, either(Mul(_EXPONENTIAL, ALPHA), _EXPONENTIAL)), _elu),
+    Rewrite(Where(_POSITIVE, X, Either(Mul(_EXPONENTIAL, ALPHA), _EXPONENTIAL)), _elu),
     Rewrite(Add(Relu(X), Expm1(Min(X, 0.0))), _elu),
     Rewrite(Add(Relu(X), Mul(Expm1(Div(Min(X, 0.0), ALPHA)), ALPHA)), _celu),
     Rewrite(Mul(Elu(X).named("elu"), BETA), _selu),
@@ -182,10 +182,9 @@ def _extreme(match: Match) -> Operand | None:
     if any(_is_sum_of_sizes(value) for use in node.outputs[0].uses() for value in use.node.inputs):
         return None
     found = match.like(node, *node.inputs[1:])
-    attributes = {name: each.value for name, each in node.attributes.items()}
     if found is None:
         return None
-    sizes = write("ReduceL1", *node.inputs, shape=match.shape, dtype=match.dtype, **attributes)
+    sizes = write("ReduceL1", *node.inputs, shape=match.shape, dtype=match.dtype, **attributes_of(node))
     return write("Max", found, write("Neg", sizes)) if node.op_type == "ReduceMax" else write("Min", found, sizes)
 
 

@@ -178,11 +178,11 @@ def _biased(match: Match) -> Operand | None:
 def _scaled(match: Match) -> Operand | None:
     """Multiply a scale for each channel into the weight and bias of a convolution."""
     node = match["product"]
-    if match.shape != shape_of(node.outputs[0]):
+    constants = [known for each in node.inputs[1:] if (known := constant_of(each)) is not None]
+    if match.shape != shape_of(node.outputs[0]) or len(constants) < len(node.inputs) - 1:
         return None
-    scale, weight = by_channel(match, "scale"), constant_of(match["weight"])
-    own = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
-    if not isinstance(scale, np.ndarray) or weight is None or (own is None and len(node.inputs) > 2):
+    scale, (weight, *biases) = by_channel(match, "scale"), constants
+    if not isinstance(scale, np.ndarray):
         return None
     columns = scale.reshape(-1, *(1,) * (weight.ndim - 1))
     if node.op_type == "ConvTranspose":  # [channels, out / groups, ...]
@@ -190,11 +190,8 @@ def _scaled(match: Match) -> Operand | None:
             return None
         columns = columns.swapaxes(0, 1)
     with np.errstate(all="ignore"):
-        products = [weight * columns] if own is None else [weight * columns, own * scale]
-    sources = [weight] if own is None else [weight, own]
-    if not all(map(_is_as_regular, products, sources)):
-        return None
-    return match.like(node, *products)
+        products = [weight * columns, *(bias * scale for bias in biases)]
+    return match.like(node, *products) if all(map(_is_as_regular, products, constants)) else None
 
 
 def _is_as_regular(product: np.ndarray, source: np.ndarray) -> bool:
@@ -220,15 +217,13 @@ def _batch_normalization(match: Match) -> Operand | None:
 
 
 def _gemm(match: Match) -> Operand | None:
-    """Build ``Gemm`` from a product of matrices and an addend that broadcasts to the product."""
+    """Build ``Gemm`` from a product of matrices and an addend that broadcasts to the product.
+
+    If the transposed weight is a parameter, ``Gemm`` gets the parameter with ``transB``.
+    """
     x, y, added = match["x"], match["y"], match.get("bias", None)
     if len(shape_of(x)) != 2 or len(shape_of(y)) != 2 or match.shape != (shape_of(x)[0], shape_of(y)[1]):
         return None
-    return _of_parameters(match, x, y, added)
-
-
-def _of_parameters(match: Match, x: ir.Value, y: ir.Value, added: ir.Value | None) -> Operand | None:
-    """Build ``Gemm``, with ``transB`` if the transposed weight is a parameter."""
     weight = operand_of(y)
     turned = isinstance(weight, np.ndarray) and not match.writer.is_parameter(weight)
     turned = turned and match.writer.is_parameter(np.asarray(weight).T)

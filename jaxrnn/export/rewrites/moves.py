@@ -14,17 +14,17 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.export.movement import concatenate, cut_along, reduction, reshape, source_of, transpose
-from jaxrnn.export.patterns import Known, Match, Rewrite, Value, either, operator
+from jaxrnn.export.patterns import Either, Known, Match, Rewrite, Value, attributes_of, operator
 from jaxrnn.export.rewrites.layers import axes_of
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, maker_of, shape_of
 from jaxrnn.onnx.operators import elementwise_operators
 
-X, Y, WHICH = Value("x"), Value("y"), Known("which")
+X, Y, WHICH, KNOWN = Value("x"), Value("y"), Known("which"), Known("known")
 
-Add, Cast, Concat, Div, Max, Min, Mul, Neg, Not, Reshape, Slice, Split, Sub, Transpose, Where = map(
+Add, Cast, Concat, Div, MatMul, Max, Min, Mul, Neg, Not, Reshape, Slice, Split, Sub, Transpose, Where = map(
     operator,
-    ("Add", "Cast", "Concat", "Div", "Max", "Min", "Mul", "Neg", "Not", "Reshape", "Slice", "Split", "Sub", "Transpose",
-     "Where"),
+    ("Add", "Cast", "Concat", "Div", "MatMul", "Max", "Min", "Mul", "Neg", "Not", "Reshape", "Slice", "Split", "Sub",
+     "Transpose", "Where"),
 )  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def _taken(match: Match) -> Operand | None:
 
 
 SIMPLIFICATIONS = (
-    Rewrite(Add(X, either(0.0, -0.0)), _operand),  # XLA also ignores the sign of zero here
+    Rewrite(Add(X, Either(0.0, -0.0)), _operand),  # XLA also ignores the sign of zero here
     Rewrite(Sub(X, 0.0), _operand),
     Rewrite(Mul(X, 1.0), _operand),
     Rewrite(Div(X, 1.0), _operand),
@@ -210,45 +210,30 @@ def split_slices(graph: ir.Graph, writer: Writer) -> None:
         if (span := span_of(node.outputs[0], axis)) is not None:
             source, start, end = span
             groups[source, axis, node.graph].append((start, end, node))
-    for (source, axis, _), slices in groups.items():
-        ends = [0, *(end for _, end, _ in sorted(slices, key=lambda each: each[0]))]
-        starts = sorted(start for start, _, _ in slices)
-        if len(slices) > 1 and [*starts, shape_of(source)[axis]] == ends:
-            _split(writer.inside(), source, axis, slices)
+    for (source, axis, graph_of_slices), slices in groups.items():
+        first = slices[0][2]
+        slices.sort(key=lambda each: each[0])
+        starts, ends = [start for start, _, _ in slices], [end for _, end, _ in slices]
+        if len(slices) < 2 or [*starts, shape_of(source)[axis]] != [0, *ends]:
+            continue
+        here = writer.inside()
+        here.scope = first.meta.get("scope", "")
+        kinds = [(shape_of(node.outputs[0]), dtype_of(source)) for _, _, node in slices]
+        parts = here.nodes_of("Split", [source, np.subtract(ends, starts)], kinds, axis=axis)
+        graph_of_slices.insert_before(first, here.nodes)
+        for part, (_, _, node) in zip(parts, slices, strict=True):
+            node.outputs[0].replace_all_uses_with(part, replace_graph_outputs=True)
+            graph_of_slices.remove(node, safe=True)
 
-
-def _split(writer: Writer, source: ir.Value, axis: int, slices: list[tuple[int, int, ir.Node]]) -> None:
-    first = slices[0][2]
-    writer.scope = first.meta.get("scope", "")
-    in_order = sorted(slices, key=lambda each: each[0])
-    sizes = np.array([end - start for start, end, _ in in_order], np.int64)
-    kinds = [(shape_of(node.outputs[0]), dtype_of(source)) for _, _, node in in_order]
-    parts = writer.nodes_of("Split", [source, sizes], kinds, axis=axis)
-    assert first.graph is not None
-    first.graph.insert_before(first, writer.nodes)
-    for part, (_, _, node) in zip(parts, in_order, strict=True):
-        node.outputs[0].replace_all_uses_with(part, replace_graph_outputs=True)
-        assert node.graph is not None
-        node.graph.remove(node, safe=True)
-
-
-X, Y, KNOWN = Value("x"), Value("y"), Known("known")
-
-Concat, MatMul, Reshape, Transpose = map(operator, ("Concat", "MatMul", "Reshape", "Transpose"))
 
 #: Unary elementwise operators.
-OF_ELEMENTS = elementwise_operators()
+_OF_ELEMENTS = elementwise_operators()
 #: Binary elementwise operators.
-PAIRS = ("Add", "Div", "Max", "Min", "Mul", "Sub")
-_PASSING = frozenset((*OF_ELEMENTS, *PAIRS, "Concat", "Reshape", "Transpose"))
-_COMPARISONS = tuple(
-    operator(name)(*operands)
-    for name in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-    for operands in ((X, KNOWN), (KNOWN, X))
-)
+_PAIRS = ("Add", "Div", "Max", "Min", "Mul", "Sub")
+_PASSING = frozenset((*_OF_ELEMENTS, *_PAIRS, "Concat", "Reshape", "Transpose"))
 
 
-def is_passed_on(value: ir.Value) -> bool:
+def _is_passed_on(value: ir.Value) -> bool:
     """Return True if the movement can also pass all users of the value."""
     return all(use.node.op_type in _PASSING for use in value.uses()) and not value.is_graph_output()
 
@@ -262,7 +247,11 @@ def _moved(match: Match, y: Operand) -> Operand:
 
 def _after_elements(match: Match) -> Operand | None:
     """Move a reshape or transpose behind an elementwise operator."""
-    return _moved(match, match.of_elements(match["x"])) if is_passed_on(match["move"].outputs[0]) else None
+    if not _is_passed_on(match["move"].outputs[0]):
+        return None
+    x, root = match["x"], match.root
+    y = match.writer.node(root.op_type, x, shape=shape_of(x), dtype=match.dtype, **attributes_of(root))
+    return _moved(match, y)
 
 
 def _after_both(match: Match) -> Operand | None:
@@ -272,7 +261,7 @@ def _after_both(match: Match) -> Operand | None:
         return None
     if match["move"].op_type == "Transpose" and _order(match, "move") != _order(match, "other"):
         return None
-    if not all(map(is_passed_on, results)):
+    if not all(map(_is_passed_on, results)):
         return None
     return _moved(match, match.writer.node(match.root.op_type, x, y, shape=shape_of(x), dtype=match.dtype))
 
@@ -330,7 +319,7 @@ def _reshape_after_known(match: Match) -> Operand | None:
     """Move a reshape behind an operator with a constant operand along unchanged axes."""
     x, known = match["x"], constant_of(match["known"])
     before, after = shape_of(x), match.shape
-    if not is_passed_on(match["move"].outputs[0]):
+    if not _is_passed_on(match["move"].outputs[0]):
         return None
     if known is None or after != shape_of(match["move"].outputs[0]) or not before or 0 in after:
         return None
@@ -366,9 +355,6 @@ def _of_comparison(match: Match) -> Operand | None:
     return match.writer.node(node.op_type, *operands, shape=match.shape, dtype=bool)
 
 
-_RESHAPED, _OTHER_RESHAPED = Reshape(X).named("move"), Reshape(Y).named("other")
-
-
 def _order(match: Match, name: str) -> tuple[int, ...]:
     return tuple(match[name].attributes["perm"].as_ints())
 
@@ -382,7 +368,7 @@ def _transpose_after_known(match: Match) -> Operand | None:
     """Move a transpose behind an operator with a constant operand."""
     order, known = _order(match, "move"), constant_of(match["known"])
     shape = shape_of(match["x"])
-    if not is_passed_on(match["move"].outputs[0]):
+    if not _is_passed_on(match["move"].outputs[0]):
         return None
     if known is None or known.ndim > len(order) or match.shape != tuple(shape[axis] for axis in order):
         return None
@@ -408,36 +394,40 @@ def _of_reduction(match: Match) -> Operand | None:
     return reduction(match.writer, node.op_type, match["x"], sources, [shape[axis] for axis in kept])
 
 
-_TRANSPOSED, _OTHER_TRANSPOSED = Transpose(X).named("move"), Transpose(Y).named("other")
-
-
 def _quantized_again(match: Match) -> Operand | None:
     """Remove QuantizeLinear of DequantizeLinear with the same scale and zero point."""
-    x, (before, after) = match["x"], (match["before"], match.root)
-    attributes = [{name: each.value for name, each in node.attributes.items()} for node in (before, after)]
+    x, before, after = match["x"], match["before"], match.root
     alike = len(before.inputs) == len(after.inputs) and all(
         a is b for a, b in zip(before.inputs[1:], after.inputs[1:], strict=True)
     )
-    return x if alike and attributes[0] == attributes[1] and match.dtype == dtype_of(x) else None
+    return x if alike and attributes_of(before) == attributes_of(after) and match.dtype == dtype_of(x) else None
 
+
+_RESHAPED, _OTHER_RESHAPED = Reshape(X).named("move"), Reshape(Y).named("other")
+_TRANSPOSED, _OTHER_TRANSPOSED = Transpose(X).named("move"), Transpose(Y).named("other")
+_COMPARISONS = tuple(
+    operator(name)(*operands)
+    for name in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+    for operands in ((X, KNOWN), (KNOWN, X))
+)
 
 REWRITES = (
     Rewrite(operator("QuantizeLinear")(operator("DequantizeLinear")(X).named("before")), _quantized_again, shares=True),
     Rewrite(Reshape(Reshape(X)), _reshaped, shares=True),
-    *(Rewrite(operator(name)(_RESHAPED), _after_elements, shares=True, named=0) for name in OF_ELEMENTS),
+    *(Rewrite(operator(name)(_RESHAPED), _after_elements, shares=True, named=0) for name in _OF_ELEMENTS),
     Rewrite(MatMul(_RESHAPED, KNOWN), _after_product, named=0),
-    *(Rewrite(operator(name)(_RESHAPED, KNOWN), _reshape_after_known, shares=True, named=0) for name in PAIRS),
-    *(Rewrite(operator(name)(_RESHAPED, _OTHER_RESHAPED), _after_both, shares=True, named=0) for name in PAIRS),
+    *(Rewrite(operator(name)(_RESHAPED, KNOWN), _reshape_after_known, shares=True, named=0) for name in _PAIRS),
+    *(Rewrite(operator(name)(_RESHAPED, _OTHER_RESHAPED), _after_both, shares=True, named=0) for name in _PAIRS),
     *(Rewrite(Reshape(each.named("comparison")), _of_comparison, shares=True) for each in _COMPARISONS),
     Rewrite(Concat(), _after_reshaped_parts),
     Rewrite(Transpose(_TRANSPOSED), _meeting, shares=True),
-    *(Rewrite(operator(name)(_TRANSPOSED), _after_elements, shares=True, named=0) for name in OF_ELEMENTS),
-    *(Rewrite(operator(name)(_TRANSPOSED, KNOWN), _transpose_after_known, shares=True, named=0) for name in PAIRS),
+    *(Rewrite(operator(name)(_TRANSPOSED), _after_elements, shares=True, named=0) for name in _OF_ELEMENTS),
+    *(Rewrite(operator(name)(_TRANSPOSED, KNOWN), _transpose_after_known, shares=True, named=0) for name in _PAIRS),
     *(
         Rewrite(operator(name)(KNOWN, _TRANSPOSED), _transpose_after_known, shares=True, named=0)
         for name in ("Div", "Sub")
     ),
-    *(Rewrite(operator(name)(_TRANSPOSED, _OTHER_TRANSPOSED), _after_both, shares=True, named=0) for name in PAIRS),
+    *(Rewrite(operator(name)(_TRANSPOSED, _OTHER_TRANSPOSED), _after_both, shares=True, named=0) for name in _PAIRS),
     Rewrite(Concat(), _after_transposed_parts),
     *(
         Rewrite(operator(f"Reduce{name}")(_TRANSPOSED), _of_reduction, named=0)

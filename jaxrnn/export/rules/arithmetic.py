@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.export.lowering import Lowering, Rule
@@ -144,64 +145,53 @@ def _sum_of_bits(lowering: Lowering, x: Operand, of_shifted: Callable[[Operand],
     return cast(lowering, total, dtype)
 
 
-class _Formula:
-    """Operators as methods on operands and Python numbers, computed in float32 at least."""
-
-    def __init__(self, lowering: Lowering, x: Operand):
-        self.lowering, self.dtype = lowering, dtype_of(x)
-        self.wide = self.dtype if self.dtype == np.float64 else np.dtype(np.float32)
-
-    def of(self, x: Operand) -> Operand:
-        return cast(self.lowering, x, self.wide)
-
-    def result(self, x: Operand) -> Operand:
-        return cast(self.lowering, x, self.dtype)
-
-    def __call__(self, operator: str, *operands: Operand | float, dtype: Any = None) -> Operand:
-        arrays = [np.array(each, self.wide) if isinstance(each, float | int) else each for each in operands]
-        return elements(self.lowering, operator, *arrays, dtype=self.wide if dtype is None else dtype)
-
-    def holds(self, operator: str, *operands: Operand | float) -> Operand:
-        return self(operator, *operands, dtype=bool)
+def _traced(function: Callable[..., Any]) -> Rule:
+    """Return a rule that writes a JAX function of the operands."""
+    return lambda lowering, equation, *operands: lowering.trace(function, *operands)[0]
 
 
-def is_below(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
+def _is_below(x: Any, y: Any) -> Any:
     """Compare in the total order of floats: -0 is below 0, and NaN above all numbers."""
-
-    def function(x: Any, y: Any) -> Any:
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            return x < y
-        # The reciprocal shows the sign of a zero.
-        return (x < y) | ((x == y) & (1 / x < 1 / y)) | ((y != y) & (x == x))
-
-    return lowering.trace(function, x, y)[0]
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x < y
+    # The reciprocal shows the sign of a zero.
+    return (x < y) | ((x == y) & (1 / x < 1 / y)) | ((y != y) & (x == x))
 
 
-def is_not_above(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
-    """Compare in the total order of floats, with True for equal numbers."""
-    return elements(lowering, "Not", is_below(lowering, equation, y, x))
-
-
-def cube_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write a power of 1/3 in float64, which is precise enough, with the sign of the operand."""
-    magnitude = cast(lowering, elements(lowering, "Abs", x), np.float64)
-    root = cast(lowering, elements(lowering, "Pow", magnitude, np.array(1 / 3)), dtype_of(x))
-    return elements(lowering, "Mul", elements(lowering, "Sign", x), root)
+def _cube_root(x: Any) -> Any:
+    """Return a power of 1/3 in float64, which is precise enough, with the sign of the operand."""
+    root = (lax.abs(x).astype(np.float64) ** (1 / 3)).astype(x.dtype)
+    return lax.sign(x) * root
 
 
 def arctan2(lowering: Lowering, equation: JaxprEqn, y: Operand, x: Operand) -> Operand:
-    """Write the angle of a point. Zeros have signs, and two infinities are on a diagonal."""
-    f = _Formula(lowering, y)
-    y, x = f.of(y), f.of(x)
-    height, width = f("Abs", y), f("Abs", x)
-    # Without the comparison, two zeros or two infinities would have no ratio.
-    angle = f("Atan", f("Where", f.holds("Equal", height, width), f("Sign", height), f("Div", height, width)))
+    """Write the angle of a point, in float32 at least. Zeros have signs, and two infinities are on a diagonal."""
+    own = dtype_of(y)
+    wide = own if own == np.float64 else np.dtype(np.float32)
+
+    def f(operator: str, *operands: Operand | float, dtype: Any = wide) -> Operand:
+        arrays = [np.array(each, wide) if isinstance(each, float | int) else each for each in operands]
+        return elements(lowering, operator, *arrays, dtype=dtype)
 
     def is_negative(z: Operand) -> Operand:  # the reciprocal shows the sign of a zero
-        return f("Or", f.holds("Less", z, 0), f.holds("Less", f("Reciprocal", z), 0), dtype=bool)
+        return f("Or", f("Less", z, 0, dtype=bool), f("Less", f("Reciprocal", z), 0, dtype=bool), dtype=bool)
 
+    y, x = cast(lowering, y, wide), cast(lowering, x, wide)
+    height, width = f("Abs", y), f("Abs", x)
+    # Without the comparison, two zeros or two infinities would have no ratio.
+    ratio = f("Where", f("Equal", height, width, dtype=bool), f("Sign", height), f("Div", height, width))
+    angle = f("Atan", ratio)
     angle = f("Where", is_negative(x), f("Sub", math.pi, angle), angle)
-    return f.result(f("Mul", f("Where", is_negative(y), -1, 1), angle))
+    return cast(lowering, f("Mul", f("Where", is_negative(y), -1, 1), angle), own)
+
+
+def _rounded_away(x: Any) -> Any:
+    """Round half away from 0, in float32 at least."""
+    wide = x if x.dtype == np.float64 else x.astype(np.float32)
+    magnitude = lax.abs(wide)
+    low = lax.floor(magnitude)
+    up = jnp.where(magnitude - low >= 0.5, low + 1, low)
+    return (lax.sign(wide) * up).astype(x.dtype)
 
 
 def inverse_error_function(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
@@ -229,14 +219,8 @@ _NEAR_AND_FAR = [
 
 def rounded(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``Round``, half to even; or round half away from 0."""
-    if int(equation.params["rounding_method"]) == 1:
-        return elements(lowering, "Round", x)
-    f = _Formula(lowering, x)
-    x = f.of(x)
-    magnitude = f("Abs", x)
-    low = f("Floor", magnitude)
-    up = f("Where", f.holds("GreaterOrEqual", f("Sub", magnitude, low), 0.5), f("Add", low, 1), low)
-    return f.result(f("Mul", f("Sign", x), up))
+    to_even = int(equation.params["rounding_method"]) == 1
+    return elements(lowering, "Round", x) if to_even else lowering.trace(_rounded_away, x)[0]
 
 
 def integer_power(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
@@ -275,12 +259,12 @@ RULES: dict[str, Rule] = {
     "shift_right_logical": functools.partial(shift, "RIGHT"),
     "xor": functools.partial(bitwise, "Xor"),
     "atan2": arctan2,
-    "cbrt": cube_root,
+    "cbrt": _traced(_cube_root),
     "erf_inv": inverse_error_function,
     "exp2": lambda lowering, equation, x: elements(lowering, "Pow", np.array(2, dtype_of(x)), x, dtype=dtype_of(x)),
     "integer_pow": integer_power,
-    "le_to": is_not_above,
-    "lt_to": is_below,
+    "le_to": _traced(lambda x, y: ~_is_below(y, x)),
+    "lt_to": _traced(_is_below),
     "is_finite": lambda lowering, equation, x: elements(  # False for NaN, too
         lowering, "Less", elements(lowering, "Abs", x), np.array(np.inf, dtype_of(x)), dtype=bool
     ),

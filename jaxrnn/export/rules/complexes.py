@@ -19,7 +19,7 @@ from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from jaxrnn.export.lowering import Complex, Lowering, Rule
-from jaxrnn.export.movement import concatenate, cut, cut_along, reshape, transpose
+from jaxrnn.export.movement import concatenate, cut_along, reshape, transpose
 from jaxrnn.export.rules import random
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
@@ -58,7 +58,7 @@ def _absolute(a: Any, b: Any) -> Any:
     """Compute the magnitude after scaling, so that squares neither overflow nor vanish."""
     a, b = jnp.abs(a), jnp.abs(b)
     large = jnp.maximum(a, b)
-    ratio = jnp.minimum(a, b) / jnp.where(large == 0, jnp.ones_like(large), large)
+    ratio = jnp.where(a == b, jnp.ones_like(large), jnp.minimum(a, b) / large)  # two zeros or infinities have no ratio
     return large * jnp.sqrt(1 + ratio * ratio)
 
 
@@ -130,15 +130,18 @@ def _real_var(atom: Any) -> Any:
     return Var(ShapedArray(atom.aval.shape, np.dtype(dtype)))
 
 
-def _by_parts(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
+def _of_real(equation: JaxprEqn, **changed: Any) -> JaxprEqn:
+    """Return an equation on real arrays in place of complex arrays, with changed parameters."""
     invars, outvars = [*map(_real_var, equation.invars)], [*map(_real_var, equation.outvars)]
+    return equation.replace(invars=invars, outvars=outvars, params={**equation.params, **changed})
+
+
+def _by_parts(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
     fill = equation.params.get("fill_value")
 
     def written(name: str) -> Any:
-        params = dict(equation.params)
-        if fill is not None and not is_key(type_of(equation.outvars[0])):
-            params["fill_value"] = getattr(np, name)(fill)
-        of_part = equation.replace(invars=invars, outvars=outvars, params=params)
+        has_fill = fill is not None and not is_key(type_of(equation.outvars[0]))
+        of_part = _of_real(equation, **({"fill_value": getattr(np, name)(fill)} if has_fill else {}))
         return rule(lowering, of_part, *(_part(each, name) for each in operands))
 
     real, imag = written("real"), written("imag")
@@ -241,11 +244,7 @@ def _converted(rule: Rule | None, lowering: Lowering, equation: JaxprEqn, x: Any
     if not to_complex and not of_complex:
         return rule(lowering, equation, x)
     part = np.dtype(jnp.finfo(dtype).dtype) if to_complex else dtype
-    of_part = equation.replace(
-        invars=[*map(_real_var, equation.invars)],
-        outvars=[*map(_real_var, equation.outvars)],
-        params={**equation.params, "new_dtype": part},
-    )
+    of_part = _of_real(equation, new_dtype=part)
     real = rule(lowering, of_part, _part(x, "real"))
     if not to_complex:
         return real
@@ -337,13 +336,11 @@ def _by_operator(lowering: Lowering, parts: Sequence[Operand], length: int, inve
 def _mirrored(lowering: Lowering, x: Operand, length: int, part: str) -> Operand:
     """Return a whole spectrum from a half, conjugated in the second half. The ends of the half are real."""
     writer, last = lowering.writer, len(shape_of(x)) - 1
-    starts, ends, steps = [0] * (last + 1), [*shape_of(x)], [1] * (last + 1)
     if part == "imag":
-        edges = np.ones(ends[last], dtype_of(x))
+        edges = np.ones(shape_of(x)[last], dtype_of(x))
         edges[[0, -1]] = 0
         x = elements(lowering, "Mul", x, edges)
-    starts[last], ends[last], steps[last] = length // 2 - 1, 0, -1
-    inner = cut(writer, x, starts, ends, steps)
+    inner = cut_along(writer, x, last, length // 2 - 1, 0, -1)
     if part == "imag":
         inner = elements(lowering, "Neg", inner)
     return concatenate(writer, [x, inner], last)

@@ -136,7 +136,7 @@ def _unrolled(
     collected: list[list[Any]] = []
     length, carries = params["length"], len(carry)
     for step in reversed(range(length)) if params["reverse"] else range(length):
-        frames = [_frame(lowering, x, step) for x in xs]
+        frames = [reshape(writer, cut_along(writer, x, 0, step, step + 1), shape_of(x)[1:]) for x in xs]
         results = lowering.evaluate(params["jaxpr"], [*fixed, *carry, *frames])
         carry = results[:carries]
         collected.append(results[carries:])
@@ -149,10 +149,6 @@ def _unrolled(
         for ys in zip(*collected, strict=True)
     ]
     return [*carry, *stacked]
-
-
-def _frame(lowering: Lowering, x: Operand, step: int) -> Operand:
-    return reshape(lowering.writer, cut_along(lowering.writer, x, 0, step, step + 1), shape_of(x)[1:])
 
 
 def repeat(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:

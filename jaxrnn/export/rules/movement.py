@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +14,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn._files.arguments import argument
 from jaxrnn.export.lowering import Lowering, Rule
-from jaxrnn.export.movement import broadcast, concatenate, cut, cut_along, pad, reshape, spread, transpose
+from jaxrnn.export.movement import broadcast, concatenate, cut, cut_along, flip, pad, reshape, transpose
 from jaxrnn.export.rules.elementwise import cast, elements, range_of
 from jaxrnn.export.writer import Operand, Writer, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
@@ -40,19 +41,6 @@ def stacked(lowering: Lowering, equation: JaxprEqn, *parts: Operand) -> Operand:
     return concatenate(lowering.writer, [reshape(lowering.writer, part, shape) for part in parts], axis)
 
 
-def reversed_(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``Slice`` with steps of -1."""
-    shape, axes = shape_of(x), equation.params["dimensions"]
-    back = [axis in axes and size > 1 for axis, size in enumerate(shape)]
-    return cut(
-        lowering.writer,
-        x,
-        [size - 1 if turned else 0 for turned, size in zip(back, shape, strict=True)],
-        [-1 if turned else size for turned, size in zip(back, shape, strict=True)],
-        [-1 if turned else 1 for turned in back],
-    )
-
-
 def tiled(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``Tile``, or ``Expand`` for axes of size 1."""
     counts, shape = equation.params["reps"], shape_of_atom(equation.outvars[0])
@@ -68,7 +56,7 @@ def tiled(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
 def padded(lowering: Lowering, equation: JaxprEqn, x: Operand, value: Operand) -> Operand:
     """Write ``Pad``, and ``Slice`` for negative widths."""
     config, writer = equation.params["padding_config"], lowering.writer
-    x = spread(writer, x, [gap for _, _, gap in config], value)
+    x = _spread(writer, x, [gap for _, _, gap in config], value)
     shape = shape_of(x)
     starts = [max(-low, 0) for low, _, _ in config]
     ends = [size - max(-high, 0) for size, (_, high, _) in zip(shape, config, strict=True)]
@@ -76,6 +64,18 @@ def padded(lowering: Lowering, equation: JaxprEqn, x: Operand, value: Operand) -
         return broadcast(writer, value, shape_of_atom(equation.outvars[0]))
     x = cut(writer, x, starts, ends)
     return pad(writer, x, [(max(low, 0), max(high, 0)) for low, high, _ in config], value)
+
+
+def _spread(writer: Writer, x: Operand, gaps: Sequence[int], value: Operand) -> Operand:
+    """Insert a value ``gaps[axis]`` times between neighbours along each axis."""
+    for axis, gap in enumerate(gaps):
+        before, size, after = shape_of(x)[:axis], shape_of(x)[axis], shape_of(x)[axis + 1 :]
+        if gap and size > 1:
+            x = reshape(writer, x, (*before, size, 1, *after))
+            x = pad(writer, x, [(0, gap if place == axis + 1 else 0) for place in range(len(gaps) + 1)], value)
+            x = reshape(writer, x, (*before, size * (gap + 1), *after))
+            x = cut_along(writer, x, axis, 0, size * (gap + 1) - gap)
+    return x
 
 
 def dynamic_slice(lowering: Lowering, equation: JaxprEqn, x: Operand, *starts: Operand) -> Operand:
@@ -100,13 +100,8 @@ def dynamic_slice(lowering: Lowering, equation: JaxprEqn, x: Operand, *starts: O
 
 def clipped_indices(lowering: Lowering, start: Operand, last: int, size: int) -> Operand:
     """Return the ``size`` indices from a start that is clipped to ``last``."""
-    start = reshape(lowering.writer, inside(lowering, index_of(lowering, start), np.array(last)), (1,))
+    start = reshape(lowering.writer, inside(lowering, cast(lowering, start, np.int64), np.array(last)), (1,))
     return start if size == 1 else elements(lowering, "Add", start, np.arange(size))
-
-
-def index_of(lowering: Lowering, x: Operand) -> Operand:
-    """Cast indices to int64."""
-    return cast(lowering, x, np.int64)
 
 
 def inside(lowering: Lowering, places: Operand, last: np.ndarray) -> Operand:
@@ -127,10 +122,8 @@ def gather_along(writer: Writer, x: Operand, places: Operand, axis: int) -> Oper
     if isinstance(x, np.ndarray) and isinstance(places, np.ndarray):
         return x.take(places, axis)
     if isinstance(places, np.ndarray) and (step := _step_of(places)) is not None:
-        first, last = (int(places.flat[0]), int(places.flat[-1]))
-        starts, ends, steps = [0] * len(shape_of(x)), list(shape_of(x)), [1] * len(shape_of(x))
-        starts[axis], ends[axis], steps[axis] = first, last + (1 if step > 0 else -1), step
-        return reshape(writer, cut(writer, x, starts, ends, steps), shape)
+        first, last = int(places.flat[0]), int(places.flat[-1])
+        return reshape(writer, cut_along(writer, x, axis, first, last + (1 if step > 0 else -1), step), shape)
     return writer.node("Gather", x, places, shape=shape, dtype=dtype_of(x), axis=axis)
 
 
@@ -149,7 +142,7 @@ def gather(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand)
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     fills = params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
     writer, dtype = lowering.writer, dtype_of(x)
-    indices = index_of(lowering, indices)
+    indices = cast(lowering, indices, np.int64)
     last = np.array([shape_of(x)[axis] - sizes[axis] for axis in numbers.start_index_map], np.int64)
     exists = are_inside(lowering, indices, last) if fills else None
     indices = inside(lowering, indices, last)
@@ -272,30 +265,20 @@ def are_inside(lowering: Lowering, indices: Operand, last: np.ndarray) -> Operan
     conditions.append(elements(lowering, "LessOrEqual", indices, last, dtype=bool))
     holds = conditions[0] if len(conditions) == 1 else elements(lowering, "And", *conditions)
     batch, count = shape_of(indices)[:-1], shape_of(indices)[-1]
-    if count == 1:
-        return reshape(writer, holds, batch)
     columns = [
         reshape(writer, cut_along(writer, holds, len(batch), column, column + 1), batch) for column in range(count)
     ]
-    all_ = columns[0]
-    for column in columns[1:]:
-        all_ = elements(lowering, "And", all_, column)
-    return all_
+    return functools.reduce(functools.partial(elements, lowering, "And"), columns)
 
 
 #: By primitive: the elementwise operator, the ``reduction`` of ``ScatterND``, and the opset that added it.
 _REDUCTIONS = {
     "scatter": (None, None, 11),
     "scatter-add": ("Add", "add", 16),
-    "scatter_add": ("Add", "add", 16),
     "scatter-sub": ("Sub", "add", 16),
-    "scatter_sub": ("Sub", "add", 16),
     "scatter-mul": ("Mul", "mul", 16),
-    "scatter_mul": ("Mul", "mul", 16),
     "scatter-min": ("Min", "min", 18),
-    "scatter_min": ("Min", "min", 18),
     "scatter-max": ("Max", "max", 18),
-    "scatter_max": ("Max", "max", 18),
 }
 
 
@@ -304,7 +287,7 @@ def dynamic_update_slice(
 ) -> Operand:
     """Write ``Concat`` around a slice at a constant start, or ``ScatterND``."""
     places = [
-        inside(lowering, index_of(lowering, start), np.array(size - part))
+        inside(lowering, cast(lowering, start, np.int64), np.array(size - part))
         for start, size, part in zip(starts, shape_of(x), shape_of(update), strict=True)
     ]
     return _updated(lowering, x, places, shape_of(update), lambda part: update)
@@ -356,7 +339,7 @@ def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand
         sizes[axis] = shape_of(updates)[dim]
     indexed = [*numbers.scatter_dims_to_operand_dims]
     last = np.array([shape_of(x)[axis] - sizes[axis] for axis in indexed], np.int64)
-    indices = index_of(lowering, indices)
+    indices = cast(lowering, indices, np.int64)
     clips = params["mode"] == lax.GatherScatterMode.CLIP
     exists = None if clips else are_inside(lowering, indices, last)
     indices = inside(lowering, indices, last)
@@ -434,7 +417,7 @@ RULES: dict[str, Rule] = {
     "expand_dims": reshaped,
     "pad": padded,
     "reshape": reshaped,
-    "rev": reversed_,
+    "rev": lambda lowering, equation, x: flip(lowering.writer, x, equation.params["dimensions"]),
     "slice": lambda lowering, equation, x: cut(
         lowering.writer, x, *(equation.params[name] for name in ("start_indices", "limit_indices", "strides"))
     ),

@@ -11,10 +11,10 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.cells.convolution import Windows, windows_of
 from jaxrnn.export.lowering import Lowering, Rule
-from jaxrnn.export.movement import cut, pad, padding_of, reshape, source_of, transpose
+from jaxrnn.export.movement import cut, flip, pad, reshape, source_of, transpose
 from jaxrnn.export.rules.elementwise import cast
-from jaxrnn.export.rules.windows import window_product
-from jaxrnn.export.writer import Operand, Writer, dtype_of, maker_of, shape_of
+from jaxrnn.export.rules.windows import gathered
+from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, maker_of, shape_of
 from jaxrnn.jaxprs.equations import free_axes, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 
@@ -94,7 +94,7 @@ def _convolution(
     wide = _wide(*types, dtype)
     x, kernel = cast(lowering, x, wide), cast(lowering, kernel, wide)
     if wide not in _FLOATS:
-        y = window_product(lowering.writer, x, kernel, windows, groups)
+        y = _window_product(lowering.writer, x, kernel, windows, groups)
     elif spread:
         y = _conv_transpose(lowering.writer, x, kernel, windows, groups)
     else:
@@ -116,15 +116,38 @@ def _wide(*types: np.dtype) -> np.dtype:
 def _with_pad(x: Operand, windows: Sequence[Windows]) -> tuple[Operand, list[Windows]]:
     """Merge a ``Pad`` with zeros into the windows."""
     node = maker_of(x, "Pad")
-    padding = None if node is None else padding_of(node)
-    if node is None or padding is None or any(map(any, padding[:2])):
+    if node is None or "mode" in node.attributes:
         return x, list(windows)
-    source = source_of(node)
+    source, widths, value = source_of(node), constant_of(node.inputs[1]), constant_of(node.inputs[2])
+    if widths is None or value is None or value != 0:
+        return x, list(windows)
+    lows, highs = widths.reshape(2, -1).tolist()
+    if any((*lows[:2], *highs[:2])):
+        return x, list(windows)
     merged = [
         replace(each, size=size, low=each.low + low * each.spacing, high=each.high + high * each.spacing)
-        for each, size, (low, high) in zip(windows, shape_of(source)[2:], padding[2:], strict=True)
+        for each, size, low, high in zip(windows, shape_of(source)[2:], lows[2:], highs[2:], strict=True)
     ]
     return (source, merged) if all(shape_of(source)) else (x, list(windows))
+
+
+def _window_product(writer: Writer, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int) -> Operand:
+    """Write a convolution as a ``Gather`` along each axis and a single ``MatMul``.
+
+    ``x`` is ``[batch, channels, ...]``, ``kernel`` is ``[out, channels / groups, ...]`` of the same dtype.
+    """
+    batch, channels = shape_of(x)[:2]
+    out, rank = shape_of(kernel)[0], len(windows)
+    x = gathered(writer, x, {axis + 2: each for axis, each in enumerate(windows)}, np.zeros((), dtype_of(x)))
+    # [batch, channels, windows, taps, windows, taps, ...]
+    x = transpose(writer, x, (0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2)))
+    inner = channels // groups * math.prod(each.taps for each in windows)
+    counts = [each.count for each in windows]
+    x = reshape(writer, x, (batch, groups, inner, math.prod(counts)))
+    kernel = reshape(writer, kernel, (1, groups, out // groups, inner))
+    shape = (batch, groups, out // groups, math.prod(counts))
+    y = writer.node("MatMul", kernel, x, shape=shape, dtype=dtype_of(x))
+    return reshape(writer, y, (batch, out, *counts))
 
 
 def _conv(
@@ -191,11 +214,7 @@ def _transposed_kernel(writer: Writer, kernel: Operand, groups: int) -> Operand:
     kernel = reshape(writer, kernel, (groups, out // groups, channels, *taps))
     kernel = transpose(writer, kernel, (0, 2, 1, *range(3, 3 + len(taps))))
     kernel = reshape(writer, kernel, (groups * channels, out // groups, *taps))
-    shape, front = shape_of(kernel), [0, 0]
-    turned = [size > 1 for size in taps]
-    starts = [*front, *(size - 1 if turn else 0 for size, turn in zip(taps, turned, strict=True))]
-    ends = [*shape[:2], *(-1 if turn else size for size, turn in zip(taps, turned, strict=True))]
-    return cut(writer, kernel, starts, ends, [1, 1, *(-1 if turn else 1 for turn in turned)])
+    return flip(writer, kernel, range(2, 2 + len(taps)))
 
 
 RULES: dict[str, Rule] = {

@@ -20,13 +20,6 @@ from jaxrnn.export.writer import Operand, Writer, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
 
-_OPERATORS = {
-    "reduce_sum": "ReduceSum",
-    "reduce_max": "ReduceMax",
-    "reduce_min": "ReduceMin",
-    "reduce_prod": "ReduceProd",
-}
-
 
 def reduce(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write a reduction."""
@@ -227,7 +220,10 @@ def top_k(lowering: Lowering, equation: JaxprEqn, x: Operand) -> list[Operand]:
 
 
 RULES: dict[str, Rule] = {
-    **{primitive: functools.partial(reduce, operator) for primitive, operator in _OPERATORS.items()},
+    "reduce_max": functools.partial(reduce, "ReduceMax"),
+    "reduce_min": functools.partial(reduce, "ReduceMin"),
+    "reduce_prod": functools.partial(reduce, "ReduceProd"),
+    "reduce_sum": functools.partial(reduce, "ReduceSum"),
     "argmax": functools.partial(place_of_extreme, "ArgMax"),
     "argmin": functools.partial(place_of_extreme, "ArgMin"),
     "reduce_xor": parity,

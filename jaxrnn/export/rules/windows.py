@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -51,7 +51,8 @@ def total(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     windows = _windows(equation)
     if dtype_of(x) in _AVERAGE_POOL and _is_pooled(windows) and all(each.dilation == 1 for each in windows.values()):
         mean = _pooled(lowering, "AveragePool", x, windows, count_include_pad=1)
-        return elements(lowering, "Mul", mean, np.array(_size(windows), dtype_of(x)))
+        size = math.prod(each.taps for each in windows.values())
+        return elements(lowering, "Mul", mean, np.array(size, dtype_of(x)))
     return _gathered(lowering, "ReduceSum", x, windows, 0)
 
 
@@ -109,10 +110,6 @@ def _windows(equation: JaxprEqn) -> dict[int, Windows]:
     }
 
 
-def _size(windows: Mapping[int, Windows]) -> int:
-    return math.prod(each.taps for each in windows.values())
-
-
 def _is_pooled(windows: Mapping[int, Windows]) -> bool:
     """Return True if engines can pool over these windows: few axes, an element in each window."""
     return 0 < len(windows) <= _AXES and all(
@@ -162,25 +159,6 @@ def _extremes(x: Operand) -> tuple[float, float]:
     if dtype.kind in "iu":
         return np.iinfo(dtype).min, np.iinfo(dtype).max
     return (0, 1) if dtype.kind == "b" else (-np.inf, np.inf)
-
-
-def window_product(writer: Writer, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int) -> Operand:
-    """Write a convolution as a ``Gather`` along each axis and a single ``MatMul``.
-
-    ``x`` is ``[batch, channels, ...]``, ``kernel`` is ``[out, channels / groups, ...]`` of the same dtype.
-    """
-    batch, channels = shape_of(x)[:2]
-    out, rank = shape_of(kernel)[0], len(windows)
-    x = gathered(writer, x, {axis + 2: each for axis, each in enumerate(windows)}, np.zeros((), dtype_of(x)))
-    # [batch, channels, windows, taps, windows, taps, ...]
-    x = transpose(writer, x, (0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2)))
-    inner = channels // groups * math.prod(each.taps for each in windows)
-    counts = [each.count for each in windows]
-    x = reshape(writer, x, (batch, groups, inner, math.prod(counts)))
-    kernel = reshape(writer, kernel, (1, groups, out // groups, inner))
-    shape = (batch, groups, out // groups, math.prod(counts))
-    y = writer.node("MatMul", kernel, x, shape=shape, dtype=dtype_of(x))
-    return reshape(writer, y, (batch, out, *counts))
 
 
 def gathered(writer: Writer, x: Operand, windows: Mapping[int, Windows], absent: np.ndarray) -> Operand:

@@ -27,7 +27,7 @@ from jaxrnn._files.stores import check_regular, in_place_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import ModelError
 from jaxrnn.runtime.compiled.native import BATCHED, Native, arguments_of
-from jaxrnn.steps.schemas import COMPILED, SPEC, check, check_size, checked_spec, is_dtype, is_text, is_whole
+from jaxrnn.steps.schemas import COMPILED, SPEC, check, check_size, checked_spec, is_dtype, is_size, is_text
 from jaxrnn.steps.specs import dtype_named
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.version import __version__
@@ -199,5 +199,5 @@ def check_native(facts: Any) -> None:
             if len(described) != 2:
                 raise ValueError(f"{where}.{array} is not a pair of dtype and shape")
             check(described[0], is_dtype, f"{where}.{array}")
-            check(described[1], [lambda size: is_whole(size) and size >= 0], f"{where}.{array}")
+            check(described[1], [is_size], f"{where}.{array}")
             check_size(f"{where}.{array}", described[1], described[0])

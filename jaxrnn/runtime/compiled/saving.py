@@ -157,7 +157,7 @@ def _functions(bound: Bound, rebuild: Callable[[Sequence[Any]], Any]) -> Functio
         shapes: dict[str, tuple[Any, ...]] = {"step": (state, inputs)}
         if keeps:
             shapes["flush"] = (state, *rest)
-        if not spec.streams:
+        if spec.inputs and not spec.streams:  # without inputs, a scan has no number of frames
             shapes["scan"] = (state, stacked)
         for name, arguments in shapes.items():
             function = _function(sized, rebuild, name)
@@ -213,7 +213,7 @@ def _sources(archive: Archive, batches: Sequence[int]) -> dict[str, tuple[Callab
     names = [name for name in ("init", "step", "flush") if name in archive.functions]
     sources: dict[str, Any] = {name: (functools.partial(stepper.portable(name), held), ()) for name in names}
     ending = BATCHED if archive.spec.batch_symbol is None else ""
-    pool = slot_functions(Bound(stepper).step)._asdict()
+    pool = slot_functions(Bound(stepper).step)
     for batch in batches:
         for name in (f"{name}{ending}" for name in names if name != "init"):
             sources[f"{name}_{batch}"] = functools.partial(stepper.portable(name), held), ()
