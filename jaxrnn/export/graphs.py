@@ -23,9 +23,9 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import InputError, UnsupportedError
 from jaxrnn.export.lowering import Lowering
-from jaxrnn.export.movement import source_of
 from jaxrnn.export.patterns import rewrite
 from jaxrnn.export.quantized import Quantized
+from jaxrnn.export.reshaping import source_of
 from jaxrnn.export.rewrites import REWRITES, WRITTEN_OUT, split_slices
 from jaxrnn.export.rules import RULES
 from jaxrnn.export.sources import Source, check_params, exact, from_pairs, paired, to_pairs

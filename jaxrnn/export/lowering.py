@@ -14,8 +14,8 @@ import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from jaxrnn.errors import UnsupportedError
-from jaxrnn.export.movement import thin
 from jaxrnn.export.quantized import FEW
+from jaxrnn.export.reshaping import thin
 from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, shape_of
 from jaxrnn.jaxprs.equations import bind, evaluate, is_key, needed, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom

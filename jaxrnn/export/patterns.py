@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn.export.movement import reshape, source_of
+from jaxrnn.export.reshaping import reshape, source_of
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, operand_of, shape_of
 
 _COMMUTE = frozenset({"Add", "And", "Equal", "Max", "Min", "Mul", "Or"})

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.export.movement import reduction, reshape, source_of
 from jaxrnn.export.patterns import Known, Match, Number, Rewrite, Value, by_channel, operator
+from jaxrnn.export.reshaping import reduction, reshape, source_of
 from jaxrnn.export.writer import Operand, constant_of, dtype_of, operand_of, shape_of
 
 #: The opset that made the addend of ``Gemm`` optional.

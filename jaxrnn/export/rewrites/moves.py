@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.export.movement import concatenate, cut_along, reduction, reshape, source_of, transpose
 from jaxrnn.export.patterns import Either, Known, Match, Rewrite, Value, attributes_of, operator
+from jaxrnn.export.reshaping import concatenate, cut_along, reduction, reshape, source_of, transpose
 from jaxrnn.export.rewrites.layers import axes_of
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, maker_of, shape_of
 from jaxrnn.onnx.operators import elementwise_operators

@@ -13,7 +13,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.export.lowering import Lowering, Rule
-from jaxrnn.export.movement import reshape
+from jaxrnn.export.reshaping import reshape
 from jaxrnn.export.rules.elementwise import cast, elements, range_of
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
 

@@ -19,7 +19,7 @@ from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from jaxrnn.export.lowering import Complex, Lowering, Rule
-from jaxrnn.export.movement import concatenate, cut_along, reshape, transpose
+from jaxrnn.export.reshaping import concatenate, cut_along, reshape, transpose
 from jaxrnn.export.rules import random
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, shape_of

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.export.lowering import Lowering, Rule, subgraph
-from jaxrnn.export.movement import concatenate, cut_along, reshape, source_of
+from jaxrnn.export.reshaping import concatenate, cut_along, reshape, source_of
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, maker_of, shape_of
 from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, evaluate, needed, type_of, walk

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.export.lowering import Lowering, Rule
-from jaxrnn.export.movement import bare, broadcast, thin
+from jaxrnn.export.reshaping import bare, broadcast, thin
 from jaxrnn.export.writer import Operand, constant_of, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of

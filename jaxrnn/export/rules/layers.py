@@ -19,8 +19,8 @@ from jaxrnn.cells.cell import GRU, LSTM, RNN, SIGMOID, TANH
 from jaxrnn.cells.recurrence import written_out
 from jaxrnn.export import kernels
 from jaxrnn.export.lowering import Lowering, Rule
-from jaxrnn.export.movement import bare, broadcast, reshape
 from jaxrnn.export.quantized import dequantized
+from jaxrnn.export.reshaping import bare, broadcast, reshape
 from jaxrnn.export.rules.elementwise import cast, elements
 from jaxrnn.export.rules.reduction import reduced
 from jaxrnn.export.writer import Operand, dtype_of, shape_of

@@ -14,7 +14,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn._files.arguments import argument
 from jaxrnn.export.lowering import Lowering, Rule
-from jaxrnn.export.movement import broadcast, concatenate, cut, cut_along, flip, pad, reshape, transpose
+from jaxrnn.export.reshaping import broadcast, concatenate, cut, cut_along, flip, pad, reshape, transpose
 from jaxrnn.export.rules.elementwise import cast, elements, range_of
 from jaxrnn.export.writer import Operand, Writer, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom

@@ -11,7 +11,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.cells.convolution import Windows, windows_of
 from jaxrnn.export.lowering import Lowering, Rule
-from jaxrnn.export.movement import cut, flip, pad, reshape, source_of, transpose
+from jaxrnn.export.reshaping import cut, flip, pad, reshape, source_of, transpose
 from jaxrnn.export.rules.elementwise import cast
 from jaxrnn.export.rules.windows import gathered
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, maker_of, shape_of

@@ -14,7 +14,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.cells.convolution import Windows, windows_of
 from jaxrnn.export.lowering import Lowering, Rule
-from jaxrnn.export.movement import pad, reshape, transpose
+from jaxrnn.export.reshaping import pad, reshape, transpose
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.rules.reduction import reduced
 from jaxrnn.export.writer import Operand, Writer, dtype_of, shape_of

@@ -1,4 +1,4 @@
-"""Movements of elements in the simplest form, and reductions. Constants move at once, and movements merge."""
+"""Reshapes, transposes, slices, pads and reductions as nodes. Constants move at once, and movements merge."""
 
 from __future__ import annotations
 
