@@ -530,7 +530,7 @@ class Pass:
             # No result reads the frames, so a constant replaces the computation.
             array = lax.full(array.shape, self.placeholder.of(array.dtype), array.dtype)
         chunk = Chunk(array, axis, timeline, delay, reach, affine, growth=self._growth, lineage=lineage)
-        return self.delayed(chunk, max(delay, timeline.certain))
+        return self.delayed(chunk, timeline.certain)
 
     def lineage(self, equation: JaxprEqn, value: Any) -> object:
         """Return the lineage of the result; equal movements of the same value have equal lineages."""
@@ -539,16 +539,16 @@ class Pass:
             return object()
         return self._moved.setdefault((equation.primitive.name, str(equation.params), lineage), object())
 
-    def spread(self, chunk: Chunk, delay: int | None = None) -> Chunk:
-        """Repeat the frame of a chunk in which all frames are equal; return other chunks unchanged.
+    def spread(self, value: Any, delay: int | None = None) -> Any:
+        """Repeat the frame of a chunk in which all frames are equal; return other values unchanged.
 
         Args:
-            chunk: the chunk.
+            value: the chunk.
             delay: the least delay of the result; default: the least delay at which the frames certainly exist.
         """
-        if chunk.delay is not None:
-            return chunk
-        timeline = chunk.timeline
+        if not isinstance(value, Chunk) or value.delay is not None:
+            return value
+        chunk, timeline = value, value.timeline
         shape = list(chunk.array.shape)
         axis = chunk.axis
         least = timeline.certain if delay is None else max(delay, timeline.certain)
@@ -564,10 +564,11 @@ class Pass:
         return self.make(jnp.moveaxis(flat, 0, axis), axis, timeline, least, chunk.reach)
 
     def delayed(self, chunk: Chunk, delay: int) -> Chunk:
-        """Return the chunk with a larger delay; a buffer keeps the frames in between.
+        """Return the chunk with a delay of at least `delay`; a buffer keeps the frames in between.
 
         Chunks of the same lineage share a buffer, as large as the longest wait.
         """
+        chunk = self.spread(chunk, delay)
         assert chunk.delay is not None
         wait = delay - chunk.delay
         if wait <= 0:

@@ -203,8 +203,7 @@ class Plan:
                         "an output merges time with another axis, so its frames cannot be separated",
                         "split the axes before the function returns",
                     )
-                value = run.spread(value)
-                value = run.delayed(value, max(value.delay or 0, 0))
+                value = run.delayed(run.spread(value), 0)
                 assert value.delay is not None
                 run.facts.sinks.append((value.timeline, value.delay))
             outputs.append(value)

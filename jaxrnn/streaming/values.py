@@ -326,7 +326,7 @@ def is_length(value: Any) -> bool:
 
 def is_wide(dtype: Any) -> bool:
     """Return True for signed integers of at least 32 bits, which count frames without overflow."""
-    return np.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4
+    return jnp.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4
 
 
 def is_awaited(value: Any) -> bool:

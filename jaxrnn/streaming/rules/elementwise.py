@@ -173,7 +173,7 @@ def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
     for value in operands:
         if isinstance(value, Chunk):
             if value.delay is None:
-                value = run.spread(Chunk(value.array, value.axis, timeline, None, None), delay)
+                value = Chunk(value.array, value.axis, timeline, None, None)
             value = run.delayed(value, delay).array
         arrays.append(run.unstreamed(value))
     return arrays, Chunk(None, like.axis, timeline, delay, reach)

@@ -125,10 +125,7 @@ def over_time(
         run.refuse("it runs over an axis that merges another axis with time", "split the axes first")
     delay = max((x.delay for x in moving if x.delay is not None), default=timeline.certain)
     delay = max(delay, earliest_delay(run, [*fixed, *start], timeline))
-    aligned = []
-    for x in xs:
-        x = run.delayed(run.spread(x, delay), delay)
-        aligned.append(run.harmless(x).array)
+    frames = [run.harmless(run.delayed(x, delay)).array for x in xs]
     run.facts.sinks.append((timeline, delay))
     names: dict[str, int] = {}
     before = [run.unstreamed(value) for value in start]
@@ -139,10 +136,10 @@ def over_time(
         before[index] = _begun(run, _like(before[index], value), start[index], timeline, delay)
     exists, constant = run.exists(timeline, delay), [run.unstreamed(value) for value in fixed]
     if exists is False:
-        frames = run.frames_of(timeline)
-        after, outs = before, [jnp.zeros((frames, *shape_of(y)[1:]), type_of(y)) for y in outputs]
+        count = run.frames_of(timeline)
+        after, outs = before, [jnp.zeros((count, *shape_of(y)[1:]), type_of(y)) for y in outputs]
     else:
-        after, outs = sweep(before, None if exists is True else jnp.asarray(exists), constant, aligned)
+        after, outs = sweep(before, None if exists is True else jnp.asarray(exists), constant, frames)
     for name, index in names.items():
         run.store(name, _numbers(after[index], type_of(final[index])))
     reach = union([*(x.reach for x in moving), reach_everywhere([*fixed, *start], timeline)])

@@ -408,9 +408,7 @@ def _at_fixed_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarra
     """Write values to frames with static numbers, as in ``x.at[0].set(0)``; the values must not depend on the end."""
     if equation.params["mode"] == lax.GatherScatterMode.CLIP and np.any(indices > 0):
         run.refuse("it clips the positions of frames to the length of the stream", _HINT)
-    x = run.spread(x)
-    assert x.delay is not None
-    x = run.delayed(x, max(x.delay, earliest_delay(run, [updates], x.timeline)))
+    x = run.delayed(run.spread(x), earliest_delay(run, [updates], x.timeline))
     assert x.delay is not None
     run.facts.wait_for(x.timeline, x.delay + int(np.max(indices, initial=0)) + 1)
     here = jnp.asarray(indices, jnp.int32) - jnp.asarray(run.start(x.timeline, x.delay), jnp.int32)
