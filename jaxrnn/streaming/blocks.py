@@ -30,7 +30,7 @@ from jaxrnn.jaxprs.equations import (
 )
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.plan import COUNT, Closed
-from jaxrnn.streaming.rewriting import at_sizes
+from jaxrnn.streaming.rewriting import at_sizes, renamed
 from jaxrnn.streaming.streamed import Streamed
 
 #: Streams a function of parameters and frames, with example shapes.
@@ -154,7 +154,7 @@ def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | Non
         names[variable] = next(equal, None)
     if None in names.values():
         return None
-    rest = jaxpr.replace(constvars=[], invars=known, outvars=ends, eqns=_renamed(equations, names))
+    rest = jaxpr.replace(constvars=[], invars=known, outvars=ends, eqns=renamed(equations, names))
     return _Map(consts, frames, Closed(rest), joins, params["jaxpr"], block, left)
 
 
@@ -196,16 +196,7 @@ def _replaced(jaxpr: Any, found: _Map, on_all: Any) -> Any:
     names = dict(zip((*inner.invars, *inner.outvars), (*found.consts, *found.frames, *results), strict=True))
     place = min(jaxpr.eqns.index(each) for each in found.joins)
     rest = [each for each in jaxpr.eqns[place:] if each not in found.joins]
-    return jaxpr.replace(eqns=[*jaxpr.eqns[:place], *_renamed(inner.eqns, names), *rest])
-
-
-def _renamed(equations: Sequence[JaxprEqn], names: Mapping[Any, Any]) -> list[JaxprEqn]:
-    """Return equations with other variables."""
-
-    def new(atom: Any) -> Any:
-        return atom if isinstance(atom, Literal) else names.get(atom, atom)
-
-    return [each.replace(invars=[*map(new, each.invars)], outvars=[*map(new, each.outvars)]) for each in equations]
+    return jaxpr.replace(eqns=[*jaxpr.eqns[:place], *renamed(inner.eqns, names), *rest])
 
 
 def _are_equal(one: Any, other: Any) -> bool:

@@ -170,16 +170,15 @@ def symbolic_sizes(jaxpr: Any, path: tuple[JaxprEqn, ...] = ()) -> Iterator[tupl
             yield size, here
 
 
-def own_sizes(equation: JaxprEqn) -> Iterator[Any]:
-    """Yield the symbolic length of a loop, which no shape contains if the loop scans no arrays."""
+def own_sizes(equation: JaxprEqn) -> list[Any]:
+    """Return the symbolic length of a loop, which no shape contains if the loop scans no arrays."""
     length = equation.params.get("length")
-    if length is not None and is_symbolic(length):
-        yield length
+    return [] if length is None or not is_symbolic(length) else [length]
 
 
 def has_symbols(equation: JaxprEqn) -> bool:
     """Return True if a loop, or a function inside an equation, depends on the length of the stream."""
-    return any(True for _ in own_sizes(equation)) or any(
+    return bool(own_sizes(equation)) or any(
         reads_length(inner) or any(True for _ in symbolic_sizes(inner)) for inner in inner_jaxprs(equation)
     )
 

@@ -24,7 +24,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import is_key, type_of
 from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, out_shape
-from jaxrnn.streaming.values import Chunk, is_length, is_static, is_wide, static_number
+from jaxrnn.streaming.values import Chunk, is_fixed, is_wide, static_number
 
 COMPARISONS = {
     "lt": operator.lt,
@@ -232,7 +232,7 @@ def _term(value: Any) -> Places | None:
         return known
     if isinstance(value, Chunk) and value.affine is not None and value.affine[0] == 0:
         value = value.affine[1]  # a number for each frame
-    array = np.asarray(value) if is_static(value) and not is_length(value) else np.empty(0)
+    array = np.asarray(value) if is_fixed(value) else np.empty(0)
     if not array.size:
         return None
     first = array.flat[0]

@@ -21,7 +21,6 @@ from jaxrnn.cells.forms import Types
 from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Domain, bind, shape_of, type_of, with_rule
 from jaxrnn.jaxprs.primitives import choose, computed, platforms_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape
-from jaxrnn.streaming.functions import scan_parts
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import KeepsStateError, Pass
 from jaxrnn.streaming.reach import ComparableReach, union
@@ -46,7 +45,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     """Stream a scan over another axis: the body runs on chunks, with separate state for each iteration."""
     refuse_final_values(run, operands)
     body, length, reverse = (equation.params[key] for key in ("jaxpr", "length", "reverse"))
-    consts, carries = scan_parts(equation)
+    consts, carries = equation.params["num_consts"], equation.params["num_carry"]
     fixed, start, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
     prefix = run.unique(f"{run.prefix}{run.here or 'scan'}") + "/"
     slice_kinds = [slice_kind(value) for value in xs]

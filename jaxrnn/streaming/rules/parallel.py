@@ -31,10 +31,10 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import free_axes, shape_of, type_of
+from jaxrnn.jaxprs.equations import free_axes, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
 from jaxrnn.streaming.diagnostics import describe_equation
-from jaxrnn.streaming.dimensions import is_symbolic, out_shape, symbolic_axes
+from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import UNCHANGED, Places
 from jaxrnn.streaming.totals import Total, carried_as
@@ -214,7 +214,7 @@ def _move(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> S
         return separate(inner, grid).map(lambda array: jnp.transpose(array, order))
 
     def moved(array: Any) -> Any:
-        old, sizes = shape_of(equation.invars[0]), list(shape)
+        old, sizes = in_shape(equation), list(shape)
         for before, after in zip(inner.axes, symbolic_axes(shape), strict=True):
             sizes[after] = array.shape[before]
         full = [array.shape[axis] if is_symbolic(size) else size for axis, size in enumerate(old)]
@@ -316,7 +316,7 @@ def _dot_general(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
 def _reduce_sum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreProduct:
     """Sum over axes that are not time: r also counts the elements of these axes."""
     (inner,), axes = operands, equation.params["axes"]
-    product, shape = _as_product(separate(inner, grid)), shape_of(equation.invars[0])
+    product, shape = _as_product(separate(inner, grid)), in_shape(equation)
 
     def merged(array: Any) -> Any:
         full = [shape[axis] if axis in axes else array.shape[axis] for axis in range(len(shape))]
@@ -339,11 +339,8 @@ def _cumsum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) ->
     if grid.last or not isinstance(term, ScoreTerm) or term.key is not None or term.growth is not None:
         raise InseparableError("a running sum over pairs of frames is not a difference of two running sums")
     run, timeline = grid.run, inner.timeline
-    exists = run.exists(timeline, grid.delay)
     array = jnp.broadcast_to(term.query, [grid.count if n == axis else size for n, size in enumerate(term.query.shape)])
-    if exists is not True:
-        mask = jnp.reshape(jnp.asarray(exists), [-1 if n == axis and np.ndim(exists) else 1 for n in range(array.ndim)])
-        array = jnp.where(mask, array, 0)
+    array = where_keys_exist(array, axis, run.exists(timeline, grid.delay), 0)
     growth = lax.cumsum(array, axis)
     return ScoreTerm(None, None, growth, jnp.swapaxes(growth, *x.axes))
 

@@ -20,7 +20,7 @@ from jaxrnn.cells.forms import by_platform, is_plain
 from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of, walk
 from jaxrnn.jaxprs.scanning import scan_recognised
 from jaxrnn.streaming.dimensions import Timeline, in_shape, is_symbolic, reads_length
-from jaxrnn.streaming.functions import parts_of_carry, scan_parts, without_mark
+from jaxrnn.streaming.functions import parts_of_carry, without_mark
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import (
@@ -46,7 +46,7 @@ def scan_over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     """Stream a scan over time."""
     if equation.params["reverse"]:
         refuse_reverse(run)
-    consts, carries = scan_parts(equation)
+    consts, carries = equation.params["num_consts"], equation.params["num_carry"]
     fixed, start, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
     body, parts = equation.params["jaxpr"], parts_of_carry(equation)
     if reads_length(body.jaxpr) and not any(isinstance(value, Chunk) for value in fixed):

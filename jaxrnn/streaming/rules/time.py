@@ -30,7 +30,7 @@ from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere, refuse_final_values
 from jaxrnn.streaming.rules.reductions import per_frame
-from jaxrnn.streaming.values import Chunk, FinalValue, Late, along, is_length, is_static, reach_of
+from jaxrnn.streaming.values import Chunk, FinalValue, Late, along, is_fixed, reach_of
 
 _HINT = "select by position instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x)"
 _JOIN: dict[str, Callable[[Any, Any], Any]] = {
@@ -298,7 +298,7 @@ def scatter(run: Pass, equation: JaxprEqn, x: Any, indices: Any, updates: Any) -
             start = constant_value(indices.reshape(-1)[0], in_shape(equation, 2)[place])
             if start is not None and start >= 0 and updates.axis == place:
                 return _written(run, equation, x, updates, 1, np.array(start), [])
-        elif is_static(indices) and not is_length(indices) and np.all(np.asarray(indices) >= 0):
+        elif is_fixed(indices) and np.all(np.asarray(indices) >= 0):
             fixed = np.asarray(indices)
             if time in numbers.inserted_window_dims and not isinstance(updates, Chunk):
                 return _at_fixed_frames(run, equation, x, fixed, updates)
