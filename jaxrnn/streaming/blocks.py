@@ -48,11 +48,15 @@ class _Map(NamedTuple):
     block: int
     left: Any  # the number of frames of the rest
 
+    def shapes(self, count: Any) -> tuple[list[Any], list[Any]]:
+        """Return the shapes of the constants, and the shapes of a number of frames."""
+        consts = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in self.consts]
+        return consts, [jax.ShapeDtypeStruct((count, *shape_of(each)[1:]), type_of(each)) for each in self.frames]
+
     def program(self, inner: Any, count: Any) -> Any:
         """Return the jaxpr of a program for a number of frames."""
-        shapes = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in self.consts]
-        shapes += [jax.ShapeDtypeStruct((count, *shape_of(each)[1:]), type_of(each)) for each in self.frames]
-        return jax.make_jaxpr(lambda *arrays: at_sizes(inner, arrays, self.size(count)))(*shapes)
+        consts, frames = self.shapes(count)
+        return jax.make_jaxpr(lambda *arrays: at_sizes(inner, arrays, self.size(count)))(*consts, *frames)
 
     def size(self, count: Any) -> Callable[[Any], Any]:
         """Return a function of a dimension that replaces the number of frames of the rest by this count."""
@@ -72,8 +76,7 @@ class _Map(NamedTuple):
         def rest(consts: Any, frames: Any) -> Any:
             return at_sizes(self.rest, [*consts, *frames], self.size(frames[0].shape[0]))
 
-        consts = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in self.consts]
-        frames = [jax.ShapeDtypeStruct((self.block, *shape_of(each)[1:]), type_of(each)) for each in self.frames]
+        consts, frames = self.shapes(self.block)
         streamed = stream(rest, frames, consts)
         alone = {*jax.tree.leaves(streamed.delay)} == {0} and {*jax.tree.leaves(streamed.rate)} == {1}
         return alone and streamed.receptive_field == 1 and [each.name for each in streamed.state] == [COUNT]

@@ -425,6 +425,11 @@ class Pass:
         error.located = True
         return error
 
+    def refuse_keys(self, chunk: Chunk) -> None:
+        """Refuse a chunk of random keys, which the state cannot keep for a later frame."""
+        if is_key(chunk.array.dtype):
+            self.refuse("it delays random keys", "draw random numbers from the keys first")
+
     def fill(self, chunk: Chunk, value: Any) -> Chunk:
         """Return the chunk with `value` in the frames that do not exist."""
         assert chunk.delay is not None
@@ -660,8 +665,7 @@ class Pass:
 
     def _with_history(self, chunk: Chunk, past: int, kind: str, initial: Any = None) -> tuple[Any, int]:
         """Return the frames of `windowed` without late frames."""
-        if is_key(chunk.array.dtype):
-            self.refuse("it delays random keys", "draw random numbers from the keys first")
+        self.refuse_keys(chunk)
         origin = self.origin_of(chunk)
         if origin is not None and past > 0 and initial is None:
             frames, place = self._with_history(origin.chunk, past, kind)

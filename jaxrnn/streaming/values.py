@@ -474,12 +474,7 @@ def origin_of(
 ) -> WideOrigin | None:
     """Return the narrow origin of the result of an equation, or None.
 
-    Args:
-        equation: the equation.
-        operands: the operands of the equation.
-        result: the result of the equation.
-        before: the origin of the streamed operand.
-        rule: applies the equation to a given streamed operand.
+    `before` is the origin of the streamed operand, and `rule` applies the equation to another streamed operand.
     """
     chunk, name = streamed_operand(operands), equation.primitive.name
     if chunk is None or result.outer != 1 or chunk.outer != 1 or chunk.growth:

@@ -38,7 +38,7 @@ from jaxrnn.jaxprs.moves import ELEMENTWISE
 from jaxrnn.streaming.dimensions import Timeline, constant_value, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import RULES as FRAMES
 from jaxrnn.streaming.interpreter import interpret
-from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.passes import Pass, listed
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import align, unknown_yet
 from jaxrnn.streaming.totals import Total, carried_as
@@ -238,8 +238,7 @@ def selected(run: Pass, equation: JaxprEqn, x: Any, *others: Any) -> list[Awaiti
     def of(chunk: Chunk) -> list[Any]:
         frames = chunk.array.shape[x.axis]
         full = jnp.broadcast_to(chunk.array, [frames if axis == x.axis else size for axis, size in enumerate(shape)])
-        made = rule(run, equation, run.same(chunk, full), *others)
-        made = [run.on_time(each) for each in (made if isinstance(made, list) else [made])]
+        made = list(map(run.on_time, listed(rule(run, equation, run.same(chunk, full), *others))))
         # The equal frames of a final value must remain equal.
         kept = all(isinstance(each, Chunk) and (each.delay is None) == (chunk.delay is None) for each in made)
         return made if kept else []

@@ -146,11 +146,7 @@ def _as_product(x: ScoreTerm | ScoreProduct) -> ScoreProduct:
 
 
 def separate(x: Pairs, grid: Any) -> ScoreTerm | ScoreProduct:
-    """Return the factors of an expression for the pairs of a pulse.
-
-    Raises:
-        InseparableError: an operation mixes both frames of a pair.
-    """
+    """Return the factors of an expression for the pairs of a pulse, or raise `InseparableError`."""
     if x.places is not None:
         return _of_places(x, x.places, grid)
     equation, operands = x.origin
@@ -387,13 +383,8 @@ def recurrent_sum(
 ) -> Any:
     """Return the part of a sum over keys that belongs to keys before the pulse.
 
-    Args:
-        run: the pass.
-        x: the elements.
-        grid: the pairs of the pulse.
-        exist: mask of the keys that exist, or True.
-        summed: ``elements -> sum over keys``, such as the product with the values of an attention.
-        layout: the axis of the elements for each axis of the result, or -1 for axes that the elements do not have.
+    `exist` is a mask of the keys that exist, or True. `summed` sums elements over the keys, such as the product with
+    the values of an attention. `layout` has the axis of the elements for each axis of the result, or -1.
     """
     queries, keys = x.axes[grid.query], x.axes[1 - grid.query]
     product, place = _as_product(separate(x, grid)), layout.index(queries)

@@ -178,15 +178,9 @@ def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
 def per_frame(
     run: Pass, equation: JaxprEqn, operands: Sequence[Any], axes: Sequence[int | None], out: int, **changed: Any
 ) -> list[Chunk]:
-    """Apply an equation to the frames of a step.
+    """Apply an equation in which time is a batch axis, with some parameters changed.
 
-    Args:
-        run: the pass.
-        equation: the equation, in which time is a batch axis.
-        operands: the operands of the equation.
-        axes: the time axis of each operand; None if the operand has no time axis.
-        out: the time axis of each result.
-        changed: parameters of the equation that change.
+    `axes` has the time axis of each operand, or None, and `out` is the time axis of each result.
     """
     refuse_final_values(run, operands)
     for value, axis in zip(operands, axes, strict=True):

@@ -114,6 +114,7 @@ def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any, limit:
 
 def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue:
     """Take a fixed number of the first or last frames as a final value."""
+    run.refuse_keys(x)
     x = run.spread(x)
     assert x.delay is not None
     if x.outer != 1:
