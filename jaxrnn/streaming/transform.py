@@ -238,9 +238,7 @@ def _about_fixed(frames: int, *, is_file: bool) -> str:
 
 def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:
     """Return the stream of a model, traced again with a compute dtype; refuse a function without products."""
-    recipe, (pulse,) = streamed.__reduce__()
-    assert isinstance(recipe, Recipe)
-    low = recipe.in_types(products=dtype)(pulse)
+    low = streamed._recipe.in_types(products=dtype)(streamed.pulse)
     if low.fingerprint == streamed.fingerprint:
         raise InputError(f"{streamed.spec.label} has no float32 product that could compute in {dtype.name}")
     return low

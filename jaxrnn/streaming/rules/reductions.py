@@ -201,7 +201,6 @@ def linear_algebra(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]
     axis = next(value.axis for value in operands if isinstance(value, Chunk))
     if axis >= len(in_shape(equation)) - core:
         run.refuse("it decomposes a matrix of all frames", "decompose a matrix in each frame")
-    refuse_final_values(run, operands)
     values = run.together(*map(run.spread, operands))
     # A right side may be a tangent, which must stay linear.
     values[0] = run.harmless(values[0], _conditioned(values[0]))

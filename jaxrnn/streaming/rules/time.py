@@ -312,7 +312,6 @@ def _written(
     """Write element k of update t to frame ``hop * t + places[k]``; `others` are the axes of k in the updates."""
     kind = equation.primitive.name.removeprefix("scatter").strip("-_")
     apart = len(np.unique(places % hop)) == places.size
-    refuse_final_values(run, [updates])
     timeline = x.timeline
     if (kind not in ("add", "sub") and not apart) or equation.params["mode"] == lax.GatherScatterMode.CLIP:
         run.refuse("it writes several values to one frame, or clips the positions of frames", _HINT)
