@@ -42,6 +42,8 @@ DIVISIONS = {
     "div": operator.floordiv,
     "rem": operator.mod,
 }
+#: Operations whose result may be outside of the type of the operands.
+_WRAPPING = ("add", "sub", "mul", "neg", "abs")
 #: Operations that do not change a number.
 UNCHANGED = ("convert_element_type", "copy", "stop_gradient", "reduce_precision")
 
@@ -147,12 +149,15 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
     formulas = [each.formula for each in known]
     dtype = np.dtype(type_of(equation.outvars[0]))
     is_integer = dtype.kind in "iub"
+    # Formulas do not wrap around. Wide signed integers hold all numbers of formulas that have bounds.
+    may_wrap = name in _WRAPPING and (dtype.kind == "u" or (dtype.kind == "i" and dtype.itemsize < 4))
 
-    def made(function: Callable[..., Any], drift: Fraction = Fraction(0), **changed: Any) -> Places:
+    def made(function: Callable[..., Any], drift: Fraction = Fraction(0), **changed: Any) -> Places | None:
         def formula(i: Any, j: Any) -> Any:
             return function(*(each(i, j) for each in formulas))
 
-        return Places(formula, drift, **{"period": period, "constants": constants, "scale": scale, **changed})
+        result = Places(formula, drift, **{"period": period, "constants": constants, "scale": scale, **changed})
+        return None if may_wrap and not result.fits(dtype) else result
 
     least = [each.least for each in known]
     if any(each.is_quotient for each in known):
@@ -193,7 +198,9 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
     return _with_number(name, known, made, is_integer)
 
 
-def _with_number(name: str, known: Sequence[Places], made: Callable[..., Places], is_integer: bool) -> Places | None:
+def _with_number(
+    name: str, known: Sequence[Places], made: Callable[..., Places | None], is_integer: bool
+) -> Places | None:
     """Return a product or quotient with a number."""
     if len(known) != 2:
         return None

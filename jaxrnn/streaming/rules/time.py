@@ -43,11 +43,10 @@ def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Chunk | FinalValue:
     starts, limits = list(equation.params["start_indices"]), list(equation.params["limit_indices"])
     strides = list(equation.params["strides"] or [1] * len(starts))
     x = as_table(run, x, out_shape(equation))
-    start, limit, stride = starts[x.axis], limits[x.axis], strides[x.axis]
-    size = out_shape(equation)[x.axis]
+    start, stride, size = starts[x.axis], strides[x.axis], out_shape(equation)[x.axis]
     if is_symbolic(size) or not is_symbolic(start):
         x = run.on_time(x)
-    taken = take(run, x, start, stride, size, None if is_symbolic(size) else limit)
+    taken = take(run, x, start, stride, size)
     others = [d for d in range(len(starts)) if d != x.axis]
     if isinstance(taken, Chunk) and all(in_shape(equation)[d] == out_shape(equation)[d] for d in others):
         return taken
@@ -86,7 +85,7 @@ def _rows(run: Pass, table: Table, start: int, stride: int, size: Any) -> Chunk:
     return run.make(jnp.take(jnp.asarray(table.array), places, table.axis), table.axis, timeline, delay, None)
 
 
-def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any, limit: Any = None) -> Chunk | FinalValue:
+def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any) -> Chunk | FinalValue:
     """Take frames ``start``, ``start + stride``, ...: a stream, or a final value if the number of frames is fixed."""
     if not is_symbolic(size):
         assert isinstance(x, Chunk)
