@@ -61,6 +61,12 @@ def listed(results: Any) -> list[Any]:
     return list(results) if isinstance(results, (list, tuple)) else [results]
 
 
+def refuse_keys(run: Pass, chunk: Chunk) -> None:
+    """Refuse a chunk of random keys, which the state cannot keep for a later frame."""
+    if is_key(chunk.array.dtype):
+        run.refuse("it delays random keys", "draw random numbers from the keys first")
+
+
 class KeepsStateError(Exception):
     """Raised in a stateless pass when part of a function keeps state or changes the delay of frames."""
 
@@ -425,11 +431,6 @@ class Pass:
         error.located = True
         return error
 
-    def refuse_keys(self, chunk: Chunk) -> None:
-        """Refuse a chunk of random keys, which the state cannot keep for a later frame."""
-        if is_key(chunk.array.dtype):
-            self.refuse("it delays random keys", "draw random numbers from the keys first")
-
     def fill(self, chunk: Chunk, value: Any) -> Chunk:
         """Return the chunk with `value` in the frames that do not exist."""
         assert chunk.delay is not None
@@ -544,16 +545,16 @@ class Pass:
             return object()
         return self._moved.setdefault((equation.primitive.name, str(equation.params), lineage), object())
 
-    def spread(self, value: Any, delay: int | None = None) -> Any:
+    def spread(self, chunk: Any, delay: int | None = None) -> Any:
         """Repeat the frame of a chunk in which all frames are equal; return other values unchanged.
 
         Args:
-            value: the chunk.
+            chunk: the chunk, or any other value.
             delay: the least delay of the result; default: the least delay at which the frames certainly exist.
         """
-        if not isinstance(value, Chunk) or value.delay is not None:
-            return value
-        chunk, timeline = value, value.timeline
+        if not isinstance(chunk, Chunk) or chunk.delay is not None:
+            return chunk
+        timeline = chunk.timeline
         shape = list(chunk.array.shape)
         axis = chunk.axis
         least = timeline.certain if delay is None else max(delay, timeline.certain)
@@ -665,7 +666,7 @@ class Pass:
 
     def _with_history(self, chunk: Chunk, past: int, kind: str, initial: Any = None) -> tuple[Any, int]:
         """Return the frames of `windowed` without late frames."""
-        self.refuse_keys(chunk)
+        refuse_keys(self, chunk)
         origin = self.origin_of(chunk)
         if origin is not None and past > 0 and initial is None:
             frames, place = self._with_history(origin.chunk, past, kind)

@@ -26,7 +26,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of
 from jaxrnn.streaming.dimensions import UndecidedError, constant_value, in_shape, is_symbolic, out_shape, symbolic_axes
-from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.passes import Pass, refuse_keys
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere, refuse_final_values
 from jaxrnn.streaming.rules.reductions import per_frame
@@ -113,7 +113,7 @@ def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any) -> Chu
 
 def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue:
     """Take a fixed number of the first or last frames as a final value."""
-    run.refuse_keys(x)
+    refuse_keys(run, x)
     x = run.spread(x)
     assert x.delay is not None
     if x.outer != 1:
