@@ -466,6 +466,14 @@ MASKS = {
     "a square": (lambda d: d * d <= 16, True),
     "a polynomial": (lambda d: d * d <= 100 * d, True),
     "truth values in 8 bits": (lambda d: (jnp.abs(d) <= 4).astype(np.int8) > 0, True),
+    "a product that wraps around": (
+        lambda d: (2 * (30 * jnp.clip(d, -3, 3)).astype(np.int8) > 5) & (jnp.abs(d) < 9),
+        True,
+    ),
+    "a difference that wraps around": (
+        lambda d: (jnp.clip(d + 3, 0, 6).astype(np.uint8) - 1 > 250) & (jnp.abs(d) < 9),
+        True,
+    ),
     "unsigned": (lambda d: d.astype(np.uint32) <= 4, False),
     "8 bits": (lambda d: jnp.abs(d.astype(np.int8)) <= 4, False),
     "rounded": (lambda d: jnp.abs(d).astype(np.float16) <= 4, False),

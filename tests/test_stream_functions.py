@@ -173,6 +173,17 @@ def seeded(x):
     return jax.vmap(lambda i: jax.random.bits(jax.random.key(i), (WIDTH,)))(jnp.arange(x.shape[0]))
 
 
+def of_two_keys(x):
+    """Bits of one of two keys, which the frame chooses."""
+    position, pair = jnp.arange(x.shape[0]), jax.random.split(jax.random.key(0))
+    keys = [jax.vmap(jax.random.fold_in, (None, 0))(key, position) for key in pair]
+    return jax.vmap(lambda key: jax.random.bits(key, (WIDTH,)))(jnp.where(x[:, 0] > 0, *keys))
+
+
+def test_a_choice_of_random_keys():
+    check_values(of_two_keys, X.shape, tolerance=0)
+
+
 @pytest.mark.parametrize("function", of_tiers([dropped, noisy], [], thorough=[dropped]))
 def test_random_numbers(function, tmp_path):
     """The same numbers in all pulses, and in ONNX Runtime."""

@@ -77,8 +77,8 @@ def no_fill(original):
 
 def history_of_nothing(original):
     """Buffers begin with placeholders, even if pads lie in front of the first frame."""
-    return lambda history, run, kind, frames, place, start: original(
-        history, run, kind, frames, place, run.placeholder.of(frames.dtype)
+    return lambda history, run, kind, frames, place, start, growth: original(
+        history, run, kind, frames, place, run.placeholder.of(frames.dtype), growth
     )
 
 
@@ -92,12 +92,13 @@ def keeps_nothing(original):
 
 def shared_by_lineage(original):
     """Delay buffers told apart by what is in the array alone, which slices of it share at other delays."""
+    first = {}
 
     def delayed(run, chunk, delay):
-        for (lineage, _, later), (array, token) in run._delayed.items():
-            if lineage is chunk.lineage and later == delay:
-                return dataclasses.replace(chunk, array=array, delay=delay, lineage=token)
-        return original(run, chunk, delay)
+        if chunk.delay is None or chunk.delay >= delay:
+            return original(run, chunk, delay)
+        _, made = first.setdefault((id(run), chunk.lineage, delay), (run, original(run, chunk, delay)))
+        return dataclasses.replace(chunk, array=made.array, delay=delay, lineage=made.lineage)
 
     return delayed
 
@@ -107,7 +108,7 @@ def facts_of_the_first(original):
     first = {}
 
     def delayed(run, chunk, delay):
-        if chunk.delay >= delay:
+        if chunk.delay is None or chunk.delay >= delay:
             return original(run, chunk, delay)
         key = (run, chunk.lineage, chunk.delay, delay)
         return first.setdefault(tuple(map(id, key[:2])) + key[2:], (key, original(run, chunk, delay)))[1]

@@ -67,7 +67,13 @@ def writing(x):
     return lax.scan(step, (jnp.zeros(3), jnp.zeros_like(x)), x)[0][1]
 
 
+def keys_of(x):
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), jnp.arange(x.shape[0]))
+
+
 REFUSED = {
+    "random keys of every second frame": (lambda x: jax.random.key_data(keys_of(x)[::2]), "delays random keys; draw"),
+    "the random key of the last frame": (lambda x: jax.random.key_data(keys_of(x)[-1]), "delays random keys; draw"),
     "a loop that writes into a recording": (writing, "carries the whole recording.*stack these results"),
     "a global mean used along the stream": (lambda x: x - x.mean(0), "'sub'.*known only when the stream has ended"),
     "instance normalisation": (instance_norm, "known only when the stream has ended.*causal form"),

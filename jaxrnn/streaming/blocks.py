@@ -30,7 +30,7 @@ from jaxrnn.jaxprs.equations import (
 )
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.plan import COUNT, Closed
-from jaxrnn.streaming.rewriting import at_sizes
+from jaxrnn.streaming.rewriting import at_sizes, renamed
 from jaxrnn.streaming.streamed import Streamed
 
 #: Streams a function of parameters and frames, with example shapes.
@@ -48,11 +48,15 @@ class _Map(NamedTuple):
     block: int
     left: Any  # the number of frames of the rest
 
+    def shapes(self, count: Any) -> tuple[list[Any], list[Any]]:
+        """Return the shapes of the constants, and the shapes of a number of frames."""
+        consts = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in self.consts]
+        return consts, [jax.ShapeDtypeStruct((count, *shape_of(each)[1:]), type_of(each)) for each in self.frames]
+
     def program(self, inner: Any, count: Any) -> Any:
         """Return the jaxpr of a program for a number of frames."""
-        shapes = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in self.consts]
-        shapes += [jax.ShapeDtypeStruct((count, *shape_of(each)[1:]), type_of(each)) for each in self.frames]
-        return jax.make_jaxpr(lambda *arrays: at_sizes(inner, arrays, self.size(count)))(*shapes)
+        consts, frames = self.shapes(count)
+        return jax.make_jaxpr(lambda *arrays: at_sizes(inner, arrays, self.size(count)))(*consts, *frames)
 
     def size(self, count: Any) -> Callable[[Any], Any]:
         """Return a function of a dimension that replaces the number of frames of the rest by this count."""
@@ -72,8 +76,7 @@ class _Map(NamedTuple):
         def rest(consts: Any, frames: Any) -> Any:
             return at_sizes(self.rest, [*consts, *frames], self.size(frames[0].shape[0]))
 
-        consts = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in self.consts]
-        frames = [jax.ShapeDtypeStruct((self.block, *shape_of(each)[1:]), type_of(each)) for each in self.frames]
+        consts, frames = self.shapes(self.block)
         streamed = stream(rest, frames, consts)
         alone = {*jax.tree.leaves(streamed.delay)} == {0} and {*jax.tree.leaves(streamed.rate)} == {1}
         return alone and streamed.receptive_field == 1 and [each.name for each in streamed.state] == [COUNT]
@@ -154,7 +157,7 @@ def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | Non
         names[variable] = next(equal, None)
     if None in names.values():
         return None
-    rest = jaxpr.replace(constvars=[], invars=known, outvars=ends, eqns=_renamed(equations, names))
+    rest = jaxpr.replace(constvars=[], invars=known, outvars=ends, eqns=renamed(equations, names))
     return _Map(consts, frames, Closed(rest), joins, params["jaxpr"], block, left)
 
 
@@ -196,16 +199,7 @@ def _replaced(jaxpr: Any, found: _Map, on_all: Any) -> Any:
     names = dict(zip((*inner.invars, *inner.outvars), (*found.consts, *found.frames, *results), strict=True))
     place = min(jaxpr.eqns.index(each) for each in found.joins)
     rest = [each for each in jaxpr.eqns[place:] if each not in found.joins]
-    return jaxpr.replace(eqns=[*jaxpr.eqns[:place], *_renamed(inner.eqns, names), *rest])
-
-
-def _renamed(equations: Sequence[JaxprEqn], names: Mapping[Any, Any]) -> list[JaxprEqn]:
-    """Return equations with other variables."""
-
-    def new(atom: Any) -> Any:
-        return atom if isinstance(atom, Literal) else names.get(atom, atom)
-
-    return [each.replace(invars=[*map(new, each.invars)], outvars=[*map(new, each.outvars)]) for each in equations]
+    return jaxpr.replace(eqns=[*jaxpr.eqns[:place], *renamed(inner.eqns, names), *rest])
 
 
 def _are_equal(one: Any, other: Any) -> bool:

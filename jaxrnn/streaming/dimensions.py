@@ -52,6 +52,11 @@ def expression(size: Any) -> ast.expr:
     return _parsed(str(size))[0]
 
 
+def names_in(node: ast.AST) -> set[str]:
+    """Return the names of symbols and functions in a syntax tree."""
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
 @functools.cache
 def _parsed(spelling: str) -> tuple[ast.expr, Any]:
     tree = ast.parse(spelling.replace("^", "**"), mode="eval")
@@ -74,14 +79,14 @@ def period_of(size: Any) -> int:
 
     Only long recordings follow the period. The outcome of a constraint repeats with the same period.
     """
-    return 1 if not is_symbolic(size) else _period(_parsed(str(size))[0])
+    return 1 if not is_symbolic(size) else _period(expression(size))
 
 
 def _period(node: ast.expr) -> int:
     inner = math.lcm(*(_period(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("floordiv", "mod"):
         divisor = node.args[1]
-        if any(isinstance(part, ast.Name) for part in ast.walk(divisor)):
+        if names_in(divisor):
             raise UndecidedError(f"a length is divided by a length that depends on time: {ast.unparse(node)}")
         return inner * abs(int(ast.literal_eval(divisor)))
     return inner
@@ -91,7 +96,7 @@ def magnitude_of(size: Any) -> int:
     """Return a length beyond which ``max`` and ``min`` in a dimension always choose the same argument."""
     constants = [
         abs(node.value)
-        for node in ast.walk(_parsed(str(size))[0])
+        for node in ast.walk(expression(size))
         if isinstance(node, ast.Constant) and isinstance(node.value, int)
     ]
     return (1 + sum(constants)) * period_of(size)
@@ -113,8 +118,7 @@ def parts_of(text: str) -> list[str]:
 
 def _is_dimension(text: str) -> bool:
     try:
-        names = {node.id for node in ast.walk(_parsed(text)[0]) if isinstance(node, ast.Name)}
-        return names - set(FUNCTIONS) == {SYMBOL} and period_of(text) > 0
+        return names_in(expression(text)) - set(FUNCTIONS) == {SYMBOL} and period_of(text) > 0
     except (SyntaxError, ValueError, TypeError, IndexError, UndecidedError):
         return False
 
@@ -170,16 +174,15 @@ def symbolic_sizes(jaxpr: Any, path: tuple[JaxprEqn, ...] = ()) -> Iterator[tupl
             yield size, here
 
 
-def own_sizes(equation: JaxprEqn) -> Iterator[Any]:
-    """Yield the symbolic length of a loop, which no shape contains if the loop scans no arrays."""
+def own_sizes(equation: JaxprEqn) -> list[Any]:
+    """Return the symbolic length of a loop, which no shape contains if the loop scans no arrays."""
     length = equation.params.get("length")
-    if length is not None and is_symbolic(length):
-        yield length
+    return [] if length is None or not is_symbolic(length) else [length]
 
 
 def has_symbols(equation: JaxprEqn) -> bool:
     """Return True if a loop, or a function inside an equation, depends on the length of the stream."""
-    return any(True for _ in own_sizes(equation)) or any(
+    return bool(own_sizes(equation)) or any(
         reads_length(inner) or any(True for _ in symbolic_sizes(inner)) for inner in inner_jaxprs(equation)
     )
 

@@ -236,18 +236,10 @@ class Parts(NamedTuple):
     needed: list[int]
 
 
-def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
-    """Return the number of constants and of carries of a scan, which are the first operands."""
-    if "num_consts" in equation.params:
-        return equation.params["num_consts"], equation.params["num_carry"]
-    consts, carry, _ = equation.params["ft_in"].unpack()
-    return len(consts), len(carry)
-
-
 def parts_of_carry(equation: JaxprEqn) -> Parts | None:
     """Return the parts of the carry if a loop is from `associative_scan`, or None."""
     body = equation.params["jaxpr"].jaxpr
-    consts, carries = scan_parts(equation)
+    consts, carries = equation.params["num_consts"], equation.params["num_carry"]
     marks = [inner for inner in body.eqns if inner.primitive is _associative]
     carry, frame = body.invars[consts : consts + carries], body.invars[consts + carries :]
     new, outputs = body.outvars[:carries], body.outvars[carries:]

@@ -103,7 +103,7 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
                 "number of past frames",
             )
     streamed = any(isinstance(value, Chunk) for value in operands) or any(map(symbolic_axes, shapes))
-    streamed = streamed or any(True for _ in own_sizes(equation))
+    streamed = streamed or bool(own_sizes(equation))
     if name in AWAITING_RULES and (streamed or awaits) and any(map(is_awaited, operands)):
         rule = AWAITING_RULES[name]
         if (result := rule(run, equation, *map(run.on_time, operands))) is not None:
@@ -339,7 +339,7 @@ def _record(path: Path, equation: JaxprEqn, results: Sequence[object], clock: Cl
 
 
 #: Larger static arrays are computed at run time.
-LARGEST = 1 << 16
+LARGEST_STATIC = 1 << 16
 
 _ON_LENGTHS: dict[str, Any] = {
     "add": operator.add,
@@ -361,7 +361,7 @@ def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
         count = int(np.prod(shape_of(result)))
         number = count == 1 and jnp.issubdtype(dtype, np.floating) and not any(map(is_length, operands))
         is_index = jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.bool_)
-        if not (number or is_index) or count > LARGEST:
+        if not (number or is_index) or count > LARGEST_STATIC:
             return None
     if any(map(is_length, operands)):
         return _fold_lengths(equation, operands)

@@ -28,6 +28,7 @@ from jaxrnn.streaming.dimensions import (
     UndecidedError,
     expression,
     magnitude_of,
+    names_in,
     parts_of,
     period_of,
     symbolic_sizes,
@@ -113,8 +114,7 @@ def _checked(constraints: Any) -> tuple[str, ...]:
             if not isinstance(constraint, str):
                 raise ValueError("it is not a string")
             jax.export.SymbolicScope([constraint])
-            names = {node.id for node in ast.walk(expression(constraint)) if isinstance(node, ast.Name)}
-            if others := sorted(names - {SYMBOL, *FUNCTIONS}):
+            if others := sorted(names_in(expression(constraint)) - {SYMBOL, *FUNCTIONS}):
                 raise ValueError(f"{others[0]!r} is not 'S', the number of input frames")
             if any(int(number) >= 2**31 for number in re.findall(r"\d+", constraint)):
                 raise ValueError("its numbers must be below 2,147,483,648")
@@ -197,8 +197,8 @@ def _divisions(size: Any) -> Iterator[ast.Call]:
     """Yield divisions of a constant by an expression of the length."""
     for node in ast.walk(expression(size)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("mod", "floordiv"):
-            names = [any(isinstance(part, ast.Name) for part in ast.walk(each)) for each in node.args]
-            if names == [False, True]:
+            number, divisor = map(names_in, node.args)
+            if divisor and not number:
                 yield node
 
 

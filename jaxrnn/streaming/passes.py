@@ -61,6 +61,12 @@ def listed(results: Any) -> list[Any]:
     return list(results) if isinstance(results, (list, tuple)) else [results]
 
 
+def refuse_keys(run: Pass, chunk: Chunk) -> None:
+    """Refuse a chunk of random keys, which the state cannot keep for a later frame."""
+    if is_key(chunk.array.dtype):
+        run.refuse("it delays random keys", "draw random numbers from the keys first")
+
+
 class KeepsStateError(Exception):
     """Raised in a stateless pass when part of a function keeps state or changes the delay of frames."""
 
@@ -530,7 +536,7 @@ class Pass:
             # No result reads the frames, so a constant replaces the computation.
             array = lax.full(array.shape, self.placeholder.of(array.dtype), array.dtype)
         chunk = Chunk(array, axis, timeline, delay, reach, affine, growth=self._growth, lineage=lineage)
-        return self.delayed(chunk, max(delay, timeline.certain))
+        return self.delayed(chunk, timeline.certain)
 
     def lineage(self, equation: JaxprEqn, value: Any) -> object:
         """Return the lineage of the result; equal movements of the same value have equal lineages."""
@@ -539,14 +545,14 @@ class Pass:
             return object()
         return self._moved.setdefault((equation.primitive.name, str(equation.params), lineage), object())
 
-    def spread(self, chunk: Chunk, delay: int | None = None) -> Chunk:
-        """Repeat the frame of a chunk in which all frames are equal; return other chunks unchanged.
+    def spread(self, chunk: Any, delay: int | None = None) -> Any:
+        """Repeat the frame of a chunk in which all frames are equal; return other values unchanged.
 
         Args:
-            chunk: the chunk.
+            chunk: the chunk, or any other value.
             delay: the least delay of the result; default: the least delay at which the frames certainly exist.
         """
-        if chunk.delay is not None:
+        if not isinstance(chunk, Chunk) or chunk.delay is not None:
             return chunk
         timeline = chunk.timeline
         shape = list(chunk.array.shape)
@@ -564,10 +570,11 @@ class Pass:
         return self.make(jnp.moveaxis(flat, 0, axis), axis, timeline, least, chunk.reach)
 
     def delayed(self, chunk: Chunk, delay: int) -> Chunk:
-        """Return the chunk with a larger delay; a buffer keeps the frames in between.
+        """Return the chunk with a delay of at least `delay`; a buffer keeps the frames in between.
 
         Chunks of the same lineage share a buffer, as large as the longest wait.
         """
+        chunk = self.spread(chunk, delay)
         assert chunk.delay is not None
         wait = delay - chunk.delay
         if wait <= 0:
@@ -659,8 +666,7 @@ class Pass:
 
     def _with_history(self, chunk: Chunk, past: int, kind: str, initial: Any = None) -> tuple[Any, int]:
         """Return the frames of `windowed` without late frames."""
-        if is_key(chunk.array.dtype):
-            self.refuse("it delays random keys", "draw random numbers from the keys first")
+        refuse_keys(self, chunk)
         origin = self.origin_of(chunk)
         if origin is not None and past > 0 and initial is None:
             frames, place = self._with_history(origin.chunk, past, kind)

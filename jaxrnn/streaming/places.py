@@ -11,6 +11,7 @@ Example: ``abs(i - j) <= 2`` has drift 0 and period 1, and is False below distan
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -18,13 +19,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import is_key, type_of
 from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, out_shape
-from jaxrnn.streaming.values import Chunk, is_length, is_static, static_number
+from jaxrnn.streaming.values import Chunk, is_fixed, is_wide, static_number
 
 COMPARISONS = {
     "lt": operator.lt,
@@ -42,6 +42,8 @@ DIVISIONS = {
     "div": operator.floordiv,
     "rem": operator.mod,
 }
+#: Operations whose result may be outside of the type of the operands.
+_WRAPPING = ("add", "sub", "mul", "neg", "abs")
 #: Operations that do not change a number.
 UNCHANGED = ("convert_element_type", "copy", "stop_gradient", "reduce_precision")
 
@@ -147,12 +149,15 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
     formulas = [each.formula for each in known]
     dtype = np.dtype(type_of(equation.outvars[0]))
     is_integer = dtype.kind in "iub"
+    # Formulas do not wrap around. Wide signed integers hold all numbers of formulas that have bounds.
+    may_wrap = name in _WRAPPING and (dtype.kind == "u" or (dtype.kind == "i" and dtype.itemsize < 4))
 
-    def made(function: Callable[..., Any], drift: Fraction = Fraction(0), **changed: Any) -> Places:
+    def made(function: Callable[..., Any], drift: Fraction = Fraction(0), **changed: Any) -> Places | None:
         def formula(i: Any, j: Any) -> Any:
             return function(*(each(i, j) for each in formulas))
 
-        return Places(formula, drift, **{"period": period, "constants": constants, "scale": scale, **changed})
+        result = Places(formula, drift, **{"period": period, "constants": constants, "scale": scale, **changed})
+        return None if may_wrap and not result.fits(dtype) else result
 
     least = [each.least for each in known]
     if any(each.is_quotient for each in known):
@@ -193,11 +198,13 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
     return _with_number(name, known, made, is_integer)
 
 
-def _with_number(name: str, known: Sequence[Places], made: Callable[..., Places], is_integer: bool) -> Places | None:
+def _with_number(
+    name: str, known: Sequence[Places], made: Callable[..., Places | None], is_integer: bool
+) -> Places | None:
     """Return a product or quotient with a number."""
     if len(known) != 2:
         return None
-    numbers = [_number(each) for each in known]
+    numbers = [each.least if isinstance(each, _Number) else None for each in known]
     if name == "mul" and any(number is not None for number in numbers):
         x, number = (known[0], numbers[1]) if numbers[1] is not None else (known[1], numbers[0])
         assert number is not None
@@ -208,29 +215,22 @@ def _with_number(name: str, known: Sequence[Places], made: Callable[..., Places]
     if name not in DIVISIONS or numbers[1] is None or numbers[1] < 1:
         return None
     x, number = known[0], numbers[1]
+    period = math.lcm(x.period, number * x.drift.denominator)
+    divided = functools.partial(made, period=period, scale=x.scale * number, constants=x.constants)
     if not is_integer:
         if name != "div" or not x.drift:
             return None
-        period = math.lcm(x.period, number * x.drift.denominator)
         least = None if x.least is None else x.least // number
-        changed = {"period": period, "scale": x.scale * number, "constants": x.constants, "least": least}
-        return made(np.true_divide, x.drift / number, is_quotient=True, **changed)
-    if name in ("div", "rem") and (x.least is None or x.least < 0):
+        return divided(np.true_divide, x.drift / number, is_quotient=True, least=least)
+    may_be_negative = x.least is None or x.least < 0
+    if name in ("div", "rem") and may_be_negative:
         return None  # these round to 0, which does not repeat on both sides of 0
-    changed: dict[str, Any] = {"constants": x.constants, "scale": x.scale * number, "least": 0}
-    changed["period"] = math.lcm(x.period, number * x.drift.denominator)
-    if x.least is None or x.least < 0:
-        changed["least"] = None if name == "floor_divide" else 0
-    divides = name in ("floor_divide", "div")
-    return made(DIVISIONS[name], x.drift / number if divides else Fraction(0), **changed)
-
-
-def _number(places: Places) -> int | None:
-    return places.least if isinstance(places, _Number) else None
+    drift = x.drift / number if name in ("floor_divide", "div") else Fraction(0)
+    return divided(DIVISIONS[name], drift, least=None if may_be_negative and name == "floor_divide" else 0)
 
 
 class _Number(Places):
-    """A constant."""
+    """A constant, which is also the smallest value."""
 
 
 def _term(value: Any) -> Places | None:
@@ -239,7 +239,7 @@ def _term(value: Any) -> Places | None:
         return known
     if isinstance(value, Chunk) and value.affine is not None and value.affine[0] == 0:
         value = value.affine[1]  # a number for each frame
-    array = np.asarray(value) if is_static(value) and not is_length(value) else np.empty(0)
+    array = np.asarray(value) if is_fixed(value) else np.empty(0)
     if not array.size:
         return None
     first = array.flat[0]
@@ -272,7 +272,7 @@ def growth_of(equation: JaxprEqn, operands: Sequence[Any]) -> Fraction | int:
     """Return the growth in one unit of a result that follows the positions of frames, or 0; see `Chunk`."""
     growths = [value.growth if isinstance(value, Chunk) else 0 for value in operands]
     dtype = type_of(equation.outvars[0])
-    if not any(growths) or not (jnp.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4):
+    if not any(growths) or not is_wide(dtype):
         return 0
     name = equation.primitive.name
     growth, number = growths[0], static_number(operands[1]) if len(operands) == 2 else None

@@ -21,14 +21,13 @@ from jax.interpreters import partial_eval
 from jaxrnn._files.arguments import argument
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.forms import is_plain
-from jaxrnn.errors import StreamError, is_count
+from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import evaluate, fingerprint, is_key, trace_nested, type_of, walk
 from jaxrnn.jaxprs.moves import split
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
 from jaxrnn.streaming.diagnostics import describe_equation, located
 from jaxrnn.streaming.dimensions import (
-    SYMBOL,
     Clock,
     Laps,
     is_symbolic,
@@ -37,15 +36,13 @@ from jaxrnn.streaming.dimensions import (
     symbolic_axes,
     symbolic_sizes,
 )
-from jaxrnn.streaming.interpreter import LARGEST, interpret
+from jaxrnn.streaming.interpreter import LARGEST_STATIC, interpret
 from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.passes import Facts, Pass, Placeholder
 from jaxrnn.streaming.reach import Extent, Reach
 from jaxrnn.streaming.rewriting import at_length, with_band, with_numbers
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs, is_length
 
-#: The largest `past`.
-LONGEST_PAST = 1_000_000
 #: Names of state entries: the count of units up to the horizon, the count without a limit, and the laps of the latter.
 COUNT, UNITS, LAPS = "count", "units", "laps"
 
@@ -203,8 +200,7 @@ class Plan:
                         "an output merges time with another axis, so its frames cannot be separated",
                         "split the axes before the function returns",
                     )
-                value = run.spread(value)
-                value = run.delayed(value, max(value.delay or 0, 0))
+                value = run.delayed(run.spread(value), 0)
                 assert value.delay is not None
                 run.facts.sinks.append((value.timeline, value.delay))
             outputs.append(value)
@@ -373,7 +369,7 @@ def _without_dead_code(jaxpr: Any) -> Any:
 
 def _static_integers(value: Any) -> Any:
     """Return a small integer constant as a NumPy array, because the constant may be an index."""
-    if isinstance(value, Tracer) or not jnp.issubdtype(value.dtype, jnp.integer) or value.size > LARGEST:
+    if isinstance(value, Tracer) or not jnp.issubdtype(value.dtype, jnp.integer) or value.size > LARGEST_STATIC:
         return value
     return np.asarray(value)
 
@@ -404,41 +400,3 @@ def as_struct(leaf: Any) -> jax.ShapeDtypeStruct:
     if not hasattr(leaf, "dtype"):
         return jax.eval_shape(lambda: jnp.asarray(leaf))
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-
-
-def symbolic_leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int, name: str, scope: Any) -> Leaf:
-    """Return a leaf with a symbolic number of frames; refuse random keys."""
-    sizes: list[Any] = list(shape)
-    if is_key(dtype):
-        raise StreamError(
-            f"{name} contains random keys: pass jax.random.key_data(key), and restore the key in the "
-            "function with jax.random.wrap_key_data"
-        )
-    if axis is not None:
-        spelling = SYMBOL if times == 1 else f"{times}*{SYMBOL}"
-        (sizes[axis],) = jax.export.symbolic_shape(spelling, scope=scope)
-    assert len(symbolic_axes(sizes)) == (axis is not None)
-    return Leaf(tuple(sizes), np.dtype(dtype), axis, times, name)
-
-
-def check_past(past: int | None) -> int | None:
-    """Check the argument `past`, and return an integer or None."""
-    if past is None:
-        return None
-    if not is_count(past, 1) or past > LONGEST_PAST:
-        raise StreamError(f"past must be a number of frames from 1 to {LONGEST_PAST:,}, not {past!r}")
-    return int(past)
-
-
-def check_pulse(pulse: int, smallest: int, multiple: int) -> int:
-    """Return the number of units in a pulse; refuse a pulse that does not fit the strides."""
-    step = smallest * multiple
-    if not is_count(pulse, 1):
-        raise StreamError(f"pulse must be a positive number of input frames, not {pulse!r}")
-    if pulse % step:
-        fitting = ", ".join(str(step * k) for k in (1, 2, 3))
-        raise StreamError(
-            f"a pulse of {pulse} frame(s) does not fit the strides of this function: it must be a multiple of "
-            f"{step} frames, such as {fitting}"
-        )
-    return int(pulse) // step

@@ -177,11 +177,7 @@ class Reach:
 
     def everywhere(self, timeline: Timeline) -> Reach:
         """Return the reach of frames that all depend on this single value."""
-
-        def compute(total: int, span: Span) -> Span:
-            return span.at(np.zeros(_count(timeline, total), np.int64))
-
-        return _interned(timeline, compute, ("everywhere", timeline), (self,))
+        return self.taken(timeline, 0, 0)
 
     # -- evaluation
 

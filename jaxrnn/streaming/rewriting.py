@@ -18,7 +18,7 @@ neighbours.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -90,15 +90,17 @@ def _band(scores: Var, result: Any, mask: Mask, past: int, source: Any) -> list[
             return lax.select(seen, array, lax.full(shape, np.asarray(mask.value).astype(dtype), dtype))
 
     inner = jax.make_jaxpr(banded)(jax.ShapeDtypeStruct(shape, dtype)).jaxpr
-    names = {inner.invars[0]: scores, inner.outvars[0]: result}
-    return [
-        each.replace(
-            invars=[names.get(atom, atom) if isinstance(atom, Var) else atom for atom in each.invars],
-            outvars=[names.get(variable, variable) for variable in each.outvars],
-            source_info=source,
-        )
-        for each in inner.eqns
-    ]
+    equations = renamed(inner.eqns, {inner.invars[0]: scores, inner.outvars[0]: result})
+    return [each.replace(source_info=source) for each in equations]
+
+
+def renamed(equations: Sequence[JaxprEqn], names: Mapping[Any, Any]) -> list[JaxprEqn]:
+    """Return equations with other variables."""
+
+    def new(atom: Any) -> Any:
+        return atom if isinstance(atom, Literal) else names.get(atom, atom)
+
+    return [each.replace(invars=[*map(new, each.invars)], outvars=[*map(new, each.outvars)]) for each in equations]
 
 
 def at_length(inner: Any, arguments: Sequence[Any], length: int) -> list[Any]:
@@ -207,7 +209,7 @@ def _count(equation: JaxprEqn, axis: int) -> list[JaxprEqn]:
 
 
 #: Factors must be smaller than this number.
-LARGEST = 1024
+LARGEST_FACTOR = 1024
 
 
 def resized(equation: JaxprEqn) -> Any:
@@ -220,7 +222,8 @@ def resized(equation: JaxprEqn) -> Any:
         return None
     (axis,) = axes
     up, down = (
-        next((k for k in range(2, LARGEST) if str(k * a[axis]) == str(b[axis])), 0) for a, b in ((old, new), (new, old))
+        next((k for k in range(2, LARGEST_FACTOR) if str(k * a[axis]) == str(b[axis])), 0)
+        for a, b in ((old, new), (new, old))
     )
     # The old length may be a multiple of the new length for some lengths only: S and floordiv(S, 2).
     x = jax.ShapeDtypeStruct(old, type_of(equation.invars[0]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -16,13 +15,13 @@ from jax.core import Tracer
 from jaxrnn._files.messages import describe, near, part_of, wrapped
 from jaxrnn._jax.context import cast_param, check_names, check_param, compiled, own_arithmetic
 from jaxrnn.cells.forms import Types, product_type
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, StreamError, is_count
 from jaxrnn.jaxprs.schedule import Packed, Purpose, Step, fits, fold, folding_of, run_folded, unpack
 from jaxrnn.steps.recordings import joined_output, part, recording_specs, scan_steps
 from jaxrnn.steps.specs import ArraySpec, bind
 from jaxrnn.steps.stepper import ExportForm, Flushed, State, check_valid
 from jaxrnn.steps.stepspec import StateSpec, StepSpec, batch_note, in_batch, said_past
-from jaxrnn.streaming.plan import Plan, as_struct, check_pulse
+from jaxrnn.streaming.plan import Plan, as_struct
 from jaxrnn.streaming.values import Chunk, FinalValue, along
 
 #: Arrays, keyed by their paths in the pytree, such as ``x['audio']``.
@@ -60,12 +59,13 @@ class Streamed:
         structure: Any,
         *,
         pulse: int | None,
-        context: Callable[[], AbstractContextManager[Any]],
-        recipe: Callable[..., Streamed],
+        recipe: Any,
     ):
-        self._plan, self._structure, self._context, self._recipe = plan, structure, context, recipe
+        #: How `stream` was called, a `jaxrnn.streaming.transform.Recipe`.
+        self._recipe = recipe
+        self._plan, self._structure, self._context = plan, structure, recipe.types.in_force
         self.multiple = plan.clock.multiple
-        self._units = 1 if pulse is None else check_pulse(pulse, plan.clock.unit, self.multiple)
+        self._units = 1 if pulse is None else _units_of(pulse, plan.clock.unit, self.multiple)
         #: The facts, with arrays named by path: inputs and outputs may be any pytree.
         self._flat = plan.spec(self._units)
         self.pulse = self._flat.pulse
@@ -77,7 +77,7 @@ class Streamed:
         Raises:
             StreamError: the pulse does not fit the strides.
         """
-        return Streamed(self._plan, self._structure, pulse=pulse, context=self._context, recipe=self._recipe)
+        return Streamed(self._plan, self._structure, pulse=pulse, recipe=self._recipe)
 
     def __copy__(self) -> Streamed:
         return self  # immutable
@@ -89,9 +89,8 @@ class Streamed:
         return self._recipe, (self.pulse,)
 
     def _export_form(self) -> ExportForm:
-        recipe: Any = self._recipe
-        operators = getattr(recipe.function, "operators", None)
-        plain = recipe.in_types(plain=True)(self.pulse)
+        operators = getattr(self._recipe.arguments["function"], "operators", None)
+        plain = self._recipe.in_types(plain=True)(self.pulse)
         return ExportForm(plain, operators=operators, keeps_types=True, has_layers=True)
 
     # -- functions
@@ -257,9 +256,9 @@ class Streamed:
             x: as in `run`.
         """
         if self.past is None:
-            recipe: Any = self._recipe
-            function = recipe.plain_function
-            return function(x) if recipe.params is None else function(unpack(params, self._plan), x)
+            function = self._recipe.plain_function
+            given = () if self._recipe.arguments["params"] is None else (unpack(params, self._plan),)
+            return function(*given, x)
         return self._banded(params, x)
 
     @_in_its_types
@@ -516,6 +515,20 @@ class Streamed:
 
     def __repr__(self) -> str:
         return wrapped(f"Streamed({self._flat.summary}, delay {part_of(self.delay)})")
+
+
+def _units_of(pulse: int, smallest: int, multiple: int) -> int:
+    """Return the number of units in a pulse; refuse a pulse that does not fit the strides."""
+    step = smallest * multiple
+    if not is_count(pulse, 1):
+        raise StreamError(f"pulse must be a positive number of input frames, not {pulse!r}")
+    if pulse % step:
+        fitting = ", ".join(str(step * k) for k in (1, 2, 3))
+        raise StreamError(
+            f"a pulse of {pulse} frame(s) does not fit the strides of this function: it must be a multiple of "
+            f"{step} frames, such as {fitting}"
+        )
+    return int(pulse) // step
 
 
 def _padded_to(array: Any, shape: tuple[int, ...], lead: int) -> Any:

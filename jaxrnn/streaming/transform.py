@@ -12,7 +12,7 @@ import functools
 import operator
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,15 +23,17 @@ from jax.extend.core import InconclusiveDimensionOperation
 from jaxrnn._files.messages import first_line, whole_message
 from jaxrnn.cells.forms import Types
 from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_count
-from jaxrnn.jaxprs.equations import trace_nested
+from jaxrnn.jaxprs.equations import is_key, trace_nested
 from jaxrnn.streaming.blocks import without_blocks
 from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, hint_for_message, place_of_error
-from jaxrnn.streaming.dimensions import UndecidedError, parts_of, symbolic_sizes
+from jaxrnn.streaming.dimensions import SYMBOL, UndecidedError, parts_of, symbolic_axes, symbolic_sizes
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
 from jaxrnn.streaming.passes import Placeholder
-from jaxrnn.streaming.plan import Plan, as_struct, check_past, symbolic_leaf
+from jaxrnn.streaming.plan import Leaf, Plan, as_struct
 from jaxrnn.streaming.streamed import Streamed
 
+#: The largest `past`.
+LONGEST_PAST = 1_000_000
 #: Values in frames that do not exist; tests replace the values by NaN.
 PLACEHOLDER = Placeholder()
 
@@ -92,14 +94,30 @@ def stream(
             remedy. Or the pulse does not fit the strides; the error names pulses that fit.
     """
     offline = _Offline(function, example, axes, params, multiple)
-    lengths, past = Lengths(constraints), check_past(past)
+    lengths, past = Lengths(constraints), _checked_past(past)
     # The types are the types during this call, not the types when the result is called.
     types = Types.here()
     with types.in_force(), explained():
         plan = offline.planned(lengths, past)
-    example, params = offline.example, offline.params_example
-    recipe = Recipe(function, example, params, axes, offline.multiple, lengths.constraints, types, past)
-    return Streamed(plan, offline.structure, pulse=pulse, context=types.in_force, recipe=recipe)
+    arguments = {
+        "function": function,
+        "example": offline.example,
+        "axes": axes,
+        "params": offline.params_example,
+        "multiple": offline.multiple,
+        "constraints": lengths.constraints,
+        "past": past,
+    }
+    return Streamed(plan, offline.structure, pulse=pulse, recipe=Recipe(arguments, types))
+
+
+def _checked_past(past: int | None) -> int | None:
+    """Check the argument `past`, and return an integer or None."""
+    if past is None:
+        return None
+    if not is_count(past, 1) or past > LONGEST_PAST:
+        raise StreamError(f"past must be a number of frames from 1 to {LONGEST_PAST:,}, not {past!r}")
+    return int(past)
 
 
 class _Offline:
@@ -162,7 +180,7 @@ class _Offline:
         while True:  # until JAX knows all implied equalities of sizes
             scope, shapes = _scope_of(known), jax.tree.leaves(self.example)
             leaves = [
-                symbolic_leaf(x.shape, x.dtype, axis, 1 if axis is None else ratio * self.multiple * times, name, scope)
+                _leaf(x.shape, x.dtype, axis, 1 if axis is None else ratio * self.multiple * times, name, scope)
                 for x, axis, ratio, name in zip(shapes, self.axes, self.times, self.names, strict=True)
             ]
             inputs, sizes = jax.tree.unflatten(self.structure, [leaf.struct for leaf in leaves]), ""
@@ -193,6 +211,21 @@ class _Offline:
         return True
 
 
+def _leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int, name: str, scope: Any) -> Leaf:
+    """Return a leaf with a symbolic number of frames; refuse random keys."""
+    sizes: list[Any] = list(shape)
+    if is_key(dtype):
+        raise StreamError(
+            f"{name} contains random keys: pass jax.random.key_data(key), and restore the key in the "
+            "function with jax.random.wrap_key_data"
+        )
+    if axis is not None:
+        spelling = SYMBOL if times == 1 else f"{times}*{SYMBOL}"
+        (sizes[axis],) = jax.export.symbolic_shape(spelling, scope=scope)
+    assert len(symbolic_axes(sizes)) == (axis is not None)
+    return Leaf(tuple(sizes), np.dtype(dtype), axis, times, name)
+
+
 def _about_fixed(frames: int, *, is_file: bool) -> str:
     """Return a hint for a length that is fixed in a function or file."""
     if is_file:
@@ -205,9 +238,7 @@ def _about_fixed(frames: int, *, is_file: bool) -> str:
 
 def with_dtype(streamed: Streamed, dtype: np.dtype) -> Streamed:
     """Return the stream of a model, traced again with a compute dtype; refuse a function without products."""
-    recipe, (pulse,) = streamed.__reduce__()
-    assert isinstance(recipe, Recipe)
-    low = recipe.in_types(products=dtype)(pulse)
+    low = streamed._recipe.in_types(products=dtype)(streamed.pulse)
     if low.fingerprint == streamed.fingerprint:
         raise InputError(f"{streamed.spec.label} has no float32 product that could compute in {dtype.name}")
     return low
@@ -224,46 +255,32 @@ def _scope_of(constraints: Sequence[str]) -> Any:
 class Recipe:
     """The arguments of `stream` and the types of the trace; a pickled `Streamed` contains a recipe."""
 
-    function: Callable[..., Any]
-    example: Any
-    params: Any
-    axes: Any
-    multiple: int
-    constraints: tuple[str, ...]
+    arguments: Mapping[str, Any]  # all arguments except for the pulse
     types: Types
-    past: int | None = None
 
     def __call__(self, pulse: int) -> Streamed:
         """Stream the function again, with this pulse."""
         with self.types.in_force():
-            return stream(
-                self.function,
-                self.example,
-                axes=self.axes,
-                params=self.params,
-                pulse=pulse,
-                multiple=self.multiple,
-                constraints=self.constraints,
-                past=self.past,
-            )
+            return stream(**self.arguments, pulse=pulse)
 
     @property
     def plain_function(self) -> Callable[..., Any]:
         """The function, callable on arrays."""
-        return as_function(self.function)
+        return as_function(self.arguments["function"])
 
     def in_types(self, **types: Any) -> Recipe:
         """Return the recipe with other types or forms."""
         return dataclasses.replace(self, types=dataclasses.replace(self.types, **types))
 
     def __getstate__(self) -> dict[str, Any]:
+        function = self.arguments["function"]
         try:
-            pickle.dumps(self.function)
+            pickle.dumps(function)
         except JaxrnnError:
             raise
         except Exception as error:
             raise InputError(
-                f"the stream of {_name_of(self.function)} cannot be pickled, because the function cannot: {error}; "
+                f"the stream of {_name_of(function)} cannot be pickled, because the function cannot: {error}; "
                 "stream a function that a module defines, or create the stream where it is needed"
             ) from error
         return vars(self)

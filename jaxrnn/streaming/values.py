@@ -324,9 +324,14 @@ def is_length(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == object
 
 
+def is_fixed(value: Any) -> bool:
+    """Return True for a static value that is the same for all lengths of the stream."""
+    return is_static(value) and not is_length(value)
+
+
 def is_wide(dtype: Any) -> bool:
     """Return True for signed integers of at least 32 bits, which count frames without overflow."""
-    return np.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4
+    return jnp.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4
 
 
 def is_awaited(value: Any) -> bool:
@@ -346,7 +351,7 @@ def static_integer(value: Any) -> Any:
 
 def static_number(value: Any) -> Any:
     """Return the number that all elements of a static array equal, or None."""
-    array = np.asarray(value) if is_static(value) and not is_length(value) else np.empty(0)
+    array = np.asarray(value) if is_fixed(value) else np.empty(0)
     return array.flat[0].item() if array.size and np.all(array == array.flat[0]) else None
 
 
@@ -461,7 +466,7 @@ class WideOrigin:
 
 def _is_number(value: Any) -> bool:
     """Return True for a static number."""
-    return is_static(value) and not is_length(value) and np.size(value) == 1
+    return is_fixed(value) and np.size(value) == 1
 
 
 def origin_of(
@@ -469,12 +474,7 @@ def origin_of(
 ) -> WideOrigin | None:
     """Return the narrow origin of the result of an equation, or None.
 
-    Args:
-        equation: the equation.
-        operands: the operands of the equation.
-        result: the result of the equation.
-        before: the origin of the streamed operand.
-        rule: applies the equation to a given streamed operand.
+    `before` is the origin of the streamed operand, and `rule` applies the equation to another streamed operand.
     """
     chunk, name = streamed_operand(operands), equation.primitive.name
     if chunk is None or result.outer != 1 or chunk.outer != 1 or chunk.growth:

@@ -20,7 +20,6 @@ from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, evaluate, needed, typ
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.primitives import platforms_of
 from jaxrnn.jaxprs.scanning import scan_recognised
-from jaxrnn.streaming.functions import scan_parts
 
 #: Primitives that only call a function, and the parameter with the function.
 _CALLS = INLINED | dict.fromkeys(CUSTOM_RULES, "call_jaxpr")
@@ -198,7 +197,7 @@ def scan(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Ope
 
 def _as_layers(equation: JaxprEqn) -> ClosedJaxpr | None:
     """Return a scan with the cells as layers, or None if the scan has no cells."""
-    consts, carries = scan_parts(equation)
+    consts, carries = equation.params["num_consts"], equation.params["num_carry"]
     body, reverse = equation.params["jaxpr"], equation.params["reverse"]
     found = False
 

@@ -33,16 +33,16 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import free_axes, shape_of, type_of
+from jaxrnn.jaxprs.equations import free_axes, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
 from jaxrnn.streaming.dimensions import Timeline, constant_value, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import RULES as FRAMES
 from jaxrnn.streaming.interpreter import interpret
-from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.passes import Pass, listed
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import align, unknown_yet
 from jaxrnn.streaming.totals import Total, carried_as
-from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Shifted, is_length, is_static
+from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Shifted, is_fixed, is_length
 
 #: The largest number of sums that the state carries for a sum of products.
 MOST = 16
@@ -165,7 +165,7 @@ def _elementwise(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Awai
         made = Chunk(run.bind(equation, arrays)[0], known[0].axis, known[0].timeline, None, reach)
         return dataclasses.replace(known[0], final=made)
     x, *others = known
-    constants = [value if is_static(value) and not is_length(value) else None for value in operands]
+    constants = [value if is_fixed(value) else None for value in operands]
     if name in ("convert_element_type", "copy", "stop_gradient"):
         if jnp.finfo(dtype).bits < jnp.finfo(type_of(equation.invars[0])).bits:
             return None
@@ -238,8 +238,7 @@ def selected(run: Pass, equation: JaxprEqn, x: Any, *others: Any) -> list[Awaiti
     def of(chunk: Chunk) -> list[Any]:
         frames = chunk.array.shape[x.axis]
         full = jnp.broadcast_to(chunk.array, [frames if axis == x.axis else size for axis, size in enumerate(shape)])
-        made = rule(run, equation, run.same(chunk, full), *others)
-        made = [run.on_time(each) for each in (made if isinstance(made, list) else [made])]
+        made = list(map(run.on_time, listed(rule(run, equation, run.same(chunk, full), *others))))
         # The equal frames of a final value must remain equal.
         kept = all(isinstance(each, Chunk) and (each.delay is None) == (chunk.delay is None) for each in made)
         return made if kept else []
@@ -297,7 +296,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Any) -> FinalValue | None:
     axes = equation.params["axes"]
     if not isinstance(x, Awaiting) or x.axis not in axes:
         return None
-    return _total(run, equation, x, shape_of(equation.invars[0]), axes)
+    return _total(run, equation, x, in_shape(equation), axes)
 
 
 def _total(run: Pass, equation: JaxprEqn, x: Awaiting, shape: Sequence[Any], axes: Sequence[int]) -> FinalValue | None:

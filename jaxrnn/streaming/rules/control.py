@@ -21,7 +21,6 @@ from jaxrnn.cells.forms import Types
 from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Domain, bind, shape_of, type_of, with_rule
 from jaxrnn.jaxprs.primitives import choose, computed, platforms_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape
-from jaxrnn.streaming.functions import scan_parts
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import KeepsStateError, Pass
 from jaxrnn.streaming.reach import ComparableReach, union
@@ -46,7 +45,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     """Stream a scan over another axis: the body runs on chunks, with separate state for each iteration."""
     refuse_final_values(run, operands)
     body, length, reverse = (equation.params[key] for key in ("jaxpr", "length", "reverse"))
-    consts, carries = scan_parts(equation)
+    consts, carries = equation.params["num_consts"], equation.params["num_carry"]
     fixed, start, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
     prefix = run.unique(f"{run.prefix}{run.here or 'scan'}") + "/"
     slice_kinds = [slice_kind(value) for value in xs]
@@ -119,11 +118,7 @@ def _widened(run: Pass, value: Any, kind: Template) -> Any:
         run.refuse("a carry gets a time axis only inside the loop", "start with an array that has this time axis")
     if value.delay is None:  # frames that are all equal are equal in each of several merged streams
         value = dataclasses.replace(value, timeline=kind.chunk.timeline)
-    if kind.delay is None:
-        return Chunk(value.array, value.axis, value.timeline, value.delay, union([value.reach, kind.chunk.reach]))
-    spread = run.spread(value, kind.delay)
-    assert spread.delay is not None
-    late = run.delayed(spread, max(kind.delay, spread.delay))
+    late = _late(run, value, kind.delay)
     return Chunk(late.array, late.axis, late.timeline, late.delay, union([late.reach, kind.chunk.reach]))
 
 
@@ -170,8 +165,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     _refuse_end(run, operands)
     params = equation.params
     heads, bodies = params["cond_nconsts"], params["body_nconsts"]
-    spread = [run.spread(value) if isinstance(value, Chunk) else value for value in operands]
-    operands = tuple(run.together(*spread))
+    operands = tuple(run.together(*map(run.spread, operands)))
     test_consts, body_consts = operands[:heads], operands[heads : heads + bodies]
     start = operands[heads + bodies :]
     reach = union(value.reach for value in operands if isinstance(value, Chunk))
@@ -196,7 +190,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     def body(arrays: Any) -> list[Any]:
         child, values = inner(params["body_jaxpr"], [*body_consts, *with_arrays(kinds, arrays)])
         _refuse_end(run, values)
-        values = [child.spread(value) if isinstance(value, Chunk) else value for value in values]
+        values = list(map(child.spread, values))
         if any(Template.of(a).key[:4] != kind.key[:4] for a, kind in zip(values, kinds, strict=True)):
             run.refuse(
                 "an iteration changes the time axis or the delay of its carry",
@@ -296,10 +290,10 @@ def _common(run: Pass, choices: Any) -> int | None:
 
 
 def _late(run: Pass, value: Any, delay: int | None) -> Any:
-    """Delay a chunk with separate frames."""
+    """Delay a chunk, or return the value unchanged if the delay is None."""
     if not isinstance(value, Chunk) or delay is None:
         return value
-    return run.delayed(run.spread(value, delay), delay)
+    return run.delayed(value, delay)
 
 
 def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
@@ -375,7 +369,7 @@ class OnePass(Domain):
             setattr(child, name, array)
         results = interpret(child, jaxpr, with_arrays(kinds, operands))
         delays = {template.delay for template in (*kinds, *self.kinds_of(results))} - {None}
-        results = [child.spread(value) if isinstance(value, Chunk) else value for value in results]
+        results = list(map(child.spread, results))
         if not self.outputs:
             if len(delays) > 1 or not all(isinstance(value, Chunk) for value in results):
                 raise KeepsStateError

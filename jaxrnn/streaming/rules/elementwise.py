@@ -39,8 +39,8 @@ from jaxrnn.streaming.values import (
     Deferred,
     FinalValue,
     along,
+    is_fixed,
     is_length,
-    is_static,
     is_wide,
     reach_of,
     static_integer,
@@ -128,7 +128,7 @@ def _clipped(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Clipped 
 
 def _note_divisor(run: Pass, divisor: Any, timeline: Timeline) -> None:
     """Make a lap a multiple of static divisors, so that remainders stay right."""
-    if is_static(divisor) and not is_length(divisor) and np.issubdtype(np.asarray(divisor).dtype, np.integer):
+    if is_fixed(divisor) and np.issubdtype(np.asarray(divisor).dtype, np.integer):
         for number in {abs(int(each)) for each in np.unique(divisor)} - {0}:
             run.facts.laps.note(number // math.gcd(number, timeline.per_unit))
 
@@ -173,7 +173,7 @@ def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
     for value in operands:
         if isinstance(value, Chunk):
             if value.delay is None:
-                value = run.spread(Chunk(value.array, value.axis, timeline, None, None), delay)
+                value = Chunk(value.array, value.axis, timeline, None, None)
             value = run.delayed(value, delay).array
         arrays.append(run.unstreamed(value))
     return arrays, Chunk(None, like.axis, timeline, delay, reach)
@@ -373,7 +373,7 @@ def _term(value: Any) -> Affine | None:
     """Return scale and offsets of an operand; a static number has scale 0."""
     if isinstance(value, Chunk):
         return value.affine
-    if is_static(value) and not is_length(value) and np.asarray(value).dtype.kind in "iub":
+    if is_fixed(value) and np.asarray(value).dtype.kind in "iub":
         return 0, np.asarray(value)
     return None
 

@@ -33,10 +33,9 @@ from jaxrnn.streaming.values import (
     Deferred,
     FinalValue,
     along,
+    is_fixed,
     is_length,
     is_static,
-    known_since,
-    reach_of,
     static_integer,
 )
 
@@ -67,8 +66,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk | 
     shape[axis] = 1
     timeline = run.clock.timeline(out_shape(equation)[axis])
     if isinstance(x, FinalValue):
-        array = lax.broadcast_in_dim(run.unstreamed(x), shape, dimensions)
-        return everywhere(run, FinalValue(array, known_since([x]), reach_of([x])), axis, timeline)
+        return everywhere(run, x.holding(lax.broadcast_in_dim(x.array, shape, dimensions)), axis, timeline)
     known = is_static(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
     affine = (0, _stretched(np.asarray(x), len(shape), dimensions)) if known else None
     return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None, affine)
@@ -284,7 +282,7 @@ def _at_constant_indices(run: Pass, equation: JaxprEqn, x: Chunk | Table, indice
     if axis in numbers.start_index_map:
         column, is_alone = numbers.start_index_map.index(axis), numbers.start_index_map == (axis,)
         if isinstance(x, Chunk) and is_alone and axis in numbers.collapsed_slice_dims:
-            if _is_fixed(indices):
+            if is_fixed(indices) and np.size(indices) > 0 and np.all(indices >= 0):
                 return _static_frames(run, equation, x, indices)
             if is_length(indices):
                 return _last_frames(run, equation, x, indices)
@@ -353,11 +351,6 @@ def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Final
     short = 0 if end is None else jnp.clip(most - end, 0)
     (array,) = run.bind(equation, [last.array, jnp.asarray(places, jnp.int32) - jnp.asarray(short, jnp.int32)])
     return last.holding(array)
-
-
-def _is_fixed(indices: Any) -> bool:
-    """Return True for static frame numbers, counted from the first frame."""
-    return is_static(indices) and not is_length(indices) and np.size(indices) > 0 and bool(np.all(indices >= 0))
 
 
 def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:

@@ -28,7 +28,7 @@ from jaxrnn._files.arguments import argument
 from jaxrnn.jaxprs.equations import free_axes, shape_of, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS
 from jaxrnn.streaming.diagnostics import describe_equation
-from jaxrnn.streaming.dimensions import LARGEST, Timeline, gathered_axes, out_shape, symbolic_axes
+from jaxrnn.streaming.dimensions import LARGEST, Timeline, gathered_axes, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import DIVISIONS, UNCHANGED, Places, operation_of, places_of
@@ -125,7 +125,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Pairs:
     axes = _two_axes(run, shape)[0]
 
     def compute(grid: Grid) -> Any:
-        return run.bind(equation, [_full(x, shape_of(equation.invars[0]), grid)], shape=_sized(shape, axes, grid))[0]
+        return run.bind(equation, [_full(x, in_shape(equation), grid)], shape=_sized(shape, axes, grid))[0]
 
     return x.moved(compute, [dimensions[axis] for axis in x.axes])
 
@@ -362,14 +362,14 @@ def transpose(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
 
 def squeeze(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
     """Drop axes of size 1."""
-    gone, shape = equation.params["dimensions"], shape_of(equation.invars[0])
+    gone, shape = equation.params["dimensions"], in_shape(equation)
     axes = [axis - sum(d < axis for d in gone) for axis in x.axes]
     return x.moved(lambda grid: run.bind(equation, [_full(x, shape, grid)])[0], axes)
 
 
 def reshape(run: Pass, equation: JaxprEqn, x: Pairs, *_: Any) -> Pairs:
     """Reshape the axes around both axes of time."""
-    old, new = shape_of(equation.invars[0]), out_shape(equation)
+    old, new = in_shape(equation), out_shape(equation)
     axes = symbolic_axes(new)
 
     def around(shape: Sequence[Any], places: Sequence[int]) -> list[int]:
@@ -383,7 +383,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Pairs, *_: Any) -> Pairs:
 
 def slice_(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs | None:
     """Take all elements."""
-    return x if list(map(str, out_shape(equation))) == list(map(str, shape_of(equation.invars[0]))) else None
+    return x if list(map(str, out_shape(equation))) == list(map(str, in_shape(equation))) else None
 
 
 def _full(x: Any, shape: Sequence[Any], grid: Grid) -> Any:
@@ -397,7 +397,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
     sides = [side for side, axis in enumerate(x.axes) if axis in axes]
     if len(sides) == 2:
         run.refuse("it reduces all pairs of frames, which are known only when the stream has ended", _HINT)
-    shape = shape_of(equation.invars[0])
+    shape = in_shape(equation)
     left = [axis - sum(d < axis for d in axes) for axis in x.axes]
     if not sides:
         moved = x.moved(lambda grid: run.bind(equation, [_full(x, shape, grid)])[0], left)
@@ -522,7 +522,7 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     other = _leaf(run, other)
     with_other = dataclasses.replace(x, leaves=(*x.leaves, (other, key)))
     grid, _, older = _grid(run, with_other, key, "sum", type_of(equation.invars[place]))
-    weights = _full(x, shape_of(equation.invars[place]), grid)
+    weights = _full(x, in_shape(equation, place), grid)
     weights = _of_existing(x, grid, key, weights, 0, older)
     frames = grid.frames(other, key)
 
@@ -579,7 +579,7 @@ def _times_constant(run: Pass, equation: JaxprEqn, x: Pairs, place: int, left: A
         run.refuse("time is a batch axis of a product of pairs of frames", _HINT)
 
     def compute(grid: Grid) -> Any:
-        array = _full(x, shape_of(equation.invars[place]), grid)
+        array = _full(x, in_shape(equation, place), grid)
         return run.bind(equation, [array, right] if place == 0 else [left, array])[0]
 
     below, above = (0.0 if value == 0 and value is not None else None for value in (x.below, x.above))
@@ -588,7 +588,7 @@ def _times_constant(run: Pass, equation: JaxprEqn, x: Pairs, place: int, left: A
 
 def gather(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Pairs | None:
     """Index a constant table by each pair of frames, as biases by relative position do."""
-    numbers, shape = equation.params["dimension_numbers"], shape_of(equation.invars[1])
+    numbers, shape = equation.params["dimension_numbers"], in_shape(equation, 1)
     if (
         not isinstance(indices, Pairs)
         or isinstance(table, Chunk | FinalValue | Pairs)

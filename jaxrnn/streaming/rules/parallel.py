@@ -31,10 +31,10 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import free_axes, shape_of, type_of
+from jaxrnn.jaxprs.equations import free_axes, type_of
 from jaxrnn.jaxprs.moves import ELEMENTWISE
 from jaxrnn.streaming.diagnostics import describe_equation
-from jaxrnn.streaming.dimensions import is_symbolic, out_shape, symbolic_axes
+from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import UNCHANGED, Places
 from jaxrnn.streaming.totals import Total, carried_as
@@ -146,11 +146,7 @@ def _as_product(x: ScoreTerm | ScoreProduct) -> ScoreProduct:
 
 
 def separate(x: Pairs, grid: Any) -> ScoreTerm | ScoreProduct:
-    """Return the factors of an expression for the pairs of a pulse.
-
-    Raises:
-        InseparableError: an operation mixes both frames of a pair.
-    """
+    """Return the factors of an expression for the pairs of a pulse, or raise `InseparableError`."""
     if x.places is not None:
         return _of_places(x, x.places, grid)
     equation, operands = x.origin
@@ -214,7 +210,7 @@ def _move(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> S
         return separate(inner, grid).map(lambda array: jnp.transpose(array, order))
 
     def moved(array: Any) -> Any:
-        old, sizes = shape_of(equation.invars[0]), list(shape)
+        old, sizes = in_shape(equation), list(shape)
         for before, after in zip(inner.axes, symbolic_axes(shape), strict=True):
             sizes[after] = array.shape[before]
         full = [array.shape[axis] if is_symbolic(size) else size for axis, size in enumerate(old)]
@@ -316,7 +312,7 @@ def _dot_general(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
 def _reduce_sum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreProduct:
     """Sum over axes that are not time: r also counts the elements of these axes."""
     (inner,), axes = operands, equation.params["axes"]
-    product, shape = _as_product(separate(inner, grid)), shape_of(equation.invars[0])
+    product, shape = _as_product(separate(inner, grid)), in_shape(equation)
 
     def merged(array: Any) -> Any:
         full = [shape[axis] if axis in axes else array.shape[axis] for axis in range(len(shape))]
@@ -339,11 +335,8 @@ def _cumsum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) ->
     if grid.last or not isinstance(term, ScoreTerm) or term.key is not None or term.growth is not None:
         raise InseparableError("a running sum over pairs of frames is not a difference of two running sums")
     run, timeline = grid.run, inner.timeline
-    exists = run.exists(timeline, grid.delay)
     array = jnp.broadcast_to(term.query, [grid.count if n == axis else size for n, size in enumerate(term.query.shape)])
-    if exists is not True:
-        mask = jnp.reshape(jnp.asarray(exists), [-1 if n == axis and np.ndim(exists) else 1 for n in range(array.ndim)])
-        array = jnp.where(mask, array, 0)
+    array = where_keys_exist(array, axis, run.exists(timeline, grid.delay), 0)
     growth = lax.cumsum(array, axis)
     return ScoreTerm(None, None, growth, jnp.swapaxes(growth, *x.axes))
 
@@ -390,13 +383,8 @@ def recurrent_sum(
 ) -> Any:
     """Return the part of a sum over keys that belongs to keys before the pulse.
 
-    Args:
-        run: the pass.
-        x: the elements.
-        grid: the pairs of the pulse.
-        exist: mask of the keys that exist, or True.
-        summed: ``elements -> sum over keys``, such as the product with the values of an attention.
-        layout: the axis of the elements for each axis of the result, or -1 for axes that the elements do not have.
+    `exist` is a mask of the keys that exist, or True. `summed` sums elements over the keys, such as the product with
+    the values of an attention. `layout` has the axis of the elements for each axis of the result, or -1.
     """
     queries, keys = x.axes[grid.query], x.axes[1 - grid.query]
     product, place = _as_product(separate(x, grid)), layout.index(queries)

@@ -20,7 +20,7 @@ from jaxrnn.cells.forms import by_platform, is_plain
 from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of, walk
 from jaxrnn.jaxprs.scanning import scan_recognised
 from jaxrnn.streaming.dimensions import Timeline, in_shape, is_symbolic, reads_length
-from jaxrnn.streaming.functions import parts_of_carry, scan_parts, without_mark
+from jaxrnn.streaming.functions import parts_of_carry, without_mark
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import (
@@ -46,7 +46,7 @@ def scan_over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     """Stream a scan over time."""
     if equation.params["reverse"]:
         refuse_reverse(run)
-    consts, carries = scan_parts(equation)
+    consts, carries = equation.params["num_consts"], equation.params["num_carry"]
     fixed, start, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
     body, parts = equation.params["jaxpr"], parts_of_carry(equation)
     if reads_length(body.jaxpr) and not any(isinstance(value, Chunk) for value in fixed):
@@ -125,10 +125,7 @@ def over_time(
         run.refuse("it runs over an axis that merges another axis with time", "split the axes first")
     delay = max((x.delay for x in moving if x.delay is not None), default=timeline.certain)
     delay = max(delay, earliest_delay(run, [*fixed, *start], timeline))
-    aligned = []
-    for x in xs:
-        x = run.delayed(run.spread(x, delay), delay)
-        aligned.append(run.harmless(x).array)
+    frames = [run.harmless(run.delayed(x, delay)).array for x in xs]
     run.facts.sinks.append((timeline, delay))
     names: dict[str, int] = {}
     before = [run.unstreamed(value) for value in start]
@@ -139,10 +136,10 @@ def over_time(
         before[index] = _begun(run, _like(before[index], value), start[index], timeline, delay)
     exists, constant = run.exists(timeline, delay), [run.unstreamed(value) for value in fixed]
     if exists is False:
-        frames = run.frames_of(timeline)
-        after, outs = before, [jnp.zeros((frames, *shape_of(y)[1:]), type_of(y)) for y in outputs]
+        count = run.frames_of(timeline)
+        after, outs = before, [jnp.zeros((count, *shape_of(y)[1:]), type_of(y)) for y in outputs]
     else:
-        after, outs = sweep(before, None if exists is True else jnp.asarray(exists), constant, aligned)
+        after, outs = sweep(before, None if exists is True else jnp.asarray(exists), constant, frames)
     for name, index in names.items():
         run.store(name, _numbers(after[index], type_of(final[index])))
     reach = union([*(x.reach for x in moving), reach_everywhere([*fixed, *start], timeline)])

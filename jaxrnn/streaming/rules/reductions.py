@@ -24,11 +24,12 @@ from jaxrnn.streaming.rules.elementwise import (
     align,
     earliest_delay,
     frame_numbers_at,
+    known_at_end,
     reach_everywhere,
     refuse_final_values,
 )
 from jaxrnn.streaming.totals import Total, carried_as, identity_of
-from jaxrnn.streaming.values import Chunk, FinalValue, is_length
+from jaxrnn.streaming.values import Chunk, FinalValue
 
 #: The number of trailing axes that an operation of linear algebra works on; all earlier axes are batch axes.
 CORE_AXES = {
@@ -89,19 +90,12 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     (axis,) = symbolic_axes(out_shape(equation))
     if isinstance(left, Chunk) and isinstance(right, Chunk):
         # Time is a batch axis of both operands; otherwise the result would have two time axes.
-        left, right = run.together(run.spread(left), run.spread(right))
-        if left.outer != right.outer:
-            run.refuse("its operands merge time with another axis in different orders", "merge both in the same order")
-        like, reach = left, union([left.reach, right.reach])
-    else:
-        like = left if isinstance(left, Chunk) else right
-        if any(isinstance(value, FinalValue) or is_length(value) for value in (left, right)):
-            like = run.spread(like)
-            assert like.delay is not None
-            like = run.delayed(like, max(like.delay, earliest_delay(run, [left, right], like.timeline)))
-        reach = union([like.reach, reach_everywhere([left, right], like.timeline)])
-        left, right = (like if isinstance(value, Chunk) else run.unstreamed(value) for value in (left, right))
-    arrays = [value.array if isinstance(value, Chunk) else value for value in (left, right)]
+        return per_frame(run, equation, (left, right), axes, axis)
+    like = left if isinstance(left, Chunk) else right
+    if known_at_end((left, right)):
+        like = run.delayed(run.spread(like), earliest_delay(run, [left, right], like.timeline))
+    reach = union([like.reach, reach_everywhere([left, right], like.timeline)])
+    arrays = [like.array if isinstance(value, Chunk) else run.unstreamed(value) for value in (left, right)]
     (array,) = run.bind(equation, arrays)
     return run.make(array, axis, like.timeline, like.delay, reach)
 
@@ -184,21 +178,15 @@ def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
 def per_frame(
     run: Pass, equation: JaxprEqn, operands: Sequence[Any], axes: Sequence[int | None], out: int, **changed: Any
 ) -> list[Chunk]:
-    """Apply an equation to the frames of a step.
+    """Apply an equation in which time is a batch axis, with some parameters changed.
 
-    Args:
-        run: the pass.
-        equation: the equation, in which time is a batch axis.
-        operands: the operands of the equation.
-        axes: the time axis of each operand; None if the operand has no time axis.
-        out: the time axis of each result.
-        changed: parameters of the equation that change.
+    `axes` has the time axis of each operand, or None, and `out` is the time axis of each result.
     """
     refuse_final_values(run, operands)
     for value, axis in zip(operands, axes, strict=True):
         if isinstance(value, Chunk) and value.axis != axis:
             run.refuse("it mixes frames at different times", "let it work on each frame separately, as under jax.vmap")
-    values = run.together(*(run.spread(value) if isinstance(value, Chunk) else value for value in operands))
+    values = run.together(*map(run.spread, operands))
     chunks = [value for value in values if isinstance(value, Chunk)]
     like, reach = chunks[0], union(chunk.reach for chunk in chunks)
     if any(chunk.outer != like.outer for chunk in chunks):
@@ -213,8 +201,7 @@ def linear_algebra(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]
     axis = next(value.axis for value in operands if isinstance(value, Chunk))
     if axis >= len(in_shape(equation)) - core:
         run.refuse("it decomposes a matrix of all frames", "decompose a matrix in each frame")
-    refuse_final_values(run, operands)
-    values = run.together(*(run.spread(value) if isinstance(value, Chunk) else value for value in operands))
+    values = run.together(*map(run.spread, operands))
     # A right side may be a tangent, which must stay linear.
     values[0] = run.harmless(values[0], _conditioned(values[0]))
     return per_frame(run, equation, values, [axis] * len(operands), axis)
@@ -230,7 +217,7 @@ def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Solve a linear system in each frame; derivatives go through the system, and not through the solver."""
     refuse_final_values(run, operands)
     lengths, solvers = equation.params["const_lengths"], equation.params["jaxprs"]
-    values = run.together(*(run.spread(value) if isinstance(value, Chunk) else value for value in operands))
+    values = run.together(*map(run.spread, operands))
     ends = list(itertools.accumulate(lengths))
     constants = [values[end - length : end] for end, length in zip(ends, lengths, strict=True)]
     right = values[ends[-1] :]

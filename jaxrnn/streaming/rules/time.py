@@ -26,11 +26,11 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of
 from jaxrnn.streaming.dimensions import UndecidedError, constant_value, in_shape, is_symbolic, out_shape, symbolic_axes
-from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.passes import Pass, refuse_keys
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere, refuse_final_values
 from jaxrnn.streaming.rules.reductions import per_frame
-from jaxrnn.streaming.values import Chunk, FinalValue, Late, along, is_length, is_static, reach_of
+from jaxrnn.streaming.values import Chunk, FinalValue, Late, along, is_fixed, reach_of
 
 _HINT = "select by position instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x)"
 _JOIN: dict[str, Callable[[Any, Any], Any]] = {
@@ -43,11 +43,10 @@ def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Chunk | FinalValue:
     starts, limits = list(equation.params["start_indices"]), list(equation.params["limit_indices"])
     strides = list(equation.params["strides"] or [1] * len(starts))
     x = as_table(run, x, out_shape(equation))
-    start, limit, stride = starts[x.axis], limits[x.axis], strides[x.axis]
-    size = out_shape(equation)[x.axis]
+    start, stride, size = starts[x.axis], strides[x.axis], out_shape(equation)[x.axis]
     if is_symbolic(size) or not is_symbolic(start):
         x = run.on_time(x)
-    taken = take(run, x, start, stride, size, None if is_symbolic(size) else limit)
+    taken = take(run, x, start, stride, size)
     others = [d for d in range(len(starts)) if d != x.axis]
     if isinstance(taken, Chunk) and all(in_shape(equation)[d] == out_shape(equation)[d] for d in others):
         return taken
@@ -86,7 +85,7 @@ def _rows(run: Pass, table: Table, start: int, stride: int, size: Any) -> Chunk:
     return run.make(jnp.take(jnp.asarray(table.array), places, table.axis), table.axis, timeline, delay, None)
 
 
-def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any, limit: Any = None) -> Chunk | FinalValue:
+def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any) -> Chunk | FinalValue:
     """Take frames ``start``, ``start + stride``, ...: a stream, or a final value if the number of frames is fixed."""
     if not is_symbolic(size):
         assert isinstance(x, Chunk)
@@ -114,6 +113,7 @@ def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any, limit:
 
 def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue:
     """Take a fixed number of the first or last frames as a final value."""
+    refuse_keys(run, x)
     x = run.spread(x)
     assert x.delay is not None
     if x.outer != 1:
@@ -298,7 +298,7 @@ def scatter(run: Pass, equation: JaxprEqn, x: Any, indices: Any, updates: Any) -
             start = constant_value(indices.reshape(-1)[0], in_shape(equation, 2)[place])
             if start is not None and start >= 0 and updates.axis == place:
                 return _written(run, equation, x, updates, 1, np.array(start), [])
-        elif is_static(indices) and not is_length(indices) and np.all(np.asarray(indices) >= 0):
+        elif is_fixed(indices) and np.all(np.asarray(indices) >= 0):
             fixed = np.asarray(indices)
             if time in numbers.inserted_window_dims and not isinstance(updates, Chunk):
                 return _at_fixed_frames(run, equation, x, fixed, updates)
@@ -311,7 +311,6 @@ def _written(
     """Write element k of update t to frame ``hop * t + places[k]``; `others` are the axes of k in the updates."""
     kind = equation.primitive.name.removeprefix("scatter").strip("-_")
     apart = len(np.unique(places % hop)) == places.size
-    refuse_final_values(run, [updates])
     timeline = x.timeline
     if (kind not in ("add", "sub") and not apart) or equation.params["mode"] == lax.GatherScatterMode.CLIP:
         run.refuse("it writes several values to one frame, or clips the positions of frames", _HINT)
@@ -408,9 +407,7 @@ def _at_fixed_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarra
     """Write values to frames with static numbers, as in ``x.at[0].set(0)``; the values must not depend on the end."""
     if equation.params["mode"] == lax.GatherScatterMode.CLIP and np.any(indices > 0):
         run.refuse("it clips the positions of frames to the length of the stream", _HINT)
-    x = run.spread(x)
-    assert x.delay is not None
-    x = run.delayed(x, max(x.delay, earliest_delay(run, [updates], x.timeline)))
+    x = run.delayed(run.spread(x), earliest_delay(run, [updates], x.timeline))
     assert x.delay is not None
     run.facts.wait_for(x.timeline, x.delay + int(np.max(indices, initial=0)) + 1)
     here = jnp.asarray(indices, jnp.int32) - jnp.asarray(run.start(x.timeline, x.delay), jnp.int32)

@@ -110,9 +110,8 @@ def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, siz
     x = run.spread(x)
     if x.late is not None:
         # Window 0 may read late frames, so the window must wait until these frames are known.
-        assert x.delay is not None
         least = x.late.first_pass * run.clock.timeline(size).per_unit * window.stride - window.extent + int(window.low)
-        x = run.delayed(x, max(x.delay, -(-least // window.spacing)))
+        x = run.delayed(x, -(-least // window.spacing))
     padded = window.low != 0 or high != 0 or window.spacing > 1
     return (run.fill(x, value) if padded else x), padded
 
