@@ -112,7 +112,7 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
         return [Deferred(unusable.error)] * len(equation.outvars)
     inside = not streamed and has_symbols(equation)
     if not streamed and not inside and all(map(is_static, operands)):
-        folded = fold(equation, operands)
+        folded = fold_static(equation, operands)
         if folded is not None:
             return folded
     if name in RULES and (streamed or inside or name in ALWAYS):
@@ -352,7 +352,7 @@ _ON_LENGTHS: dict[str, Any] = {
 }
 
 
-def fold(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
+def fold_static(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
     """Return the results of an equation on static operands; None if the equation must run in the step."""
     if equation.primitive.name == "dim_as_value" or is_platform_index(equation) or equation.effects:
         return None
