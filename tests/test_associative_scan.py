@@ -107,7 +107,7 @@ def test_gradients(name):
     check_gradients(function, X.shape, **{k: v for k, v in options.items() if k != "lengths"})
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.usefixtures("in_parallel")
 @pytest.mark.parametrize("dtype", of_tiers([np.int32, np.int8], (np.int32,)))
 def test_whole_numbers_are_equal_to_the_bit(dtype):

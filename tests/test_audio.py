@@ -248,7 +248,7 @@ def test_networks(name, tmp_path):
             )
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_gradients_of_a_network(tmp_path):
     """Of parameters and samples, through pulses and offline; also of silence under a compressed magnitude."""
     built = Waveform(

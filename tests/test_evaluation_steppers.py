@@ -136,7 +136,7 @@ def test_whole_recordings(tmp_path):
             equal(found, expected(x["samples"]), name)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_stages(tmp_path):
     """Each as the only stage of a chain, whose result is that of the plain function on all frames."""
     at_once, _ = steppers(tmp_path)

@@ -129,12 +129,12 @@ def test_a_stream_is_exact_and_blocks_are_not(tmp_path):
     assert figures["largest difference, block by block"] > 0.5
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_memory_is_drawn(tmp_path):
     check_files(tmp_path, find("memory").make(tmp_path))
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_a_denoiser_live_gains_and_gives_what_it_gives_at_once(tmp_path, models, audio):
     items = find("denoising").make(tmp_path)
     check_files(tmp_path, items)

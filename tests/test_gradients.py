@@ -134,7 +134,7 @@ def test_networks_against_pytorch(models, load, inputs_of, gradient_of, name):
             assert np.linalg.norm(gradient - data[f"grad/{key}"]) <= 1e-4 * np.linalg.norm(data[f"grad/{key}"]), key
 
 
-@pytest.mark.parametrize("name", of_tiers(SMALL, [], [*SMALL][:1]))
+@pytest.mark.parametrize("name", of_tiers(SMALL, [], []))
 def test_modes_and_second_order(load, inputs_of, name):
     """Forward mode is the transpose of reverse mode, and the second derivative is the same in every order of modes.
 
@@ -260,7 +260,7 @@ def test_rows_that_have_ended(models, name):
             assert np.any(frame[:length, row]) == (length > 0)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", of_tiers(["keyword_net", "wave_net"], ("keyword_net",)))
 def test_streamed_steps(models, name):
     """Gradients through two steps of a stream under way, of parameters, state and frames, against differences."""

@@ -85,7 +85,7 @@ def model_over_time(models, name):
     return model.stream(pulse=None), model.params
 
 
-@pytest.mark.parametrize("name", of_tiers([None, "keyword_net"], (), (None,)))
+@pytest.mark.parametrize("name", of_tiers([None, "keyword_net"], (), ()))
 def test_a_stream(models, tmp_path, name):
     def make():
         return function_of_arrays() if name is None else model_over_time(models, name)

@@ -93,7 +93,7 @@ def test_a_missing_package_says_what_installs_it():
         assert str(raised.value).startswith(words)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize("package", ["pydantic", "omegaconf"])
 def test_commands_that_read_settings_name_a_missing_package(tmp_path, package):
     (tmp_path / "a.yaml").write_text("model: a.onnx\n")

@@ -86,7 +86,7 @@ def products(function, *arguments):
     return {tuple(atom.aval.dtype.name for atom in (*each.invars, *each.outvars)) for each in found}
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_outputs_are_off_by_what_rounding_gives(case):
     model, rounding, frames, dims = case
     narrow = model.pack(model.params, dims=dims, dtype="bfloat16")
@@ -160,7 +160,7 @@ def test_streams_take_narrow_weights(models):
     assert differ(*same) == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_gradients_of_state_inputs_and_narrow_weights(models, recording):
     model = load(models / "dtln_1.onnx")
     frames = {name: array[:8] for name, array in of_dtln(recording).items()}

@@ -200,7 +200,7 @@ def test_a_backend_without_regions_still_times_the_call(monkeypatch):
     assert "no regions" in found.table("node")
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_peaks_are_measured():
     peaks = measure_peaks("bfloat16", sizes=(1 << 16, 1 << 18))
     assert peaks.dtype == "bfloat16"

@@ -240,7 +240,7 @@ AROUND = {
 }
 
 
-@pytest.mark.parametrize("step", of_tiers(AROUND, [coupled]))
+@pytest.mark.parametrize("step", of_tiers(AROUND, [coupled], thorough=[]))
 def test_cells_among_other_things(step, monkeypatch):
     """Values and derivatives of both modes are those of the loop; only the cell's product is in a loop. Long
     recordings run in blocks."""

@@ -143,6 +143,7 @@ def feature_rich(operator, **more):
     return operator, {name: arrays[name] for name in order if name in arrays}, attributes, None, 14
 
 
+@pytest.mark.nightly
 @example(feature_rich("LSTM"))
 @example(feature_rich("GRU", linear_before_reset=1))
 @given(nodes())
@@ -198,7 +199,7 @@ def test_second_order(case):
         assert_derivative(expected, lambda at: second(at)[0], point, along, 1e-6, scale=size_of(expected))
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize("operator", of_tiers(ROWS, ("GRU",), thorough=()))
 def test_hessian_and_mapped_gradients(operator):
     """`jax.hessian` is symmetric and holds differences of gradients; `vmap` of a gradient is a loop of gradients."""

@@ -152,6 +152,7 @@ def test_browser_tells_a_point_and_plays_it(browser, report):
         assert time.monotonic() < end, found
 
 
+@pytest.mark.nightly
 def test_browser_draws_whatever_is_in_a_corpus(browser, tmp_path):
     """Names are text wherever they come up; values that have no place in a plot are left out."""
     names = {HOSTILE: "${", "image": "]};'\"\\`", "title": "<b>"}
@@ -177,6 +178,7 @@ def test_browser_draws_whatever_is_in_a_corpus(browser, tmp_path):
         assert browser.get_log("browser") == []
 
 
+@pytest.mark.nightly
 def test_browser_sorts_and_filters(browser, tmp_path):
     rng = np.random.default_rng(0)
     values = [None, math.inf, -math.inf, *rng.normal(0, 10, 1000).round(3).tolist()]
@@ -229,6 +231,7 @@ def cells_of(browser: Any, name: str) -> list[str]:
     return kept[name]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [390, 1280])
 def test_browser_on_phone_and_desk(browser, report, width):
     with screen(browser, width) as seen:

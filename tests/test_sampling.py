@@ -114,7 +114,7 @@ def test_a_grid_of_one_element():
     np.testing.assert_array_equal(found, [[[[-1, 0], [0, 0], [1, 0]]]])
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_roi_align(data):

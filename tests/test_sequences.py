@@ -216,7 +216,7 @@ def test_remat_is_frames_or_sqrt(models, wrong):
         model.scan(model.params, model.init(), {"input_2": np.zeros((4, 1, 1, 257), np.float32)}, remat=wrong)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_remat_of_a_recording_changes_no_gradient(models):
     model = jaxrnn.load(models / "dtln_1.onnx")
     x = np.random.default_rng(0).uniform(0, 1, (50, 1, 1, 257)).astype(np.float32)
@@ -235,7 +235,7 @@ def test_remat_of_a_recording_changes_no_gradient(models):
             np.testing.assert_allclose(found, whole[name], atol=1e-5 * max(1e-6, np.max(np.abs(whole[name]))))
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", of_tiers(["filter_net", "ocr_net"], ("ocr_net",)))
 def test_narrow_products_are_narrow_and_all_else_is_wide(models, name):
     model = jaxrnn.load(models / f"{name}.onnx")

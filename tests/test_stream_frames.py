@@ -116,7 +116,9 @@ def test_recurrences_that_skip_frames_that_do_not_exist(name):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", of_tiers([np.float32, np.uint8, bool, np.int32, np.complex64], [np.float32]))
+@pytest.mark.parametrize(
+    "dtype", of_tiers([np.float32, np.uint8, bool, np.int32, np.complex64], [np.float32], [np.complex64])
+)
 def test_frames_by_number_that_do_not_exist(dtype):
     def function(x):
         places = np.array([0, 5], np.int32)

@@ -184,7 +184,7 @@ def test_a_choice_of_random_keys():
     check_values(of_two_keys, X.shape, tolerance=0)
 
 
-@pytest.mark.parametrize("function", of_tiers([dropped, noisy], [], thorough=[dropped]))
+@pytest.mark.parametrize("function", of_tiers([dropped, noisy], [], thorough=[]))
 def test_random_numbers(function, tmp_path):
     """The same numbers in all pulses, and in ONNX Runtime."""
     check_values(function, X.shape)
@@ -197,7 +197,7 @@ def test_gradients_beside_random_numbers(function):
     check_gradients(function, X.shape)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_random_bits(tmp_path):
     check_values(seeded, X.shape, tolerance=0)
     check_exported(seeded, X.shape, tmp_path, opset=18, tolerance=0)

@@ -182,7 +182,7 @@ def test_values(name):
     assert streamed.receptive_field is None
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, ["gated features"], thorough=["mLSTM"]))
+@pytest.mark.parametrize("name", of_tiers(CASES, ["gated features"], thorough=[]))
 def test_gradients(name):
     check_gradients(CASES[name][0], (12, WIDTH), length=7)
 
@@ -205,7 +205,7 @@ def test_batches():
     np.testing.assert_allclose(found, jax.vmap(retention)(x), atol=1e-5)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", of_tiers(["retention", "gated", "mLSTM", "attention free"], ["gated"]))
 def test_exponents_stay_small(name):
     """Large exponents and long streams do not overflow: the state is relative to the largest exponent."""

@@ -403,7 +403,7 @@ def test_low_precision(dtype):
 PAST_OPTIONS = ("--symbol", "T", "--past", 16)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_the_commands_that_stream_and_export(models, tmp_path):
     """`--past`, the message without the option, and what is said about the change."""
     file = models / "speech" / "causal_script.onnx"

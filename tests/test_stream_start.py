@@ -30,7 +30,7 @@ def walks(monkeypatch):
     return counted
 
 
-@pytest.mark.parametrize("network", of_tiers(["convolutional_recurrent", "dual_path"], ["convolutional_recurrent"]))
+@pytest.mark.parametrize("network", of_tiers(["convolutional_recurrent", "dual_path"], ["convolutional_recurrent"], []))
 def test_a_network_is_walked_once_for_its_facts_and_once_for_a_step(network, walks):
     """The first walk finds the facts and the state before the first frame, and nothing is compiled for it."""
     model = jaxrnn.load(built.NETWORKS[network]())

@@ -117,7 +117,7 @@ def test_chunks_equal_the_loop_written_out_by_hand(model, mode):
     assert furthest(fitted.params, expected) < 1e-6
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_apply_follows_a_joined_optax_chain():
     """Mode apply of a model without state, adam with a schedule and clipping: optax's own loop, called by hand."""
     model = jaxrnn.load(layers_model())
@@ -156,7 +156,7 @@ def test_apply_follows_a_joined_optax_chain():
     assert list(fitted.params) == list(model.params)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["adafactor", "adamw", "lamb", "rprop", "sgd", "sm3"])
 def test_a_named_optimizer_is_that_of_optax(name):
     """With its learning rate in its state, and nothing else of it."""
@@ -212,7 +212,7 @@ def test_no_update_without_a_frame(model, mode):
     assert same(plain.params, padded.params)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", of_tiers([np.int32, np.uint16], [np.int32], thorough=()))
 @pytest.mark.parametrize("blank", of_tiers([0, 1, -1], [-1], thorough=()))
 def test_labels_of_any_length(blank, kind):
@@ -269,7 +269,7 @@ def test_rates_and_constants():
         flat_fit(model, data, loss, steps=1, batch_size=2, chunk=5, time_axis=axes)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_recomputing_and_narrow_products(model, mode):
     """Both reach the model: the one changes nothing but memory, the other rounds products and leaves float32."""
     data = data_for(mode, (8, 12))

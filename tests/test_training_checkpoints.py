@@ -65,7 +65,7 @@ def read(path):
         return {name: file[name] for name in file.files}
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_killed_it_ends_as_if_it_never_was(model, tmp_path):
     """SIGKILL at a random moment, perhaps in the middle of writing a checkpoint. The tests of hosts resume twice."""
     lengths, fit_options = [5, 9, 7, 4, 6], {**OPTIONS, "steps": 12, "batch_size": 2, "every": 2, "bucket": 9}
@@ -233,7 +233,7 @@ def test_with_nothing_left_to_read_it_stops(model, tmp_path):
     assert (tmp_path / "4").is_dir()
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_a_full_disk_stops_and_loses_nothing(model, whole, tmp_path):
     """No file may grow beyond some bytes any more."""
     options = {"lengths": [5, 9, 7, 4, 6, 8, 3], "fit": {k: v for k, v in OPTIONS.items() if k != "time_axis"}}

@@ -136,7 +136,7 @@ def test_a_folder_that_not_all_see_is_refused(tmp_path, monkeypatch):
     assert not any((tmp_path / "run").iterdir())
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_an_agreed_interrupt_leaves_a_checkpoint(tmp_path, monkeypatch):
     """Of the update after which it came; the rerun ends as a training that nobody interrupted."""
     model, options = recurrent_model("time"), {"time_axis": 1, "batch_size": 3, "learning_rate": 0.02}
