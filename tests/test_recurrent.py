@@ -143,7 +143,6 @@ def feature_rich(operator, **more):
     return operator, {name: arrays[name] for name in order if name in arrays}, attributes, None, 14
 
 
-@pytest.mark.nightly
 @example(feature_rich("LSTM"))
 @example(feature_rich("GRU", linear_before_reset=1))
 @given(nodes())
