@@ -18,6 +18,7 @@ import jaxrnn
 from jaxrnn.onnx.operators import find_operator, operator_table
 from jaxrnn.onnx.registry import REQUIRED, operator
 from jaxrnn.version import JAX_RANGE
+from tools.mutants import MUTANTS, ROOT
 
 PUBLIC = {
     "InputError",
@@ -255,3 +256,9 @@ def test_every_version_is_listed_and_every_attribute_read(key):
         inputs = history[version].inputs
         variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
         assert len([each for each in inputs if each.option != variadic]) <= len(found.slots) or found.variadic
+
+
+def test_mutants_fit_the_code():
+    """`python -m tools.mutants` changes a text that occurs once."""
+    counts = {each.name: (ROOT / "jaxrnn" / each.file).read_text().count(each.old) for each in MUTANTS}
+    assert counts == dict.fromkeys(counts, 1)

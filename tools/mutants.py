@@ -160,7 +160,7 @@ MOVES = _mutants(
     "test_moves.py",
     ("interior pads", MOVED, "end, interior + 1))", "end, 1))"),
     ("windows behind the end", MOVED, "int(np.clip(start, 0, whole - size)) for", "int(start) for"),
-    ("scatters from outside", MOVED, "self.inside &= (start >= 0) &", "self.inside &="),
+    ("scatters from outside", MOVED, "inside &= (start >= 0) &", "inside &="),
 )
 
 #: Mutants that random changes of operators found, and that no test noticed.
