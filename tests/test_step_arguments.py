@@ -139,7 +139,13 @@ def test_axes_and_sizes_of_steps():
     for axis in (2, np.int64(2), {"x": np.int32(-1), "y": 2}):
         found, _ = model.scan(model.params, model.init(), {"x": frames}, time_axis=axis)
         np.testing.assert_allclose(found["y"], np.cumsum(frames.sum((0, 1))))
-    for axis, why in (("time", "number of an axis"), (None, "number of an axis"), (3, "no axis 3"), (-4, "no axis -4")):
+    for axis, why in (
+        ("time", "number of an axis"),
+        (None, "number of an axis"),
+        (3, "no axis 3"),
+        (-4, "no axis -4"),
+        ({"z": 2}, "time_axis: a step has no input or output 'z'; there is: x, y"),
+    ):
         with pytest.raises(jaxrnn.InputError, match=why):
             model.scan(model.params, model.init(), {"x": frames}, time_axis=axis)
     for size in (-1, 1.5):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.messages import COLUMNS, LINES, describe, part_of, shortened, without_folders
+from jaxrnn._files.messages import COLUMNS, LINES, describe, near_or_all, part_of, shortened, without_folders
 from jaxrnn._jax.context import cast_params, check_params, compiled, exact_types, is_staged
 from jaxrnn._jax.varying import alike
 from jaxrnn.cells.forms import Remat, matrix_products_in, product_type, recomputing
@@ -313,6 +313,10 @@ class Model:
                 f"time_axis must be the number of an axis, or a dict of numbers by name, not {time_axis!r}"
             )
         places = tuple(time_axis.items()) if isinstance(time_axis, Mapping) else int(time_axis)
+        if isinstance(time_axis, Mapping):
+            known = [each.name for each in (*self.spec.inputs, *self.spec.outputs)]
+            for name in set(time_axis) - set(known):
+                raise InputError(f"time_axis: a step has no input or output {name!r}{near_or_all(name, known)}")
         with recomputing(remat), exact_types(), self._computing(params, dtype):
             self._check_params(params)
             arrays = self._steps.bind_recording(state, inputs)
