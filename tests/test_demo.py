@@ -93,8 +93,9 @@ def test_mixture_has_the_snr_and_level_asked_for(snr):
     assert 10 * np.log10(power / noise) == pytest.approx(snr, abs=0.01)
 
 
-def test_silence_has_no_ratio():
+def test_silence_and_other_lengths_have_no_ratio():
     sound, silence = np.ones(8, np.float32), np.zeros(8, np.float32)
+    check_refused(jaxrnn.InputError, "not 8 samples of signal and 1 of noise", signals.mix, sound, sound[:1], 0)
     for pair, name in (((silence, sound), "signal"), ((sound, silence), "noise")):
         check_refused(jaxrnn.InputError, f"the {name} is silent", signals.mix, *pair, 0)
 

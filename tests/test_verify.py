@@ -94,6 +94,12 @@ def test_types_that_onnx_runtime_does_not_exchange_go_to_the_reference():
     assert report.cases[0].outputs[0].dtype == "bfloat16"
 
 
+@pytest.mark.parametrize("size", [1.5, True, "a"])
+def test_sizes_are_whole_numbers(size):
+    words = f"the size of the dimension 'time' must be a whole number of at least 0, not {size!r}"
+    check_refused(jaxrnn.InputError, words, verify, PACKAGED, dims={"time": size})
+
+
 @pytest.mark.parametrize("size", [{"time": 0}, {"batch": 0}])
 def test_recurrent_layers_without_frames_go_to_the_reference(size):
     """ONNX Runtime would end the process."""

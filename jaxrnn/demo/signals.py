@@ -202,8 +202,12 @@ def mix(clean: Samples, disturbance: Samples, snr: float, level: float = -26) ->
         level: power of the clean signal in the result, in dB relative to full scale.
 
     Raises:
-        InputError: the signal or the noise is silent, so that its power cannot be scaled.
+        InputError: the signal or the noise is silent, so that its power cannot be scaled, or the shapes differ.
     """
+    if np.shape(clean) != np.shape(disturbance):
+        raise InputError(
+            f"mix needs equal lengths, not {len(clean):,} samples of signal and {len(disturbance):,} of noise"
+        )
     for name, samples in {"signal": clean, "noise": disturbance}.items():
         if not np.any(samples):
             raise InputError(f"the {name} is silent: mix needs samples other than 0")

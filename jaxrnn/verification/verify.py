@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,12 +216,12 @@ def verify(
 
 
 def _combinations(dims: Mapping[str, int | Sequence[int]]) -> Iterator[dict[str, int]]:
-    choices = [(size,) if isinstance(size, (int, np.integer)) else tuple(size) for size in dims.values()]
+    choices = [tuple(size) if isinstance(size, Iterable) else (size,) for size in dims.values()]
     for name, choice in zip(dims, choices, strict=True):
         if not choice:
             raise InputError(f"the dimension {name!r} needs at least one size")
     for sizes in itertools.product(*choices):
-        yield dict(zip(dims, map(int, sizes), strict=True))
+        yield dict(zip(dims, sizes, strict=True))
 
 
 def _check(
