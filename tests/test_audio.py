@@ -419,7 +419,9 @@ def test_sound_that_a_wav_file_cannot_hold(noisy, tmp_path):
     clipped = int(np.count_nonzero(np.abs(read_wav(out)[0]) >= 32767 / 32768))
     assert f"{clipped:,} of {len(noisy[1]):,} samples exceed full scale and are clipped" in stderr
     out.unlink()
-    assert "must be a whole number from 1 on, not 8000.5" in call("stream", *given, "--rate", 8000.5, status=2).stderr
+    for rate in (8000.5, 2.0**31):
+        said = call("stream", *given, "--rate", rate, status=2).stderr
+        assert f"must be a whole number from 1 to 2**31 - 1, not {rate:.10g}" in said
     np.save(loud, noisy[1][:128])
     for padding in ("reflect", "none"):
         said = call("stream", *given, "--rate", 16_000, "--padding", padding, status=2).stderr

@@ -89,6 +89,7 @@ def test_a_url_that_leads_nowhere_is_refused_by_name():
     with pytest.raises(InputError, match=r"nothing://b/a cannot be reached: Protocol not known: nothing"):
         location("nothing://b/a").exists()
     check_refused(InputError, r"s3:// names no bucket", location, "s3://")
+    check_refused(InputError, r"http://\[ is not a URL: Invalid IPv6 URL", location, "http://[")
     with pytest.raises(InputError, match="credentials do not belong in a URL") as caught:
         location("s3://key:secret@bucket/a.wav")
     assert "secret" not in str(caught.value)

@@ -232,7 +232,10 @@ def location(text: str | os.PathLike[str] | Location) -> Location:
         if host not in ("", "localhost"):
             raise InputError(f"{text} names the host {host!r}; a file of this machine is file:///PATH")
         return Path("/", unquote(path))
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise InputError(f"{text} is not a URL: {error}") from error
     if parts.password or parts.username:
         raise InputError(
             f"{scheme}://...@{parts.hostname}: credentials do not belong in a URL, which stands in tables; "

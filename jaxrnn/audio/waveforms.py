@@ -470,8 +470,8 @@ def write_wav(path: str | Path, samples: Any, rate: int) -> None:
     """
     if np.ndim(samples) != 1:
         raise InputError(f"{path} has one channel: the samples must have one axis, not {np.ndim(samples)}")
-    if not is_count(rate, 1):
-        raise InputError(f"the sample rate of {path} must be a whole number from 1 on, not {rate!r}")
+    if not is_count(rate, 1) or rate >= 2**31:
+        raise InputError(f"the sample rate of {path} must be a whole number from 1 to 2**31 - 1, not {rate!r}")
     count = int(np.isnan(samples).sum())
     if count:
         raise InputError(f"{path} cannot hold the {count:,} samples that are NaN: write NumPy arrays (.npz) instead")
