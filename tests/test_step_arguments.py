@@ -144,7 +144,7 @@ def test_axes_and_sizes_of_steps():
         (None, "number of an axis"),
         (3, "no axis 3"),
         (-4, "no axis -4"),
-        ({"z": 2}, "time_axis: a step has no input or output 'z'; there is: x, y"),
+        ({"z": 2}, "time_axis: the model has no input or output 'z'; there is: x, h, y, h2"),
     ):
         with pytest.raises(jaxrnn.InputError, match=why):
             model.scan(model.params, model.init(), {"x": frames}, time_axis=axis)

@@ -314,9 +314,9 @@ class Model:
             )
         places = tuple(time_axis.items()) if isinstance(time_axis, Mapping) else int(time_axis)
         if isinstance(time_axis, Mapping):
-            known = [each.name for each in (*self.spec.inputs, *self.spec.outputs)]
+            known = [each.name for each in (*self.inputs, *self.outputs)]
             for name in set(time_axis) - set(known):
-                raise InputError(f"time_axis: a step has no input or output {name!r}{near_or_all(name, known)}")
+                raise InputError(f"time_axis: the model has no input or output {name!r}{near_or_all(name, known)}")
         with recomputing(remat), exact_types(), self._computing(params, dtype):
             self._check_params(params)
             arrays = self._steps.bind_recording(state, inputs)
