@@ -56,7 +56,7 @@ def assert_same(actual, expected, atol, rtol=0.0):
 
 
 def assert_close(found, expected, atol=2e-6, where=""):
-    """Trees have one structure, and leaves types, shapes and values, up to a part of their largest number, or of 1."""
+    """Compare trees: equal structure, shapes and dtypes, and values up to ``atol`` times the largest (at least 1)."""
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), where

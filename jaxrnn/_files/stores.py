@@ -36,7 +36,7 @@ URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 ROOT = 3
 #: Bytes of the first read of an object, enough for most headers, and of a block: 16 seconds of speech.
 HEAD, BLOCK = 2**14, 2**19
-#: Blocks of an object that are kept in memory: those of two groups of four parts, of a block each, in any order.
+#: Blocks of an object that are kept in memory. Four concurrent readers of a block each use nine in two rounds.
 KEPT = 10
 #: Concurrent requests.
 REQUESTS = 32

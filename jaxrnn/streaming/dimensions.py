@@ -175,7 +175,7 @@ def symbolic_sizes(jaxpr: Any, path: tuple[JaxprEqn, ...] = ()) -> Iterator[tupl
 
 
 def own_sizes(equation: JaxprEqn) -> list[Any]:
-    """Return the symbolic length of a loop, which no shape contains if the loop scans no arrays."""
+    """Return a list with the symbolic length of a loop. If the loop scans no arrays, no shape contains the length."""
     length = equation.params.get("length")
     return [] if length is None or not is_symbolic(length) else [length]
 
