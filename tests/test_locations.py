@@ -144,7 +144,7 @@ def test_ranges_are_read_and_each_once(tmp_path, name):
             < 764_000 / 1_500_000 * size - 0.4 * size + seeking + 2 * BLOCK
         )
         reads.clear()
-        # As an evaluation reads its chunks, four at a time. In these orders, most blocks lie between two uses of one.
+        # Four readers at a time. In these orders, the most other blocks are read between two uses of a block.
         with ThreadPoolExecutor(4) as threads:
             for begin, order in zip(range(0, 1_500_000, 256_000), itertools.cycle(((3, 0, 1, 2), (1, 2, 3, 0)))):
                 starts = [begin + 64_000 * part for part in order]
