@@ -115,6 +115,10 @@ def test_padding_that_would_change_results(model):
     data = examples([6, 4])
     with pytest.raises(jaxrnn.InputError, match=r"example 1 was padded from 4 to 6 frames.* where its mask is False"):
         flat_fit(model, data, lambda o, e, mask: jnp.mean(jnp.square(o["y"] - e["target"])), steps=1, **OPTIONS)
+    stacked = examples([6, 4], stacked=True), lambda o, e, mask: jnp.mean(jnp.log(jnp.abs(o["y"])))
+    with pytest.raises(jaxrnn.InputError, match=r"example 1 was padded from 4 to 6 frames.* where its mask is False"):
+        # Zeros in missing frames make this loss infinite, which shows nothing.
+        flat_fit(recurrent_model(None), *stacked, steps=1, **{**OPTIONS, "time_axis": 0})
     layers = jaxrnn.load(layers_model())
     ragged = [{"x": np.ones((length, 1, 3), np.float32)} for length in (5, 3)]
     with pytest.raises(jaxrnn.InputError, match=r"through output 'Y_h': the model looks ahead"):

@@ -373,29 +373,36 @@ def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk
     low_precision = forward.dtype is not None or any(x.dtype.itemsize == 2 for x in values.values())
     tolerance = 0.05 if low_precision else 1e-3
 
-    def losses(outputs: Sequence[Any]) -> tuple[float, float, bool]:
+    def losses(outputs: Sequence[Any]) -> tuple[float, float, bool | None]:
+        """Return both losses, and whether they differ; None if a loss is not finite."""
         short, long = map(float, judge(outputs, sides))
+        if not np.isfinite([short, long]).all():
+            return short, long, None
         return short, long, abs(long - short) > tolerance * (abs(long) + abs(short) + 1e-3)
 
     said = f"{labels[row]} was padded from {frames} to {mask.shape[1]} frames, and that changes its loss"
+    ignored = (
+        "also where the model's outputs are the same in every frame that exists: the loss must leave out the frames "
+        "where its mask is False"
+    )
     *_, differ = losses(_made_up(*jax.eval_shape(run, sides)))
     if differ:
-        raise InputError(
-            f"{said}, also where the model's outputs are the same in every frame that exists: the loss must leave out "
-            "the frames where its mask is False"
-        )
-    if forward.layout.mode == "scan":
+        raise InputError(f"{said}, {ignored}")
+    if forward.layout.mode == "scan" and differ is False:
         return
     without, padded = run(sides)
     expected, actual, differ = losses((without, padded))
-    if differ:
-        changed = [name for name in without if _differ(without[name], padded[name], tolerance)]
-        raise InputError(
-            f"{said} from {expected:.6g} to {actual:.6g}, through output {(changed or list(without))[0]!r}: the model "
-            "looks ahead, takes a mean over time, or gives its last state. Train it on examples of one length, with "
-            "batch_size=1 and bucket=1, in mode 'scan' if it has a state, or through an input of the file that takes "
-            "lengths"
-        )
+    if not differ and np.isfinite(expected) == np.isfinite(actual):
+        return
+    said = f"{said} from {expected:.6g} to {actual:.6g}"
+    changed = [name for name in without if _differ(without[name], padded[name], tolerance)]
+    if not changed:
+        raise InputError(f"{said}, {ignored}")
+    raise InputError(
+        f"{said}, through output {changed[0]!r}: the model looks ahead, takes a mean over time, or gives its last "
+        "state. Train it on examples of one length, with batch_size=1 and bucket=1, in mode 'scan' if it has a state, "
+        "or through an input of the file that takes lengths"
+    )
 
 
 def _made_up(short: Mapping[str, Any], long: Mapping[str, Any]) -> tuple[Outputs, Outputs]:
