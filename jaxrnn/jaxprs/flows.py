@@ -56,6 +56,7 @@ class DataFlow:
     #: for each group of new elements, in order, the first identity and the labels of the nodes
     producers: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     lost: list[tuple[str, str]] = field(default_factory=list)  # labels of nodes that cannot be followed, with reasons
+    _of_outputs: dict[str, frozenset[int]] = field(default_factory=dict)  # the `producers` of complete outputs
 
     def producers_of(self, ids: np.ndarray) -> list[int]:
         """Return the numbers of the `producers` of the elements with these identities."""
@@ -69,9 +70,14 @@ class DataFlow:
 
     def derived(self, later: str, earlier: str) -> bool:
         """Return True if an output is computed from elements of a second output."""
-        last, first = self.outputs[later], self.outputs[earlier]
-        ends, starts = (set() if item.ids is None else set(self.producers_of(item.ids)) for item in (last, first))
-        return any(last.ancestors >> number & 1 for number in starts - ends)
+        ends, starts = map(self._producers_of_output, (later, earlier))
+        return any(self.outputs[later].ancestors >> number & 1 for number in starts - ends)
+
+    def _producers_of_output(self, name: str) -> frozenset[int]:
+        if name not in self._of_outputs:
+            ids = self.outputs[name].ids
+            self._of_outputs[name] = frozenset(() if ids is None else self.producers_of(ids))
+        return self._of_outputs[name]
 
 
 def constant(value: Any) -> Flow:

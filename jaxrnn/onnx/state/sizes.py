@@ -20,7 +20,7 @@ from jaxrnn.errors import JaxrnnError, LimitError, NodeError
 from jaxrnn.jaxprs.flows import DataFlow, Flow, union
 from jaxrnn.jaxprs.following import Following
 from jaxrnn.jaxprs.primitives import visible_recurrences
-from jaxrnn.onnx.evaluate import BoundNode, Scope, call, evaluate
+from jaxrnn.onnx.evaluate import BoundNode, Scope, call, evaluate, reads_of
 from jaxrnn.onnx.graph import is_batch_name, spec_of
 from jaxrnn.onnx.limits import current, spending
 from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, shapes_of
@@ -43,10 +43,10 @@ class NotFollowedError(Exception):
 
 
 class _Lost:
-    """A value that cannot be traced, the traced values that it depends on, and the reason."""
+    """A value that cannot be traced: the reason, and the values from which it is computed, which may be lost too."""
 
-    def __init__(self, reads: Iterable[Any], why: str = ""):
-        self.reads, self.why = list(reads), why
+    def __init__(self, origins: Iterable[Any], why: str = ""):
+        self.origins, self.why = list(origins), why
 
 
 def follow(
@@ -91,7 +91,7 @@ class _Trace:
                 for name, flow in flows.items()
             ]
             outputs[:] = evaluate(block, values, Scope(params, caller=self._call))
-            return [leaf for leaf in _leaves(outputs) if isinstance(leaf, Tracer)]
+            return [read for value in outputs for read in _reads(value) if isinstance(read, Tracer)]
 
         structs = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in parameters.items()}
         try:
@@ -113,14 +113,15 @@ class _Trace:
             return Flow(value.shape, value.dtype, value)
         if not isinstance(value, Tracer):
             inputs = self.result.inputs
-            leaves = [x for x in _leaves([value]) if isinstance(x, (str, Tracer))]
-            return union([inputs[x] if isinstance(x, str) else next(followed) for x in leaves])
+            return union([inputs[read] if isinstance(read, str) else next(followed) for read in _reads(value)])
         flow = next(followed)
         if flow.deps or flow.ids is not None:
             return flow
         return dataclasses.replace(flow, ids=np.zeros(flow.shape or (), np.int64))  # depends only on parameters
 
     def _call(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
+        lost = self.result.lost
+        before = len(lost)
         try:
             outputs = self._outputs(node, inputs, scope)
             shapes = [getattr(value, "shape", None) for value in outputs if not isinstance(value, np.ndarray)]
@@ -132,12 +133,15 @@ class _Trace:
         except Exception as error:
             if self.strict:
                 raise
-            before = next((value.why for value in inputs if isinstance(value, _Lost) and value.why), None)
-            why = before or f"node {node.name!r} fails: {first_line(error).partition('. ')[0].rstrip('.')}"
-            if node.operator.traits.carries is not None:
-                self.result.lost.append((node.name, why))
-        reads = [leaf for leaf in _leaves(inputs) if isinstance(leaf, (str, Tracer))]
-        return tuple(_Lost(reads, why) for _ in node.outputs)
+            whys = [*(value.why for value in inputs if isinstance(value, _Lost)), *(why for _, why in lost[before:])]
+            own = f"node {node.name!r} fails: {first_line(error).partition('. ')[0].rstrip('.')}"
+            why = next(filter(None, whys), own)
+        # The values of a graph in this node are lost with the node, and so are its recurrences.
+        del lost[before:]
+        lost += [(each.name, why) for each in (node, *_inside(node)) if _may_carry(each)]
+        outer = (scope.find(key) for key in reads_of(node)) if node.blocks else ()
+        origins = [x for x in jax.tree.leaves([*inputs, *outer]) if isinstance(x, (str, Tracer, _Lost))]
+        return tuple(_Lost(origins, why) for _ in node.outputs)
 
     def _outputs(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
         if any(isinstance(value, _Lost) for value in inputs):
@@ -147,11 +151,13 @@ class _Trace:
         if not node.blocks and all(map(is_known, jax.tree.leaves(list(inputs)))):
             with jax.ensure_compile_time_eval():
                 return tuple(jax.tree.map(_settled, each) for each in call(node, inputs, scope))
+        before = len(self.result.lost)
         try:
             return call(node, inputs, scope)
         except LimitError:
             raise
         except Exception:  # a shape may depend on computed values, and computing compiles a program for each operation
+            del self.result.lost[before:]
             with _computing():
                 return call(node, inputs, scope)
 
@@ -160,13 +166,25 @@ def _settled(value: Any) -> Any:
     return value if is_text(value) else np.asarray(value)
 
 
-def _leaves(values: Any) -> Iterator[Any]:
-    """Return the arrays inside values, and the names of inputs that are not traced."""
-    for leaf in jax.tree.leaves(list(values)):
-        if isinstance(leaf, _Lost):
-            yield from leaf.reads
-        else:
-            yield leaf
+def _reads(value: Any) -> list[Any]:
+    """Return the traced values, and the names of inputs that are not traced, from which a value is computed."""
+    seen: dict[int, Any] = {}
+    pending = jax.tree.leaves(value)
+    while pending:
+        origin = pending.pop()
+        if id(origin) not in seen:
+            seen[id(origin)] = origin
+            pending += origin.origins if isinstance(origin, _Lost) else []
+    return [origin for origin in seen.values() if isinstance(origin, (str, Tracer))]
+
+
+def _inside(node: BoundNode) -> Iterator[BoundNode]:
+    return itertools.chain.from_iterable(block.all_nodes() for block in node.blocks)
+
+
+def _may_carry(node: BoundNode) -> bool:
+    """Return True for a recurrence, and for an operator of the caller, whose function may hold a recurrence."""
+    return node.operator.traits.carries is not None or node.operator.own
 
 
 @contextlib.contextmanager
