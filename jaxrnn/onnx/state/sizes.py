@@ -7,7 +7,8 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -40,6 +41,31 @@ class NotFollowedError(Exception):
         super().__init__(str(error))
         self.node: BoundNode | None = getattr(error, "node", None)
         self.operands: Sequence[Any] = getattr(error, "operands", ())
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """The answer to a question that jaxrnn could not settle, and the reason: neither yes nor no."""
+
+    why: str
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"an unknown answer counts neither as yes nor as no: {self.why}")
+
+
+#: The answer to a question about a graph.
+Answer = bool | Unknown
+
+
+def any_of(answers: Iterable[Answer]) -> Answer:
+    """Return True if an answer is yes, else the first unknown answer, else False."""
+    unknown = None
+    for answer in answers:
+        if isinstance(answer, Unknown):
+            unknown = unknown or answer.why
+        elif answer:
+            return True
+    return False if unknown is None else Unknown(unknown)
 
 
 class _Lost:
@@ -124,9 +150,9 @@ class _Trace:
         before = len(lost)
         try:
             outputs = self._outputs(node, inputs, scope)
-            shapes = [getattr(value, "shape", None) for value in outputs if not isinstance(value, np.ndarray)]
-            if shapes and len(shapes) == len(outputs) and all(0 in (shape or ()) for shape in shapes):
-                raise ValueError("nothing is left of an axis")
+            if outputs and all(map(_is_traced_without_elements, outputs)):
+                if not any(map(_is_traced_without_elements, inputs)):
+                    raise ValueError("nothing is left of an axis")
             return outputs
         except LimitError:
             raise
@@ -164,6 +190,10 @@ class _Trace:
 
 def _settled(value: Any) -> Any:
     return value if is_text(value) else np.asarray(value)
+
+
+def _is_traced_without_elements(value: Value) -> bool:
+    return not isinstance(value, np.ndarray) and 0 in (getattr(value, "shape", None) or ())
 
 
 def _reads(value: Any) -> list[Any]:
@@ -283,6 +313,8 @@ _SIZES = (16, 64, 256, 512, 1024, 4096)
 _BATCH_SIZE = 2
 #: The difference between the numbers of the first and a second trial.
 _APART = 37
+#: The times by which an open dimension is longer in a trial, in order.
+_TIMES = (2, 3, 4)
 
 
 class Probe:
@@ -306,8 +338,9 @@ class Probe:
             if info.name in static:
                 sizes = zip(info.shape or (), static[info.name].shape, strict=False)
                 self._bound.update({name: size for name, size in sizes if name in self.symbols})
+        self._strict = True
         self.sizes, self.flow = self._fit(sources, said)
-        self._longer: dict[frozenset[str], DataFlow | None] = {}
+        self._longer: dict[frozenset[str], tuple[DataFlow, int] | Unknown] = {}
 
     def _fit(self, sources: Sequence[str], said: Sequence[tuple[str, str]]) -> tuple[dict[str, int], DataFlow]:
         """Solve the equations with distinct numbers, and follow the graph with small numbers."""
@@ -316,8 +349,16 @@ class Probe:
         for of_class in ({name: _BATCH_SIZE if is_batch_name(name) else size for name in self.equations.classes}, {}):
             sizes = self.equations.numbers(dict.fromkeys(self.equations.classes, size) | of_class)
             with contextlib.suppress(NotFollowedError):
-                return sizes, follow(self._program, sizes, self._static, sources, strict=True)
-        return sizes, follow(self._program, sizes, self._static, sources, strict=False)
+                return sizes, self._follow(sizes, sources)
+        self._strict = False
+        return sizes, self._follow(sizes, sources)
+
+    def _follow(self, sizes: Mapping[str, int], sources: Collection[str] | None) -> DataFlow:
+        return follow(self._program, sizes, self._static, sources, strict=self._strict)
+
+    def follow_also(self, sources: Collection[str]) -> None:
+        """Follow the graph again, with the elements of further inputs."""
+        self.flow = self._follow(self.sizes, sources)
 
     def _solve(self) -> int:
         """Solve the equations, and return a size that all dimensions can have together."""
@@ -382,54 +423,93 @@ class Probe:
             return False
         return True
 
-    def longer(self, symbol: str) -> DataFlow | None:
-        """Return the flow with a class of dimensions twice as long, or None if that size does not fit."""
+    def longer(self, symbol: str) -> tuple[DataFlow, int] | Unknown:
+        """Return the flow with a class of dimensions some times as long; unknown if no size that was tried fits."""
         first = self.equations.base(symbol)
         names = frozenset(name for name in self.symbols if self.equations.base(name) == first)
         if names not in self._longer:
-            sizes = {name: size * 2 if name in names else size for name, size in self.sizes.items()}
-            try:
-                self._longer[names] = follow(self._program, sizes, self._static, None, strict=True)
-            except (NotFollowedError, LimitError):
-                self._longer[names] = None
+            self._longer[names] = self._grown(symbol, names)
         return self._longer[names]
+
+    def _grown(self, symbol: str, names: Collection[str]) -> tuple[DataFlow, int] | Unknown:
+        sites = [(site.label, site.slot) for site in self.flow.sites]
+        why = ""
+        for times in _TIMES:
+            sizes = {name: size * times if name in names else size for name, size in self.sizes.items()}
+            try:
+                flow = self._follow(sizes, None)
+            except (NotFollowedError, LimitError) as error:
+                why = why or f"with {symbol!r} of {sizes[symbol]}, {first_line(error)}"
+                continue
+            if [(site.label, site.slot) for site in flow.sites] == sites:
+                return flow, times
+        return Unknown(why or f"with a longer {symbol!r}, the graph has other recurrences")
 
     @property
     def dimensions(self) -> dict[str, Dimension]:
         """Return for each open dimension the first name of its class, or the constant that nodes need."""
         return self.equations.value
 
-    @functools.cached_property
-    def time(self) -> tuple[str, ...]:
-        """Return the open dimensions along which a recurrence or a window slides."""
-        flows = {symbol: self.longer(symbol) for symbol in self.symbols if isinstance(self.dimensions[symbol], str)}
-        return tuple(s for s, flow in flows.items() if flow is not None and flow.lengths != self.flow.lengths)
+    def _compared(self, symbol: str, differs: Callable[[DataFlow], bool]) -> Answer:
+        """Compare the flow with the flow for a longer class of dimensions."""
+        longer = self.longer(symbol)
+        return longer if isinstance(longer, Unknown) else differs(longer[0])
 
-    def grows_with_time(self, index: int) -> bool:
-        """Return True if this site has more steps when time is longer."""
-        flows = map(self.longer, self.time)
-        return any(flow is not None and flow.sites[index].length != self.flow.sites[index].length for flow in flows)
+    @functools.cached_property
+    def _open(self) -> list[str]:
+        return [symbol for symbol in self.symbols if isinstance(self.dimensions[symbol], str)]
+
+    def slides_along(self, size: Dimension) -> Answer:
+        """Return True if a size is an open dimension along which a recurrence or a window slides."""
+        return size in self._open and self._compared(str(size), lambda flow: flow.lengths != self.flow.lengths)
+
+    def has_time(self) -> Answer:
+        """Return True if a recurrence or a window slides along an open dimension."""
+        return any_of(map(self.slides_along, self.symbols))
+
+    def reaches(self, size: str, output: str) -> Answer:
+        """Return True if an output is longer when an open dimension is longer."""
+        shape = self.flow.outputs[output].shape
+        if shape is None:
+            return Unknown(f"the shape of {output!r} depends on data")
+        return self._compared(size, lambda flow: flow.outputs[output].shape != shape)
+
+    def grows_with_time(self, index: int) -> Answer:
+        """Return True if this site has more steps when an open dimension is longer."""
+        length = self.flow.sites[index].length
+        if length is None:
+            return Unknown("the number of its steps depends on data")
+        return any_of(self._compared(symbol, lambda flow: flow.sites[index].length != length) for symbol in self._open)
 
     def carry_shape(self, index: int) -> tuple[Dimension, ...]:
-        """Return the shape of the carry of a site, with names of open dimensions."""
+        """Return the shape of the carry of a site, with names of open dimensions; ``?`` is a size that may be open."""
         sizes = self.flow.sites[index].final.shape or ()
         return tuple(self._named(size, self._growth(index, axis)) for axis, size in enumerate(sizes))
 
-    def open_in_carry(self, index: int) -> set[str]:
-        """Return the classes of dimensions on which the shape of the carry of a site depends."""
-        axes = range(len(self.flow.sites[index].final.shape or ()))
-        return {symbol for axis in axes for symbol in self._growth(index, axis)}
+    def open_in_carry(self, index: int) -> tuple[set[str], set[str]]:
+        """Return the classes of dimensions on which the shape of the carry of a site depends, and those that may be."""
+        growth = [self._growth(index, axis) for axis in range(len(self.flow.sites[index].final.shape or ()))]
+        found = {symbol for each in growth for symbol, more in each.items() if not isinstance(more, Unknown)}
+        return found, {symbol for each in growth for symbol in each} - found
 
-    def _growth(self, index: int, axis: int) -> dict[str, int]:
-        """Return the growth of an axis of a carry for each class of dimensions that it depends on."""
+    def _growth(self, index: int, axis: int) -> dict[str, int | Unknown]:
+        """Return the growth of an axis of a carry for each class of dimensions that it depends on, if doubled."""
         size = (self.flow.sites[index].final.shape or ())[axis]
-        flows = {symbol: self.longer(symbol) for symbol in self.equations.classes}
-        others = {symbol: (flow.sites[index].final.shape or ())[axis] for symbol, flow in flows.items() if flow}
-        return {symbol: other - size for symbol, other in others.items() if other != size}
+        growth: dict[str, int | Unknown] = {}
+        for symbol in self.equations.classes:
+            longer = self.longer(symbol)
+            if isinstance(longer, Unknown):
+                growth[symbol] = longer
+                continue
+            flow, times = longer
+            other = (flow.sites[index].final.shape or ())[axis]
+            if other != size:
+                growth[symbol] = (other - size) // (times - 1)
+        return growth
 
-    def _named(self, size: int, growth: Mapping[str, int]) -> Dimension:
-        if not growth:
-            return size
-        sizes = [self.sizes[symbol] for symbol in growth]
-        factor = next(iter(growth.values())) / math.prod(sizes)
-        return "*".join([*([] if factor == 1 else [f"{factor:g}"]), *growth])
+    def _named(self, size: int, growth: Mapping[str, int | Unknown]) -> Dimension:
+        known = {symbol: more for symbol, more in growth.items() if not isinstance(more, Unknown)}
+        if not known:
+            return "?" if growth else size
+        factor = next(iter(known.values())) / math.prod(self.sizes[symbol] for symbol in known)
+        return "*".join([*([] if factor == 1 else [f"{factor:g}"]), *known])
