@@ -43,6 +43,15 @@ class Site:
     final: Flow
 
 
+@dataclass(frozen=True)
+class Lost:
+    """A node that may hold a recurrence and that cannot be followed."""
+
+    label: str
+    why: str
+    starts: tuple[Flow, ...] | None = None  # the initial values of its carries; None if unknown or absent
+
+
 @dataclass
 class DataFlow:
     """The values, recurrences and joins between the inputs and the outputs of a graph."""
@@ -55,7 +64,7 @@ class DataFlow:
     lengths: list[tuple[str, tuple[int | None, ...]]] = field(default_factory=list)
     #: for each group of new elements, in order, the first identity and the labels of the nodes
     producers: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
-    lost: list[tuple[str, str]] = field(default_factory=list)  # labels of nodes that cannot be followed, with reasons
+    lost: list[Lost] = field(default_factory=list)
     _of_outputs: dict[str, frozenset[int]] = field(default_factory=dict)  # the `producers` of complete outputs
 
     def producers_of(self, ids: np.ndarray) -> list[int]:

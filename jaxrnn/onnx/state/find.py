@@ -18,7 +18,7 @@ from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, ModelError, StateError
 from jaxrnn.jaxprs import flows
-from jaxrnn.jaxprs.flows import DataFlow, Site
+from jaxrnn.jaxprs.flows import DataFlow, Flow, Site
 from jaxrnn.onnx.graph import spec_of
 from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state.pairing import (
@@ -93,7 +93,7 @@ class Findings:
     growing: frozenset[str]  # the classes of dimensions along which a variable becomes longer with each step
     #: the carries of recurrences inside a step that are reset in each step, such as a GRU over frequency
     of_frame: tuple[str, ...] = ()
-    undeclared: tuple[str, ...] = ()  # pairs that could be state, and that a declaration makes data
+    undeclared: tuple[tuple[str, str], ...] = ()  # pairs that could be state, and that a declaration makes data
 
 
 def find_state(program: Program, declared: Mapping[str, str] | None, static: Mapping[str, np.ndarray]) -> Findings:
@@ -110,7 +110,7 @@ class _Finder:
         self.declared = dict(declared or {})
         self.is_complete, self.growing = declared is not None, set[str]()
         self.of_frame: list[str] = []
-        self.undeclared: list[str] = []
+        self.undeclared: list[tuple[str, str]] = []
         infos = map(spec_of, program.block.inputs)
         self.inputs = {info.name: info for info in infos if info.name not in static}
         self.outputs = {info.name: info for info in map(spec_of, program.block.outputs)}
@@ -147,13 +147,15 @@ class _Finder:
         edges = [edge for pair in self.candidates if (edge := find_edge(self.flow, *pair, self._open(pair[0])))]
         pairing = Pairing(self._in_a_step(edges), self.flow, declared, self.inputs, self.outputs)
         if not self.is_complete:
-            if self.flow.lost:
-                raise self._unknown(pairing, *self.flow.lost[0])
             pairs = pairing.find()
+            for lost in self.flow.lost:
+                # If its carries start from state, the pair of a later call carries on what this node forgets.
+                if lost.starts is None or not all(any(_comes_from(s, name) for name in pairs) for s in lost.starts):
+                    raise self._unknown(pairing, lost.label, lost.why)
         else:
             pairs = pairing.take_proved()
-            self.undeclared += [f"{edge.source!r} -> {edge.output!r}" for edge in pairing.doubtful()]
-            self.of_frame += [f"node {label!r}, which cannot be followed" for label in dict(self.flow.lost)]
+            self.undeclared += [(edge.source, edge.output) for edge in pairing.left_out()]
+            self.of_frame += [f"node {label!r}, which cannot be followed" for label in dict.fromkeys(lost.label for lost in self.flow.lost)]
         for edge in pairs.values():
             before, after = self.flow.inputs[edge.source].shape, self.flow.outputs[edge.output].shape
             for symbol, old, new in zip(self.inputs[edge.source].shape or (), before or (), after or (), strict=False):
@@ -275,8 +277,13 @@ class _Finder:
 
 
 def _starts_from(site: Site, source: str) -> bool:
-    found = site.initial.codes.get(source) if site.initial is not None else None
-    return found is not None and bool((found >= flows.STEP).any())
+    return site.initial is not None and _comes_from(site.initial, source)
+
+
+def _comes_from(value: Flow, source: str) -> bool:
+    """Return True if elements of a value come from single elements of a source."""
+    codes = value.codes.get(source)
+    return codes is not None and bool((codes >= flows.STEP).any())
 
 
 _EXTERNAL = {

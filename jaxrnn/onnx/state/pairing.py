@@ -284,6 +284,8 @@ _OPERATORS = set(
 def _parts(name: str) -> list[str]:
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
     parts: list[str] = [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", spaced)]
+    if parts[1:3] == ["key", "values"] and parts[0] in _WHEN and len(parts) > 3:
+        del parts[1:3]  # ``past_key_values.0.key`` pairs with ``present.0.key``
     return [_FINAL.get(part, part) for part in parts]
 
 
@@ -298,7 +300,7 @@ def words(name: str) -> tuple[str, ...]:
 
 
 def affinity(first: str, second: str) -> int:
-    """Return 2 if two names pair by convention, 1 if they pair except for numbers, else 0.
+    """Return 2 if two names pair by convention, 1 if a name has all words of the other except for numbers, else 0.
 
     Names pair if their words are equal without words for the side or the time of a value: ``h`` and ``h_out``,
     ``past_key`` and ``present_key``, PyTorch's ``h0`` and ``hn``.
@@ -308,8 +310,8 @@ def affinity(first: str, second: str) -> int:
         return 2
     if one[-1:] == ("0",) and one[:-1] == other and second.endswith("n"):
         return 2
-    plain = [[word for word in each if not word.isdigit()] for each in (one, other)]
-    return int(bool(plain[0]) and plain[0] == plain[1])
+    plain = [{word for word in each if not word.isdigit()} for each in (one, other)]
+    return int(all(plain) and (plain[0] <= plain[1] or plain[1] <= plain[0]))
 
 
 def says_data(name: str) -> bool:
@@ -352,13 +354,18 @@ class Pairing:
         self.take_proved()
         self._take_said()
         self._take_arithmetic()
-        if candidates := self.doubtful():
+        if candidates := self._doubtful():
             raise self._incomplete(candidates)
         return self.pairs
 
-    def doubtful(self) -> list[Edge]:
+    def _doubtful(self) -> list[Edge]:
         """Return the other pairs that could be state: neither the flow nor names tell. One input is data."""
         return self._first_hand(self._unnamed(asking=True)) if len(self._data()) > 1 else []
+
+    def left_out(self) -> list[Edge]:
+        """Return the pairs that a declaration makes data, although names or arithmetic may make them state."""
+        said = [edge for edge in self._free(self.edges) if edge.affinity == 2 and not edge.unchanged]
+        return list(dict.fromkeys([*said, *self._doubtful()])) if len(self._data()) > 1 else []
 
     def all_that_may_be(self) -> str:
         """Return how to declare the state, with a list of all possible pairs."""

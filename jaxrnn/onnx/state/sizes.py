@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jaxrnn._files.messages import first_line
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import JaxrnnError, LimitError, NodeError
-from jaxrnn.jaxprs.flows import DataFlow, Flow, union
+from jaxrnn.jaxprs.flows import DataFlow, Flow, Lost, union
 from jaxrnn.jaxprs.following import Following
 from jaxrnn.jaxprs.primitives import visible_recurrences
 from jaxrnn.onnx.evaluate import BoundNode, Scope, call, evaluate, reads_of
@@ -95,6 +95,8 @@ class _Trace:
     def __init__(self, program: Program, strict: bool, following: Following):
         self.program, self.strict, self.following = program, strict, following
         self.result = following.result
+        #: the recurrences that cannot be followed, the reasons, and the initial values of their carries if known
+        self.lost: list[tuple[str, str, list[Value] | None]] = []
 
     def run(self, sizes: Mapping[str, int], known: Mapping[str, np.ndarray], sources: Collection[str]) -> DataFlow:
         block, following, flows = self.program.block, self.following, self.result.inputs
@@ -117,7 +119,8 @@ class _Trace:
                 for name, flow in flows.items()
             ]
             outputs[:] = evaluate(block, values, Scope(params, caller=self._call))
-            return [read for value in outputs for read in _reads(value) if isinstance(read, Tracer)]
+            starts = [start for _, _, each in self.lost for start in each or ()]
+            return [read for value in (*outputs, *starts) for read in _reads(value) if isinstance(read, Tracer)]
 
         structs = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in parameters.items()}
         try:
@@ -132,6 +135,9 @@ class _Trace:
         followed = iter(following.run(closed, arguments))
         for key, value in zip(block.outputs, outputs, strict=True):
             self.result.outputs[str(key.name)] = self._output(value, followed)
+        for label, why, starts in self.lost:
+            flows_of = None if starts is None else tuple(self._output(start, followed) for start in starts)
+            self.result.lost.append(Lost(label, why, flows_of))
         return self.result
 
     def _output(self, value: Value, followed: Iterator[Flow]) -> Flow:
@@ -146,8 +152,7 @@ class _Trace:
         return dataclasses.replace(flow, ids=np.zeros(flow.shape or (), np.int64))  # depends only on parameters
 
     def _call(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
-        lost = self.result.lost
-        before = len(lost)
+        before = len(self.lost)
         try:
             outputs = self._outputs(node, inputs, scope)
             if outputs and all(map(_is_traced_without_elements, outputs)):
@@ -159,12 +164,13 @@ class _Trace:
         except Exception as error:
             if self.strict:
                 raise
-            whys = [*(value.why for value in inputs if isinstance(value, _Lost)), *(why for _, why in lost[before:])]
+            whys = [*(value.why for value in inputs if isinstance(value, _Lost)), *(why for _, why, _ in self.lost[before:])]
             own = f"node {node.name!r} fails: {first_line(error).partition('. ')[0].rstrip('.')}"
             why = next(filter(None, whys), own)
         # The values of a graph in this node are lost with the node, and so are its recurrences.
-        del lost[before:]
-        lost += [(each.name, why) for each in (node, *_inside(node)) if _may_carry(each)]
+        del self.lost[before:]
+        self.lost += [(node.name, why, _starts(node, inputs, scope))] if _may_carry(node) else []
+        self.lost += [(each.name, why, None) for each in _inside(node) if _may_carry(each)]
         outer = (scope.find(key) for key in reads_of(node)) if node.blocks else ()
         origins = [x for x in jax.tree.leaves([*inputs, *outer]) if isinstance(x, (str, Tracer, _Lost))]
         return tuple(_Lost(origins, why) for _ in node.outputs)
@@ -177,13 +183,13 @@ class _Trace:
         if not node.blocks and all(map(is_known, jax.tree.leaves(list(inputs)))):
             with jax.ensure_compile_time_eval():
                 return tuple(jax.tree.map(_settled, each) for each in call(node, inputs, scope))
-        before = len(self.result.lost)
+        before = len(self.lost)
         try:
             return call(node, inputs, scope)
         except LimitError:
             raise
         except Exception:  # a shape may depend on computed values, and computing compiles a program for each operation
-            del self.result.lost[before:]
+            del self.lost[before:]
             with _computing():
                 return call(node, inputs, scope)
 
@@ -210,6 +216,17 @@ def _reads(value: Any) -> list[Any]:
 
 def _inside(node: BoundNode) -> Iterator[BoundNode]:
     return itertools.chain.from_iterable(block.all_nodes() for block in node.blocks)
+
+
+def _starts(node: BoundNode, inputs: Sequence[Value], scope: Scope) -> list[Value] | None:
+    """Return the initial values of all carries of a node, or None if a carry has none that a later call could give."""
+    carries = node.operator.traits.carries
+    places = [start for start, _ in carries.states.values()] if carries is not None else []
+    # The values of a subgraph may belong to a trace of its own.
+    if not places or node.attributes.get("direction", "forward") != "forward" or scope.outer is not None:
+        return None
+    starts = [inputs[place] if place < len(inputs) else None for place in places]
+    return None if any(start is None for start in starts) else starts
 
 
 def _may_carry(node: BoundNode) -> bool:
