@@ -353,8 +353,10 @@ def test_growth_that_no_size_shows_is_asked_about():
     ]
     ends = {"x": ["T", N], "count": (I64, []), "h": ROW}, {"y": ROW, "h_out": ROW}
     constants = {"nought": np.zeros((1, N), np.float32)}
-    words = "s of Loop 'loop' runs along time: the number of its steps depends on data"
-    check_asked(words, model_of(nodes, *ends, constants))
+    words = "s of Loop 'loop' runs along time: the number of steps depends on data"
+    for frames in ("T", 3):
+        ends[0]["x"] = [frames, N]
+        check_asked(words, model_of(nodes, *ends, constants))
     assert model_of(nodes, *ends, constants, load={"state": {"h": "h_out"}}).frame_recurrences == ("s of Loop 'loop'",)
 
 
@@ -413,8 +415,8 @@ def test_names_of_transformers(kind):
             nodes = [node("Concat", [given, "frame"], [updated], axis=1) for given, updated in pairing.items()]
         total = [node("ReduceMean", [updated], [f"{updated}.m"], axes=[1]) for updated in pairing.values()]
         nodes += [*total, node("Sum", [f"{updated}.m" for updated in pairing.values()] + ["frame"], ["y"])]
-        inputs = {"frame": [1, 1, N]} | dict.fromkeys(pairing, [1, past, N])
-        outputs = {"y": [1, 1, N]} | dict.fromkeys(pairing.values(), [1, now, N])
+        inputs = {"frame": [1, 1, N]} | {name: [1, past, N] for name in pairing}
+        outputs = {"y": [1, 1, N]} | {name: [1, now, N] for name in pairing.values()}
         assert pairs(model_of(nodes, inputs, outputs, C)) == pairing
 
 

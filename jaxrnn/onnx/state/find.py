@@ -155,7 +155,8 @@ class _Finder:
         else:
             pairs = pairing.take_proved()
             self.undeclared += [(edge.source, edge.output) for edge in pairing.left_out()]
-            self.of_frame += [f"node {label!r}, which cannot be followed" for label in dict.fromkeys(lost.label for lost in self.flow.lost)]
+            lost = dict.fromkeys(each.label for each in self.flow.lost)
+            self.of_frame += [f"node {label!r}, which cannot be followed" for label in lost]
         for edge in pairs.values():
             before, after = self.flow.inputs[edge.source].shape, self.flow.outputs[edge.output].shape
             for symbol, old, new in zip(self.inputs[edge.source].shape or (), before or (), after or (), strict=False):

@@ -406,7 +406,7 @@ class Pairing:
         for group in _groups(edges):
             try:
                 best = _best(group)
-            except _Tie as tie:
+            except _TieError as tie:
                 raise self._ambiguous(tie.edges, tie.chosen, f"{_NEITHER} tell") from None
             self.pairs.update({edge.source: edge for edge in best})
 
@@ -520,7 +520,7 @@ def _groups(edges: Sequence[Edge]) -> Iterator[list[Edge]]:
         yield group
 
 
-class _Tie(Exception):
+class _TieError(Exception):
     """The error for edges with equal evidence, of which some are chosen as an example."""
 
     def __init__(self, edges: Iterable[Edge], chosen: Iterable[Edge]):
@@ -542,7 +542,7 @@ def _best(edges: list[Edge]) -> tuple[Edge, ...]:
             scored.setdefault((len(choice), *map(sum, columns)), []).append(choice)
     best = scored[max(scored)]
     if len(best) > 1:
-        raise _Tie(dict.fromkeys(edge for choice in best for edge in choice), best[0])
+        raise _TieError(dict.fromkeys(edge for choice in best for edge in choice), best[0])
     return best[0]
 
 
@@ -552,7 +552,7 @@ def _by_name(edges: list[Edge]) -> tuple[Edge, ...]:
     named = [edge for edge in edges if 0 < edge.affinity == top[edge.source]]
     shared = [edge for edge in named if any(edge is not other and _uses([edge], other) for other in named)]
     if not named or shared:
-        raise _Tie(shared or named or edges, shared or named or edges)
+        raise _TieError(shared or named or edges, shared or named or edges)
     return tuple(named)
 
 

@@ -155,16 +155,17 @@ class _Trace:
         before = len(self.lost)
         try:
             outputs = self._outputs(node, inputs, scope)
-            if outputs and all(map(_is_traced_without_elements, outputs)):
-                if not any(map(_is_traced_without_elements, inputs)):
-                    raise ValueError("nothing is left of an axis")
+            is_empty = bool(outputs) and all(map(_is_traced_without_elements, outputs))
+            if is_empty and not any(map(_is_traced_without_elements, inputs)):
+                raise ValueError("nothing is left of an axis")
             return outputs
         except LimitError:
             raise
         except Exception as error:
             if self.strict:
                 raise
-            whys = [*(value.why for value in inputs if isinstance(value, _Lost)), *(why for _, why, _ in self.lost[before:])]
+            whys = [value.why for value in inputs if isinstance(value, _Lost)]
+            whys += [why for _, why, _ in self.lost[before:]]
             own = f"node {node.name!r} fails: {first_line(error).partition('. ')[0].rstrip('.')}"
             why = next(filter(None, whys), own)
         # The values of a graph in this node are lost with the node, and so are its recurrences.
@@ -330,6 +331,7 @@ _SIZES = (16, 64, 256, 512, 1024, 4096)
 _BATCH_SIZE = 2
 #: The difference between the numbers of the first and a second trial.
 _APART = 37
+_OF_DATA = "the number of steps depends on data"
 #: The times by which an open dimension is longer in a trial, in order.
 _TIMES = (2, 3, 4)
 
@@ -467,10 +469,13 @@ class Probe:
         """Return for each open dimension the first name of its class, or the constant that nodes need."""
         return self.equations.value
 
-    def _compared(self, symbol: str, differs: Callable[[DataFlow], bool]) -> Answer:
-        """Compare the flow with the flow for a longer class of dimensions."""
+    def _changes(self, symbol: str, facts: Callable[[DataFlow], Iterable[Any]], unknown: str) -> Answer:
+        """Return True if facts about the flow are others for a longer class of dimensions; None is an unknown fact."""
         longer = self.longer(symbol)
-        return longer if isinstance(longer, Unknown) else differs(longer[0])
+        if isinstance(longer, Unknown):
+            return longer
+        pairs = itertools.zip_longest(facts(self.flow), facts(longer[0]))
+        return any_of(Unknown(unknown) if None in pair else pair[0] != pair[1] for pair in pairs)
 
     @functools.cached_property
     def _open(self) -> list[str]:
@@ -478,7 +483,9 @@ class Probe:
 
     def slides_along(self, size: Dimension) -> Answer:
         """Return True if a size is an open dimension along which a recurrence or a window slides."""
-        return size in self._open and self._compared(str(size), lambda flow: flow.lengths != self.flow.lengths)
+        if size not in self._open:
+            return False
+        return self._changes(str(size), lambda flow: [size for _, sizes in flow.lengths for size in sizes], _OF_DATA)
 
     def has_time(self) -> Answer:
         """Return True if a recurrence or a window slides along an open dimension."""
@@ -486,17 +493,13 @@ class Probe:
 
     def reaches(self, size: str, output: str) -> Answer:
         """Return True if an output is longer when an open dimension is longer."""
-        shape = self.flow.outputs[output].shape
-        if shape is None:
-            return Unknown(f"the shape of {output!r} depends on data")
-        return self._compared(size, lambda flow: flow.outputs[output].shape != shape)
+        return self._changes(size, lambda flow: [flow.outputs[output].shape], f"the shape of {output!r} is unknown")
 
     def grows_with_time(self, index: int) -> Answer:
         """Return True if this site has more steps when an open dimension is longer."""
-        length = self.flow.sites[index].length
-        if length is None:
-            return Unknown("the number of its steps depends on data")
-        return any_of(self._compared(symbol, lambda flow: flow.sites[index].length != length) for symbol in self._open)
+        if self.flow.sites[index].length is None:
+            return Unknown(_OF_DATA)
+        return any_of(self._changes(symbol, lambda flow: [flow.sites[index].length], _OF_DATA) for symbol in self._open)
 
     def carry_shape(self, index: int) -> tuple[Dimension, ...]:
         """Return the shape of the carry of a site, with names of open dimensions; ``?`` is a size that may be open."""
