@@ -326,6 +326,22 @@ def test_lost_recurrences_that_start_from_state_are_carried():
             check_asked("'cell' cannot be found.*'places' fails.*depends on data", model)
 
 
+def test_a_size_that_may_grow_is_no_batch():
+    """The next value of a cache comes from a node that cannot be followed; one name for both sizes says enough."""
+    nodes = [
+        node("NonZero", ["x"], ["places"]),
+        node("Cast", ["places"], ["found"], to=F32),
+        node("Unsqueeze", ["found", "zero"], ["frames"]),
+        node("Concat", ["cache", "frames"], ["cache_out"], axis=1),
+        node("Tanh", ["x"], ["y"]),
+    ]
+    for size, batch in (("Q", None), ("P", "P")):
+        outputs = {"y": [N], "cache_out": [1, size, "k"]}
+        model = model_of(nodes, {"x": [N], "cache": [1, "P", N]}, outputs, C)
+        assert pairs(model) == {"cache": "cache_out"}
+        assert model.spec.batch_symbol == batch
+
+
 def test_growth_that_no_size_shows_is_asked_about():
     """A recurrence over a size that the file accepts alone, and a loop whose trips depend on data."""
     nodes = [

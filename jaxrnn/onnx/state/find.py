@@ -124,9 +124,10 @@ class _Finder:
         said += self.declared.items()
         self.probe = Probe(program, list(self.inputs.values()), static, self._sources(), said)
         # An output may have a type and a shape of which the file says nothing, or something else.
-        more = [pair for pair in itertools.product(self.inputs, self.outputs) if self._is_late(pair)]
-        if more and (self.declared or not self.is_complete):
-            self.candidates += more
+        more = [pair for pair in itertools.product(self.inputs, self.outputs) if self._are_alike(*pair)]
+        more = list(dict.fromkeys([*self.candidates, *more]))
+        if len(more) > len(self.candidates) and (self.declared or not self.is_complete):
+            self.candidates = more
             self.probe.follow_also(self._sources())
 
     @property
@@ -137,10 +138,9 @@ class _Finder:
     def _sources(self) -> list[str]:
         return list(dict.fromkeys(source for source, _ in self.candidates))
 
-    def _is_late(self, pair: tuple[str, str]) -> bool:
-        before, after = self.flow.inputs[pair[0]], self.flow.outputs[pair[1]]
-        equal = before.shape is not None and (before.shape, before.dtype) == (after.shape, after.dtype)
-        return equal and pair not in self.candidates
+    def _are_alike(self, name: str, updated: str) -> bool:
+        before, after = self.flow.inputs[name], self.flow.outputs[updated]
+        return before.shape is not None and (before.shape, before.dtype) == (after.shape, after.dtype)
 
     def find(self) -> tuple[StateVar, ...]:
         declared = {name: Edge(name, updated, CARRIED) for name, updated in self.declared.items()}
@@ -155,11 +155,14 @@ class _Finder:
         else:
             pairs = pairing.take_proved()
             self.undeclared += [(edge.source, edge.output) for edge in pairing.left_out()]
-            lost = dict.fromkeys(each.label for each in self.flow.lost)
-            self.of_frame += [f"node {label!r}, which cannot be followed" for label in lost]
+            labels = dict.fromkeys(each.label for each in self.flow.lost)
+            self.of_frame += [f"node {label!r}, which cannot be followed" for label in labels]
         for edge in pairs.values():
             before, after = self.flow.inputs[edge.source].shape, self.flow.outputs[edge.output].shape
-            for symbol, old, new in zip(self.inputs[edge.source].shape or (), before or (), after or (), strict=False):
+            symbols = self.inputs[edge.source].shape or ()
+            if after is None:  # a size may grow, unless the file gives the sizes one name
+                before, after = symbols, self.outputs[edge.output].shape or ("",) * len(symbols)
+            for symbol, old, new in zip(symbols, before or (), after, strict=False):
                 if old != new and isinstance(symbol, str):
                     self.growing.add(str(self.probe.dimensions[symbol]))
         external = [self._external(pairs[name]) for name in self.inputs if name in pairs]
