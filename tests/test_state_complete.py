@@ -35,7 +35,7 @@ from state_graphs import (
 import jaxrnn
 from jaxrnn.cli import main
 from jaxrnn.model.inspection import inspect_model
-from jaxrnn.onnx.state.pairing import affinity
+from jaxrnn.onnx.state.names import affinity
 from jaxrnn.onnx.state.sizes import Unknown, any_of
 
 #: By name, the nodes that make the initial value ``h0`` of shape [1, 1, N], and the constants that they take.

@@ -21,6 +21,7 @@ from jaxrnn.jaxprs import flows
 from jaxrnn.jaxprs.flows import DataFlow, Flow, Site
 from jaxrnn.onnx.graph import spec_of
 from jaxrnn.onnx.program import Program
+from jaxrnn.onnx.state.names import affinity
 from jaxrnn.onnx.state.pairing import (
     BUFFER,
     CARRIED,
@@ -32,7 +33,6 @@ from jaxrnn.onnx.state.pairing import (
     PRODUCT,
     Edge,
     Pairing,
-    affinity,
     find_edge,
 )
 from jaxrnn.onnx.state.sizes import Answer, Probe, Unknown, any_of
