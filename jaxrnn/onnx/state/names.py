@@ -28,6 +28,7 @@ _DATA = set(
     """
     x y q k v query key value token tokens ids text label labels mask audio mic mix noisy ref wave waveform signal
     samples sample frame frames image spec spectrum spectrogram mag magnitude phase feat feats feature features mel
+    inp obs observation far cond condition speaker style
     """.split()  # noqa: SIM905
 )
 #: Words of names that exporters take from operators.
