@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import sys
+from pathlib import Path
+
 import numpy as np
+import pytest
 from onnx import TensorProto, helper
 from refusals import check_refused
 from small_models import graph_of, make_model
@@ -38,6 +44,15 @@ def check_asked(words, model):
     check_refused(jaxrnn.StateError, words, lambda: model.state)
 
 
+def example_of(model):
+    """The declaration that the finder's question proposes."""
+    with pytest.raises(jaxrnn.StateError) as caught:
+        _ = model.state
+    found = re.search(r"load\(path, state=(\{[^}]*\})\)", str(caught.value))
+    assert found is not None, str(caught.value)
+    return ast.literal_eval(found[1])
+
+
 def internal(model):
     assert all(variable.kind == "internal" for variable in model.state), model.state
     assert all(variable.input is None and variable.output is None for variable in model.state)
@@ -71,3 +86,80 @@ def step_of_two_lstms(**load):
     ]
     inputs = dict.fromkeys(("d", "b", "x", "c", "a"), ONE)
     return model_of(nodes, inputs, dict.fromkeys(("r", "y", "q", "s", "p"), ONE), C, load=load)
+
+
+class TooMuchWork(BaseException):
+    """More work than a test allows. The finder catches an `Exception`, as of sizes that do not fit."""
+
+
+def check_work(most, call):
+    """The call makes at most so many calls from functions of jaxrnn."""
+    home, count = str(Path(jaxrnn.__file__).parent), 0
+
+    def watch(frame, event, argument):
+        nonlocal count
+        if event in ("call", "c_call") and frame.f_code.co_filename.startswith(home):
+            count += 1
+            if count > most:
+                sys.setprofile(None)
+                raise TooMuchWork(f"more than {most} calls")
+
+    sys.setprofile(watch)
+    try:
+        return call()
+    finally:
+        sys.setprofile(None)
+
+
+def conformer(blocks, width=16, heads=2, past=6, kernel=5):
+    """A step of conformer blocks, each with caches of keys, values and frames of a convolution."""
+    rng, nodes, constants = np.random.default_rng(0), [], {}
+    inputs, outputs = {"x": ["B", 1, width]}, {"y": ["B", 1, 8]}
+
+    def op(kind, *given, out="", **attributes):
+        name = out or f"n{len(nodes)}"
+        nodes.append(node(kind, list(given), [name], name=f"node{len(nodes)}", **attributes))
+        return name
+
+    def constant(array):
+        constants[f"c{len(constants)}"] = np.asarray(array)
+        return f"c{len(constants) - 1}"
+
+    def weight(*shape):
+        return constant((rng.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32))
+
+    def linear(x, given, wanted):
+        return op("Add", op("MatMul", x, weight(given, wanted)), weight(wanted))
+
+    def norm(x):
+        return op("LayerNormalization", x, weight(width), weight(width), axis=-1)
+
+    def feed_forward(x):
+        inner = linear(norm(x), width, 2 * width)
+        return op("Add", x, linear(op("Mul", inner, op("Sigmoid", inner)), 2 * width, width))
+
+    def cached(name, x, shape, axis):
+        inputs[name] = outputs[f"{name}_out"] = shape
+        joined = op("Concat", name, x, axis=axis)
+        bounds = (constant(np.array([number])) for number in (1, 2**31, axis))
+        op("Slice", joined, *bounds, out=f"{name}_out")
+        return joined
+
+    def by_head(x):
+        return op("Transpose", op("Reshape", x, constant([0, -1, heads, width // heads])), perm=[0, 2, 1, 3])
+
+    x = "x"
+    for block in range(blocks):
+        x = feed_forward(x)
+        query, key, value = (linear(norm(x), width, width) for _ in range(3))
+        keys, values = (cached(f"{n}{block}", v, ["B", past, width], 1) for n, v in (("k", key), ("v", value)))
+        scores = op("MatMul", by_head(query), op("Transpose", by_head(keys), perm=[0, 1, 3, 2]))
+        seen = op("MatMul", op("Softmax", scores, axis=-1), by_head(values))
+        seen = op("Reshape", op("Transpose", seen, perm=[0, 2, 1, 3]), constant([0, -1, width]))
+        x = op("Add", x, linear(seen, width, width))
+        turned = op("Transpose", linear(norm(x), width, width), perm=[0, 2, 1])
+        window = cached(f"cache{block}", turned, ["B", width, kernel - 1], 2)
+        moved = op("Transpose", op("Conv", window, weight(width, 1, kernel), group=width), perm=[0, 2, 1])
+        x = norm(feed_forward(op("Add", x, linear(op("Mul", moved, op("Sigmoid", moved)), width, width))))
+    op("Identity", linear(x, width, 8), out="y")
+    return model_of(nodes, inputs, outputs, constants)

@@ -7,7 +7,7 @@ import re
 import pytest
 from tiers import of_tiers
 
-from jaxrnn.onnx.state.pairing import affinity
+from jaxrnn.onnx.state.names import affinity
 from tools.networks_page import KNOWN, PAGE, RUN, WAVES, measure, measure_waveform, page, read_page
 
 AGAIN = "make it again: python -m tools.networks_page --write docs/networks.md"

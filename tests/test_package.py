@@ -108,6 +108,7 @@ MODEL = {
     "step_file",
     "stream",
     "symbolic_inputs",
+    "undeclared_pairs",
 }
 
 

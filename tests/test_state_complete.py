@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import jax
 import numpy as np
@@ -10,10 +11,32 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from refusals import check_refused
-from state_graphs import BOOL, ONE, ROW, C, N, check_asked, gru, internal, lstm, model_of, node, pairs
+from small_models import graph_of
+from state_graphs import (
+    BOOL,
+    F32,
+    I64,
+    ONE,
+    ROW,
+    C,
+    N,
+    check_asked,
+    check_work,
+    conformer,
+    example_of,
+    gru,
+    internal,
+    lstm,
+    model_of,
+    node,
+    pairs,
+)
 
 import jaxrnn
 from jaxrnn.cli import main
+from jaxrnn.model.inspection import inspect_model
+from jaxrnn.onnx.state.names import affinity
+from jaxrnn.onnx.state.sizes import Unknown, any_of
 
 #: By name, the nodes that make the initial value ``h0`` of shape [1, 1, N], and the constants that they take.
 STARTS = {
@@ -259,3 +282,240 @@ def test_sizes_that_are_no_batch_are_asked_for():
     with pytest.raises(jaxrnn.StateError, match=r"init\(dims=\{'S': SIZE\}\)"):
         model.init()
     assert model.init(dims={"S": 5})["weights"].shape == (5,)
+
+
+def branches_of_two_sizes(**load):
+    """A GRU that starts from zeros, in a branch that returns fewer frames than the other branch."""
+    zeros = [gru("inner", "x", "", "a")]
+    more = [node("Concat", ["x", "x"], ["d"], axis=0), gru("other", "d", "", "b")]
+    then, other = (graph_of(nodes, {}, {name: None}, name=name) for nodes, name in ((zeros, "a"), (more, "b")))
+    nodes = [
+        node("If", ["flag"], ["y"], name="choice", then_branch=then, else_branch=other),
+        gru("outer", "x", "h", "", "h_out"),
+    ]
+    return model_of(nodes, {"x": ONE, "h": ONE, "flag": (BOOL, [])}, {"y": None, "h_out": ONE}, C, load=load)
+
+
+def test_recurrences_that_cannot_be_followed_are_asked_about():
+    """Beside state that is found, too. With a known condition, the branch is followed."""
+    check_asked(r"node 'other' cannot be found: node 'choice' fails.*equal types.*static=", branches_of_two_sizes())
+    assert example_of(branches_of_two_sizes()) == {"h": "h_out"}
+    declared = branches_of_two_sizes(state={"h": "h_out"})
+    assert pairs(declared) == {"h": "h_out"}
+    assert "node 'inner', which cannot be followed" in declared.frame_recurrences
+    known = branches_of_two_sizes(static={"flag": np.array(True)})
+    assert [(each.name, each.kind) for each in known.state] == [("h", "external"), ("inner.h", "internal")]
+
+
+def test_lost_recurrences_that_start_from_state_are_carried():
+    """The names pair what a layer starts from, so that its state is known although its input has no shape."""
+    nodes = [
+        node("NonZero", ["x"], ["places"]),
+        node("Cast", ["places"], ["found"], to=F32),
+        node("Unsqueeze", ["found", "one"], ["frames"]),
+        lstm("cell", "frames", "h", "{c}", ["", "h_out", "c_out"]),
+    ]
+    constants = C | {"LW": np.ones((1, 4 * N, 3), np.float32)}
+    for cell in ("c", ""):
+        nodes[-1].input[6] = cell
+        inputs = {"x": [1, 1, N], "h": ONE} | ({"c": ONE} if cell else {})
+        model = model_of(nodes, inputs, {"h_out": ONE, "c_out": ONE}, constants)
+        if cell:
+            assert pairs(model) == {"h": "h_out", "c": "c_out"}
+        else:
+            check_asked("'cell' cannot be found.*'places' fails.*depends on data", model)
+
+
+def test_a_size_that_may_grow_is_no_batch():
+    """The next value of a cache comes from a node that cannot be followed; one name for both sizes says enough."""
+    nodes = [
+        node("NonZero", ["x"], ["places"]),
+        node("Cast", ["places"], ["found"], to=F32),
+        node("Unsqueeze", ["found", "zero"], ["frames"]),
+        node("Concat", ["cache", "frames"], ["cache_out"], axis=1),
+        node("Tanh", ["x"], ["y"]),
+    ]
+    for size, batch in (("Q", None), ("P", "P")):
+        outputs = {"y": [N], "cache_out": [1, size, "k"]}
+        model = model_of(nodes, {"x": [N], "cache": [1, "P", N]}, outputs, C)
+        assert pairs(model) == {"cache": "cache_out"}
+        assert model.spec.batch_symbol == batch
+
+
+def test_growth_that_no_size_shows_is_asked_about():
+    """A recurrence over a size that the file accepts alone, and a loop whose trips depend on data."""
+    nodes = [
+        node("Reshape", ["x", "flat"], ["s"]),
+        node("MatMul", ["s", "wide"], ["level"]),
+        gru("bands", "x", "", "", "end"),
+        node("Add", ["end", "level"], ["y"]),
+        gru("time", "z", "h", "", "h_out"),
+    ]
+    constants = C | {"flat": np.array([1, 1, -1]), "wide": np.ones((16 * N, N), np.float32)}
+    inputs, outputs = {"x": ["T", 1, N], "z": ONE, "h": ONE}, {"y": ONE, "h_out": ONE}
+    words = r"not known whether h of GRU 'bands' runs along time: with 'T' of 32, .*dims="
+    check_asked(words, model_of(nodes, inputs, outputs, constants))
+    fixed = model_of(nodes, inputs | {"x": [16, 1, N]}, outputs, constants)
+    assert fixed.frame_recurrences == ("h of GRU 'bands'",)
+    body = graph_of(
+        [node("Identity", ["go"], ["go2"]), node("Add", ["s", "level"], ["t"]), node("Tanh", ["t"], ["s2"])],
+        {"i": (I64, []), "go": (BOOL, []), "s": ROW},
+        {"go2": (BOOL, []), "s2": ROW},
+    )
+    nodes = [
+        node("ReduceMean", ["x"], ["level"], axes=[0], keepdims=1),
+        node("Loop", ["count", "", "nought"], ["y"], name="loop", body=body),
+        node("Add", ["h", "level"], ["h_out"]),
+    ]
+    ends = {"x": ["T", N], "count": (I64, []), "h": ROW}, {"y": ROW, "h_out": ROW}
+    constants = {"nought": np.zeros((1, N), np.float32)}
+    words = "s of Loop 'loop' runs along time: the number of steps depends on data"
+    for frames in ("T", 3):
+        ends[0]["x"] = [frames, N]
+        check_asked(words, model_of(nodes, *ends, constants))
+    assert model_of(nodes, *ends, constants, load={"state": {"h": "h_out"}}).frame_recurrences == ("s of Loop 'loop'",)
+
+
+def test_an_unknown_answer_is_neither_yes_nor_no():
+    unknown = Unknown("nobody looked")
+    assert any_of([False, unknown, True]) is True
+    assert any_of([False, unknown, False]) == unknown
+    assert any_of([False]) is False
+    check_refused(TypeError, "neither as yes nor as no: nobody looked", bool, unknown)
+
+
+#: Graphs whose outputs have exchanged names, and their state by flow.
+EXCHANGED = {
+    "an LSTM": ([lstm("cell", "x", "h", "c", ["Y", "c_out", "h_out"])], ("h", "c"), ONE),
+    "two layers": (
+        [gru("a", "x", "h1", "Y", "h2_out"), node("Squeeze", ["Y", "one"], ["y"]), gru("b", "y", "h2", "", "h1_out")],
+        ("h1", "h2"),
+        ONE,
+    ),
+    "two rings": (
+        [
+            node("ScatterElements", ["ring_a", "at", "x"], ["ring_b_out"], axis=0),
+            node("Neg", ["x"], ["z"]),
+            node("ScatterElements", ["ring_b", "at", "z"], ["ring_a_out"], axis=0),
+        ],
+        ("ring_a", "ring_b"),
+        [N],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGED)
+def test_names_against_the_flow_are_asked_about(name):
+    """The question proposes what the flow proves, which loads. With the names' own order, nothing is asked."""
+    nodes, (first, second), shape = EXCHANGED[name]
+    at = {"at": (I64, [1])} if shape == [N] else {}
+    inputs = {"x": [1] if at else ONE, **at, first: shape, second: shape}
+    outputs = {f"{first}_out": shape, f"{second}_out": shape}
+    model = model_of(nodes, inputs, outputs, C)
+    check_asked(f"flow of data and names disagree.*'{first}' -> '{first}_out'", model)
+    proved = {first: f"{second}_out", second: f"{first}_out"}
+    assert example_of(model) == proved
+    assert pairs(model_of(nodes, inputs, outputs, C, load={"state": proved})) == proved
+
+
+@pytest.mark.parametrize("kind", ["", "decoder.", "encoder."])
+def test_names_of_transformers(kind):
+    """Keys and values of two layers under the names that Optimum writes, of fixed and of open lengths."""
+    names = [f"{layer}.{kind}{word}" for layer in (0, 1) for word in ("key", "value")]
+    pairing = {f"past_key_values.{name}": f"present.{name}" for name in names}
+    for one, other in itertools.product(pairing.items(), repeat=2):
+        assert (affinity(one[0], other[1]) == 2) == (one == other)
+    for past, now in (("past", "past + 1"), (3, 3)):
+        nodes = [node("Mul", [given, "double"], [updated]) for given, updated in pairing.items()]
+        if past == "past":
+            nodes = [node("Concat", [given, "frame"], [updated], axis=1) for given, updated in pairing.items()]
+        total = [node("ReduceMean", [updated], [f"{updated}.m"], axes=[1]) for updated in pairing.values()]
+        nodes += [*total, node("Sum", [f"{updated}.m" for updated in pairing.values()] + ["frame"], ["y"])]
+        inputs = {"frame": [1, 1, N]} | {name: [1, past, N] for name in pairing}
+        outputs = {"y": [1, 1, N]} | {name: [1, now, N] for name in pairing.values()}
+        assert pairs(model_of(nodes, inputs, outputs, C)) == pairing
+
+
+def test_names_that_a_file_continues_are_asked_about():
+    """Beside a pair by convention as well, where other names are names of data."""
+    nodes = [
+        node("Add", ["x", "zustand"], ["zustand_neu"]),
+        node("Add", ["speaker", "zustand_neu"], ["conditioned"]),
+        gru("gru", "conditioned", "h", "", "h_out"),
+    ]
+    inputs = dict.fromkeys(("x", "zustand", "speaker", "h"), ONE)
+    outputs = dict.fromkeys(("zustand_neu", "conditioned", "h_out"), ONE)
+    check_asked("'zustand' -> 'zustand_neu'; found: 'h' -> 'h_out'", model_of(nodes, inputs, outputs, C))
+    outputs = {"conditioned": ONE, "h_out": ONE}
+    assert pairs(model_of(nodes, inputs, outputs, C)) == {"h": "h_out"}
+
+
+def test_a_part_of_the_pairs_says_what_became_data(tmp_path):
+    """The question proposes all pairs that can be state together."""
+    nodes, inputs, outputs, constants = replaced_model((("in0", "in1", "in2"), ("out0", "out1", "out2")))
+    whole = example_of(model_of(nodes, inputs, outputs, constants))
+    assert len(whole) == 2
+    assert model_of(nodes, inputs, outputs, constants, load={"state": whole}).undeclared_pairs == ()
+    (kept, updated), (left, candidate) = whole.items()
+    model = model_of(nodes, inputs, outputs, constants, load={"state": {kept: updated}})
+    assert (left, candidate) in model.undeclared_pairs
+    assert inspect_model(model.proto, state={kept: updated}).undeclared_pairs == model.undeclared_pairs
+    onnx.save(model.proto, tmp_path / "model.onnx")
+    shown = CliRunner().invoke(main, ["inspect", str(tmp_path / "model.onnx"), "--state", f"{kept}={updated}"]).output
+    (told,) = re.findall("leaves them out: (.*?). They could be state", " ".join(shown.split()))
+    assert f"'{left}' -> '{candidate}'" in told
+
+
+def test_what_the_file_does_not_declare():
+    """The type and the shape of an output are those that it has; a state without a rank cannot begin."""
+    nodes = [node("Add", ["x", "h"], ["h_out"]), node("Tanh", ["h_out"], ["y"])]
+    proto = model_of(nodes, {"x": ROW, "h": ROW}, {"y": ROW, "h_out": ROW}).proto
+    for change in (
+        lambda value: value.ClearField("type"),
+        lambda value: value.type.tensor_type.ClearField("shape"),
+        lambda value: setattr(value.type.tensor_type.shape.dim[1], "dim_value", N + 1),
+    ):
+        changed = onnx.ModelProto()
+        changed.CopyFrom(proto)
+        change(changed.graph.output[1])
+        assert pairs(jaxrnn.load(changed)) == {"h": "h_out"}
+    for value in (proto.graph.input[1], proto.graph.output[1]):
+        value.type.tensor_type.ClearField("shape")
+    for state in (None, {"h": "h_out"}):
+        check_asked("'h' is state.*does not declare its shape.*static=", jaxrnn.load(proto, state=state))
+
+
+@pytest.mark.parametrize("shape", [[0, 1, N], [1, 0, N]])
+def test_sizes_of_nothing(shape):
+    """A file may fix a size at 0: no frames, or no streams."""
+    state = [1, shape[1], N]
+    model = model_of([gru("gru", "x", "h", "Y", "h_out")], {"x": shape, "h": state}, {"Y": None, "h_out": state}, C)
+    assert pairs(model) == {"h": "h_out"}
+    assert model.state[0].shape == tuple(state)
+
+
+def test_residuals_behind_a_lost_node_take_work_in_proportion():
+    """Each addition of two lost values counts what they are computed from once."""
+    nodes = [node("NonZero", ["x"], ["places"]), node("Cast", ["places"], ["a0"], to=F32)]
+    for index in range(100):
+        nodes += [node("Tanh", [f"a{index}"], [f"f{index}"])]
+        nodes += [node("Add", [f"a{index}", f"f{index}"], [f"a{index + 1}"])]
+    model = model_of([*nodes, node("Tanh", ["x"], ["y"])], {"x": ROW}, {"a100": None, "y": ROW})
+    assert check_work(100_000, lambda: model.state) == ()
+
+
+@pytest.mark.thorough
+def test_a_damaged_file_takes_bounded_work(models):
+    """No cell is looked for in its two loops of 33 trips, although the sizes to try are large."""
+    model = jaxrnn.load(models / "damaged" / "slow_state.onnx")
+    check_work(1_500_000, lambda: model.state)
+    assert len(model.frame_recurrences) == 2
+
+
+@pytest.mark.nightly
+def test_large_steps_take_bounded_work():
+    """Each of 36 caches may follow from all inputs."""
+    model = conformer(12)
+    found = check_work(4_000_000, lambda: pairs(model))
+    assert found == {name: f"{name}_out" for name in found}
+    assert len(found) == 36

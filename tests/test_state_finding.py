@@ -134,8 +134,10 @@ def test_scaled_by_two():
     model = model_of(SCALED, *ends)
     check_asked(r"after arithmetic with constants.*state=\{'h': 'h_out'\}", model)
     assert pairs(model_of(SCALED, *ends, load={"state": {"h": "h_out"}})) == {"h": "h_out"}
-    beside = model_of(SCALED, ends[0], {"h_out": ONE, "end": ONE}, C)
-    assert pairs(beside) == {"h": "end"}
+    beside = {"h_out": ONE, "end": ONE}
+    check_asked("disagree.*'h' -> 'end', 'h' -> 'h_out'", model_of(SCALED, ends[0], beside, C))
+    other = [SCALED[0], node("Mul", ["end", "double"], ["level"])]
+    assert pairs(model_of(other, ends[0], {"level": ONE, "end": ONE}, C)) == {"h": "end"}
 
 
 def test_names_that_lie():

@@ -253,10 +253,13 @@ def test_models_without_state():
 
 
 def test_data_that_is_treated_like_state():
-    """With inputs and outputs to spare, residuals, masks, norms, convolutions and attention are still no state."""
-    extra = [node("ReduceMean", ["other"], ["level"])]
-    inputs, outputs = {"mic": ROW, "other": ROW}, {"enhanced": ROW, "level": [1, 1]}
-    product = [node("MatMul", ["other", "V"], ["f"])]
+    """With inputs and outputs to spare, residuals, masks, norms, convolutions and attention are still no state.
+
+    Names say so: an input whose name says nothing could be what the output continues.
+    """
+    extra = [node("ReduceMean", ["ref"], ["level"])]
+    inputs, outputs = {"mic": ROW, "ref": ROW}, {"enhanced": ROW, "level": [1, 1]}
+    product = [node("MatMul", ["ref", "V"], ["f"])]
     norm = [
         *product,
         node("ReduceMean", ["mic"], ["mean"], axes=[1]),
@@ -276,6 +279,9 @@ def test_data_that_is_treated_like_state():
         "dropout": [node("Dropout", ["mic"], ["d", "kept"]), *product, node("Add", ["d", "f"], ["enhanced"])],
     }.items():
         assert model_of([*nodes, *extra], inputs, outputs, C).state == (), name
+    nodes = [node("MatMul", ["zustand", "V"], ["f"]), node("Add", ["mic", "f"], ["enhanced"])]
+    level = node("ReduceMean", ["zustand"], ["level"])
+    check_asked("'zustand' -> 'enhanced'", model_of([*nodes, level], {"mic": ROW, "zustand": ROW}, outputs, C))
     attention = [
         node("Transpose", ["k"], ["turned"], perm=[0, 2, 1]),
         node("MatMul", ["q", "turned"], ["logits"]),
@@ -290,7 +296,7 @@ def test_data_that_is_treated_like_state():
 def test_data_that_is_used_further():
     """Outputs that others are computed from, as states are: a normalised input, a masked one, the only input."""
     nodes = [
-        node("MatMul", ["other", "V"], ["e"]),
+        node("MatMul", ["ref", "V"], ["e"]),
         node("MatMul", ["e", "U"], ["f"]),
         node("ReduceMean", ["mic"], ["mean"], axes=[1]),
         node("Sub", ["mic", "mean"], ["centred"]),
@@ -298,7 +304,7 @@ def test_data_that_is_used_further():
         node("Add", ["scaled", "f"], ["normal"]),
         node("MatMul", ["normal", "U"], ["y"]),
     ]
-    assert model_of(nodes, {"mic": ROW, "other": ROW}, {"normal": ROW, "y": ROW}, C).state == ()
+    assert model_of(nodes, {"mic": ROW, "ref": ROW}, {"normal": ROW, "y": ROW}, C).state == ()
     nodes = [node("Dropout", ["mic"], ["enhanced", "mask"]), node("Cast", ["mask"], ["y"], to=F32)]
     assert model_of(nodes, {"mic": ROW}, {"enhanced": ROW, "mask": (BOOL, ROW), "y": ROW}).state == ()
     nodes = [node("Add", ["token", "one"], ["shifted"]), node("Gather", ["V", "shifted"], ["y"])]
@@ -314,7 +320,8 @@ def test_data_that_is_used_further():
 
 def test_sums_are_state_by_name():
     """An integral and a residual connection are one arithmetic."""
-    cases = ("angle", "angle_out", True), ("pitch", "enhanced", False), ("a", "b", None), ("phase", "phase_out", None)
+    cases = ("angle", "angle_out", True), ("spec", "enhanced", False), ("a", "b", None), ("phase", "phase_out", None)
+    cases += ("pitch", "enhanced", None), ("zustand", "zustand_neu", None), ("speicher", "speicher_out2", None)
     for given, updated, expected in cases:
         nodes = [node("Add", [given, "x"], [updated]), node("Sin", [updated], ["y"])]
         model = model_of(nodes, {"x": [1, 1], given: ROW}, {"y": ROW, updated: ROW}, C)

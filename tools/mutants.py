@@ -46,17 +46,25 @@ def _mutants(tests: str, *rows: tuple[str, str, str, str]) -> list[Mutant]:
     return [Mutant(*row, tuple(tests.split())) for row in rows]
 
 
-PAIRING, FIND, SIZES = (f"onnx/state/{name}.py" for name in ("pairing", "find", "sizes"))
+PAIRING, FIND, SIZES, NAMES = (f"onnx/state/{name}.py" for name in ("pairing", "find", "sizes", "names"))
 STATE = _mutants(
     "test_state_finding.py test_state_principle.py test_state_of_arithmetic.py test_state.py test_state_generated.py",
     ("named averages are doubted", PAIRING, " or (self.rank == KEPT and self.affinity == 2)", ""),
     ("swapped final values", PAIRING, "    if misplaced.any():", "    if misplaced.all() and not misplaced.any():"),
     ("buffers in any order", PAIRING, "mask[old] = (apart == apart[:, :1]).all()", "mask[old] = True"),
-    ("PyTorch's final states", PAIRING, '{"hn": "h", "cn": "c"}', "{}"),
+    ("PyTorch's final states", NAMES, '{"hn": "h", "cn": "c"}', "{}"),
     ("scaled final values", PAIRING, "    scaled = own & (grade == SCALED)", "    scaled = own & (grade < 0)"),
-    ("recordings forget nothing", FIND, "len(self.probe.open_in_carry(index)) < 2", "False"),
+    ("recordings forget nothing", FIND, "return len(known) < 2", "return False"),
     ("accidental equations", SIZES, "self._solved is not None and self._accepts(", "self._solved is not None or bool("),
     ("open batches of size 1", SIZES, "first != second and 1 in (first, second)", "first is None"),
+)
+STATE += _mutants(
+    "test_state_complete.py",
+    ("lost recurrences", FIND, "for lost in self.flow.lost:", "for lost in ():"),
+    ("names against the flow", PAIRING, "if against:", "if against is None:"),
+    ("unknown growth", SIZES, "            return longer\n        pairs", "            return False\n        pairs"),
+    ("unknown trips", SIZES, "if self.flow.sites[index].length is None:", "if index is None:"),
+    ("origins again and again", SIZES, "if id(origin) not in seen:", "if True:"),
 )
 
 TOTALS = "streaming/totals.py"

@@ -230,6 +230,9 @@ def _state(result: Facts, about_steps: str) -> Iterator[Block]:
         yield Table("State: none")
     if result["frame_recurrences"]:
         yield wrapped(f"Every step starts anew: {', '.join(result['frame_recurrences'])}. These belong to the frame.")
+    if pairs := result["undeclared_pairs"]:
+        listed = ", ".join(f"{given!r} -> {updated!r}" for given, updated in pairs)
+        yield wrapped(f"Data, because the declaration of the state leaves them out: {listed}. They could be state.")
 
 
 def _streams(streams: Sequence[Facts]) -> Iterator[Block]:

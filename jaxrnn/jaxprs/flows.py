@@ -43,6 +43,15 @@ class Site:
     final: Flow
 
 
+@dataclass(frozen=True)
+class Lost:
+    """A node that may hold a recurrence and that cannot be followed."""
+
+    label: str
+    why: str
+    starts: tuple[Flow, ...] | None = None  # the initial values of its carries; None if unknown or absent
+
+
 @dataclass
 class DataFlow:
     """The values, recurrences and joins between the inputs and the outputs of a graph."""
@@ -55,7 +64,8 @@ class DataFlow:
     lengths: list[tuple[str, tuple[int | None, ...]]] = field(default_factory=list)
     #: for each group of new elements, in order, the first identity and the labels of the nodes
     producers: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
-    lost: list[tuple[str, str]] = field(default_factory=list)  # labels of nodes that cannot be followed, with reasons
+    lost: list[Lost] = field(default_factory=list)
+    _of_outputs: dict[str, frozenset[int]] = field(default_factory=dict)  # the `producers` of complete outputs
 
     def producers_of(self, ids: np.ndarray) -> list[int]:
         """Return the numbers of the `producers` of the elements with these identities."""
@@ -69,9 +79,14 @@ class DataFlow:
 
     def derived(self, later: str, earlier: str) -> bool:
         """Return True if an output is computed from elements of a second output."""
-        last, first = self.outputs[later], self.outputs[earlier]
-        ends, starts = (set() if item.ids is None else set(self.producers_of(item.ids)) for item in (last, first))
-        return any(last.ancestors >> number & 1 for number in starts - ends)
+        ends, starts = map(self._producers_of_output, (later, earlier))
+        return any(self.outputs[later].ancestors >> number & 1 for number in starts - ends)
+
+    def _producers_of_output(self, name: str) -> frozenset[int]:
+        if name not in self._of_outputs:
+            ids = self.outputs[name].ids
+            self._of_outputs[name] = frozenset(() if ids is None else self.producers_of(ids))
+        return self._of_outputs[name]
 
 
 def constant(value: Any) -> Flow:

@@ -265,7 +265,7 @@ class Following:
             start = None if start is None else half_of(start, slot.half)
             operator = self.operators.get(label, "")
             self.result.sites.append(Site(label, operator, slot.slot, steps, slot.forward, start, final))
-        if shown is not None:
+        if shown is not None and steps != 0:
             last = (*[slice(None)] * shown, -1)
             for source, codes in starts[0].codes.items():
                 results[0].codes[source][last] = of.shown(of.carried(codes))

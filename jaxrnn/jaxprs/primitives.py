@@ -146,20 +146,27 @@ mlir.register_lowering(operator_p, mlir.lower_fun(computed, multiple_results=Tru
 batching.primitive_batchers[operator_p] = _batched
 
 
-#: Whether recurrences are equations. Part of the keys of all caches of JAX.
-_visible = jax.make_user_context(False)
+#: Whether recurrences are equations: no, yes, or only those around the code that is traced. Part of the keys of all
+#: caches of JAX.
+_NO, _YES, _AROUND = "no", "yes", "around"
+_visible = jax.make_user_context(_NO)
 
 
 @contextlib.contextmanager
 def visible_recurrences(wanted: bool = True) -> Iterator[None]:
     """Trace recurrences as equations of `recurrence_p` (or, if not wanted, as plain computations)."""
-    with _visible(wanted):
+    with _visible(_YES if wanted else _NO if _visible.value == _NO else _AROUND):
         yield
 
 
 def are_visible() -> bool:
     """Return True if recurrences are traced as equations."""
-    return _visible.value
+    return _visible.value == _YES
+
+
+def only_followed() -> bool:
+    """Return True while state is traced: no rule looks inside a recurrence, so that its form does not matter."""
+    return _visible.value != _NO
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from jax.extend.core.primitives import copy_p
 from jaxrnn._jax import varying
 from jaxrnn.cells.forms import in_chunks, is_plain
 from jaxrnn.jaxprs.equations import Atom, made_by, needed, read_by, shape_of, type_of, variables
-from jaxrnn.jaxprs.primitives import platforms_of
+from jaxrnn.jaxprs.primitives import only_followed, platforms_of
 from jaxrnn.jaxprs.recognition.algebra import Algebra
 from jaxrnn.jaxprs.recognition.body import (
     Body,
@@ -67,8 +67,11 @@ def scan_cells(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: 
 def scan_recognised(
     step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, frames: Any, *, loose: bool = False
 ) -> tuple[Any, Any] | None:
-    """Evaluate like `scan_cells`; return None without cells, or in plain forms with cells that are not layers."""
-    if not jax.tree.leaves(frames):
+    """Evaluate like `scan_cells`; return None without cells, or in plain forms with cells that are not layers.
+
+    While state is traced, no cell is looked for: recognition would take most of the time, and change nothing.
+    """
+    if not jax.tree.leaves(frames) or only_followed():
         return None
     traced = Step.trace(lambda _, frame, carry: step(carry, frame)[::-1], (), _first(frames), carry)
     schedule = _with_cells(traced, frames, loose=loose)

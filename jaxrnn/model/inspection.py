@@ -93,6 +93,7 @@ class Inspection:
         state: the state variables; empty if the file cannot be loaded, or for a `state_problem`.
         growing: the open dimensions along which a state variable becomes longer in each step.
         frame_recurrences: recurrences that restart in each step, and that no state continues.
+        undeclared_pairs: pairs of an input and an output that could be state, and that the declared state makes data.
         state_problem: the ambiguity of the state, and how to resolve it, or None.
         unsupported: the nodes without an implemented operator.
         problem: the reason why the file cannot be loaded, or None.
@@ -117,6 +118,7 @@ class Inspection:
     state: tuple[StateVar, ...]
     growing: tuple[str, ...]
     frame_recurrences: tuple[str, ...]
+    undeclared_pairs: tuple[tuple[str, str], ...]
     state_problem: str | None
     unsupported: tuple[UnsupportedNode, ...]
     problem: str | None
@@ -209,6 +211,7 @@ def inspect_model(
             past=None if model is None or model.step_file is None else model.step_file.spec.past,
             growing=tuple(sorted(model.growing_dimensions)) if model is not None and found_state else (),
             frame_recurrences=() if model is None or state_problem is not None else model.frame_recurrences,
+            undeclared_pairs=() if model is None or state_problem is not None else model.undeclared_pairs,
             state_problem=state_problem,
             unsupported=tuple(unsupported.values()),
             problem=problem,

@@ -131,6 +131,14 @@ class Model:
         return self._findings.of_frame
 
     @property
+    def undeclared_pairs(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of an input and an output that could be state, and that a declared state makes data.
+
+        Empty without ``load(..., state={...})``, and for ``state={}``, which makes all inputs data.
+        """
+        return self._findings.undeclared
+
+    @property
     def spec(self) -> StepSpec:
         """One step as a `Stepper`: inputs and outputs without state, the state, and the batch.
 

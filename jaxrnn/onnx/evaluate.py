@@ -101,12 +101,21 @@ class Scope:
         self._values[key] = value
 
     def __getitem__(self, key: ir.Value) -> Value:
+        scope = self._holder(key)
+        if scope is None:
+            raise KeyError(key)
+        return scope._values[key]
+
+    def find(self, key: ir.Value) -> Value:
+        """Return the value of a key, or None if no scope has the key, as for values inside of a subgraph."""
+        scope = self._holder(key)
+        return None if scope is None else scope._values[key]
+
+    def _holder(self, key: ir.Value) -> Scope | None:
         scope: Scope | None = self
-        while scope is not None:
-            if key in scope._values:
-                return scope._values[key]
+        while scope is not None and key not in scope._values:
             scope = scope.outer
-        raise KeyError(key)
+        return scope
 
 
 @dataclass(eq=False)

@@ -251,13 +251,20 @@ def triangle(x: Value, k: Static | None = None, *, upper: int = 1) -> Value:
 def reverse_sequence(x: Value, sequence_lens: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
     """ReverseSequence: reverse the first ``sequence_lens`` frames of each row; later frames stay."""
     size = x.shape[time_axis]
-    if is_static(sequence_lens) and all(str(length) == str(size) for length in sequence_lens.reshape(-1).tolist()):
+    if is_static(sequence_lens) and _all_are(sequence_lens, size):
         return _flip(traced(x), time_axis % len(x.shape))
     x, lengths = jnp.moveaxis(traced(x), (batch_axis, time_axis), (0, 1)), traced(sequence_lens).astype(jnp.int64)
     steps = jnp.arange(x.shape[1])[None, :]
     source = jnp.where(steps < lengths[:, None], lengths[:, None] - 1 - steps, steps)
     result = jax.vmap(lambda row, index: row[index])(x, source)
     return jnp.moveaxis(result, (0, 1), (batch_axis, time_axis))
+
+
+def _all_are(numbers: np.ndarray, size: Any) -> bool:
+    """Return True if all numbers are a size; equal texts mean equal symbolic dimensions."""
+    if numbers.dtype != object:
+        return not numbers.size or (isinstance(size, int) and bool((numbers == size).all()))
+    return all(str(number) == str(size) for number in set(numbers.reshape(-1).tolist()))
 
 
 def _equal_in_concat(attributes: Mapping[str, Any], operands: Sequence[Any], open_sizes: Any) -> Iterator[Pair]:

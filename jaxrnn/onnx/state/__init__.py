@@ -1,8 +1,9 @@
 """The state of a model, found by following elements through the model.
 
 `sizes` solves the equations between open dimensions, traces the graph as a jaxpr with numbers that fit, and follows
-elements (`jaxrnn.jaxprs.following`). `pairing` decides which output carries the updated value of which input. `find`
-assembles the result with reasons, checks declared pairs, and reads the state that exported files declare.
+elements (`jaxrnn.jaxprs.following`). `pairing` decides which output carries the updated value of which input, by the
+flow and by `names`. `find` assembles the result with reasons, checks declared pairs, and reads the state that exported
+files declare.
 """
 
 from jaxrnn.onnx.state.find import Findings, StateVar, check_pairs, find_state, open_sizes, read_facts, stated_state

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +18,10 @@ from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, ModelError, StateError
 from jaxrnn.jaxprs import flows
-from jaxrnn.jaxprs.flows import DataFlow, Site
+from jaxrnn.jaxprs.flows import DataFlow, Flow, Site
 from jaxrnn.onnx.graph import spec_of
 from jaxrnn.onnx.program import Program
+from jaxrnn.onnx.state.names import affinity
 from jaxrnn.onnx.state.pairing import (
     BUFFER,
     CARRIED,
@@ -26,13 +29,13 @@ from jaxrnn.onnx.state.pairing import (
     GROWN,
     KEPT,
     LAST_OUTPUT,
+    POSSIBLE,
     PRODUCT,
     Edge,
     Pairing,
-    affinity,
     find_edge,
 )
-from jaxrnn.onnx.state.sizes import Probe
+from jaxrnn.onnx.state.sizes import Answer, Probe, Unknown, any_of
 from jaxrnn.onnx.stepfile import FUNCTION, METADATA, STEP, StepFile
 from jaxrnn.steps.specs import ArraySpec, Dimension
 
@@ -90,6 +93,7 @@ class Findings:
     growing: frozenset[str]  # the classes of dimensions along which a variable becomes longer with each step
     #: the carries of recurrences inside a step that are reset in each step, such as a GRU over frequency
     of_frame: tuple[str, ...] = ()
+    undeclared: tuple[tuple[str, str], ...] = ()  # pairs that could be state, and that a declaration makes data
 
 
 def find_state(program: Program, declared: Mapping[str, str] | None, static: Mapping[str, np.ndarray]) -> Findings:
@@ -97,7 +101,8 @@ def find_state(program: Program, declared: Mapping[str, str] | None, static: Map
     with exact_types():
         finder = _Finder(program, declared, static)
         variables = finder.find()
-        return Findings(variables, finder.probe.dimensions, frozenset(finder.growing), tuple(finder.of_frame))
+        growing, of_frame = frozenset(finder.growing), tuple(finder.of_frame)
+        return Findings(variables, finder.probe.dimensions, growing, of_frame, tuple(finder.undeclared))
 
 
 class _Finder:
@@ -105,6 +110,7 @@ class _Finder:
         self.declared = dict(declared or {})
         self.is_complete, self.growing = declared is not None, set[str]()
         self.of_frame: list[str] = []
+        self.undeclared: list[tuple[str, str]] = []
         infos = map(spec_of, program.block.inputs)
         self.inputs = {info.name: info for info in infos if info.name not in static}
         self.outputs = {info.name: info for info in map(spec_of, program.block.outputs)}
@@ -114,59 +120,107 @@ class _Finder:
             for updated, target in self.outputs.items()
             if (self.declared or not self.is_complete) and agree(source, target)
         ]
-        sources = list(dict.fromkeys(source for source, _ in self.candidates))
         said = [pair for pair in self.candidates if affinity(*pair) == 2] if declared is None else []
         said += self.declared.items()
-        self.probe = Probe(program, list(self.inputs.values()), static, sources, said)
-        self.flow = self.probe.flow
+        self.probe = Probe(program, list(self.inputs.values()), static, self._sources(), said)
+        # An output may have a type and a shape of which the file says nothing, or something else.
+        more = [pair for pair in itertools.product(self.inputs, self.outputs) if self._are_alike(*pair)]
+        more = list(dict.fromkeys([*self.candidates, *more]))
+        if len(more) > len(self.candidates) and (self.declared or not self.is_complete):
+            self.candidates = more
+            self.probe.follow_also(self._sources())
+
+    @property
+    def flow(self) -> DataFlow:
+        """Return the data flow of the graph."""
+        return self.probe.flow
+
+    def _sources(self) -> list[str]:
+        return list(dict.fromkeys(source for source, _ in self.candidates))
+
+    def _are_alike(self, name: str, updated: str) -> bool:
+        before, after = self.flow.inputs[name], self.flow.outputs[updated]
+        return before.shape is not None and (before.shape, before.dtype) == (after.shape, after.dtype)
 
     def find(self) -> tuple[StateVar, ...]:
         declared = {name: Edge(name, updated, CARRIED) for name, updated in self.declared.items()}
         edges = [edge for pair in self.candidates if (edge := find_edge(self.flow, *pair, self._open(pair[0])))]
-        pairing = Pairing(edges, self.flow, declared, self._over_time, self.inputs, self.outputs)
-        pairs = pairing.take_proved() if self.is_complete else pairing.find()
-        if self.flow.lost and not pairs:
-            label, why = self.flow.lost[0]
-            related = argument("dims", {"T": "4*U"}, "jaxrnn.load(path)")
-            raise StateError(
-                f"the state of node {label!r} cannot be found, because its input has no shape: {why}. Relate or fix "
-                f"open dimensions with {related}, bind inputs on which shapes depend with {static_argument()}, or "
-                f"{pairing.all_that_may_be()}"
-            )
+        pairing = Pairing(self._in_a_step(edges), self.flow, declared, self.inputs, self.outputs)
+        if not self.is_complete:
+            pairs = pairing.find()
+            for lost in self.flow.lost:
+                # If its carries start from state, the pair of a later call carries on what this node forgets.
+                if lost.starts is None or not all(any(_comes_from(s, name) for name in pairs) for s in lost.starts):
+                    raise self._unknown(pairing, lost.label, lost.why)
+        else:
+            pairs = pairing.take_proved()
+            self.undeclared += [(edge.source, edge.output) for edge in pairing.left_out()]
+            labels = dict.fromkeys(each.label for each in self.flow.lost)
+            self.of_frame += [f"node {label!r}, which cannot be followed" for label in labels]
         for edge in pairs.values():
             before, after = self.flow.inputs[edge.source].shape, self.flow.outputs[edge.output].shape
-            for symbol, old, new in zip(self.inputs[edge.source].shape or (), before or (), after or (), strict=False):
+            symbols = self.inputs[edge.source].shape or ()
+            if after is None:  # a size may grow, unless the file gives the sizes one name
+                before, after = symbols, self.outputs[edge.output].shape or ("",) * len(symbols)
+            for symbol, old, new in zip(symbols, before or (), after, strict=False):
                 if old != new and isinstance(symbol, str):
                     self.growing.add(str(self.probe.dimensions[symbol]))
         external = [self._external(pairs[name]) for name in self.inputs if name in pairs]
-        return (*external, *self._internal(pairs))
+        return (*external, *self._internal(pairs, pairing))
+
+    def _unknown(self, pairing: Pairing, label: str, why: str) -> StateError:
+        """Return the error for a node that may have state which cannot be found."""
+        related = argument("dims", {"T": "4*U"}, "jaxrnn.load(path)")
+        return StateError(
+            f"the state of node {label!r} cannot be found: {why}. Relate or fix open dimensions with {related}, bind "
+            f"inputs on which shapes depend with {static_argument()}, or {pairing.all_that_may_be()}"
+        )
 
     def _open(self, source: str) -> list[bool]:
         return [isinstance(self.probe.dimensions.get(str(size)), str) for size in self.inputs[source].shape or ()]
 
-    def _over_time(self, edge: Edge) -> bool:
-        """Return True if the input of a pair has a time axis, as data does.
+    def _in_a_step(self, edges: Iterable[Edge]) -> Iterator[Edge]:
+        """Drop edges that are no evidence, because the input has a time axis, as data does.
+
+        Models without state also move and combine data along time; only the final value of a recurrence counts. Where
+        it is not known whether an axis is time, arithmetic and movement do not decide either.
+        """
+        for edge in edges:
+            over_time = edge.rank < CARRIED and self._over_time(edge)
+            if isinstance(over_time, Unknown):
+                yield edge if edge.affinity == 2 else dataclasses.replace(edge, rank=POSSIBLE, why="")
+            elif not over_time:
+                yield edge
+
+    def _over_time(self, edge: Edge) -> Answer:
+        """Return True if the input of a pair has a time axis.
 
         A step may also slide along other axes, such as the weights of an attention over a memory. If names
         suggest the pair, an axis is time only if an output with a name unlike the inputs' also grows along this axis.
         """
-        symbols = [size for size in self.inputs[edge.source].shape or () if size in self.probe.time]
-        if edge.affinity < 2 or not symbols:
-            return bool(symbols)
-        return any(self._grows(name, symbol) for symbol in symbols for name in self._outputs_unlike_inputs)
+        sliding = {str(size): self.probe.slides_along(size) for size in self.inputs[edge.source].shape or ()}
+        if edge.affinity < 2:
+            return any_of(sliding.values())
+        pairs = itertools.product(sliding.items(), self._outputs_unlike_inputs)
+        return any_of(
+            slides if isinstance(slides, Unknown) else slides and self.probe.reaches(size, name)
+            for (size, slides), name in pairs
+        )
 
     @functools.cached_property
     def _outputs_unlike_inputs(self) -> list[str]:
         """Return the outputs with names unlike the name of any input."""
         return [output for output in self.outputs if not any(affinity(name, output) == 2 for name in self.inputs)]
 
-    def _grows(self, output: str, symbol: str) -> bool:
-        longer = self.probe.longer(symbol)
-        return longer is not None and longer.outputs[output].shape != self.flow.outputs[output].shape
-
     def _external(self, edge: Edge) -> StateVar:
         info, target = self.inputs[edge.source], self.flow.outputs[edge.output]
         assert info.dtype is not None
+        if info.shape is None:
+            raise StateError(
+                f"the input {info.name!r} is state, which {edge.output!r} updates, but the file does not declare its "
+                "shape, so that jaxrnn cannot create the first state: write the shape of the input into the file, or "
+                f"fix the value of the input with {static_argument()}"
+            )
         sites = [site for site in self.flow.sites if _starts_from(site, edge.source)]
         producers = self.flow.labels_of(target.ids) if target.ids is not None else []
         sites = [site for site in sites if site.label in producers] or sites
@@ -176,19 +230,31 @@ class _Finder:
         else:
             reason = external_reason(edge, sites)
         node = ", ".join(labels or edge.joins or producers)
-        shape = tuple(self.probe.dimensions.get(str(size), size) for size in info.shape or ())
+        shape = tuple(self.probe.dimensions.get(str(size), size) for size in info.shape)
         return StateVar(edge.source, EXTERNAL, edge.source, edge.output, node, shape, np.dtype(info.dtype), reason)
 
-    def _internal(self, pairs: Mapping[str, Edge]) -> list[StateVar]:
+    def _internal(self, pairs: Mapping[str, Edge], pairing: Pairing) -> list[StateVar]:
         variables: list[StateVar] = []
         taken = {*self.inputs}
         for index, site in enumerate(self.flow.sites):
-            backwards = not site.forward and site.length != 1 and self.probe.grows_with_time(index)
-            if any(_starts_from(site, source) for source in pairs) and not (backwards and not self.is_complete):
-                continue
-            if not self._is_internal(index, site, pairs):
+            carry = f"{site.slot} of {site.operator} {site.label!r}"
+            if any(_starts_from(site, source) for source in pairs):
+                # A later call goes on from the final value, unless the recurrence runs backwards over a recording.
+                if self.is_complete or site.forward or site.length == 1:
+                    continue
+                forgets = self.probe.grows_with_time(index)
+                if not isinstance(forgets, Unknown) and not forgets:
+                    continue
+            else:
+                forgets = self._is_internal(index, site, pairs)
+            if isinstance(forgets, Unknown):
+                if not self.is_complete:
+                    why = f"it is not known whether {carry} runs along time: {forgets.why.rstrip('.')}"
+                    raise self._unknown(pairing, site.label, why)
+                forgets = False
+            if not forgets:
                 if self.is_complete or site.length != 1:
-                    self.of_frame.append(f"{site.slot} of {site.operator} {site.label!r}")
+                    self.of_frame.append(carry)
                 continue
             name = f"{site.label}.{site.slot}"
             while name in taken:
@@ -199,20 +265,29 @@ class _Finder:
             variables.append(StateVar(name, INTERNAL, None, None, site.label, shape, dtype, reason))
         return variables
 
-    def _is_internal(self, index: int, site: Site, pairs: Mapping[str, Edge]) -> bool:
+    def _is_internal(self, index: int, site: Site, pairs: Mapping[str, Edge]) -> Answer:
         """Return True if each call forgets a recurrence that starts from no state variable: it runs along time."""
         if site.length == 1:  # one step from an initial value that the caller determines forgets nothing
             return not self.is_complete and (site.initial is None or not site.initial.deps)
-        if self.probe.time or pairs or self.is_complete:
+        has_time = self.probe.has_time()
+        if pairs or self.is_complete or isinstance(has_time, Unknown) or has_time:
             return self.probe.grows_with_time(index)
         # Without pairs and open time dimensions, the input is a recording of fixed length. But if the batch of the
         # recurrence has two open dimensions, one dimension is time, and the recurrence runs inside each frame.
-        return len(self.probe.open_in_carry(index)) < 2
+        known, possible = self.probe.open_in_carry(index)
+        if len(known) < 2 <= len(known | possible):
+            return Unknown("it is not known which dimensions are its batch")
+        return len(known) < 2
 
 
 def _starts_from(site: Site, source: str) -> bool:
-    found = site.initial.codes.get(source) if site.initial is not None else None
-    return found is not None and bool((found >= flows.STEP).any())
+    return site.initial is not None and _comes_from(site.initial, source)
+
+
+def _comes_from(value: Flow, source: str) -> bool:
+    """Return True if elements of a value come from single elements of a source."""
+    codes = value.codes.get(source)
+    return codes is not None and bool((codes >= flows.STEP).any())
 
 
 _EXTERNAL = {
@@ -294,6 +369,8 @@ def check_pairs(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state
                 f"{argument('state', {name: updated})}: pairs go from an input ({', '.join(ins)}) "
                 f"to an output ({', '.join(outs)})"
             )
+        if outs[updated].dtype is None and ins[name].dtype is not None:
+            continue  # an output of which the file declares no type
         if ins[name].dtype != outs[updated].dtype:
             raise InputError(f"state: {ins[name]} and {outs[updated]} differ in dtype")
         if not agree(ins[name], outs[updated]):

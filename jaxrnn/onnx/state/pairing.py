@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +27,7 @@ from jaxrnn.jaxprs.flows import (
     grades,
     positions,
 )
+from jaxrnn.onnx.state.names import affinity, says_data, says_nothing, says_state
 
 #: Kinds of evidence, the strongest last. From `CELL` on, the flow proves a pair. A `SUSPECT` edge leads from a
 #: recurrence, but not to the values from which it would continue. Other kinds are arithmetic: `KEPT` as in averages
@@ -68,11 +68,13 @@ class Edge:
 def find_edge(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -> Edge | None:
     """Return the evidence for a pair with equal dtypes and declared shapes that can agree.
 
-    None means that the output has no elements, or a shape that the input cannot have.
+    None means that the output has a shape or a type that the input cannot have.
     """
     before, target = flow.inputs[source], flow.outputs[output]
-    if 0 in (target.shape or ()):
+    if target.dtype is not None and target.dtype != before.dtype:
         return None
+    if 0 in (target.shape or ()):
+        return Edge(source, output, POSSIBLE) if target.shape == before.shape else None
     if target.value is not None:
         return Edge(source, output, POSSIBLE, why=_copied(flow, source, output))
     if target.ids is None or before.shape is None:
@@ -244,129 +246,66 @@ def _joined(flow: DataFlow, source: str, target: Flow) -> tuple[np.ndarray, floa
     return mask, distance, tuple(dict.fromkeys(label for label, _ in flow.joins if label in labels))
 
 
-#: Words that only distinguish an input from an output.
-_SIDES = {"in", "input", "inputs", "out", "output", "outputs", "arg", "args", "onnx", "tensor"}
-#: Words for the time of a value, which identify a value only if the name has no other words.
-_WHEN = {
-    *("init", "initial", "old", "past", "prev", "previous", "cur", "current"),
-    *("new", "next", "present", "updated", "update", "final", "last"),
-}
-#: Letters for the same, which may have other meanings.
-_LETTERS = {"i", "t", "o", "n"}
-#: PyTorch's names for final states.
-_FINAL = {"hn": "h", "cn": "c"}
-
-#: Words for values that a step returns and takes back.
-_STATE = set(
-    """
-    h c s hx cx state states hidden cell carry memory mem cache buffer buf ring context ctx attention attn alignment
-    alignments weights cumulative sum counter past prev previous last old
-    """.split()  # noqa: SIM905
-)
-#: Words for data that goes through a model.
-_DATA = set(
-    """
-    x y q k v query key value token tokens ids text label labels mask audio mic mix noisy ref wave waveform signal
-    samples sample frame frames image spec spectrum spectrogram mag magnitude phase feat feats feature features mel
-    """.split()  # noqa: SIM905
-)
-#: Words of names that exporters take from operators.
-_OPERATORS = set(
-    """
-    identity gather add mul concat squeeze transpose slice reshape val getitem tf op layer stack functional model
-    statefulpartitionedcall partitionedcall
-    """.split()  # noqa: SIM905
-)
-
-
-def _parts(name: str) -> list[str]:
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
-    parts: list[str] = [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", spaced)]
-    return [_FINAL.get(part, part) for part in parts]
-
-
-def words(name: str) -> tuple[str, ...]:
-    """Return the words that identify a value: hidden and state of ``hidden_state_out``, state of ``stateN``."""
-    parts = [word for word in _parts(name) if word not in _SIDES]
-    for ignored in (_WHEN | _LETTERS, _WHEN, set()):  # a name may be only "n" or "last"
-        identifying = tuple(word for word in parts if word not in ignored)
-        if not all(word.isdigit() for word in identifying):
-            return identifying
-    return ()
-
-
-def affinity(first: str, second: str) -> int:
-    """Return 2 if two names pair by convention, 1 if they pair except for numbers, else 0.
-
-    Names pair if their words are equal without words for the side or the time of a value: ``h`` and ``h_out``,
-    ``past_key`` and ``present_key``, PyTorch's ``h0`` and ``hn``.
-    """
-    one, other = words(first), words(second)
-    if one and one == other:
-        return 2
-    if one[-1:] == ("0",) and one[:-1] == other and second.endswith("n"):
-        return 2
-    plain = [[word for word in each if not word.isdigit()] for each in (one, other)]
-    return int(bool(plain[0]) and plain[0] == plain[1])
-
-
-def says_data(name: str) -> bool:
-    """Return True if a name has a word for data and no word for state, or only words for inputs and outputs."""
-    return bool(_DATA.intersection(words(name)) or {*_parts(name)} <= _SIDES) and not says_state(name)
-
-
-def says_state(name: str) -> bool:
-    """Return True if a name has a word for state."""
-    return bool(_STATE.intersection(_parts(name)))
-
-
-def says_nothing(name: str) -> bool:
-    """Return True if a name has only numbers, letters without a meaning, and exporters' operator names."""
-    wordy = any(len(word) > 1 and not word.isdigit() and word not in _OPERATORS for word in words(name))
-    return not wordy and not says_data(name)
-
-
 #: Beyond this number of inputs with equal evidence, only names decide.
 _MAX_ALTERNATIVES = 6
 
 
 class Pairing:
-    """The pairs that the flow proves or names suggest.
-
-    If the input of an edge has a time axis, only the final value of a recurrence counts as evidence, because models
-    without state also move and combine data in the other ways.
-    """
+    """The pairs that the flow proves or names suggest."""
 
     def __init__(
         self,
         edges: Iterable[Edge],
         flow: DataFlow,
         declared: Mapping[str, Edge],
-        over_time: Callable[[Edge], bool],
         inputs: Collection[str],
         outputs: Collection[str],
     ):
         self.flow, self.inputs, self.outputs = flow, list(inputs), list(outputs)
         self.pairs = dict(declared)
-        self.edges = [edge for edge in edges if edge.rank >= CARRIED or not over_time(edge)]
+        self.edges = list(edges)
 
     def find(self) -> dict[str, Edge]:
         """Return the pairs by input."""
         self.take_proved()
         self._take_said()
         self._take_arithmetic()
-        if len(self._data()) > 1:  # one input is data
-            candidates = self._first_hand(self._unnamed(arithmetic=True))
-            if candidates:
-                raise self._incomplete(candidates)
+        if candidates := self._doubtful():
+            raise self._incomplete(candidates)
         return self.pairs
+
+    def _doubtful(self) -> list[Edge]:
+        """Return the other pairs that could be state: neither the flow nor names tell. One input is data."""
+        return self._first_hand(self._unnamed(asking=True)) if len(self._data()) > 1 else []
+
+    def left_out(self) -> list[Edge]:
+        """Return the pairs that a declaration makes data, although names or arithmetic may make them state."""
+        said = [edge for edge in self._free(self.edges) if edge.affinity == 2 and not edge.unchanged]
+        return list(dict.fromkeys([*said, *self._doubtful()])) if len(self._data()) > 1 else []
 
     def all_that_may_be(self) -> str:
         """Return how to declare the state, with a list of all possible pairs."""
         if not self.edges:
             return f"say that nothing is state: {_how([])}"
-        first = [*self.pairs.values(), *self._free(self.edges)][:1]
-        return f"say which of these pairs are state: {_listed(self.edges)}; for instance {_how(first)}"
+        likely = [edge for edge in _likeliest(self.edges) if edge.is_proved or not says_data(edge.source)]
+        return f"say which of these pairs are state: {_listed(self.edges)}; for instance {self._how(likely)}"
+
+    def _how(self, candidates: Iterable[Edge]) -> str:
+        """Return a declaration of the pairs so far, and of all candidates that can be state together.
+
+        The pairs that names suggest follow. One input is data.
+        """
+        chosen = list(self.pairs.values())
+        for edge in (*candidates, *(edge for edge in self.edges if edge.affinity == 2 and not says_data(edge.source))):
+            if not _uses(chosen, edge) and len(chosen) + 1 < len(self.inputs):
+                chosen.append(edge)
+        return _how(chosen)
+
+    def _ambiguous(self, candidates: Iterable[Edge], chosen: Iterable[Edge], why: str) -> StateError:
+        return StateError(
+            f"the model's state is ambiguous: {why} which of these pairs of an input and its updated value are meant: "
+            f"{_listed(candidates)}. Name every pair that is, for instance: {self._how(chosen)}"
+        )
 
     def _free(self, edges: Iterable[Edge]) -> list[Edge]:
         return [edge for edge in edges if not _uses(self.pairs.values(), edge)]
@@ -381,8 +320,11 @@ class Pairing:
 
     def _take(self, edges: Sequence[Edge]) -> None:
         for group in _groups(edges):
-            for edge in _best(group):
-                self.pairs[edge.source] = edge
+            try:
+                best = _best(group)
+            except _TieError as tie:
+                raise self._ambiguous(tie.edges, tie.chosen, f"{_NEITHER} tell") from None
+            self.pairs.update({edge.source: edge for edge in best})
 
     def _data(self) -> list[str]:
         """Return the inputs that are not state so far."""
@@ -399,19 +341,16 @@ class Pairing:
         for edge in self._free(edge for edge in self.edges if edge.rank == SUSPECT):
             raise StateError(
                 f"output {edge.output!r} has the shape of input {edge.source!r} and {edge.why}; it is not clear that "
-                f"it is the state's updated value. If it is, say so: {_how([edge])}"
+                f"it is the state's updated value. If it is, say so: {self._how([edge])}"
             )
         return self.pairs
 
     def _take_said(self) -> None:
         """Take pairs with names that pair by convention, after any arithmetic."""
         said = [edge for edge in self.edges if edge.affinity == 2 and not edge.unchanged]
-        # Ask about pairs that names suggest if the flow proves a different pair with the same input or output.
-        for each in said:
-            proved = [other for other in self.pairs.values() if other != each and _uses([other], each)]
-            proved = [other for other in proved if other.is_proved and other.affinity < 2]
-            if proved and not each.is_proved and len(self._data()) > 1:
-                raise _ambiguous([*proved, each], proved)
+        against = dict.fromkeys(edge for each in said for edge in self._against(each))
+        if against:
+            raise self._ambiguous(against, (), "the flow of data and names disagree on")
         free = self._free(said)
         doubtful = [edge for edge in free if says_data(edge.source) and not edge.is_proved]
         certain = [edge for edge in free if edge not in doubtful]
@@ -426,6 +365,13 @@ class Pairing:
             raise self._incomplete([*doubtful, *certain])
         self._take(certain)
 
+    def _against(self, said: Edge) -> list[Edge]:
+        """Return a pair that names suggest, and pairs with the same input or output that the flow proves."""
+        others = [edge for edge in self.pairs.values() if edge != said and _uses([edge], said)]
+        proved = [edge for edge in others if edge.is_proved and edge.affinity < 2]
+        left_over = said.source not in self.pairs and len(self._data()) == 1 and says_data(said.source)
+        return [*proved, said] if proved and not said.is_proved and not left_over else []
+
     def _take_arithmetic(self) -> None:
         """Take cells, averages and counters with other names if each fits only a single pair."""
         for rank in (KEPT, PRODUCT):
@@ -435,11 +381,12 @@ class Pairing:
             if len({edge.source for edge in alone}) < len(self._data()):
                 self._take(alone)
 
-    def _unnamed(self, arithmetic: bool = False) -> list[Edge]:
-        """Return other possible pairs: the names have no meaning, or suggest state and pair with no other name.
+    def _unnamed(self, asking: bool = False) -> list[Edge]:
+        """Return other possible pairs, to take by arithmetic or to ask about.
 
-        A file that names a pair by convention names all pairs. In other files, jaxrnn asks about arithmetic as in
-        cells for all names.
+        A file that names a pair by convention names all pairs, so that other names are names of data, unless the name
+        of an output continues the name of the input. In other files, jaxrnn asks about each output that follows from
+        an input, unless the input has a name for data.
         """
         named = any(edge.affinity == 2 for edge in self.pairs.values())
 
@@ -447,22 +394,31 @@ class Pairing:
             source, output = says_nothing(edge.source), says_nothing(edge.output)
             if says_state(edge.source) or (says_state(edge.output) and source) or (source and output):
                 return True
-            if says_data(edge.source) or (named and not edge.counts):
-                return arithmetic and not named and edge.rank >= PRODUCT
-            return edge.counts or (arithmetic and (source or output or edge.rank >= PRODUCT))
+            if says_data(edge.source):
+                return asking and not named and edge.rank >= PRODUCT
+            if named and not edge.affinity:
+                return edge.counts
+            follows = edge.source in self.flow.outputs[edge.output].deps or bool(edge.why)
+            return edge.counts or (asking and (source or output or follows))
 
         read = {name for output in self.flow.outputs.values() for name in output.deps}
         return [edge for edge in self._free(self.edges) if edge.source in read and not edge.unchanged and may_be(edge)]
 
     def _incomplete(self, candidates: Sequence[Edge]) -> StateError:
-        candidates = sorted(candidates, key=lambda edge: (-edge.rank, -edge.affinity, not says_state(edge.source)))
-        pairs = list(self.pairs.values())
+        candidates = _likeliest(candidates)
         return StateError(
-            "the model's state may be incomplete: neither the flow of data nor names tell whether these pairs of an "
-            f"input and an output of its shape are state: {_listed(candidates)}; found: {_listed(pairs) or 'none'}. "
-            f"Name all pairs that are state, and no other pairs, for instance: {_how([*pairs, candidates[0]])}; "
+            f"the model's state may be incomplete: {_NEITHER} tell whether these pairs of an input and an output of "
+            f"its shape are state: {_listed(candidates)}; found: {_listed(self.pairs.values()) or 'none'}. Name all "
+            f"pairs that are state, and no other pairs, for instance: {self._how(candidates)}; "
             f"{argument('state', {})} declares that there is no state"
         )
+
+
+_NEITHER = "neither the flow of data nor names"
+
+
+def _likeliest(edges: Iterable[Edge]) -> list[Edge]:
+    return sorted(edges, key=lambda edge: (-edge.rank, -edge.affinity, not says_state(edge.source)))
 
 
 def _uses(chosen: Iterable[Edge], edge: Edge) -> bool:
@@ -480,6 +436,14 @@ def _groups(edges: Sequence[Edge]) -> Iterator[list[Edge]]:
         yield group
 
 
+class _TieError(Exception):
+    """The error for edges with equal evidence, of which some are chosen as an example."""
+
+    def __init__(self, edges: Iterable[Edge], chosen: Iterable[Edge]):
+        super().__init__()
+        self.edges, self.chosen = edges, chosen
+
+
 def _best(edges: list[Edge]) -> tuple[Edge, ...]:
     """Return the best choice of disjoint edges: by number, then closeness, then names."""
     sources = list(dict.fromkeys(edge.source for edge in edges))
@@ -494,7 +458,7 @@ def _best(edges: list[Edge]) -> tuple[Edge, ...]:
             scored.setdefault((len(choice), *map(sum, columns)), []).append(choice)
     best = scored[max(scored)]
     if len(best) > 1:
-        raise _ambiguous(dict.fromkeys(edge for choice in best for edge in choice), best[0])
+        raise _TieError(dict.fromkeys(edge for choice in best for edge in choice), best[0])
     return best[0]
 
 
@@ -504,19 +468,12 @@ def _by_name(edges: list[Edge]) -> tuple[Edge, ...]:
     named = [edge for edge in edges if 0 < edge.affinity == top[edge.source]]
     shared = [edge for edge in named if any(edge is not other and _uses([edge], other) for other in named)]
     if not named or shared:
-        raise _ambiguous(shared or named or edges, (shared or named or edges)[:1])
+        raise _TieError(shared or named or edges, shared or named or edges)
     return tuple(named)
 
 
 def _listed(edges: Iterable[Edge]) -> str:
     return ", ".join(f"{edge.source!r} -> {edge.output!r}" for edge in edges)
-
-
-def _ambiguous(candidates: Iterable[Edge], example: Iterable[Edge]) -> StateError:
-    return StateError(
-        "the model's state is ambiguous: neither the flow of data nor names tell which of these pairs of an input and "
-        f"its updated value are meant: {_listed(candidates)}. Name every pair that is, for instance: {_how(example)}"
-    )
 
 
 def _how(edges: Iterable[Edge]) -> str:

@@ -7,7 +7,8 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,10 +18,10 @@ from jax.core import Tracer
 from jaxrnn._files.messages import first_line
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import JaxrnnError, LimitError, NodeError
-from jaxrnn.jaxprs.flows import DataFlow, Flow, union
+from jaxrnn.jaxprs.flows import DataFlow, Flow, Lost, union
 from jaxrnn.jaxprs.following import Following
 from jaxrnn.jaxprs.primitives import visible_recurrences
-from jaxrnn.onnx.evaluate import BoundNode, Scope, call, evaluate
+from jaxrnn.onnx.evaluate import BoundNode, Scope, call, evaluate, reads_of
 from jaxrnn.onnx.graph import is_batch_name, spec_of
 from jaxrnn.onnx.limits import current, spending
 from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, shapes_of
@@ -42,11 +43,36 @@ class NotFollowedError(Exception):
         self.operands: Sequence[Any] = getattr(error, "operands", ())
 
 
-class _Lost:
-    """A value that cannot be traced, the traced values that it depends on, and the reason."""
+@dataclass(frozen=True)
+class Unknown:
+    """The answer to a question that jaxrnn could not settle, and the reason: neither yes nor no."""
 
-    def __init__(self, reads: Iterable[Any], why: str = ""):
-        self.reads, self.why = list(reads), why
+    why: str
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"an unknown answer counts neither as yes nor as no: {self.why}")
+
+
+#: The answer to a question about a graph.
+Answer = bool | Unknown
+
+
+def any_of(answers: Iterable[Answer]) -> Answer:
+    """Return True if an answer is yes, else the first unknown answer, else False."""
+    unknown = None
+    for answer in answers:
+        if isinstance(answer, Unknown):
+            unknown = unknown or answer.why
+        elif answer:
+            return True
+    return False if unknown is None else Unknown(unknown)
+
+
+class _Lost:
+    """A value that cannot be traced: the reason, and the values from which it is computed, which may be lost too."""
+
+    def __init__(self, origins: Iterable[Any], why: str = ""):
+        self.origins, self.why = list(origins), why
 
 
 def follow(
@@ -69,6 +95,8 @@ class _Trace:
     def __init__(self, program: Program, strict: bool, following: Following):
         self.program, self.strict, self.following = program, strict, following
         self.result = following.result
+        #: the recurrences that cannot be followed, the reasons, and the initial values of their carries if known
+        self.lost: list[tuple[str, str, list[Value] | None]] = []
 
     def run(self, sizes: Mapping[str, int], known: Mapping[str, np.ndarray], sources: Collection[str]) -> DataFlow:
         block, following, flows = self.program.block, self.following, self.result.inputs
@@ -91,7 +119,8 @@ class _Trace:
                 for name, flow in flows.items()
             ]
             outputs[:] = evaluate(block, values, Scope(params, caller=self._call))
-            return [leaf for leaf in _leaves(outputs) if isinstance(leaf, Tracer)]
+            starts = [start for _, _, each in self.lost for start in each or ()]
+            return [read for value in (*outputs, *starts) for read in _reads(value) if isinstance(read, Tracer)]
 
         structs = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in parameters.items()}
         try:
@@ -106,6 +135,9 @@ class _Trace:
         followed = iter(following.run(closed, arguments))
         for key, value in zip(block.outputs, outputs, strict=True):
             self.result.outputs[str(key.name)] = self._output(value, followed)
+        for label, why, starts in self.lost:
+            flows_of = None if starts is None else tuple(self._output(start, followed) for start in starts)
+            self.result.lost.append(Lost(label, why, flows_of))
         return self.result
 
     def _output(self, value: Value, followed: Iterator[Flow]) -> Flow:
@@ -113,18 +145,18 @@ class _Trace:
             return Flow(value.shape, value.dtype, value)
         if not isinstance(value, Tracer):
             inputs = self.result.inputs
-            leaves = [x for x in _leaves([value]) if isinstance(x, (str, Tracer))]
-            return union([inputs[x] if isinstance(x, str) else next(followed) for x in leaves])
+            return union([inputs[read] if isinstance(read, str) else next(followed) for read in _reads(value)])
         flow = next(followed)
         if flow.deps or flow.ids is not None:
             return flow
         return dataclasses.replace(flow, ids=np.zeros(flow.shape or (), np.int64))  # depends only on parameters
 
     def _call(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
+        before = len(self.lost)
         try:
             outputs = self._outputs(node, inputs, scope)
-            shapes = [getattr(value, "shape", None) for value in outputs if not isinstance(value, np.ndarray)]
-            if shapes and len(shapes) == len(outputs) and all(0 in (shape or ()) for shape in shapes):
+            is_empty = bool(outputs) and all(map(_is_traced_without_elements, outputs))
+            if is_empty and not any(map(_is_traced_without_elements, inputs)):
                 raise ValueError("nothing is left of an axis")
             return outputs
         except LimitError:
@@ -132,12 +164,17 @@ class _Trace:
         except Exception as error:
             if self.strict:
                 raise
-            before = next((value.why for value in inputs if isinstance(value, _Lost) and value.why), None)
-            why = before or f"node {node.name!r} fails: {first_line(error).partition('. ')[0].rstrip('.')}"
-            if node.operator.traits.carries is not None:
-                self.result.lost.append((node.name, why))
-        reads = [leaf for leaf in _leaves(inputs) if isinstance(leaf, (str, Tracer))]
-        return tuple(_Lost(reads, why) for _ in node.outputs)
+            whys = [value.why for value in inputs if isinstance(value, _Lost)]
+            whys += [why for _, why, _ in self.lost[before:]]
+            own = f"node {node.name!r} fails: {first_line(error).partition('. ')[0].rstrip('.')}"
+            why = next(filter(None, whys), own)
+        # The values of a graph in this node are lost with the node, and so are its recurrences.
+        del self.lost[before:]
+        self.lost += [(node.name, why, _starts(node, inputs, scope))] if _may_carry(node) else []
+        self.lost += [(each.name, why, None) for each in _inside(node) if _may_carry(each)]
+        outer = (scope.find(key) for key in reads_of(node)) if node.blocks else ()
+        origins = [x for x in jax.tree.leaves([*inputs, *outer]) if isinstance(x, (str, Tracer, _Lost))]
+        return tuple(_Lost(origins, why) for _ in node.outputs)
 
     def _outputs(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
         if any(isinstance(value, _Lost) for value in inputs):
@@ -147,11 +184,13 @@ class _Trace:
         if not node.blocks and all(map(is_known, jax.tree.leaves(list(inputs)))):
             with jax.ensure_compile_time_eval():
                 return tuple(jax.tree.map(_settled, each) for each in call(node, inputs, scope))
+        before = len(self.lost)
         try:
             return call(node, inputs, scope)
         except LimitError:
             raise
         except Exception:  # a shape may depend on computed values, and computing compiles a program for each operation
+            del self.lost[before:]
             with _computing():
                 return call(node, inputs, scope)
 
@@ -160,13 +199,40 @@ def _settled(value: Any) -> Any:
     return value if is_text(value) else np.asarray(value)
 
 
-def _leaves(values: Any) -> Iterator[Any]:
-    """Return the arrays inside values, and the names of inputs that are not traced."""
-    for leaf in jax.tree.leaves(list(values)):
-        if isinstance(leaf, _Lost):
-            yield from leaf.reads
-        else:
-            yield leaf
+def _is_traced_without_elements(value: Value) -> bool:
+    return not isinstance(value, np.ndarray) and 0 in (getattr(value, "shape", None) or ())
+
+
+def _reads(value: Any) -> list[Any]:
+    """Return the traced values, and the names of inputs that are not traced, from which a value is computed."""
+    seen: dict[int, Any] = {}
+    pending = jax.tree.leaves(value)
+    while pending:
+        origin = pending.pop()
+        if id(origin) not in seen:
+            seen[id(origin)] = origin
+            pending += origin.origins if isinstance(origin, _Lost) else []
+    return [origin for origin in seen.values() if isinstance(origin, (str, Tracer))]
+
+
+def _inside(node: BoundNode) -> Iterator[BoundNode]:
+    return itertools.chain.from_iterable(block.all_nodes() for block in node.blocks)
+
+
+def _starts(node: BoundNode, inputs: Sequence[Value], scope: Scope) -> list[Value] | None:
+    """Return the initial values of all carries of a node, or None if a carry has none that a later call could give."""
+    carries = node.operator.traits.carries
+    places = [start for start, _ in carries.states.values()] if carries is not None else []
+    # The values of a subgraph may belong to a trace of its own.
+    if not places or node.attributes.get("direction", "forward") != "forward" or scope.outer is not None:
+        return None
+    starts = [inputs[place] if place < len(inputs) else None for place in places]
+    return None if any(start is None for start in starts) else starts
+
+
+def _may_carry(node: BoundNode) -> bool:
+    """Return True for a recurrence, and for an operator of the caller, whose function may hold a recurrence."""
+    return node.operator.traits.carries is not None or node.operator.own
 
 
 @contextlib.contextmanager
@@ -265,6 +331,9 @@ _SIZES = (16, 64, 256, 512, 1024, 4096)
 _BATCH_SIZE = 2
 #: The difference between the numbers of the first and a second trial.
 _APART = 37
+_OF_DATA = "the number of steps depends on data"
+#: The times by which an open dimension is longer in a trial, in order.
+_TIMES = (2, 3, 4)
 
 
 class Probe:
@@ -288,8 +357,9 @@ class Probe:
             if info.name in static:
                 sizes = zip(info.shape or (), static[info.name].shape, strict=False)
                 self._bound.update({name: size for name, size in sizes if name in self.symbols})
+        self._strict = True
         self.sizes, self.flow = self._fit(sources, said)
-        self._longer: dict[frozenset[str], DataFlow | None] = {}
+        self._longer: dict[frozenset[str], tuple[DataFlow, int] | Unknown] = {}
 
     def _fit(self, sources: Sequence[str], said: Sequence[tuple[str, str]]) -> tuple[dict[str, int], DataFlow]:
         """Solve the equations with distinct numbers, and follow the graph with small numbers."""
@@ -298,8 +368,16 @@ class Probe:
         for of_class in ({name: _BATCH_SIZE if is_batch_name(name) else size for name in self.equations.classes}, {}):
             sizes = self.equations.numbers(dict.fromkeys(self.equations.classes, size) | of_class)
             with contextlib.suppress(NotFollowedError):
-                return sizes, follow(self._program, sizes, self._static, sources, strict=True)
-        return sizes, follow(self._program, sizes, self._static, sources, strict=False)
+                return sizes, self._follow(sizes, sources)
+        self._strict = False
+        return sizes, self._follow(sizes, sources)
+
+    def _follow(self, sizes: Mapping[str, int], sources: Collection[str] | None) -> DataFlow:
+        return follow(self._program, sizes, self._static, sources, strict=self._strict)
+
+    def follow_also(self, sources: Collection[str]) -> None:
+        """Follow the graph again, with the elements of further inputs."""
+        self.flow = self._follow(self.sizes, sources)
 
     def _solve(self) -> int:
         """Solve the equations, and return a size that all dimensions can have together."""
@@ -364,54 +442,94 @@ class Probe:
             return False
         return True
 
-    def longer(self, symbol: str) -> DataFlow | None:
-        """Return the flow with a class of dimensions twice as long, or None if that size does not fit."""
+    def longer(self, symbol: str) -> tuple[DataFlow, int] | Unknown:
+        """Return the flow with a class of dimensions some times as long; unknown if no size that was tried fits."""
         first = self.equations.base(symbol)
         names = frozenset(name for name in self.symbols if self.equations.base(name) == first)
         if names not in self._longer:
-            sizes = {name: size * 2 if name in names else size for name, size in self.sizes.items()}
-            try:
-                self._longer[names] = follow(self._program, sizes, self._static, None, strict=True)
-            except (NotFollowedError, LimitError):
-                self._longer[names] = None
+            self._longer[names] = self._grown(symbol, names)
         return self._longer[names]
+
+    def _grown(self, symbol: str, names: Collection[str]) -> tuple[DataFlow, int] | Unknown:
+        sites = [(site.label, site.slot) for site in self.flow.sites]
+        why = ""
+        for times in _TIMES:
+            sizes = {name: size * times if name in names else size for name, size in self.sizes.items()}
+            try:
+                flow = self._follow(sizes, None)
+            except (NotFollowedError, LimitError) as error:
+                why = why or f"with {symbol!r} of {sizes[symbol]}, {first_line(error)}"
+                continue
+            if [(site.label, site.slot) for site in flow.sites] == sites:
+                return flow, times
+        return Unknown(why or f"with a longer {symbol!r}, the graph has other recurrences")
 
     @property
     def dimensions(self) -> dict[str, Dimension]:
         """Return for each open dimension the first name of its class, or the constant that nodes need."""
         return self.equations.value
 
-    @functools.cached_property
-    def time(self) -> tuple[str, ...]:
-        """Return the open dimensions along which a recurrence or a window slides."""
-        flows = {symbol: self.longer(symbol) for symbol in self.symbols if isinstance(self.dimensions[symbol], str)}
-        return tuple(s for s, flow in flows.items() if flow is not None and flow.lengths != self.flow.lengths)
+    def _changes(self, symbol: str, facts: Callable[[DataFlow], Iterable[Any]], unknown: str) -> Answer:
+        """Return True if facts about the flow are others for a longer class of dimensions; None is an unknown fact."""
+        longer = self.longer(symbol)
+        if isinstance(longer, Unknown):
+            return longer
+        pairs = itertools.zip_longest(facts(self.flow), facts(longer[0]))
+        return any_of(Unknown(unknown) if None in pair else pair[0] != pair[1] for pair in pairs)
 
-    def grows_with_time(self, index: int) -> bool:
-        """Return True if this site has more steps when time is longer."""
-        flows = map(self.longer, self.time)
-        return any(flow is not None and flow.sites[index].length != self.flow.sites[index].length for flow in flows)
+    @functools.cached_property
+    def _open(self) -> list[str]:
+        return [symbol for symbol in self.symbols if isinstance(self.dimensions[symbol], str)]
+
+    def slides_along(self, size: Dimension) -> Answer:
+        """Return True if a size is an open dimension along which a recurrence or a window slides."""
+        if size not in self._open:
+            return False
+        return self._changes(str(size), lambda flow: [size for _, sizes in flow.lengths for size in sizes], _OF_DATA)
+
+    def has_time(self) -> Answer:
+        """Return True if a recurrence or a window slides along an open dimension."""
+        return any_of(map(self.slides_along, self.symbols))
+
+    def reaches(self, size: str, output: str) -> Answer:
+        """Return True if an output is longer when an open dimension is longer."""
+        return self._changes(size, lambda flow: [flow.outputs[output].shape], f"the shape of {output!r} is unknown")
+
+    def grows_with_time(self, index: int) -> Answer:
+        """Return True if this site has more steps when an open dimension is longer."""
+        if self.flow.sites[index].length is None:
+            return Unknown(_OF_DATA)
+        return any_of(self._changes(symbol, lambda flow: [flow.sites[index].length], _OF_DATA) for symbol in self._open)
 
     def carry_shape(self, index: int) -> tuple[Dimension, ...]:
-        """Return the shape of the carry of a site, with names of open dimensions."""
+        """Return the shape of the carry of a site, with names of open dimensions; ``?`` is a size that may be open."""
         sizes = self.flow.sites[index].final.shape or ()
         return tuple(self._named(size, self._growth(index, axis)) for axis, size in enumerate(sizes))
 
-    def open_in_carry(self, index: int) -> set[str]:
-        """Return the classes of dimensions on which the shape of the carry of a site depends."""
-        axes = range(len(self.flow.sites[index].final.shape or ()))
-        return {symbol for axis in axes for symbol in self._growth(index, axis)}
+    def open_in_carry(self, index: int) -> tuple[set[str], set[str]]:
+        """Return the classes of dimensions on which the shape of the carry of a site depends, and those that may be."""
+        growth = [self._growth(index, axis) for axis in range(len(self.flow.sites[index].final.shape or ()))]
+        found = {symbol for each in growth for symbol, more in each.items() if not isinstance(more, Unknown)}
+        return found, {symbol for each in growth for symbol in each} - found
 
-    def _growth(self, index: int, axis: int) -> dict[str, int]:
-        """Return the growth of an axis of a carry for each class of dimensions that it depends on."""
+    def _growth(self, index: int, axis: int) -> dict[str, int | Unknown]:
+        """Return the growth of an axis of a carry for each class of dimensions that it depends on, if doubled."""
         size = (self.flow.sites[index].final.shape or ())[axis]
-        flows = {symbol: self.longer(symbol) for symbol in self.equations.classes}
-        others = {symbol: (flow.sites[index].final.shape or ())[axis] for symbol, flow in flows.items() if flow}
-        return {symbol: other - size for symbol, other in others.items() if other != size}
+        growth: dict[str, int | Unknown] = {}
+        for symbol in self.equations.classes:
+            longer = self.longer(symbol)
+            if isinstance(longer, Unknown):
+                growth[symbol] = longer
+                continue
+            flow, times = longer
+            other = (flow.sites[index].final.shape or ())[axis]
+            if other != size:
+                growth[symbol] = (other - size) // (times - 1)
+        return growth
 
-    def _named(self, size: int, growth: Mapping[str, int]) -> Dimension:
-        if not growth:
-            return size
-        sizes = [self.sizes[symbol] for symbol in growth]
-        factor = next(iter(growth.values())) / math.prod(sizes)
-        return "*".join([*([] if factor == 1 else [f"{factor:g}"]), *growth])
+    def _named(self, size: int, growth: Mapping[str, int | Unknown]) -> Dimension:
+        known = {symbol: more for symbol, more in growth.items() if not isinstance(more, Unknown)}
+        if not known:
+            return "?" if growth else size
+        factor = next(iter(known.values())) / math.prod(self.sizes[symbol] for symbol in known)
+        return "*".join([*([] if factor == 1 else [f"{factor:g}"]), *known])

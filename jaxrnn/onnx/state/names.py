@@ -1,0 +1,89 @@
+"""Names of inputs and outputs: which pair by convention, and which say data, state or nothing."""
+
+from __future__ import annotations
+
+import re
+
+#: Words that only distinguish an input from an output.
+_SIDES = {"in", "input", "inputs", "out", "output", "outputs", "arg", "args", "onnx", "tensor"}
+#: Words for the time of a value, which identify a value only if the name has no other words.
+_WHEN = {
+    *("init", "initial", "old", "past", "prev", "previous", "cur", "current"),
+    *("new", "next", "present", "updated", "update", "final", "last"),
+}
+#: Letters for the same, which may have other meanings.
+_LETTERS = {"i", "t", "o", "n"}
+#: PyTorch's names for final states.
+_FINAL = {"hn": "h", "cn": "c"}
+
+#: Words for values that a step returns and takes back.
+_STATE = set(
+    """
+    h c s hx cx state states hidden cell carry memory mem cache buffer buf ring context ctx attention attn alignment
+    alignments weights cumulative sum counter past prev previous last old
+    """.split()  # noqa: SIM905
+)
+#: Words for data that goes through a model.
+_DATA = set(
+    """
+    x y q k v query key value token tokens ids text label labels mask audio mic mix noisy ref wave waveform signal
+    samples sample frame frames image spec spectrum spectrogram mag magnitude phase feat feats feature features mel
+    inp obs observation far cond condition speaker style
+    """.split()  # noqa: SIM905
+)
+#: Words of names that exporters take from operators.
+_OPERATORS = set(
+    """
+    identity gather add mul concat squeeze transpose slice reshape val getitem tf op layer stack functional model
+    statefulpartitionedcall partitionedcall
+    """.split()  # noqa: SIM905
+)
+
+
+def _parts(name: str) -> list[str]:
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
+    parts: list[str] = [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", spaced)]
+    if parts[1:3] == ["key", "values"] and parts[0] in _WHEN and len(parts) > 3:
+        del parts[1:3]  # ``past_key_values.0.key`` pairs with ``present.0.key``
+    return [_FINAL.get(part, part) for part in parts]
+
+
+def words(name: str) -> tuple[str, ...]:
+    """Return the words that identify a value: hidden and state of ``hidden_state_out``, state of ``stateN``."""
+    parts = [word for word in _parts(name) if word not in _SIDES]
+    for ignored in (_WHEN | _LETTERS, _WHEN, set()):  # a name may be only "n" or "last"
+        identifying = tuple(word for word in parts if word not in ignored)
+        if not all(word.isdigit() for word in identifying):
+            return identifying
+    return ()
+
+
+def affinity(first: str, second: str) -> int:
+    """Return 2 if two names pair by convention, 1 if a name has all words of the other except for numbers, else 0.
+
+    Names pair if their words are equal without words for the side or the time of a value: ``h`` and ``h_out``,
+    ``past_key`` and ``present_key``, PyTorch's ``h0`` and ``hn``.
+    """
+    one, other = words(first), words(second)
+    if one and one == other:
+        return 2
+    if one[-1:] == ("0",) and one[:-1] == other and second.endswith("n"):
+        return 2
+    plain = [{word for word in each if not word.isdigit()} for each in (one, other)]
+    return int(all(plain) and (plain[0] <= plain[1] or plain[1] <= plain[0]))
+
+
+def says_data(name: str) -> bool:
+    """Return True if a name has a word for data and no word for state, or only words for inputs and outputs."""
+    return bool(_DATA.intersection(words(name)) or {*_parts(name)} <= _SIDES) and not says_state(name)
+
+
+def says_state(name: str) -> bool:
+    """Return True if a name has a word for state."""
+    return bool(_STATE.intersection(_parts(name)))
+
+
+def says_nothing(name: str) -> bool:
+    """Return True if a name has only numbers, letters without a meaning, and exporters' operator names."""
+    wordy = any(len(word) > 1 and not word.isdigit() and word not in _OPERATORS for word in words(name))
+    return not wordy and not says_data(name)
