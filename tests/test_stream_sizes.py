@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
 from exported_files import check_exported
 from hypothesis import given, settings
@@ -253,3 +254,31 @@ def test_lengths_with_an_offset():
         constraints=["mod(S, 16) == 2", "S >= 18"],
         lengths=(18, 34, 66),
     )
+
+
+def two_inputs(nodes, values):
+    proto = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 18]> two (float[T,4] x, float[U,4] noise, float[1,4] a) => '
+        f"(float[T,4] y, float[1,4] p) <{values}> {{ {nodes} p = Tanh (a) }}"
+    )
+    return jaxrnn.load(proto)
+
+
+def blocks_of(size):
+    """Two inputs, one in blocks of frames, which are added."""
+    nodes = "r = Reshape (x, cut) b = Reshape (r, flat) y = Add (b, noise)"
+    return two_inputs(nodes, f"int64[3] cut = {{-1,{size},4}}, int64[2] flat = {{-1,4}}")
+
+
+def test_inputs_that_a_node_adds_have_one_time_axis_whatever_else_is_unknown():
+    asked = two_inputs("s = Add (x, noise) y = Add (s, a)", "float[1] one = {1}")
+    with pytest.raises(jaxrnn.StateError, match="'a' -> 'p'"):  # a question that a stream does not ask
+        _ = asked.state
+    for loaded, multiple in ((asked, 1), (blocks_of(10), 10)):
+        assert dict(loaded.dimensions) == {"T": "T", "U": "T"}
+        assert [each.time_axis for each in loaded.stream(multiple=multiple).spec.inputs] == [None, 0, 0]
+    blocks = blocks_of(11)  # no length that is tried is a multiple
+    with pytest.raises(jaxrnn.InputError, match=r"not known whether U must be equal to T; dims=\{'U': 'T'\} if it is"):
+        blocks.stream("T", multiple=11)
+    streamed = blocks.stream("T", multiple=11, dims={"U": "T"})
+    assert [each.time_axis for each in streamed.spec.inputs] == [None, 0, 0]

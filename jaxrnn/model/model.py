@@ -25,7 +25,7 @@ from jaxrnn.onnx.evaluate import BoundNode, Scope, call, collecting, evaluate
 from jaxrnn.onnx.graph import bind_inputs, bind_static, normal_domain, spec_of
 from jaxrnn.onnx.program import Program, fingerprint_of
 from jaxrnn.onnx.reading import SourceFile
-from jaxrnn.onnx.state import Findings, StateVar, check_pairs, find_state, stated_state
+from jaxrnn.onnx.state import Findings, StateSearch, StateVar, check_pairs, stated_state
 from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.onnx.values import Stacked, holds_text, is_text, traced
 from jaxrnn.steps.specs import ArraySpec, Dimension
@@ -115,7 +115,12 @@ class Model:
         Some exporters name the batch differently in each input; `state` and `spec` show a single name. A dimension
         that nodes need to be a constant maps to that number.
         """
-        return self._findings.dimensions
+        return self._findings.dimensions if self._search is None else self._search.probe.dimensions
+
+    @property
+    def _ties_are_known(self) -> bool:
+        """Return True if `dimensions` knows all dimensions that must be equal."""
+        return self._search is None or self._search.probe.are_solved
 
     @property
     def growing_dimensions(self) -> frozenset[str]:
@@ -436,11 +441,20 @@ class Model:
             return self._pack_whole(dict(params), arguments)
 
     @functools.cached_property
+    def _stated(self) -> Findings | None:
+        """The state that an exported step declares, or None."""
+        if self.step_file is None or self.declared_state is not None:
+            return None
+        return stated_state(self.step_file, self.proto, self.static)
+
+    @functools.cached_property
+    def _search(self) -> StateSearch | None:
+        """The search for the state, or None if the file declares its state."""
+        return StateSearch(self.program, self.declared_state, self.static) if self._stated is None else None
+
+    @functools.cached_property
     def _findings(self) -> Findings:
-        stated = None if self.step_file is None else stated_state(self.step_file, self.proto, self.static)
-        if stated is not None and self.declared_state is None:
-            return stated
-        return find_state(self.program, self.declared_state, self.static)
+        return self._stated if self._search is None else self._search.find()
 
     @functools.cached_property
     def _steps(self) -> Steps:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
@@ -12,11 +11,10 @@ import jax
 
 from jaxrnn._files.arguments import NAME, SIZE, argument, called, either
 from jaxrnn._jax.context import exact_types
-from jaxrnn.errors import InputError, LimitError, NodeError, StateError, StreamError, is_count
+from jaxrnn.errors import InputError, NodeError, StreamError, is_count
 from jaxrnn.onnx.evaluate import Block
 from jaxrnn.onnx.graph import is_batch_name
 from jaxrnn.onnx.reading import labelled
-from jaxrnn.steps.specs import Dimension
 from jaxrnn.streaming import Streamed, stream
 from jaxrnn.streaming.diagnostics import error_in_words_of_file, of_file
 from jaxrnn.streaming.dimensions import SYMBOL
@@ -63,9 +61,7 @@ def time_symbols(model: Model) -> tuple[str, ...]:
 def only_symbol(model: Model, dims: Mapping[str, Any]) -> str:
     """Return the only open dimension that could be time and has no size in `dims`, or the dimension ``S``."""
     symbols = [name for name in time_symbols(model) if name not in dims]
-    tied: Mapping[str, Dimension] = {}
-    with contextlib.suppress(StateError, LimitError):
-        tied = model.dimensions
+    tied = model.dimensions
     if SYMBOL in symbols or len({tied.get(name, name) for name in symbols}) == 1:
         return SYMBOL if SYMBOL in symbols else symbols[0]
     raise InputError(
@@ -109,9 +105,8 @@ def stream_model(
                 f"{model.label}: {called('dims')} must give {name!r} a size from 1 on, or a multiple of {symbol} "
                 f"such as {f'4*{symbol}'!r}, not {size!r}"
             )
-    tied: Mapping[str, Dimension] = {}  # if dimensions contradict or time is constant: the trace then names the node
-    with contextlib.suppress(StateError, LimitError):
-        tied = model.dimensions if isinstance(model.dimensions.get(symbol, symbol), str) else {}
+    # If time must be a constant, the trace names the node.
+    tied = model.dimensions if isinstance(model.dimensions.get(symbol, symbol), str) else {}
     time = str(tied.get(symbol, symbol))
     given = {
         tied.get(name, name): f"{times}*{time}" if (times := _times(size, symbol)) else size
@@ -133,11 +128,11 @@ def stream_model(
         example[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
 
     options = {"axes": axes, "pulse": pulse, "multiple": multiple, "constraints": constraints, "past": past}
+    others = [name for name in names if name != symbol and name not in dims]
     try:
         with exact_types(), of_file(operators_by_scope(model.program.block)):
-            return stream(GraphFunction(model), example, params=model.params, **options)
+            streamed = stream(GraphFunction(model), example, params=model.params, **options)
     except (NodeError, StreamError) as error:
-        others = [name for name in names if name != symbol and name not in dims]
         cause = error if isinstance(error, NodeError) else error.__cause__
         is_undecided = isinstance(cause, NodeError) and "can be streamed" not in str(error)
         if is_undecided and (relation := _relation(model, symbol, names, str(cause))):
@@ -149,6 +144,13 @@ def stream_model(
         if others:
             said += f". Assumed size 1: {', '.join(others)}; {argument('dims', {others[0]: SIZE})} sets another size"
         raise StreamError(_in_terms_of(symbol, said)) from error
+    # Size 1 is broadcast, so a trace with this size does not show that a dimension is not time.
+    if not model._ties_are_known and (unknown := [name for name in time_symbols(model) if name in others]):
+        raise InputError(
+            f"{model.label}: it is not known whether {unknown[0]} must be equal to {symbol}; "
+            f"{argument('dims', {unknown[0]: symbol})} if it is, {argument('dims', {unknown[0]: SIZE})} if it is not"
+        )
+    return streamed
 
 
 def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) -> str:

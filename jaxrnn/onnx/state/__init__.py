@@ -6,6 +6,14 @@ flow and by `names`. `find` assembles the result with reasons, checks declared p
 files declare.
 """
 
-from jaxrnn.onnx.state.find import Findings, StateVar, check_pairs, find_state, open_sizes, read_facts, stated_state
+from jaxrnn.onnx.state.find import (
+    Findings,
+    StateSearch,
+    StateVar,
+    check_pairs,
+    open_sizes,
+    read_facts,
+    stated_state,
+)
 
-__all__ = ["Findings", "StateVar", "check_pairs", "find_state", "open_sizes", "read_facts", "stated_state"]
+__all__ = ["Findings", "StateSearch", "StateVar", "check_pairs", "open_sizes", "read_facts", "stated_state"]

@@ -96,16 +96,9 @@ class Findings:
     undeclared: tuple[tuple[str, str], ...] = ()  # pairs that could be state, and that a declaration makes data
 
 
-def find_state(program: Program, declared: Mapping[str, str] | None, static: Mapping[str, np.ndarray]) -> Findings:
-    """Find the state variables of a graph."""
-    with exact_types():
-        finder = _Finder(program, declared, static)
-        variables = finder.find()
-        growing, of_frame = frozenset(finder.growing), tuple(finder.of_frame)
-        return Findings(variables, finder.probe.dimensions, growing, of_frame, tuple(finder.undeclared))
+class StateSearch:
+    """The search for the state variables of a graph. The equations between dimensions hold whatever the state is."""
 
-
-class _Finder:
     def __init__(self, program: Program, declared: Mapping[str, str] | None, static: Mapping[str, np.ndarray]):
         self.declared = dict(declared or {})
         self.is_complete, self.growing = declared is not None, set[str]()
@@ -122,13 +115,14 @@ class _Finder:
         ]
         said = [pair for pair in self.candidates if affinity(*pair) == 2] if declared is None else []
         said += self.declared.items()
-        self.probe = Probe(program, list(self.inputs.values()), static, self._sources(), said)
-        # An output may have a type and a shape of which the file says nothing, or something else.
-        more = [pair for pair in itertools.product(self.inputs, self.outputs) if self._are_alike(*pair)]
-        more = list(dict.fromkeys([*self.candidates, *more]))
-        if len(more) > len(self.candidates) and (self.declared or not self.is_complete):
-            self.candidates = more
-            self.probe.follow_also(self._sources())
+        with exact_types():
+            self.probe = Probe(program, list(self.inputs.values()), static, self._sources(), said)
+            # An output may have a type and a shape of which the file says nothing, or something else.
+            more = [pair for pair in itertools.product(self.inputs, self.outputs) if self._are_alike(*pair)]
+            more = list(dict.fromkeys([*self.candidates, *more]))
+            if len(more) > len(self.candidates) and (self.declared or not self.is_complete):
+                self.candidates = more
+                self.probe.follow_also(self._sources())
 
     @property
     def flow(self) -> DataFlow:
@@ -142,7 +136,14 @@ class _Finder:
         before, after = self.flow.inputs[name], self.flow.outputs[updated]
         return before.shape is not None and (before.shape, before.dtype) == (after.shape, after.dtype)
 
-    def find(self) -> tuple[StateVar, ...]:
+    def find(self) -> Findings:
+        """Return the state, or raise a StateError that asks for a declaration."""
+        with exact_types():
+            variables = self._find()
+        growing, of_frame = frozenset(self.growing), tuple(self.of_frame)
+        return Findings(variables, self.probe.dimensions, growing, of_frame, tuple(self.undeclared))
+
+    def _find(self) -> tuple[StateVar, ...]:
         declared = {name: Edge(name, updated, CARRIED) for name, updated in self.declared.items()}
         edges = [edge for pair in self.candidates if (edge := find_edge(self.flow, *pair, self._open(pair[0])))]
         pairing = Pairing(self._in_a_step(edges), self.flow, declared, self.inputs, self.outputs)

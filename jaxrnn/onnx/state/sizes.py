@@ -326,8 +326,9 @@ def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, operan
     return changed
 
 
-#: Sizes to try for open dimensions, in order; the first size is long enough for loops of several trips.
-_SIZES = (16, 64, 256, 512, 1024, 4096)
+#: Sizes to try for open dimensions, in order; the first size is long enough for loops of several trips, and most block
+#: sizes divide one of the sizes.
+_SIZES = (16, 64, 256, 512, 1024, 4096, 5040)
 _BATCH_SIZE = 2
 #: The difference between the numbers of the first and a second trial.
 _APART = 37
@@ -468,6 +469,11 @@ class Probe:
     def dimensions(self) -> dict[str, Dimension]:
         """Return for each open dimension the first name of its class, or the constant that nodes need."""
         return self.equations.value
+
+    @property
+    def are_solved(self) -> bool:
+        """Return True if the equations are known; otherwise dimensions with several names may be equal."""
+        return len(self.symbols) < 2 or self._solved is not None
 
     def _changes(self, symbol: str, facts: Callable[[DataFlow], Iterable[Any]], unknown: str) -> Answer:
         """Return True if facts about the flow are others for a longer class of dimensions; None is an unknown fact."""
