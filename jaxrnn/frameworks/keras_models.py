@@ -7,17 +7,25 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
-from jaxrnn.errors import InputError, ModelError, optional_package
-from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights
-from jaxrnn.frameworks.weights import declare_shapes, export_with_names, quiet
+from jaxrnn._files.arguments import argument
+from jaxrnn.errors import InputError, ModelError, StateError, optional_package
+from jaxrnn.frameworks.agreement import check_agreement
+from jaxrnn.frameworks.weights import (
+    check_after,
+    check_other_weights,
+    check_weights,
+    declare_shapes,
+    quiet,
+    rename_values,
+    state_weights,
+)
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.onnx.tensors import graphs_below
@@ -59,35 +67,29 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
     _check(network, "from_keras")
     with optional_package("tf2onnx", "from_keras", "keras"):
         import tf2onnx as tf2onnx
-    names = [_plain(tensor.name) for tensor in network.inputs]
-    outputs = _output_names(network)
-    axes = {name: _open_axes(tensor.shape) for name, tensor in zip(names, network.inputs, strict=True)}
-    example = {name: _example(tensor, axes[name]) for name, tensor in zip(names, network.inputs, strict=True)}
-
-    def run(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        return _run(network, [arrays[name] for name in names])
-
+    pure = _PureNetwork(network)
+    axes, weights = pure.axes, {name: variable.numpy().copy() for name, variable in pure.weights.items()}
     with quiet(logging.CRITICAL), contextlib.redirect_stdout(io.StringIO()):
-        proto = export_with_names(_weights(network), lambda weights: _exported(network, weights, example))
-        for entry, name in zip(proto.graph.input, names, strict=True):
-            for axis, symbol in axes[name].items():
-                entry.type.tensor_type.shape.dim[axis].dim_param = symbol
-        _rename(proto, dict(zip((entry.name for entry in proto.graph.input), names, strict=True)))
-        _rename(proto, dict(zip((entry.name for entry in proto.graph.output), outputs, strict=True)))
-        shapes = [
-            ["batch" if axis == 0 and size is None else size for axis, size in enumerate(tensor.shape)]
-            for tensor in network.outputs
-        ]
-        declare_shapes(proto, shapes)
+        proto = pure.exported()
+        state_weights(proto, weights)
         _write_erfc(proto)
         _check_operators(proto, network.name)
         try:
             model = load(proto, dims=dims, **options)
-            check_agreement(load(proto), run, example, axes, "Keras")
+            plain = load(proto, **{key: value for key, value in options.items() if key != "static"})
+            check_agreement(plain, pure.run, pure.example, axes, "Keras")
+            check_other_weights(plain, pure.run, weights, pure.example, "Keras")
         except ModelError as error:
             raise ModelError(
                 f"{network.name}: tf2onnx writes another function than Keras. {error}\n{_ADVICE}"
             ) from error
+    carried = {(variable.input, variable.output) for variable in model.state}
+    missing = {name: output for name, output in pure.next_states.items() if (name, output) not in carried}
+    if missing:
+        raise StateError(
+            f"{network.name} keeps states that are not states of the model: {missing}; "
+            f"give {argument('state', {**{each.input: each.output for each in model.state}, **missing})}"
+        )
     model.label = network.name
     return model
 
@@ -106,18 +108,21 @@ def to_keras(params: Mapping[str, Any], network: keras.Model, *, model: Model | 
         ModelError: Keras with the new weights differs from the model. The old weights are restored.
     """
     _check(network, None)
-    variables = _variables(network)
-    shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+    pure = _PureNetwork(network)
+    shapes = {name: tuple(variable.shape) for name, variable in pure.weights.items()}
     arrays = check_weights(params, shapes, network.name, model)
-    old = {name: variable.numpy().copy() for name, variable in variables.items()}
+    if model is not None:
+        names = [*pure.inputs, *pure.states]
+        check_after(
+            model, params, lambda inputs: pure.run(dict(zip(names, inputs.values(), strict=True)), arrays), "Keras"
+        )
+    old = {name: pure.weights[name].numpy().copy() for name in arrays}
     try:
         for name, array in arrays.items():
-            variables[name].assign(array)
-        if model is not None:
-            check_after(model, params, lambda inputs: _run(network, list(inputs.values())), "Keras")
+            pure.weights[name].assign(array)
     except BaseException:
         for name, array in old.items():
-            variables[name].assign(array)
+            pure.weights[name].assign(array)
         raise
 
 
@@ -142,6 +147,112 @@ def _check(network: Any, exporting: str | None) -> None:
 
 def _plain(name: str) -> str:
     return name.split(":")[0]
+
+
+class _PureNetwork:
+    """A Keras model as a pure function of inputs, states and weights.
+
+    All runs are in a `keras.StatelessScope`, so they never change the variables of the network. States are the
+    variables that a run would change, such as the states of a layer with ``stateful=True``.
+    """
+
+    def __init__(self, network: keras.Model):
+        self.network = network
+        names = [_plain(tensor.name) for tensor in network.inputs]
+        self.axes = {name: _open_axes(tensor.shape) for name, tensor in zip(names, network.inputs, strict=True)}
+        example = {name: _example(tensor, self.axes[name]) for name, tensor in zip(names, network.inputs, strict=True)}
+        self.inputs = names
+        self.updated: Sequence[keras.Variable] = ()
+        _, self.updated = self._call(list(example.values()), [])
+        taken = {*names, *_output_names(network)}
+        self.states = _by_path(self.updated, taken)
+        floats = [
+            variable
+            for variable in network.weights
+            if _is_float(variable) and all(variable is not state for state in self.updated)
+        ]
+        self.weights = _by_path(floats, {*taken, *self.states})
+        #: The output with the next value of each state.
+        self.next_states = {name: f"{name}_next" for name in self.states}
+        self.axes |= {name: {} for name in self.states}
+        self.example = {**example, **{name: variable.numpy().copy() for name, variable in self.states.items()}}
+
+    def run(self, inputs: Mapping[str, Any], weights: Mapping[str, Any] = MappingProxyType({})) -> list[np.ndarray]:
+        """Run the network on inputs and states by name, with other weights if given; return outputs and next states."""
+        import keras
+
+        values = [(self.states[name], inputs[name]) for name in self.states]
+        values += [(self.weights[name], array) for name, array in weights.items()]
+        outputs, _ = self._call([inputs[name] for name in self.inputs], values)
+        return [np.asarray(keras.ops.convert_to_numpy(value)) for value in outputs]
+
+    def _call(
+        self, inputs: Sequence[Any], values: Sequence[tuple[keras.Variable, Any]]
+    ) -> tuple[list[Any], list[keras.Variable]]:
+        """Return the outputs and the next values of the given states, and the variables that a run would change."""
+        import keras
+
+        updated: list[keras.Variable] = []
+
+        class Scope(keras.StatelessScope):
+            def add_update(self, update: tuple[keras.Variable, Any]) -> None:
+                super().add_update(update)
+                if all(update[0] is not variable for variable in updated):
+                    updated.append(update[0])
+
+        with Scope(values) as scope:
+            result = self.network(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
+        states = [scope.get_current_value(variable) for variable in self.updated]
+        return [*keras.tree.flatten(result), *states], updated
+
+    def exported(self) -> onnx.ModelProto:
+        """Export the network with states and weights as inputs, so that tf2onnx cannot compute with their values."""
+        import tensorflow as tf
+        import tf2onnx
+        from keras.src.export.tf2onnx_lib import patch_tf2onnx
+
+        variables = {**self.states, **self.weights}
+        tensors = dict(zip(self.inputs, self.network.inputs, strict=True))
+        given = {**tensors, **variables}
+        places = {f"argument_{index}": name for index, name in enumerate(given)}
+        signature = [tf.TensorSpec(given[name].shape, given[name].dtype, place) for place, name in places.items()]
+
+        @tf.function(input_signature=signature)
+        def function(*arguments: Any) -> list[Any]:
+            inputs, values = arguments[: len(tensors)], arguments[len(tensors) :]
+            return [tf.identity(value) for value in self._call(inputs, list(zip(variables.values(), values, strict=True)))[0]]
+
+        patch_tf2onnx()
+        proto: onnx.ModelProto = tf2onnx.convert.from_function(function, signature)[0]
+        outputs = [*_output_names(self.network), *self.next_states.values()]
+        rename_values(proto, places | dict(zip((entry.name for entry in proto.graph.output), outputs, strict=True)))
+        for entry in proto.graph.input:
+            for axis, symbol in self.axes.get(entry.name, {}).items():
+                entry.type.tensor_type.shape.dim[axis].dim_param = symbol
+        shapes = [
+            ["batch" if axis == 0 and size is None else size for axis, size in enumerate(value.shape)]
+            for value in (*self.network.outputs, *self.states.values())
+        ]
+        declare_shapes(proto, shapes)
+        return proto
+
+
+def _is_float(variable: keras.Variable) -> bool:
+    import keras
+
+    return bool(keras.backend.is_float_dtype(variable.dtype))
+
+
+def _by_path(variables: Sequence[keras.Variable], taken: Collection[str]) -> dict[str, keras.Variable]:
+    """Return variables by path, with numbers for equal paths."""
+    found: dict[str, keras.Variable] = {}
+    for variable in variables:
+        name, count = variable.path, 1
+        while name in found or name in taken:
+            count += 1
+            name = f"{variable.path}_{count}"
+        found[name] = variable
+    return found
 
 
 def _output_names(network: keras.Model) -> list[str]:
@@ -170,64 +281,6 @@ def _example(tensor: Any, axes: Mapping[int, str]) -> np.ndarray:
     rng = np.random.default_rng(0)
     dtype = np.dtype(tensor.dtype)
     return rng.standard_normal(shape).astype(dtype) if dtype.kind == "f" else rng.integers(0, 2, shape).astype(dtype)
-
-
-def _weights(network: keras.Model) -> dict[str, np.ndarray]:
-    return {name: variable.numpy().copy() for name, variable in _variables(network).items()}
-
-
-def _variables(network: keras.Model) -> dict[str, Any]:
-    """Return the float weights by path, with numbers for equal paths."""
-    found: dict[str, Any] = {}
-    for variable in network.weights:
-        if np.dtype(variable.dtype).kind == "f":
-            name, count = variable.path, 1
-            while name in found:
-                count += 1
-                name = f"{variable.path}_{count}"
-            found[name] = variable
-    return found
-
-
-def _run(network: keras.Model, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    import keras
-
-    result = network(arrays[0] if len(arrays) == 1 else list(arrays), training=False)
-    return [np.asarray(keras.ops.convert_to_numpy(value)) for value in keras.tree.flatten(result)]
-
-
-def _exported(
-    network: keras.Model, weights: Mapping[str, np.ndarray], example: Mapping[str, np.ndarray]
-) -> onnx.ModelProto:
-    """Export a network with the given weights, and restore the original weights."""
-    variables = _variables(network)
-    old = {name: variables[name].numpy().copy() for name in weights}
-    try:
-        for name, array in weights.items():
-            variables[name].assign(array)
-        _run(network, list(example.values()))  # Keras exports only models that were called
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "network.onnx"
-            network.export(str(path), format="onnx", verbose=False)
-            return onnx.load(str(path))
-    finally:
-        for name, array in old.items():
-            variables[name].assign(array)
-
-
-def _rename(proto: onnx.ModelProto, names: Mapping[str, str]) -> None:
-    """Rename values of a graph."""
-    taken = {name for graph in graphs_below(proto.graph) for node in graph.node for name in node.output}
-    taken |= {tensor.name for tensor in proto.graph.initializer} | {entry.name for entry in proto.graph.input}
-    changes = {old: new for old, new in names.items() if old != new}
-    changes |= {new: f"{new}.inner" for new in changes.values() if new in taken and new not in changes}
-    for graph in graphs_below(proto.graph):
-        for node in graph.node:
-            for values in (node.input, node.output):
-                values[:] = [changes.get(name, name) for name in values]
-        if isinstance(graph, onnx.GraphProto):
-            for entry in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-                entry.name = changes.get(entry.name, entry.name)
 
 
 def _write_erfc(proto: onnx.ModelProto) -> None:

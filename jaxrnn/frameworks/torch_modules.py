@@ -5,20 +5,34 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import io
+import itertools
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, optional_package
-from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights, parsed, resized, sizes_of
-from jaxrnn.frameworks.weights import declare_shapes, export_with_names, quiet
+from jaxrnn.frameworks.agreement import check_agreement, parsed, resized, sizes_of
+from jaxrnn.frameworks.weights import (
+    check_after,
+    check_other_weights,
+    check_weights,
+    declare_shapes,
+    quiet,
+    rename_values,
+    state_weights,
+)
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
+from jaxrnn.verification.comparison import compare
 
 if TYPE_CHECKING:
     import torch
@@ -82,22 +96,23 @@ def from_torch(
         raise InputError(f"expected a torch.nn.Module, not {type(module).__name__}")
     if exporter not in ("auto", "script", "dynamo"):
         raise InputError(f"exporter must be 'auto', 'script' or 'dynamo', not {exporter!r}")
-    with _evaluating(module):
+    with _unchanged(module):
         call = _Call(module, example)
+        call.check_no_state()
         axes = _axes(call.arrays, time, batch)
         call = call.enlarged(axes)
         names = call.output_names(outputs)
-        shapes, failures = call.output_shapes(axes), []
+        shapes, weights, failures = call.output_shapes(axes), _weights(module), []
+        given = {key: value for key, value in options.items() if key not in ("dims", "static")}
         for kind in ("script", "dynamo") if exporter == "auto" else (exporter,):
             try:
-                export = _exporter(kind, call, axes, names)
-                proto = export_with_names(
-                    _weights(module), lambda weights, export=export: _with(module, weights, export)
-                )
+                proto = _exporter(kind, call, axes, names)()
+                state_weights(proto, weights)
                 declare_shapes(proto, shapes)
-                model = load(proto, **options)
-                _check_open(model, axes)
-                check_agreement(model, call.run, call.arrays, axes, "PyTorch")
+                model, plain = load(proto, **options), load(proto, **given)
+                _check_open(plain, axes)
+                check_agreement(plain, call.run, call.arrays, axes, "PyTorch")
+                check_other_weights(plain, call.run, weights, call.arrays, "PyTorch")
             except (InputError, ModelError) as error:
                 failures.append(f"{kind}: {error}")
             except JaxrnnError:
@@ -132,22 +147,16 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
     with optional_package("torch", "to_torch", "torch"):
         import torch
     entries = _entries(module)
+    expected = {name: tuple(tensors[0].shape) for name, tensors in entries.items()}
+    arrays = check_weights(params, expected, type(module).__name__, model)
+    if model is not None:
+        with _unchanged(module):
+            check_after(
+                model, params, lambda inputs: _Call(module, _tensors(module, inputs)).run(inputs, arrays), "PyTorch"
+            )
     with torch.no_grad():
-        expected = {name: tuple(tensor.shape) for name, tensor in entries.items()}
-        arrays = check_weights(params, expected, type(module).__name__, model)
-        old = {name: tensor.clone() for name, tensor in entries.items()}
         for name, array in arrays.items():
-            entries[name].copy_(torch.from_numpy(np.array(array, np.float64)))
-        try:
-            if model is not None:
-                with _evaluating(module):
-                    check_after(
-                        model, params, lambda inputs: _Call(module, _tensors(module, inputs)).run(inputs), "PyTorch"
-                    )
-        except BaseException:
-            for name, tensor in old.items():
-                entries[name].copy_(tensor)
-            raise
+            entries[name][0].copy_(_tensor(array))
 
 
 class _Call:
@@ -161,31 +170,40 @@ class _Call:
         if not values or not all(isinstance(value, torch.Tensor) for value in values):
             raise InputError("example must be a tensor, a tuple of tensors, or tensors by name of the argument")
         names = [str(name) for name in example] if isinstance(example, Mapping) else _names(module, len(values))
-        self.arguments = dict(zip(names, values, strict=True))
-        self.arrays = {name: value.detach().cpu().numpy() for name, value in self.arguments.items()}
+        self.arguments = {name: value.detach().clone() for name, value in zip(names, values, strict=True)}
+        self.arrays = {name: _array(value).copy() for name, value in self.arguments.items()}
         self.module, self.by_name = module, by_name
-        result = self._result(values)
+        result = self._result([value.clone() for value in self.arguments.values()])
         self.keys = [str(key) for key in result] if isinstance(result, Mapping) else None
         #: The module, or a module around it if `forward` takes keywords or returns a dict.
         self.target = _flat(module, names if by_name else None) if by_name or self.keys else module
 
-    def run(self, arrays: Mapping[str, Any]) -> list[np.ndarray]:
-        """Run the module on arrays, and return the outputs in the order of the file."""
-        import torch
+    def run(self, arrays: Mapping[str, Any], weights: Mapping[str, np.ndarray] = MappingProxyType({})) -> list[Any]:
+        """Run the module on arrays, with other weights if given; return the outputs in the order of the file."""
+        moved = [_tensor(arrays[name]).to(old.device) for name, old in self.arguments.items()]
+        with _having(self.module, weights):
+            return [_array(value) for value in _leaves(self._result(moved))]
 
-        tensors = [torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in self.arguments]
-        moved = [value.to(old.device) for value, old in zip(tensors, self.arguments.values(), strict=True)]
-        return [value.cpu().numpy() for value in _leaves(self._result(moved))]
+    def check_no_state(self) -> None:
+        """Refuse a module whose outputs depend on earlier calls."""
+        first = self.run(self.arrays)
+        self.run({name: array[::-1] for name, array in self.arrays.items()})
+        again = self.run(self.arrays)
+        wrong = [each for each in map(lambda a, b: compare("", a, b, scaled=True), again, first) if not each.ok]
+        if len(again) != len(first) or wrong:
+            raise InputError(
+                f"{type(self.module).__name__} returns other outputs when it is called again with the same example: the "
+                "module keeps a state in an attribute, or draws random numbers. Pass the state to `forward` as an "
+                "argument, and return the next state; leave out random numbers in evaluation mode"
+            )
 
     def enlarged(self, axes: Mapping[str, Mapping[int, str]]) -> _Call:
         """Enlarge open dimensions of size 1, which exporters would fix, if the module accepts larger sizes."""
         sizes = sizes_of(self.arrays, axes)
         if 1 not in sizes.values():
             return self
-        import torch
-
         arrays = resized(self.arrays, axes, {symbol: max(size, 2) for symbol, size in sizes.items()})
-        tensors = {name: torch.from_numpy(array).to(self.arguments[name].device) for name, array in arrays.items()}
+        tensors = {name: _tensor(array).to(self.arguments[name].device) for name, array in arrays.items()}
         try:
             return _Call(self.module, tensors if self.by_name else [*tensors.values()])
         except Exception:  # modules refuse sizes with errors of any type
@@ -330,15 +348,23 @@ def _exporter(
 
     arguments = tuple(call.arguments.values())
     common = {"input_names": list(call.arguments), "output_names": list(names), "verbose": False}
+
+    def named(proto: onnx.ModelProto) -> onnx.ModelProto:
+        if call.target is not call.module:
+            rename_values(proto, {f"module.{name}": name for name in call.module.state_dict()})
+        return proto
+
     if kind == "script":
         dynamic = {name: dict(each) for name, each in axes.items() if each}
 
         def scripted() -> onnx.ModelProto:
             buffer: Any = io.BytesIO()
-            kept = {"dynamo": False, "do_constant_folding": False, "dynamic_axes": dynamic}
+            # Without the option of the inputs, equal weights become a single initializer.
+            kept: Any = {"dynamo": False, "do_constant_folding": False, "keep_initializers_as_inputs": True}
+            kept["dynamic_axes"] = dynamic
             with _exportable(call.module), contextlib.redirect_stdout(io.StringIO()):
                 torch.onnx.export(call.target, arguments, buffer, **kept, **common)
-            return onnx.load_from_string(buffer.getvalue())
+            return named(onnx.load_from_string(buffer.getvalue()))
 
         return scripted
     with optional_package("onnxscript", "PyTorch's newer exporter", "torch"):
@@ -357,7 +383,7 @@ def _exporter(
         )
         if program is None:
             raise ModelError("the exporter returned no program")
-        return program.model_proto
+        return named(program.model_proto)
 
     return exported
 
@@ -374,7 +400,8 @@ def _exportable(module: torch.nn.Module) -> Iterator[None]:
     internals: Any = torch._C  # pyright: ignore[reportPrivateUsage]
     log = getattr(internals, "_jit_onnx_log", None)
     internals._jit_onnx_log = lambda *_: None
-    projected = [part for part in module.modules() if isinstance(part, torch.nn.LSTM) and part.proj_size]
+    layers = [part for part in module.modules() if isinstance(part, torch.nn.LSTM) and part.proj_size]
+    projected = [part for part in layers if "forward" not in vars(part)]
     try:
         for part in projected:
             part.forward = _projected_lstm(part)
@@ -452,51 +479,115 @@ def _projected_lstm(layer: torch.nn.LSTM) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Put a module and all submodules into evaluation mode, without warnings of the exporters."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
+def _unchanged(module: torch.nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode, and restore afterwards all that a run or an exporter may change.
+
+    Attributes, modes, hooks, values of tensors and random generators are as before, also after an error.
+    """
+    import torch
+
+    snapshots = [_Snapshot(part) for part in module.modules()]
+    held = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    held |= {id(tensor): tensor for snapshot in snapshots for tensor in snapshot.tensors()}
+    tensors = [(tensor, tensor.data, tensor.detach().clone(), tensor.requires_grad) for tensor in held.values()]
+    devices = {tensor.device for tensor in held.values() if tensor.device.type == "cuda"}
+    with torch.random.fork_rng(sorted(devices, key=str)):
+        try:
+            module.eval()
+            with quiet(logging.WARNING):
+                yield
+        finally:
+            for snapshot in snapshots:
+                snapshot.restore()
+            with torch.no_grad():
+                for tensor, data, value, requires_grad in tensors:
+                    tensor.data = data
+                    if not torch.equal(tensor, value):
+                        tensor.copy_(value)
+                    if tensor.requires_grad != requires_grad:
+                        tensor.requires_grad_(requires_grad)
+
+
+class _Snapshot:
+    """The attributes of a module, with the contents of attributes that are lists, dicts and sets."""
+
+    def __init__(self, part: torch.nn.Module):
+        import torch
+
+        self.part, self.training = part, part.training
+        # The attributes of a compiled module are in C++, where `forward` cannot add any.
+        self.attributes = {} if isinstance(part, torch.jit.ScriptModule) else dict(vars(part))
+        kinds = dict, OrderedDict, list, set
+        self.contents = [(value, copy.copy(value)) for value in self.attributes.values() if type(value) in kinds]
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors among the attributes."""
+        import torch
+
+        inner = (content.values() if isinstance(content, dict) else content for _, content in self.contents)
+        for value in itertools.chain(self.attributes.values(), *inner):
+            if isinstance(value, torch.Tensor):
+                yield value
+
+    def restore(self) -> None:
+        """Set the attributes and contents to the objects of the snapshot."""
+        for value, content in self.contents:
+            value.clear()
+            value.extend(content) if isinstance(value, list) else value.update(content)
+        if self.attributes:
+            now = vars(self.part)
+            for name in now.keys() - self.attributes.keys():
+                del now[name]
+            now.update(self.attributes)
+        if self.part.training != self.training:
+            self.part.training = self.training
+
+
+@contextlib.contextmanager
+def _having(module: torch.nn.Module, weights: Mapping[str, Any]) -> Iterator[None]:
+    """Give a module other weights for a run; its own tensors keep their values."""
+    entries = _entries(module)
+    old = [(tensor, tensor.data) for name in weights for tensor in entries[name]]
     try:
-        with quiet(logging.WARNING):
-            yield
+        for name, array in weights.items():
+            value = _tensor(array)
+            for tensor in entries[name]:
+                tensor.data = value.to(tensor.device, tensor.dtype)
+        yield
     finally:
-        for part, mode in modes:
-            part.training = mode
+        for tensor, data in old:
+            tensor.data = data
 
 
-def _entries(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the float entries of ``state_dict``, each shared tensor once."""
-    seen: set[tuple[int, tuple[int, ...]]] = set()
-    entries = {}
-    for name, tensor in module.state_dict().items():
-        key = tensor.data_ptr(), tuple(tensor.shape)
-        if tensor.is_floating_point() and (key not in seen or not tensor.numel()):
-            seen.add(key)
-            entries[name] = tensor
+def _entries(module: torch.nn.Module) -> dict[str, list[torch.Tensor]]:
+    """Return the float entries of ``state_dict`` under the first name of each tensor, with the objects that share it."""
+    names: dict[tuple[Any, ...], str] = {}
+    entries: dict[str, list[torch.Tensor]] = {}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if tensor.is_floating_point():
+            key = (tensor.data_ptr(), tuple(tensor.shape)) if tensor.numel() else (name,)
+            entries.setdefault(names.setdefault(key, name), []).append(tensor)
     return entries
 
 
 def _weights(module: torch.nn.Module) -> dict[str, np.ndarray]:
+    return {name: _array(tensors[0]).copy() for name, tensors in _entries(module).items()}
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
     import torch
 
-    marked = torch.float32, torch.float64
-    return {name: tensor.cpu().numpy().copy() for name, tensor in _entries(module).items() if tensor.dtype in marked}
+    values = tensor.detach().cpu()
+    is_bfloat16 = values.dtype == torch.bfloat16
+    return values.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if is_bfloat16 else values.numpy()
 
 
-def _with(module: torch.nn.Module, weights: Mapping[str, np.ndarray], export: Callable[[], onnx.ModelProto]) -> Any:
-    """Export a module with the given weights, and restore the original weights."""
+def _tensor(array: Any) -> torch.Tensor:
     import torch
 
-    entries = _entries(module)
-    old = {name: entries[name].clone() for name in weights}
-    with torch.no_grad():
-        try:
-            for name, array in weights.items():
-                entries[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
-            return export()
-        finally:
-            for name, tensor in old.items():
-                entries[name].copy_(tensor)
+    values = np.array(array)
+    is_bfloat16 = values.dtype == ml_dtypes.bfloat16
+    return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(values)
 
 
 def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:
@@ -511,7 +602,5 @@ def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:
 
 def _tensors(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Tensors:
     """Return inputs as arguments of ``forward``: as keywords if all names are parameters, else in order."""
-    import torch
-
-    tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
+    tensors = {name: _tensor(array) for name, array in inputs.items()}
     return tensors if tensors.keys() <= inspect.signature(module.forward).parameters.keys() else [*tensors.values()]
