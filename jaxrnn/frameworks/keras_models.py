@@ -23,6 +23,7 @@ from jaxrnn.frameworks.weights import (
     check_weights,
     declare_shapes,
     quiet,
+    read_for,
     rename_values,
     state_weights,
 )
@@ -162,14 +163,14 @@ class _PureNetwork:
         self.axes = {name: _open_axes(tensor.shape) for name, tensor in zip(names, network.inputs, strict=True)}
         example = {name: _example(tensor, self.axes[name]) for name, tensor in zip(names, network.inputs, strict=True)}
         self.inputs = names
-        self.updated: Sequence[keras.Variable] = ()
-        _, self.updated = self._call(list(example.values()), [])
+        self.states: dict[str, keras.Variable] = {}
+        _, updated = self._call(list(example.values()), [])
         taken = {*names, *_output_names(network)}
-        self.states = _by_path(self.updated, taken)
+        self.states = _by_path(updated, taken)
         floats = [
             variable
             for variable in network.weights
-            if _is_float(variable) and all(variable is not state for state in self.updated)
+            if _is_float(variable) and all(variable is not state for state in updated)
         ]
         self.weights = _by_path(floats, {*taken, *self.states})
         #: The output with the next value of each state.
@@ -202,7 +203,7 @@ class _PureNetwork:
 
         with Scope(values) as scope:
             result = self.network(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
-        states = [scope.get_current_value(variable) for variable in self.updated]
+        states = [scope.get_current_value(variable) for variable in self.states.values()]
         return [*keras.tree.flatten(result), *states], updated
 
     def exported(self) -> onnx.ModelProto:
@@ -234,7 +235,24 @@ class _PureNetwork:
             for value in (*self.network.outputs, *self.states.values())
         ]
         declare_shapes(proto, shapes)
+        self._drop_unread_states(proto)
         return proto
+
+    def _drop_unread_states(self, proto: onnx.ModelProto) -> None:
+        """Drop states on which no output depends, such as the seeds of dropout."""
+        needed = read_for(proto.graph, _output_names(self.network))
+        while more := {self.next_states[name] for name in self.states if name in needed} - needed:
+            needed |= read_for(proto.graph, sorted(more))
+        for name in self.states.keys() - needed:
+            del self.states[name], self.axes[name], self.example[name]
+        dropped = {name: self.next_states.pop(name) for name in self.next_states.keys() - needed}
+        inputs = [entry for entry in proto.graph.input if entry.name not in dropped]
+        outputs = [entry for entry in proto.graph.output if entry.name not in dropped.values()]
+        nodes = [node for node in proto.graph.node if needed.intersection(node.output)]
+        del proto.graph.input[:], proto.graph.output[:], proto.graph.node[:]
+        proto.graph.input.extend(inputs)
+        proto.graph.output.extend(outputs)
+        proto.graph.node.extend(nodes)
 
 
 def _is_float(variable: keras.Variable) -> bool:

@@ -94,6 +94,8 @@ def from_torch(
         import torch
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"expected a torch.nn.Module, not {type(module).__name__}")
+    if any(torch.nn.parameter.is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
+        raise InputError(f"{type(module).__name__} has lazy parameters without a shape; call the module once before")
     if exporter not in ("auto", "script", "dynamo"):
         raise InputError(f"exporter must be 'auto', 'script' or 'dynamo', not {exporter!r}")
     with _unchanged(module):
@@ -186,16 +188,18 @@ class _Call:
 
     def check_no_state(self) -> None:
         """Refuse a module whose outputs depend on earlier calls."""
-        first = self.run(self.arrays)
+        first, changes = self.run(self.arrays), _changes(self.module)
         self.run({name: array[::-1] for name, array in self.arrays.items()})
         again = self.run(self.arrays)
-        wrong = [each for each in map(lambda a, b: compare("", a, b, scaled=True), again, first) if not each.ok]
-        if len(again) != len(first) or wrong:
-            raise InputError(
-                f"{type(self.module).__name__} returns other outputs when it is called again with the same example: the "
-                "module keeps a state in an attribute, or draws random numbers. Pass the state to `forward` as an "
-                "argument, and return the next state; leave out random numbers in evaluation mode"
-            )
+        if all(compare("", *pair, scaled=True).ok for pair in itertools.zip_longest(again, first)):
+            return
+        changed = changes()
+        what = f"keeps a state in {', '.join(changed)}" if changed else "draws random numbers, or keeps a state elsewhere"
+        raise InputError(
+            f"{type(self.module).__name__} returns other outputs when it is called again with the same example: the "
+            f"module {what}. Pass a state to `forward` as an argument, and return the next state; leave out random "
+            "numbers in evaluation mode"
+        )
 
     def enlarged(self, axes: Mapping[str, Mapping[int, str]]) -> _Call:
         """Enlarge open dimensions of size 1, which exporters would fix, if the module accepts larger sizes."""
@@ -506,6 +510,28 @@ def _unchanged(module: torch.nn.Module) -> Iterator[None]:
                         tensor.copy_(value)
                     if tensor.requires_grad != requires_grad:
                         tensor.requires_grad_(requires_grad)
+
+
+def _changes(module: torch.nn.Module) -> Callable[[], list[str]]:
+    """Return a function that lists the attributes and buffers of a module that have changed since this call."""
+
+    def now() -> dict[str, tuple[Any, bytes | None]]:
+        parts = module.named_modules()
+        found: dict[str, Any] = {
+            f"{prefix}.{key}" if prefix else key: (value, None)
+            for prefix, part in parts
+            for key, value in vars(part).items()
+        }
+        return found | {name: (value, _array(value).tobytes()) for name, value in module.named_buffers()}
+
+    before = now()
+
+    def changed() -> list[str]:
+        missing = object(), None
+        pairs = {name: (before.get(name, missing), value) for name, value in now().items()}
+        return [name for name, (old, new) in pairs.items() if old[0] is not new[0] or old[1] != new[1]]
+
+    return changed
 
 
 class _Snapshot:

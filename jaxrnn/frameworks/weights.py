@@ -20,7 +20,7 @@ from jaxrnn.errors import InputError, ModelError
 from jaxrnn.frameworks.agreement import compared
 from jaxrnn.model import Model
 from jaxrnn.onnx.parameters import WEIGHTS
-from jaxrnn.onnx.tensors import graphs_below
+from jaxrnn.onnx.tensors import graphs_below, graphs_in
 from jaxrnn.verification.comparison import Comparison, compare, tolerances
 from jaxrnn.verification.sampling import random_inputs
 
@@ -38,8 +38,8 @@ _ROUNDING_SHARE = 1 / 4
 def state_weights(proto: onnx.ModelProto, weights: Arrays) -> None:
     """Write the weights of a module into a file, and list them as the parameters of the file.
 
-    In the exported graph, a weight must be an input or an initializer under its own name, so that the exporter has not
-    computed with its value. Weights that no node reads are left out.
+    In the exported graph, a weight is an input or an initializer under its own name, so that the exporter has not
+    computed with its value. Weights that no output needs are left out.
 
     Raises:
         ModelError: an initializer with the name of a weight has another value.
@@ -49,8 +49,7 @@ def state_weights(proto: onnx.ModelProto, weights: Arrays) -> None:
     for name, tensor in kept.items():
         if name in weights and not _same(numpy_helper.to_array(tensor), weights[name]):
             raise ModelError(f"the exporter wrote another value under the name of the weight {name!r}")
-    used = {name for each in graphs_below(graph) for node in each.node for name in node.input}
-    used |= {entry.name for each in graphs_below(graph) for entry in each.output}
+    used = read_for(graph, [output.name for output in graph.output])
     there = {entry.name for entry in graph.input} | kept.keys()
     written = [name for name in weights if name in there and name in used]
     inputs = [entry for entry in graph.input if entry.name not in weights and entry.name not in kept]
@@ -66,8 +65,26 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
+def read_for(graph: onnx.GraphProto, outputs: Sequence[str]) -> set[str]:
+    """Return the names of all values that outputs depend on; a node depends on all values inside its subgraphs."""
+    producers: dict[str, list[onnx.NodeProto]] = {}
+    for each in graphs_below(graph):
+        for node in each.node:
+            for name in node.output:
+                producers.setdefault(name, []).append(node)
+    found, pending = set(outputs), list(outputs)
+    while pending:
+        for node in producers.pop(pending.pop(), ()):
+            inner = [below for attribute in node.attribute for each in graphs_in(attribute) for below in graphs_below(each)]
+            names = {*node.input, *(name for below in inner for part in below.node for name in part.input)}
+            names |= {entry.name for below in inner if isinstance(below, onnx.GraphProto) for entry in below.output}
+            pending += names - found
+            found |= names
+    return found
+
+
 def check_other_weights(model: Model, run: RunWith, weights: Arrays, inputs: Arrays, framework: str) -> None:
-    """Compare a model with the module for other weights: random, of both signs, large and small.
+    """Compare a model with the module for other weights: random, of both signs, large and small, and their negatives.
 
     A module that reads a weight as a number while it is exported agrees with the file only for the weights of the
     export. Other weights decide nothing if the outputs do not change, are not finite, or let rounding errors grow;
@@ -80,37 +97,43 @@ def check_other_weights(model: Model, run: RunWith, weights: Arrays, inputs: Arr
     if not weights:
         return
     first = run(inputs, weights)
-    hidden = [name for name in weights if name not in model.params]
     for seed, spread in enumerate(_SPREADS):
-        other = _accepted(model, inputs, weights, _drawn(weights, spread, seed))
-        there = run(inputs, other)
-        for name in hidden:
-            pairs = ((first, {**weights, name: other[name]}), (there, {**other, name: weights[name]}))
-            if any(_changed(before, run(inputs, changed)) for before, changed in pairs):
-                raise ModelError(
-                    f"the weight {name!r} changes the outputs of {framework}, but is a constant of the file: the "
-                    "module reads the weight outside of the exported graph, for example as `weight.data`, a Python "
-                    "number or a NumPy array; compute with the weight as a tensor"
-                )
-        if not model.params:
-            return  # no weight changes an output
-        rounded = run(inputs, _drawn_near(other, seed))
-        if not _finite(there) or _agree(there, first, 1) or not _agree(there, rounded, _ROUNDING_SHARE):
-            continue
-        wrong = _differences(model, run, inputs, other)
-        if not wrong:
+        drawn = _accepted(model, inputs, weights, _drawn(weights, spread, seed))
+        decided = [_decides(model, run, inputs, (weights, first), other, framework) for other in drawn]
+        if all(decided):
             return
-        alone = [
-            name for name in model.params if _differences(model, run, inputs, {**weights, name: other[name]})
-        ]
-        raise ModelError(
-            f"the file agrees with {framework} for the weights of the module, but not for other values of "
-            f"{', '.join(map(repr, alone)) or 'all weights'}: output {wrong[0].name!r}: {wrong[0].reason}. The module "
-            "branches on a weight, or reads the weight as a number, while it is exported; compute with tensors instead"
-        )
     raise ModelError(
         f"the weights cannot be checked: for other random weights, the outputs of {framework} do not change, are not "
         "finite, or depend on rounding errors"
+    )
+
+
+def _decides(
+    model: Model, run: RunWith, inputs: Arrays, start: tuple[Arrays, Sequence[np.ndarray]], other: Arrays, framework: str
+) -> bool:
+    """Return True if model and module agree for other weights, and False if these weights decide nothing."""
+    weights, first = start
+    there = run(inputs, other)
+    for name in weights.keys() - model.params.keys():
+        pairs = ((first, {**weights, name: other[name]}), (there, {**other, name: weights[name]}))
+        if any(_changed(before, run(inputs, changed)) for before, changed in pairs):
+            raise ModelError(
+                f"the weight {name!r} changes the outputs of {framework}, but is a constant of the file: the module "
+                "reads the weight outside of the exported graph, for example as `weight.data`, a Python number or a "
+                "NumPy array; compute with the weight as a tensor"
+            )
+    if not model.params:
+        return True  # no weight changes an output
+    if not _finite(there) or _agree(there, first, 1) or not _agree(there, run(inputs, _rounded(other)), _ROUNDING_SHARE):
+        return False
+    wrong = _differences(model, run, inputs, other)
+    if not wrong:
+        return True
+    alone = [name for name in model.params if _differences(model, run, inputs, {**weights, name: other[name]})]
+    raise ModelError(
+        f"the file agrees with {framework} for the weights of the module, but not for other values of "
+        f"{', '.join(map(repr, alone)) or 'all weights'}: output {wrong[0].name!r}: {wrong[0].reason}. The module "
+        "branches on a weight, or reads the weight as a number, while it is exported; compute with tensors instead"
     )
 
 
@@ -125,9 +148,9 @@ def _drawn(weights: Arrays, spread: tuple[int, int], seed: int) -> dict[str, np.
     return drawn
 
 
-def _drawn_near(weights: Arrays, seed: int) -> dict[str, np.ndarray]:
+def _rounded(weights: Arrays) -> dict[str, np.ndarray]:
     """Return weights with random errors of a rounding step."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     return {
         name: (array * (1 + float(jnp.finfo(array.dtype).eps) * _signs(rng, array))).astype(array.dtype)
         for name, array in weights.items()
@@ -138,17 +161,22 @@ def _signs(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
     return rng.choice([-1.0, 1.0], array.shape)
 
 
-def _accepted(model: Model, inputs: Arrays, weights: Arrays, drawn: Arrays) -> Arrays:
-    """Keep the signs of positive weights that need them, such as variances: otherwise, the outputs are not finite."""
+def _accepted(model: Model, inputs: Arrays, weights: Arrays, drawn: Arrays) -> tuple[Arrays, Arrays]:
+    """Return weights and their negatives, in which weights that must be positive, such as variances, are positive.
 
-    def finite(values: Arrays) -> bool:
+    A weight must be positive if the weight of the module is, and outputs with a negative value are not finite.
+    """
+    negative = {name: -array for name, array in drawn.items()}
+
+    def is_finite(values: Arrays) -> bool:
         return _finite([*_applied(model, values, inputs).values()])
 
-    if finite(drawn):
-        return drawn
+    if is_finite(drawn) and is_finite(negative):
+        return drawn, negative
     positive = [name for name in model.params if (weights[name] > 0).all()]
-    needed = {name for name in positive if not finite({**weights, name: drawn[name]})}
-    return {name: np.abs(array) if name in needed else array for name, array in drawn.items()}
+    needed = [name for name in positive if not is_finite({**weights, name: -np.abs(drawn[name])})]
+    kept = {name: np.abs(drawn[name]) for name in needed}
+    return {**drawn, **kept}, {**negative, **kept}
 
 
 def _finite(outputs: Sequence[Any]) -> bool:
