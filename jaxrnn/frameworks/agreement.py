@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,8 +65,8 @@ def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framewo
     for info in model.outputs:
         if info.name not in numbers:
             raise ModelError(
-                f"output {info.name!r} of {framework} is empty or not finite at all sizes, so nothing was compared; give "
-                "an example with finite outputs"
+                f"output {info.name!r} of {framework} is empty or not finite at all sizes, so nothing was compared; "
+                "give an example with finite outputs"
             )
     if len(found) == 1 and any(axes.values()):
         raise ModelError(
@@ -74,6 +75,14 @@ def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framewo
             "leave out time"
         )
     return tuple(found)
+
+
+def repeats(run: Run, example: Arrays) -> bool:
+    """Return True if a module returns equal outputs for an example before and after a run on other inputs."""
+    first = run(example)
+    run({name: np.flip(array) for name, array in example.items()})
+    pairs = itertools.zip_longest(run(example), first)
+    return all(compare("", *pair, scaled=True).ok for pair in pairs)
 
 
 def compared(model: Model, here: Mapping[str, Any], there: Sequence[np.ndarray]) -> tuple[Comparison, ...]:

@@ -16,7 +16,7 @@ import onnx
 
 from jaxrnn._files.arguments import argument
 from jaxrnn.errors import InputError, ModelError, StateError, optional_package
-from jaxrnn.frameworks.agreement import check_agreement
+from jaxrnn.frameworks.agreement import check_agreement, repeats
 from jaxrnn.frameworks.weights import (
     check_after,
     check_other_weights,
@@ -41,6 +41,8 @@ _ADVICE = """Layers that tf2onnx writes wrongly or not at all, and what to write
   - keras.ops.stft, Normalization: compute them before the network, for example with jaxrnn.audio.stft"""
 #: Sizes of open dimensions in the first comparison.
 _BATCH, _LENGTH = 2, 12
+#: The end of the name of the output with the next value of a state.
+_NEXT = "_next"
 
 
 def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = None, **options: Any) -> Model:
@@ -48,7 +50,11 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
 
     The open dimensions of an input are called ``batch``, ``time``, ``time_2`` and so on; inputs and outputs have the
     names of Keras. `Model.params` contains the weights under their paths in Keras, such as ``gru/gru_cell/kernel``, in
-    Keras' layout. The model must agree with Keras for several batches and lengths.
+    Keras' layout. The model must agree with Keras for several batches and lengths, and for other weights.
+
+    Variables that a call changes, such as the states of layers with ``stateful=True``, are states of the model: inputs
+    under their paths, and outputs with ``_next`` at the end. `Model.init` starts from zeros, as after
+    ``network.reset_states()``.
 
     Example::
 
@@ -56,19 +62,26 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
         streamed = model.stream("time", pulse=4)
 
     Args:
-        network: a functional or sequential model, built, with the backend TensorFlow.
+        network: a functional or sequential model, built, with the backend TensorFlow. Its variables do not change.
         dims: names and sizes of open dimensions as in `jaxrnn.load`.
         options: other arguments of `jaxrnn.load`, such as ``state``.
 
     Raises:
-        InputError: the argument is not a built Keras model, or the backend is not TensorFlow.
+        InputError: the argument is not a built Keras model, the backend is not TensorFlow, or two calls on equal inputs
+            differ.
         ModelError: the file differs from Keras; the message lists the differences.
+        StateError: the option ``state`` lacks a state of the network.
         MissingPackageError: Keras, TensorFlow or tf2onnx is not installed.
     """
     _check(network, "from_keras")
     with optional_package("tf2onnx", "from_keras", "keras"):
         import tf2onnx as tf2onnx
     pure = _PureNetwork(network)
+    if not repeats(pure.run, pure.example):
+        raise InputError(
+            f"{network.name} returns other outputs when it is called again with equal inputs: it draws random numbers, "
+            "or keeps a state that is not a keras.Variable"
+        )
     axes, weights = pure.axes, {name: variable.numpy().copy() for name, variable in pure.weights.items()}
     with quiet(logging.CRITICAL), contextlib.redirect_stdout(io.StringIO()):
         proto = pure.exported()
@@ -84,13 +97,12 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
             raise ModelError(
                 f"{network.name}: tf2onnx writes another function than Keras. {error}\n{_ADVICE}"
             ) from error
-    carried = {(variable.input, variable.output) for variable in model.state}
-    missing = {name: output for name, output in pure.next_states.items() if (name, output) not in carried}
-    if missing:
-        raise StateError(
-            f"{network.name} keeps states that are not states of the model: {missing}; "
-            f"give {argument('state', {**{each.input: each.output for each in model.state}, **missing})}"
-        )
+    if pure.states:
+        carried = {(variable.input, variable.output) for variable in model.state}
+        missing = {name: f"{name}{_NEXT}" for name in pure.states if (name, f"{name}{_NEXT}") not in carried}
+        if missing:
+            given = {**(options.get("state") or {}), **missing}
+            raise StateError(f"{network.name} keeps states that the model does not: {argument('state', given)}")
     model.label = network.name
     return model
 
@@ -106,14 +118,17 @@ def to_keras(params: Mapping[str, Any], network: keras.Model, *, model: Model | 
 
     Raises:
         InputError: a name or a shape does not fit. The Keras model is unchanged.
-        ModelError: Keras with the new weights differs from the model. The old weights are restored.
+        ModelError: Keras with the new weights differs from the model. The Keras model is unchanged.
     """
     _check(network, None)
     pure = _PureNetwork(network)
     shapes = {name: tuple(variable.shape) for name, variable in pure.weights.items()}
     arrays = check_weights(params, shapes, network.name, model)
     if model is not None:
+        pure.keep_states([each.name for each in model.inputs])
         names = [*pure.inputs, *pure.states]
+        if len(names) != len(model.inputs):
+            raise InputError(f"{network.name} has the inputs {names}, but the model has {[*map(str, model.inputs)]}")
         check_after(
             model, params, lambda inputs: pure.run(dict(zip(names, inputs.values(), strict=True)), arrays), "Keras"
         )
@@ -173,8 +188,6 @@ class _PureNetwork:
             if _is_float(variable) and all(variable is not state for state in updated)
         ]
         self.weights = _by_path(floats, {*taken, *self.states})
-        #: The output with the next value of each state.
-        self.next_states = {name: f"{name}_next" for name in self.states}
         self.axes |= {name: {} for name in self.states}
         self.example = {**example, **{name: variable.numpy().copy() for name, variable in self.states.items()}}
 
@@ -210,8 +223,11 @@ class _PureNetwork:
         """Export the network with states and weights as inputs, so that tf2onnx cannot compute with their values."""
         import tensorflow as tf
         import tf2onnx
-        from keras.src.export.tf2onnx_lib import patch_tf2onnx
 
+        with contextlib.suppress(ImportError):  # Keras' repairs of tf2onnx for NumPy 2
+            from keras.src.export.tf2onnx_lib import patch_tf2onnx
+
+            patch_tf2onnx()
         variables = {**self.states, **self.weights}
         tensors = dict(zip(self.inputs, self.network.inputs, strict=True))
         given = {**tensors, **variables}
@@ -221,11 +237,11 @@ class _PureNetwork:
         @tf.function(input_signature=signature)
         def function(*arguments: Any) -> list[Any]:
             inputs, values = arguments[: len(tensors)], arguments[len(tensors) :]
-            return [tf.identity(value) for value in self._call(inputs, list(zip(variables.values(), values, strict=True)))[0]]
+            outputs, _ = self._call(inputs, list(zip(variables.values(), values, strict=True)))
+            return [tf.identity(value) for value in outputs]
 
-        patch_tf2onnx()
         proto: onnx.ModelProto = tf2onnx.convert.from_function(function, signature)[0]
-        outputs = [*_output_names(self.network), *self.next_states.values()]
+        outputs = [*_output_names(self.network), *(f"{name}{_NEXT}" for name in self.states)]
         rename_values(proto, places | dict(zip((entry.name for entry in proto.graph.output), outputs, strict=True)))
         for entry in proto.graph.input:
             for axis, symbol in self.axes.get(entry.name, {}).items():
@@ -241,18 +257,22 @@ class _PureNetwork:
     def _drop_unread_states(self, proto: onnx.ModelProto) -> None:
         """Drop states on which no output depends, such as the seeds of dropout."""
         needed = read_for(proto.graph, _output_names(self.network))
-        while more := {self.next_states[name] for name in self.states if name in needed} - needed:
+        while more := {f"{name}{_NEXT}" for name in self.states if name in needed} - needed:
             needed |= read_for(proto.graph, sorted(more))
-        for name in self.states.keys() - needed:
-            del self.states[name], self.axes[name], self.example[name]
-        dropped = {name: self.next_states.pop(name) for name in self.next_states.keys() - needed}
+        dropped = self.states.keys() - needed
+        self.keep_states(needed)
         inputs = [entry for entry in proto.graph.input if entry.name not in dropped]
-        outputs = [entry for entry in proto.graph.output if entry.name not in dropped.values()]
+        outputs = [entry for entry in proto.graph.output if entry.name in needed]
         nodes = [node for node in proto.graph.node if needed.intersection(node.output)]
         del proto.graph.input[:], proto.graph.output[:], proto.graph.node[:]
         proto.graph.input.extend(inputs)
         proto.graph.output.extend(outputs)
         proto.graph.node.extend(nodes)
+
+    def keep_states(self, names: Collection[str]) -> None:
+        """Drop states with other names from the inputs and outputs; the network then runs with its own values."""
+        for name in self.states.keys() - set(names):
+            del self.states[name], self.axes[name], self.example[name]
 
 
 def _is_float(variable: keras.Variable) -> bool:

@@ -5,34 +5,36 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import io
-import itertools
-import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, optional_package
-from jaxrnn.frameworks.agreement import check_agreement, parsed, resized, sizes_of
+from jaxrnn.frameworks.agreement import check_agreement, parsed, repeats, resized, sizes_of
+from jaxrnn.frameworks.torch_weights import (
+    array_of,
+    changes_of,
+    entries_of,
+    having,
+    tensor_of,
+    unchanged,
+    weights_of,
+)
 from jaxrnn.frameworks.weights import (
     check_after,
     check_other_weights,
     check_weights,
     declare_shapes,
-    quiet,
     rename_values,
     state_weights,
 )
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
-from jaxrnn.verification.comparison import compare
 
 if TYPE_CHECKING:
     import torch
@@ -62,8 +64,8 @@ def from_torch(
 
     The module is exported in evaluation mode, with open dimensions for time and batch. `Model.params` contains the
     float entries of ``module.state_dict()`` under the same names and in the same layout. The model must agree with the
-    module at the sizes of the example, at twice these sizes, at these sizes plus 1, and at size 1. Sizes that the
-    module does not support are skipped.
+    module at the sizes of the example, at twice these sizes, at these sizes plus 1, and at size 1, and for other
+    weights. Sizes that the module does not support are skipped.
 
     Example::
 
@@ -71,7 +73,7 @@ def from_torch(
         streamed = model.stream("time", pulse=4)
 
     Args:
-        module: the module; weights, mode and gradients are unchanged afterwards.
+        module: the module; weights, attributes, modes and gradients are unchanged afterwards, also after an error.
         example: a tensor, a tuple of the positional arguments of ``forward``, or a dict of keyword arguments.
         time: the time axis of the first input, or the time axes by input: ``{"x": 1}``. The dimension is called
             ``time``; ``{"x": (1, "T"), "y": (1, "4*T")}`` sets the names and relates inputs at several rates. By
@@ -86,7 +88,7 @@ def from_torch(
         options: other arguments of `jaxrnn.load`, such as ``state``.
 
     Raises:
-        InputError: the example, an axis or a name does not fit the module.
+        InputError: the example, an axis or a name does not fit the module, or two calls on equal inputs differ.
         ModelError: no exporter writes a file that agrees with the module; the message lists the differences.
         MissingPackageError: PyTorch, or onnxscript for the newer exporter, is not installed.
     """
@@ -98,13 +100,13 @@ def from_torch(
         raise InputError(f"{type(module).__name__} has lazy parameters without a shape; call the module once before")
     if exporter not in ("auto", "script", "dynamo"):
         raise InputError(f"exporter must be 'auto', 'script' or 'dynamo', not {exporter!r}")
-    with _unchanged(module):
+    with unchanged(module):
         call = _Call(module, example)
         call.check_no_state()
         axes = _axes(call.arrays, time, batch)
         call = call.enlarged(axes)
         names = call.output_names(outputs)
-        shapes, weights, failures = call.output_shapes(axes), _weights(module), []
+        shapes, weights, failures = call.output_shapes(axes), weights_of(module), []
         given = {key: value for key, value in options.items() if key not in ("dims", "static")}
         for kind in ("script", "dynamo") if exporter == "auto" else (exporter,):
             try:
@@ -144,21 +146,21 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
 
     Raises:
         InputError: a name or a shape does not fit the module. The module is unchanged.
-        ModelError: the module with the new weights differs from the model. The old weights are restored.
+        ModelError: the module with the new weights differs from the model. The module is unchanged.
     """
     with optional_package("torch", "to_torch", "torch"):
         import torch
-    entries = _entries(module)
+    entries = entries_of(module)
     expected = {name: tuple(tensors[0].shape) for name, tensors in entries.items()}
     arrays = check_weights(params, expected, type(module).__name__, model)
     if model is not None:
-        with _unchanged(module):
+        with unchanged(module):
             check_after(
                 model, params, lambda inputs: _Call(module, _tensors(module, inputs)).run(inputs, arrays), "PyTorch"
             )
     with torch.no_grad():
         for name, array in arrays.items():
-            entries[name][0].copy_(_tensor(array))
+            entries[name][0].copy_(tensor_of(array))
 
 
 class _Call:
@@ -173,7 +175,7 @@ class _Call:
             raise InputError("example must be a tensor, a tuple of tensors, or tensors by name of the argument")
         names = [str(name) for name in example] if isinstance(example, Mapping) else _names(module, len(values))
         self.arguments = {name: value.detach().clone() for name, value in zip(names, values, strict=True)}
-        self.arrays = {name: _array(value).copy() for name, value in self.arguments.items()}
+        self.arrays = {name: array_of(value).copy() for name, value in self.arguments.items()}
         self.module, self.by_name = module, by_name
         result = self._result([value.clone() for value in self.arguments.values()])
         self.keys = [str(key) for key in result] if isinstance(result, Mapping) else None
@@ -182,19 +184,18 @@ class _Call:
 
     def run(self, arrays: Mapping[str, Any], weights: Mapping[str, np.ndarray] = MappingProxyType({})) -> list[Any]:
         """Run the module on arrays, with other weights if given; return the outputs in the order of the file."""
-        moved = [_tensor(arrays[name]).to(old.device) for name, old in self.arguments.items()]
-        with _having(self.module, weights):
-            return [_array(value) for value in _leaves(self._result(moved))]
+        moved = [tensor_of(arrays[name]).to(old.device) for name, old in self.arguments.items()]
+        with having(self.module, weights):
+            return [array_of(value).copy() for value in _leaves(self._result(moved))]
 
     def check_no_state(self) -> None:
         """Refuse a module whose outputs depend on earlier calls."""
-        first, changes = self.run(self.arrays), _changes(self.module)
-        self.run({name: array[::-1] for name, array in self.arrays.items()})
-        again = self.run(self.arrays)
-        if all(compare("", *pair, scaled=True).ok for pair in itertools.zip_longest(again, first)):
+        self.run(self.arrays)  # the first run may fill caches
+        changes = changes_of(self.module)
+        if repeats(self.run, self.arrays):
             return
         changed = changes()
-        what = f"keeps a state in {', '.join(changed)}" if changed else "draws random numbers, or keeps a state elsewhere"
+        what = f"keeps a state in {', '.join(changed)}" if changed else "draws random numbers"
         raise InputError(
             f"{type(self.module).__name__} returns other outputs when it is called again with the same example: the "
             f"module {what}. Pass a state to `forward` as an argument, and return the next state; leave out random "
@@ -207,7 +208,7 @@ class _Call:
         if 1 not in sizes.values():
             return self
         arrays = resized(self.arrays, axes, {symbol: max(size, 2) for symbol, size in sizes.items()})
-        tensors = {name: _tensor(array).to(self.arguments[name].device) for name, array in arrays.items()}
+        tensors = {name: tensor_of(array).to(self.arguments[name].device) for name, array in arrays.items()}
         try:
             return _Call(self.module, tensors if self.by_name else [*tensors.values()])
         except Exception:  # modules refuse sizes with errors of any type
@@ -482,140 +483,6 @@ def _projected_lstm(layer: torch.nn.LSTM) -> Callable[..., Any]:
     return forward
 
 
-@contextlib.contextmanager
-def _unchanged(module: torch.nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode, and restore afterwards all that a run or an exporter may change.
-
-    Attributes, modes, hooks, values of tensors and random generators are as before, also after an error.
-    """
-    import torch
-
-    snapshots = [_Snapshot(part) for part in module.modules()]
-    held = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    held |= {id(tensor): tensor for snapshot in snapshots for tensor in snapshot.tensors()}
-    tensors = [(tensor, tensor.data, tensor.detach().clone(), tensor.requires_grad) for tensor in held.values()]
-    devices = {tensor.device for tensor in held.values() if tensor.device.type == "cuda"}
-    with torch.random.fork_rng(sorted(devices, key=str)):
-        try:
-            module.eval()
-            with quiet(logging.WARNING):
-                yield
-        finally:
-            for snapshot in snapshots:
-                snapshot.restore()
-            with torch.no_grad():
-                for tensor, data, value, requires_grad in tensors:
-                    tensor.data = data
-                    if not torch.equal(tensor, value):
-                        tensor.copy_(value)
-                    if tensor.requires_grad != requires_grad:
-                        tensor.requires_grad_(requires_grad)
-
-
-def _changes(module: torch.nn.Module) -> Callable[[], list[str]]:
-    """Return a function that lists the attributes and buffers of a module that have changed since this call."""
-
-    def now() -> dict[str, tuple[Any, bytes | None]]:
-        parts = module.named_modules()
-        found: dict[str, Any] = {
-            f"{prefix}.{key}" if prefix else key: (value, None)
-            for prefix, part in parts
-            for key, value in vars(part).items()
-        }
-        return found | {name: (value, _array(value).tobytes()) for name, value in module.named_buffers()}
-
-    before = now()
-
-    def changed() -> list[str]:
-        missing = object(), None
-        pairs = {name: (before.get(name, missing), value) for name, value in now().items()}
-        return [name for name, (old, new) in pairs.items() if old[0] is not new[0] or old[1] != new[1]]
-
-    return changed
-
-
-class _Snapshot:
-    """The attributes of a module, with the contents of attributes that are lists, dicts and sets."""
-
-    def __init__(self, part: torch.nn.Module):
-        import torch
-
-        self.part, self.training = part, part.training
-        # The attributes of a compiled module are in C++, where `forward` cannot add any.
-        self.attributes = {} if isinstance(part, torch.jit.ScriptModule) else dict(vars(part))
-        kinds = dict, OrderedDict, list, set
-        self.contents = [(value, copy.copy(value)) for value in self.attributes.values() if type(value) in kinds]
-
-    def tensors(self) -> Iterator[torch.Tensor]:
-        """Yield the tensors among the attributes."""
-        import torch
-
-        inner = (content.values() if isinstance(content, dict) else content for _, content in self.contents)
-        for value in itertools.chain(self.attributes.values(), *inner):
-            if isinstance(value, torch.Tensor):
-                yield value
-
-    def restore(self) -> None:
-        """Set the attributes and contents to the objects of the snapshot."""
-        for value, content in self.contents:
-            value.clear()
-            value.extend(content) if isinstance(value, list) else value.update(content)
-        if self.attributes:
-            now = vars(self.part)
-            for name in now.keys() - self.attributes.keys():
-                del now[name]
-            now.update(self.attributes)
-        if self.part.training != self.training:
-            self.part.training = self.training
-
-
-@contextlib.contextmanager
-def _having(module: torch.nn.Module, weights: Mapping[str, Any]) -> Iterator[None]:
-    """Give a module other weights for a run; its own tensors keep their values."""
-    entries = _entries(module)
-    old = [(tensor, tensor.data) for name in weights for tensor in entries[name]]
-    try:
-        for name, array in weights.items():
-            value = _tensor(array)
-            for tensor in entries[name]:
-                tensor.data = value.to(tensor.device, tensor.dtype)
-        yield
-    finally:
-        for tensor, data in old:
-            tensor.data = data
-
-
-def _entries(module: torch.nn.Module) -> dict[str, list[torch.Tensor]]:
-    """Return the float entries of ``state_dict`` under the first name of each tensor, with the objects that share it."""
-    names: dict[tuple[Any, ...], str] = {}
-    entries: dict[str, list[torch.Tensor]] = {}
-    for name, tensor in module.state_dict(keep_vars=True).items():
-        if tensor.is_floating_point():
-            key = (tensor.data_ptr(), tuple(tensor.shape)) if tensor.numel() else (name,)
-            entries.setdefault(names.setdefault(key, name), []).append(tensor)
-    return entries
-
-
-def _weights(module: torch.nn.Module) -> dict[str, np.ndarray]:
-    return {name: _array(tensors[0]).copy() for name, tensors in _entries(module).items()}
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    import torch
-
-    values = tensor.detach().cpu()
-    is_bfloat16 = values.dtype == torch.bfloat16
-    return values.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if is_bfloat16 else values.numpy()
-
-
-def _tensor(array: Any) -> torch.Tensor:
-    import torch
-
-    values = np.array(array)
-    is_bfloat16 = values.dtype == ml_dtypes.bfloat16
-    return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(values)
-
-
 def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:
     shapes = {info.name: info.shape or () for info in model.inputs}
     for name, each in axes.items():
@@ -628,5 +495,5 @@ def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:
 
 def _tensors(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Tensors:
     """Return inputs as arguments of ``forward``: as keywords if all names are parameters, else in order."""
-    tensors = {name: _tensor(array) for name, array in inputs.items()}
+    tensors = {name: tensor_of(array) for name, array in inputs.items()}
     return tensors if tensors.keys() <= inspect.signature(module.forward).parameters.keys() else [*tensors.values()]

@@ -25,8 +25,9 @@ from jaxrnn.verification.comparison import Comparison, compare, tolerances
 from jaxrnn.verification.sampling import random_inputs
 
 Arrays = Mapping[str, np.ndarray]
+Outputs = Sequence[np.ndarray]
 #: Runs a module on inputs by name with weights by name, and returns the outputs in order.
-RunWith = Callable[[Arrays, Arrays], Sequence[np.ndarray]]
+RunWith = Callable[[Arrays, Arrays], Outputs]
 
 #: Powers of two between which the sizes of other weights lie, relative to the weights of the module. If rounding
 #: errors grow too much in a recurrence with large weights, smaller weights follow.
@@ -75,7 +76,9 @@ def read_for(graph: onnx.GraphProto, outputs: Sequence[str]) -> set[str]:
     found, pending = set(outputs), list(outputs)
     while pending:
         for node in producers.pop(pending.pop(), ()):
-            inner = [below for attribute in node.attribute for each in graphs_in(attribute) for below in graphs_below(each)]
+            inner = [
+                below for attribute in node.attribute for each in graphs_in(attribute) for below in graphs_below(each)
+            ]
             names = {*node.input, *(name for below in inner for part in below.node for name in part.input)}
             names |= {entry.name for below in inner if isinstance(below, onnx.GraphProto) for entry in below.output}
             pending += names - found
@@ -99,7 +102,7 @@ def check_other_weights(model: Model, run: RunWith, weights: Arrays, inputs: Arr
     first = run(inputs, weights)
     for seed, spread in enumerate(_SPREADS):
         drawn = _accepted(model, inputs, weights, _drawn(weights, spread, seed))
-        decided = [_decides(model, run, inputs, (weights, first), other, framework) for other in drawn]
+        decided = [_decides(model, run, inputs, weights, first, other, framework) for other in drawn]
         if all(decided):
             return
     raise ModelError(
@@ -109,11 +112,12 @@ def check_other_weights(model: Model, run: RunWith, weights: Arrays, inputs: Arr
 
 
 def _decides(
-    model: Model, run: RunWith, inputs: Arrays, start: tuple[Arrays, Sequence[np.ndarray]], other: Arrays, framework: str
+    model: Model, run: RunWith, inputs: Arrays, weights: Arrays, first: Outputs, other: Arrays, framework: str
 ) -> bool:
     """Return True if model and module agree for other weights, and False if these weights decide nothing."""
-    weights, first = start
     there = run(inputs, other)
+    if not _agree(there, run(inputs, _rounded(other)), _ROUNDING_SHARE):
+        return False
     for name in weights.keys() - model.params.keys():
         pairs = ((first, {**weights, name: other[name]}), (there, {**other, name: weights[name]}))
         if any(_changed(before, run(inputs, changed)) for before, changed in pairs):
@@ -124,7 +128,7 @@ def _decides(
             )
     if not model.params:
         return True  # no weight changes an output
-    if not _finite(there) or _agree(there, first, 1) or not _agree(there, run(inputs, _rounded(other)), _ROUNDING_SHARE):
+    if not _finite(there) or _agree(there, first, 1):
         return False
     wrong = _differences(model, run, inputs, other)
     if not wrong:
@@ -183,7 +187,7 @@ def _finite(outputs: Sequence[Any]) -> bool:
     return all(bool(jnp.isfinite(value).all()) for value in outputs if jnp.issubdtype(value.dtype, jnp.inexact))
 
 
-def _agree(one: Sequence[np.ndarray], other: Sequence[np.ndarray], share: float) -> bool:
+def _agree(one: Outputs, other: Outputs, share: float) -> bool:
     """Return True if outputs agree within a share of the tolerance."""
     return all(
         compare("", a, b, atol=share * atol, rtol=share * rtol, scaled=True).ok
@@ -192,7 +196,7 @@ def _agree(one: Sequence[np.ndarray], other: Sequence[np.ndarray], share: float)
     )
 
 
-def _changed(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+def _changed(one: Outputs, other: Outputs) -> bool:
     pairs = zip(one, other, strict=True)
     return not all(np.array_equal(a, b, equal_nan=np.issubdtype(a.dtype, np.inexact)) for a, b in pairs)
 
@@ -232,7 +236,7 @@ def check_weights(
     return arrays
 
 
-def check_after(model: Model, params: Mapping[str, Any], run: Run, framework: str) -> None:
+def check_after(model: Model, params: Mapping[str, Any], run: Callable[[Arrays], Outputs], framework: str) -> None:
     """Compare a module with new weights with the model, on random inputs."""
     inputs = random_inputs(model).inputs
     with jax.default_matmul_precision("highest"):
