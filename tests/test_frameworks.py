@@ -294,7 +294,7 @@ def test_torch_modules_are_unchanged(torch):
             self.cache["frames"], self.new = x.shape[1], True
             self.count.add_(1)
             if len(self.calls) == self.fails:
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt("stopped")
             y, h = self.gru(x, self.h)
             self.h = h if self.carries else None
             torch.rand(1)
@@ -309,7 +309,7 @@ def test_torch_modules_are_unchanged(torch):
             model = jaxrnn.from_torch(module, given, time=1)
             jaxrnn.to_torch(model.params, module, model=model)
         else:
-            words = "keeps a state in .*h" if options.get("carries") else ""
+            words = "keeps a state in .*h" if options.get("carries") else "stopped"
             check_refused(error, words, jaxrnn.from_torch, module, given, time=1)
         assert all_of(module) == before
         assert torch.equal(given, x)
@@ -426,32 +426,34 @@ def test_keras_functions_of_weights(keras):
     jaxrnn.to_keras({name: -array for name, array in model.params.items()}, network, model=model)
 
 
-@pytest.mark.parametrize("shape", [(2, None, 3), (1, None, 3), (2, 4, 3), (1, 1, 3)], ids=str)
-def test_keras_stateful_layers(keras, shape):
+@pytest.mark.parametrize(("batch", "frames"), of_tiers([(2, None), (1, None), (2, 4), (1, 1)], [], [(1, None), (2, 4)]))
+def test_keras_stateful_layers(keras, batch, frames):
     """States of layers with ``stateful=True`` are states of the model, and the states of the network do not change."""
 
     def build(layers, x):
-        y = layers.LSTM(4, return_sequences=True, stateful=True, dropout=0.5, recurrent_dropout=0.5)(x)
-        return layers.Dense(2, name="y")(layers.GRU(3, return_sequences=True, stateful=True)(y))
+        options = {"return_sequences": True, "stateful": True}
+        y = layers.LSTM(4, dropout=0.5, recurrent_dropout=0.5, name="lstm", **options)(x)
+        return layers.Dense(2, name="y")(layers.GRU(3, name="gru", **options)(y))
 
-    network = keras_model(keras, build, shape[1:], batch_size=shape[0])
+    network = keras_model(keras, build, (frames, 3), batch_size=batch)
     own = [state for layer in network.layers for state in getattr(layer, "states", None) or ()]
     for state in own:
         state.assign(np.full(state.shape, 0.25))
     model = jaxrnn.from_keras(network)
-    assert len(own) == 3 and all((state.numpy() == 0.25).all() for state in own)
+    assert len(own) == 3
+    assert all((state.numpy() == 0.25).all() for state in own)
     assert [(each.output, each.shape) for each in model.state] == [
-        ("lstm/rnn_state_next", (shape[0], 4)),
-        ("lstm/rnn_state_2_next", (shape[0], 4)),
-        ("gru/rnn_state_next", (shape[0], 3)),
+        ("lstm/rnn_state_next", (batch, 4)),
+        ("lstm/rnn_state_2_next", (batch, 4)),
+        ("gru/rnn_state_next", (batch, 3)),
     ]
     jaxrnn.to_keras({name: 1.1 * array for name, array in model.params.items()}, network, model=model)
     assert all((state.numpy() == 0.25).all() for state in own)
     params = {name: 1.1 * array for name, array in model.params.items()}
     for state in own:
         state.assign(np.zeros(state.shape))
-    state, frames = model.init(), shape[1] or 1
-    for chunk in np.random.default_rng(0).standard_normal((3, shape[0], frames, 3)).astype(np.float32):
+    state = model.init()
+    for chunk in np.random.default_rng(0).standard_normal((3, batch, frames or 1, 3)).astype(np.float32):
         outputs, state = model.step(params, state, {"x": chunk})
         assert np.abs(outputs["y"] - network(chunk).numpy()).max() < 1e-6
     assert all(
@@ -468,7 +470,13 @@ def test_keras_problems(keras):
     grouped = keras_model(keras, lambda L, x: L.Conv1D(8, 3, groups=2, padding="causal")(x))
     with pytest.raises(jaxrnn.ModelError, match="left operators of TensorFlow in the file: PartitionedCall"):
         jaxrnn.from_keras(grouped)
-    noisy = keras_model(keras, lambda L, x: L.Dropout(0.5)(x, training=True))
-    check_refused(jaxrnn.InputError, "it draws random numbers", jaxrnn.from_keras, noisy)
+
+    class Counter(keras.layers.Layer):
+        def call(self, x):
+            self.counts = [*getattr(self, "counts", ()), 1]
+            return x * len(self.counts)
+
+    counter = keras_model(keras, lambda L, x: Counter()(x))
+    check_refused(jaxrnn.InputError, "or keeps a state that is not a keras.Variable", jaxrnn.from_keras, counter)
     check_refused(jaxrnn.InputError, r"expected a keras\.Model, not Dense", jaxrnn.from_keras, layers.Dense(3))
     check_refused(jaxrnn.InputError, "has no declared inputs", jaxrnn.from_keras, keras.Sequential([layers.Dense(3)]))
