@@ -30,7 +30,8 @@ def network(weights, nodes=(), **tensors):
         helper.make_node("Sqrt", ["a/variance"], ["deviation"]),
         helper.make_node("Div", ["scaled", "deviation"], ["normal"]),
         helper.make_node("MatMul", ["normal", "a/matrix"], ["product"]),
-        helper.make_node("Add", ["product", "a/bias"], ["y"]),
+        helper.make_node("Add", ["product", "a/bias"], ["shifted"]),
+        helper.make_node("Mul", ["shifted", "gain"], ["y"]),
     ]
     proto = file_of(nodes, tensors)
     proto.graph.input.extend(helper.make_tensor_value_info(name, FLOAT, each.shape) for name, each in weights.items())
@@ -43,6 +44,7 @@ WEIGHTS = {
     "a/variance": np.array([0.5, 1.0, 2.0, 3.0], np.float32),
     "a/matrix": np.array([[1, -1], [2, 0.5], [-3, 1], [1, 1]], np.float32),
     "a/bias": np.zeros(2, np.float32),
+    "gain": np.array(1.5, np.float32),
     "unread": np.ones(1, np.float32),
 }
 RECORDING = np.random.default_rng(1).standard_normal((2, 9, 4)).astype(np.float32)
@@ -51,7 +53,7 @@ RECORDING = np.random.default_rng(1).standard_normal((2, 9, 4)).astype(np.float3
 def run_network(inputs, weights):
     with np.errstate(invalid="ignore"):
         scaled = inputs["x"] * np.maximum(weights["a/scale"], 0) / np.sqrt(weights["a/variance"])
-    return [scaled @ weights["a/matrix"] + weights["a/bias"]]
+    return [weights["gain"] * (scaled @ weights["a/matrix"] + weights["a/bias"])]
 
 
 def test_weights_are_parameters(tmp_path):
@@ -99,7 +101,7 @@ def test_stated_parameters():
     """The list of weights in a file decides about its parameters; a wrong list is refused."""
     proto = network(WEIGHTS)
     (entry,) = (each for each in proto.metadata_props if each.key == "jaxrnn.weights")
-    assert json.loads(entry.value) == ["a/scale", "a/variance", "a/matrix", "a/bias"]
+    assert json.loads(entry.value) == ["a/scale", "a/variance", "a/matrix", "a/bias", "gain"]
     entry.value = json.dumps(["a/matrix"])
     assert list(jaxrnn.load(proto).params) == ["a/matrix"]
     for wrong in ("[", '["nothing"]', "3", "[[]]"):
@@ -131,9 +133,8 @@ def test_other_weights():
     check({})
     for changes, names in OTHERS.values():
         check_refused(jaxrnn.ModelError, f"but not for other values of {names}: output 'y'", check, changes)
-    gain = {**WEIGHTS, "gain": np.ones(1, np.float32)}
-    words = "the weight 'gain' changes the outputs of NumPy, but is a constant"
-    check_refused(jaxrnn.ModelError, words, check, {}, gain, lambda weights, y: y * weights["gain"])
+    words = "the weight 'unread' changes the outputs of NumPy, but is a constant"
+    check_refused(jaxrnn.ModelError, words, check, {}, WEIGHTS, lambda weights, y: y * weights["unread"])
     # Other weights decide nothing if outputs are noise, do not depend on weights, or are not finite.
     noise = np.random.default_rng(0)
     for then in (

@@ -76,14 +76,14 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
     _check(network, "from_keras")
     with optional_package("tf2onnx", "from_keras", "keras"):
         import tf2onnx as tf2onnx
-    pure = _PureNetwork(network)
-    if not repeats(pure.run, pure.example):
-        raise InputError(
-            f"{network.name} returns other outputs when it is called again with equal inputs: it draws random numbers, "
-            "or keeps a state that is not a keras.Variable"
-        )
-    axes, weights = pure.axes, {name: variable.numpy().copy() for name, variable in pure.weights.items()}
     with quiet(logging.CRITICAL), contextlib.redirect_stdout(io.StringIO()):
+        pure = _PureNetwork(network)
+        if not repeats(pure.run, pure.example):
+            raise InputError(
+                f"{network.name} returns other outputs when it is called again with equal inputs: it draws random "
+                "numbers, or keeps a state that is not a keras.Variable"
+            )
+        weights = {name: variable.numpy().copy() for name, variable in pure.weights.items()}
         proto = pure.exported()
         state_weights(proto, weights)
         _write_erfc(proto)
@@ -91,7 +91,7 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
         try:
             model = load(proto, dims=dims, **options)
             plain = load(proto, **{key: value for key, value in options.items() if key != "static"})
-            check_agreement(plain, pure.run, pure.example, axes, "Keras")
+            check_agreement(plain, pure.run, pure.example, pure.axes, "Keras")
             check_other_weights(plain, pure.run, weights, pure.example, "Keras")
         except ModelError as error:
             raise ModelError(
@@ -121,17 +121,20 @@ def to_keras(params: Mapping[str, Any], network: keras.Model, *, model: Model | 
         ModelError: Keras with the new weights differs from the model. The Keras model is unchanged.
     """
     _check(network, None)
-    pure = _PureNetwork(network)
-    shapes = {name: tuple(variable.shape) for name, variable in pure.weights.items()}
-    arrays = check_weights(params, shapes, network.name, model)
-    if model is not None:
-        pure.keep_states([each.name for each in model.inputs])
-        names = [*pure.inputs, *pure.states]
-        if len(names) != len(model.inputs):
-            raise InputError(f"{network.name} has the inputs {names}, but the model has {[*map(str, model.inputs)]}")
-        check_after(
-            model, params, lambda inputs: pure.run(dict(zip(names, inputs.values(), strict=True)), arrays), "Keras"
-        )
+    with quiet(logging.WARNING):
+        pure = _PureNetwork(network)
+        shapes = {name: tuple(variable.shape) for name, variable in pure.weights.items()}
+        arrays = check_weights(params, shapes, network.name, model)
+        if model is not None:
+            pure.keep_states([each.name for each in model.inputs])
+            names = [*pure.inputs, *pure.states]
+            if len(names) != len(model.inputs):
+                raise InputError(
+                    f"{network.name} has the inputs {names}, but the model has {[*map(str, model.inputs)]}"
+                )
+            check_after(
+                model, params, lambda inputs: pure.run(dict(zip(names, inputs.values(), strict=True)), arrays), "Keras"
+            )
     old = {name: pure.weights[name].numpy().copy() for name in arrays}
     try:
         for name, array in arrays.items():

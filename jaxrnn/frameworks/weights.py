@@ -58,7 +58,7 @@ def state_weights(proto: onnx.ModelProto, weights: Arrays) -> None:
     del graph.input[:], graph.initializer[:]
     graph.input.extend(inputs)
     graph.initializer.extend(tensors)
-    graph.initializer.extend(numpy_helper.from_array(np.ascontiguousarray(weights[name]), name) for name in written)
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(weights[name], order="C"), name) for name in written)
     proto.metadata_props.add(key=WEIGHTS, value=json.dumps(written))
 
 
