@@ -233,6 +233,12 @@ def test_torch_problems(torch):
         check_refused(jaxrnn.InputError, message, jaxrnn.from_torch, module, x, **options)
     check_refused(jaxrnn.InputError, r"expected a torch\.nn\.Module, not function", jaxrnn.from_torch, lambda x: x, x)
     check_refused(jaxrnn.InputError, "example must be", jaxrnn.from_torch, module, 3)
+
+    class Counted(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x), x.shape[1]
+
+    check_refused(jaxrnn.InputError, "returns a value of type int", jaxrnn.from_torch, Counted(4, 4), x, time=1)
     square = torch.zeros(2, 2, 4), torch.zeros(2, 2, 4)
     check_refused(jaxrnn.InputError, "2 axes of size 2", jaxrnn.from_torch, torch.nn.Bilinear(4, 4, 2), square)
 

@@ -11,7 +11,7 @@ from refusals import check_refused
 from small_models import graph_of, make_model
 
 import jaxrnn
-from jaxrnn.frameworks.agreement import check_agreement, sizes_of
+from jaxrnn.frameworks.agreement import check_agreement, output_shapes, sizes_of
 from jaxrnn.frameworks.weights import check_after, check_other_weights, check_weights, state_weights
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -200,6 +200,33 @@ def test_a_comparison_of_nothing():
 
         words = "'y' of NumPy is empty or not finite"
         check_refused(jaxrnn.ModelError, words, check_agreement, jaxrnn.load(proto), run, {"x": x}, AXES, "NumPy")
+
+
+def test_shapes_of_outputs():
+    """A declared size holds in all runs; sizes that the runs do not decide are open."""
+
+    def run(arrays):
+        batch, time = arrays["x"].shape[:2]
+        if time == 7:
+            raise RuntimeError("not this length")
+        shapes = (
+            (batch, time, 4),
+            (batch * time,),
+            (time - time % 4,),
+            (2 * time,),
+            (max(time, 12),),
+            (4,) * min(time, 2),
+        )
+        return [np.zeros(shape) for shape in shapes]
+
+    found = output_shapes(run, {"x": np.zeros((2, 12, 4))}, AXES)
+    assert found == [["batch", "time", 4], [None], [None], [None], [None], [None, None]]
+    assert output_shapes(run, {"x": np.zeros((2, 2, 4))}, AXES)[0] == ["batch", "time", 4]
+
+    def fixed(arrays):
+        return run({"x": arrays["x"].reshape(2, -1, 4)}) if len(arrays["x"]) == 2 else 1 / 0
+
+    assert output_shapes(fixed, {"x": np.zeros((2, 12, 4))}, AXES)[0] == [None, None, None]
 
 
 def test_sizes_of_inputs_at_several_rates():

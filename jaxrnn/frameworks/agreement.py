@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -75,6 +76,30 @@ def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framewo
             "leave out time"
         )
     return tuple(found)
+
+
+def output_shapes(run: Run, example: Arrays, axes: Axes) -> list[list[int | str | None]]:
+    """Return the shapes of the outputs from runs at several sizes: a number, the name of an open dimension, or None.
+
+    None means that a size depends on the open dimensions otherwise, or that the runs do not decide.
+    """
+    start = sizes_of(example, axes)
+    alone = [{**start, symbol: 2 * size} for symbol, size in start.items()]
+    runs = [(start, [array.shape for array in run(example)])]
+    for sizes in (*alone, *_choices(example, axes)[1:]):
+        # Modules refuse sizes with errors of any type.
+        with contextlib.suppress(Exception):
+            runs.append((sizes, [array.shape for array in run(resized(example, axes, sizes))]))
+
+    def size_of(output: int, axis: int) -> int | str | None:
+        rank = len(runs[0][1][output])
+        found = [shapes[output][axis] if len(shapes[output]) == rank else None for _, shapes in runs]
+        names = [symbol for symbol in start if found == [sizes[symbol] for sizes, _ in runs]]
+        if all(len({sizes[symbol] for sizes, _ in runs}) > 1 for symbol in start):
+            return found[0] if len({*found}) == 1 else names[0] if len(names) == 1 else None
+        return None
+
+    return [[size_of(output, axis) for axis in range(len(shape))] for output, shape in enumerate(runs[0][1])]
 
 
 def repeats(run: Run, example: Arrays) -> bool:

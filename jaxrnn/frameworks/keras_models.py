@@ -16,7 +16,7 @@ import onnx
 
 from jaxrnn._files.arguments import argument
 from jaxrnn.errors import InputError, ModelError, StateError, optional_package
-from jaxrnn.frameworks.agreement import check_agreement, repeats
+from jaxrnn.frameworks.agreement import check_agreement, output_shapes, repeats
 from jaxrnn.frameworks.weights import (
     check_after,
     check_other_weights,
@@ -249,11 +249,7 @@ class _PureNetwork:
         for entry in proto.graph.input:
             for axis, symbol in self.axes.get(entry.name, {}).items():
                 entry.type.tensor_type.shape.dim[axis].dim_param = symbol
-        shapes = [
-            ["batch" if axis == 0 and size is None else size for axis, size in enumerate(value.shape)]
-            for value in (*self.network.outputs, *self.states.values())
-        ]
-        declare_shapes(proto, shapes)
+        declare_shapes(proto, output_shapes(self.run, self.example, self.axes))
         self._drop_unread_states(proto)
         return proto
 

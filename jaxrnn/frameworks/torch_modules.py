@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, optional_package
-from jaxrnn.frameworks.agreement import check_agreement, parsed, repeats, resized, sizes_of
+from jaxrnn.frameworks.agreement import check_agreement, output_shapes, parsed, repeats, resized, sizes_of
 from jaxrnn.frameworks.torch_weights import (
     array_of,
     changes_of,
@@ -106,7 +106,7 @@ def from_torch(
         axes = _axes(call.arrays, time, batch)
         call = call.enlarged(axes)
         names = call.output_names(outputs)
-        shapes, weights, failures = call.output_shapes(axes), weights_of(module), []
+        shapes, weights, failures = output_shapes(call.run, call.arrays, axes), weights_of(module), []
         given = {key: value for key, value in options.items() if key not in ("dims", "static")}
         for kind in ("script", "dynamo") if exporter == "auto" else (exporter,):
             try:
@@ -223,23 +223,6 @@ class _Call:
             raise InputError(f"outputs must be {count} names that differ from each other and from the inputs")
         return list(names)
 
-    def output_shapes(self, axes: Mapping[str, Mapping[int, str]]) -> list[list[int | str | None]]:
-        """Return the shapes of the outputs, with names of open dimensions, and None for sizes that vary otherwise."""
-        start = sizes_of(self.arrays, axes)
-        before = [array.shape for array in self.run(self.arrays)]
-        shapes: list[list[int | str | None]] = [list(shape) for shape in before]
-        for symbol, size in start.items():
-            try:
-                after = self.run(resized(self.arrays, axes, {**start, symbol: 2 * size}))
-            except Exception:  # modules refuse sizes with errors of any type
-                shapes = [[None] * len(shape) for shape in before]
-                break
-            for shape, old, array in zip(shapes, before, after, strict=True):
-                for axis, changed in enumerate(array.shape):
-                    if changed != old[axis]:
-                        shape[axis] = symbol if (old[axis], changed) == (size, 2 * size) else None
-        return shapes
-
     def _result(self, values: Sequence[torch.Tensor]) -> Any:
         import torch
 
@@ -272,11 +255,14 @@ def _reason(error: Exception) -> str:
 
 
 def _leaves(result: Any) -> list[torch.Tensor]:
+    """Return the tensors of a result in order; None stands for an output that the module leaves out."""
     import torch
 
-    if isinstance(result, torch.Tensor):
-        return [result]
-    parts = result.values() if isinstance(result, Mapping) else result if isinstance(result, (tuple, list)) else ()
+    if result is None or isinstance(result, torch.Tensor):
+        return [] if result is None else [result]
+    if not isinstance(result, (Mapping, tuple, list)):
+        raise InputError(f"`forward` returns a value of type {type(result).__name__}; return tensors, tuples or dicts")
+    parts = result.values() if isinstance(result, Mapping) else result
     return [leaf for part in parts for leaf in _leaves(part)]
 
 
