@@ -471,8 +471,16 @@ def test_keras_stateful_layers(keras, batch, frames):
 def test_keras_problems(keras):
     """Layers that tf2onnx writes wrongly or not at all are refused with what to write instead."""
     layers = keras.layers
-    wrong = keras_model(keras, lambda L, x: L.GRU(4, return_sequences=True)(L.TimeDistributed(L.Dense(4))(x)))
-    check_refused(jaxrnn.ModelError, r"differs from Keras(.|\n)*TimeDistributed\(Dense", jaxrnn.from_keras, wrong)
+    options = {"return_sequences": True, "stateful": True}
+    wrong = keras_model(
+        keras, lambda L, x: L.GRU(4, **options)(L.TimeDistributed(L.Dense(4))(x)), (None, 8), batch_size=3
+    )
+    variables = [*wrong.weights, *wrong.layers[-1].states]
+    before = [variable.numpy() for variable in variables]
+    check_refused(
+        jaxrnn.ModelError, r"another function than Keras(.|\n)*TimeDistributed\(Dense", jaxrnn.from_keras, wrong
+    )
+    assert all(np.array_equal(old, variable.numpy()) for old, variable in zip(before, variables, strict=True))
     grouped = keras_model(keras, lambda L, x: L.Conv1D(8, 3, groups=2, padding="causal")(x))
     with pytest.raises(jaxrnn.ModelError, match="left operators of TensorFlow in the file: PartitionedCall"):
         jaxrnn.from_keras(grouped)

@@ -224,7 +224,9 @@ def test_shapes_of_outputs():
     assert output_shapes(run, {"x": np.zeros((2, 2, 4))}, AXES)[0] == ["batch", "time", 4]
 
     def fixed(arrays):
-        return run({"x": arrays["x"].reshape(2, -1, 4)}) if len(arrays["x"]) == 2 else 1 / 0
+        if len(arrays["x"]) != 2:
+            raise RuntimeError("not this batch")
+        return run(arrays)
 
     assert output_shapes(fixed, {"x": np.zeros((2, 12, 4))}, AXES)[0] == [None, None, None]
 
