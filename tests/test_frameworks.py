@@ -233,8 +233,93 @@ def test_torch_problems(torch):
         check_refused(jaxrnn.InputError, message, jaxrnn.from_torch, module, x, **options)
     check_refused(jaxrnn.InputError, r"expected a torch\.nn\.Module, not function", jaxrnn.from_torch, lambda x: x, x)
     check_refused(jaxrnn.InputError, "example must be", jaxrnn.from_torch, module, 3)
+
+    class Counted(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x), x.shape[1]
+
+    check_refused(jaxrnn.InputError, "returns a value of type int", jaxrnn.from_torch, Counted(4, 4), x, time=1)
     square = torch.zeros(2, 2, 4), torch.zeros(2, 2, 4)
     check_refused(jaxrnn.InputError, "2 axes of size 2", jaxrnn.from_torch, torch.nn.Bilinear(4, 4, 2), square)
+
+
+def test_torch_functions_of_weights(torch):
+    """A function of a weight stays a function; a weight that is read outside of the graph is refused by name."""
+
+    class Scale(torch.nn.Module):
+        def __init__(self, function):
+            super().__init__()
+            self.function, self.w = function, torch.nn.Parameter(torch.tensor([-0.2, 0.3, 1.5]))
+
+        def forward(self, x):
+            return x * self.function(self.w)
+
+    x, ones = torch.randn(2, 5, 3), {"x": np.ones((1, 1, 3), np.float32)}
+    minimum = torch.ones(())
+    functions = torch.relu, torch.abs, lambda w: w.clip(0, 1), lambda w: torch.minimum(w, minimum)
+    for function, (_, values) in zip(functions, FUNCTIONS.values(), strict=True):
+        module = Scale(function)
+        model = jaxrnn.from_torch(module, x, time=1, exporter="script")
+        assert np.allclose(model(ones)["output"].ravel(), values, atol=1e-6)
+        slope = jax.grad(lambda params, model=model: model.apply(params, ones)["output"].sum())(model.params)["w"]
+        assert np.array_equal(slope, torch.autograd.grad(function(module.w).sum(), module.w)[0])
+    refused = {
+        "'w' changes the outputs of PyTorch, but is a constant": (lambda w: w.data, lambda w: w[0].item()),
+        "not for other values of 'w'": (lambda w: w if w.sum() > 0 else 2 * w, lambda w: w + w.tolist()[1]),
+    }
+    for words, functions in refused.items():
+        for function in functions:
+            check_refused(jaxrnn.ModelError, words, jaxrnn.from_torch, Scale(function), x, time=1, exporter="script")
+
+
+def all_of(module):
+    """Return all that a call could change in a module: attributes, their contents, tensors, modes and hooks."""
+    parts = {name: dict(vars(part)) for name, part in module.named_modules()}
+    contents = [list(value) for part in parts.values() for value in part.values() if isinstance(value, (dict, list))]
+    tensors = [
+        (id(tensor), tensor.data_ptr(), tensor.requires_grad, tensor.tolist())
+        for tensor in module.state_dict(keep_vars=True).values()
+    ]
+    return {name: {key: id(value) for key, value in part.items()} for name, part in parts.items()}, contents, tensors
+
+
+def test_torch_modules_are_unchanged(torch):
+    """A module keeps its attributes, tensors and modes, whatever `forward` changes and wherever an error occurs."""
+
+    class Busy(torch.nn.Module):
+        def __init__(self, carries=False, fails=None):
+            super().__init__()
+            self.gru, self.norm = torch.nn.GRU(4, 4, batch_first=True), torch.nn.BatchNorm1d(4)
+            self.register_buffer("count", torch.zeros(()))
+            self.carries, self.fails, self.h, self.calls, self.cache = carries, fails, None, [], {}
+            self.norm.eval()
+            self.gru.weight_ih_l0.requires_grad_(False)
+
+        def forward(self, x):
+            self.calls.append(x.shape)
+            self.cache["frames"], self.new = x.shape[1], True
+            self.count.add_(1)
+            if len(self.calls) == self.fails:
+                raise KeyboardInterrupt("stopped")
+            y, h = self.gru(x, self.h)
+            self.h = h if self.carries else None
+            torch.rand(1)
+            x.mul_(2)
+            return self.norm(y.transpose(1, 2))
+
+    x = torch.randn(2, 6, 4)
+    for options, error in (({}, None), ({"carries": True}, jaxrnn.InputError), ({"fails": 12}, KeyboardInterrupt)):
+        module, given = Busy(**options), x.clone()
+        before, random = all_of(module), torch.random.get_rng_state()
+        if error is None:
+            model = jaxrnn.from_torch(module, given, time=1)
+            jaxrnn.to_torch(model.params, module, model=model)
+        else:
+            words = "keeps a state in .*h" if options.get("carries") else "stopped"
+            check_refused(error, words, jaxrnn.from_torch, module, given, time=1)
+        assert all_of(module) == before
+        assert torch.equal(given, x)
+        assert torch.equal(random, torch.random.get_rng_state())
 
 
 def test_torch_weights_that_differ(torch):
@@ -268,26 +353,32 @@ KERAS = {
     "convolutions": lambda L, x: L.SeparableConv1D(5, 3, padding="same")(L.Conv1D(6, 3, padding="causal")(x)),
     "negated": lambda L, x: L.PReLU(shared_axes=[1])(L.Conv1DTranspose(5, 4, strides=4, padding="same")(x)),
     "normalisations": lambda L, x: L.LayerNormalization()(L.Dense(4, activation="gelu")(L.BatchNormalization()(x))),
+    "folded": lambda L, x: L.BatchNormalization()(
+        L.GRU(4)(L.BatchNormalization()(L.Conv1D(6, 3, padding="causal")(x)))
+    ),
     "attention": lambda L, x: L.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True),
 }
 
 
-def keras_model(keras, build, **options):
+def keras_model(keras, build, shape=(None, 8), **options):
+    """Return a network with random weights and statistics, as after training."""
     keras.utils.set_random_seed(0)
-    x = keras.Input((None, 8), name="x", **options)
-    return keras.Model(x, build(keras.layers, x))
+    x = keras.Input(shape, name="x", **options)
+    network, rng = keras.Model(x, build(keras.layers, x)), np.random.default_rng(0)
+    for weight in network.weights:
+        if "seed" not in weight.path:
+            weight.assign(rng.uniform(0.1 if "variance" in weight.path else -0.5, 0.5, weight.shape))
+    return network
 
 
 @pytest.mark.parametrize("name", of_tiers(KERAS, [], ["gru", "lstm", "negated"]))
 def test_keras_round_trip(keras, name):
-    """Weights are parameters by path, zero biases too; trained parameters in Keras give the same outputs."""
+    """All weights are parameters by path; trained parameters in Keras give the same outputs."""
     network = keras_model(keras, KERAS[name])
     before = [weight.numpy() for weight in network.weights]
     model = jaxrnn.from_keras(network)
     assert all(np.array_equal(old, weight.numpy()) for old, weight in zip(before, network.weights, strict=True))
-    missing = {weight.path for weight in network.weights if weight.path not in model.params}
-    assert not {path for path in missing if "batch_normalization" not in path}
-    assert set(model.params) <= {weight.path for weight in network.weights}
+    assert set(model.params) == {weight.path for weight in network.weights}
     assert str(model.inputs[0]) == "x: float32[batch, time, 8]"
     params, inputs = trained(model)
     jaxrnn.to_keras(params, network, model=model)
@@ -307,13 +398,99 @@ def test_keras_states_and_streams(keras):
     assert all(np.abs(streamed[name] - value).max() < 1e-6 for name, value in whole.items())
 
 
+#: Functions of a weight that an exporter could fold, because their argument is a constant.
+FUNCTIONS = {
+    "relu": (lambda ops, w: ops.relu(w), [0, 0.3, 1.5]),
+    "abs": (lambda ops, w: ops.absolute(w), [0.2, 0.3, 1.5]),
+    "clip": (lambda ops, w: ops.clip(w, 0, 1), [0, 0.3, 1]),
+    "minimum": (lambda ops, w: ops.minimum(w, 1.0), [-0.2, 0.3, 1]),
+}
+
+
+def test_keras_functions_of_weights(keras):
+    """A function of a weight stays a function: values, gradients, and values of other weights."""
+
+    class Scale(keras.layers.Layer):
+        def build(self, shape):
+            for name in FUNCTIONS:
+                setattr(self, name, self.add_weight(shape=(3,), name=name))
+
+        def call(self, x):
+            parts = [x * function(keras.ops, getattr(self, name)) for name, (function, _) in FUNCTIONS.items()]
+            return keras.ops.concatenate(parts, axis=-1)
+
+    network = keras_model(keras, lambda L, x: Scale(name="scale")(x), (None, 3))
+    for weight in network.weights:
+        weight.assign([-0.2, 0.3, 1.5])
+    model = jaxrnn.from_keras(network)
+    ones = {"x": np.ones((1, 1, 3), np.float32)}
+    expected = [value for _, values in FUNCTIONS.values() for value in values]
+    assert np.allclose(model(ones)["scale"].ravel(), expected, atol=1e-6)
+    slopes = jax.grad(lambda params: model.apply(params, ones)["scale"].sum())(model.params)
+    slopes = {name.partition("/")[2]: list(map(float, slope)) for name, slope in slopes.items()}
+    assert slopes == {"relu": [0, 1, 1], "abs": [-1, 1, 1], "clip": [0, 1, 0], "minimum": [1, 1, 0]}
+    jaxrnn.to_keras({name: -array for name, array in model.params.items()}, network, model=model)
+
+
+@pytest.mark.parametrize(("batch", "frames"), of_tiers([(2, None), (1, None), (2, 4), (1, 1)], [], [(1, None), (2, 4)]))
+def test_keras_stateful_layers(keras, batch, frames):
+    """States of layers with ``stateful=True`` are states of the model, and the states of the network do not change."""
+
+    def build(layers, x):
+        options = {"return_sequences": True, "stateful": True}
+        y = layers.LSTM(4, dropout=0.5, recurrent_dropout=0.5, name="lstm", **options)(x)
+        return layers.Dense(2, name="y")(layers.GRU(3, name="gru", **options)(y))
+
+    network = keras_model(keras, build, (frames, 3), batch_size=batch)
+    own = [state for layer in network.layers for state in getattr(layer, "states", None) or ()]
+    for state in own:
+        state.assign(np.full(state.shape, 0.25))
+    model = jaxrnn.from_keras(network)
+    assert len(own) == 3
+    assert all((state.numpy() == 0.25).all() for state in own)
+    assert [(each.output, each.shape) for each in model.state] == [
+        ("lstm/rnn_state_next", (batch, 4)),
+        ("lstm/rnn_state_2_next", (batch, 4)),
+        ("gru/rnn_state_next", (batch, 3)),
+    ]
+    jaxrnn.to_keras({name: 1.1 * array for name, array in model.params.items()}, network, model=model)
+    assert all((state.numpy() == 0.25).all() for state in own)
+    params = {name: 1.1 * array for name, array in model.params.items()}
+    for state in own:
+        state.assign(np.zeros(state.shape))
+    state = model.init()
+    for chunk in np.random.default_rng(0).standard_normal((3, batch, frames or 1, 3)).astype(np.float32):
+        outputs, state = model.step(params, state, {"x": chunk})
+        assert np.abs(outputs["y"] - network(chunk).numpy()).max() < 1e-6
+    assert all(
+        np.abs(value - there.numpy()).max() < 1e-6
+        for value, there in zip((state[each.input] for each in model.state), own, strict=True)
+    )
+
+
 def test_keras_problems(keras):
     """Layers that tf2onnx writes wrongly or not at all are refused with what to write instead."""
     layers = keras.layers
-    wrong = keras_model(keras, lambda L, x: L.GRU(4, return_sequences=True)(L.TimeDistributed(L.Dense(4))(x)))
-    check_refused(jaxrnn.ModelError, r"differs from Keras(.|\n)*TimeDistributed\(Dense", jaxrnn.from_keras, wrong)
+    options = {"return_sequences": True, "stateful": True}
+    wrong = keras_model(
+        keras, lambda L, x: L.GRU(4, **options)(L.TimeDistributed(L.Dense(4))(x)), (None, 8), batch_size=3
+    )
+    variables = [*wrong.weights, *wrong.layers[-1].states]
+    before = [variable.numpy() for variable in variables]
+    check_refused(
+        jaxrnn.ModelError, r"another function than Keras(.|\n)*TimeDistributed\(Dense", jaxrnn.from_keras, wrong
+    )
+    assert all(np.array_equal(old, variable.numpy()) for old, variable in zip(before, variables, strict=True))
     grouped = keras_model(keras, lambda L, x: L.Conv1D(8, 3, groups=2, padding="causal")(x))
-    with pytest.raises(jaxrnn.ModelError, match="left operators of TensorFlow in the file: StatefulPartitionedCall"):
+    with pytest.raises(jaxrnn.ModelError, match="left operators of TensorFlow in the file: PartitionedCall"):
         jaxrnn.from_keras(grouped)
+
+    class Counter(keras.layers.Layer):
+        def call(self, x):
+            self.counts = [*getattr(self, "counts", ()), 1]
+            return x * len(self.counts)
+
+    counter = keras_model(keras, lambda L, x: Counter()(x))
+    check_refused(jaxrnn.InputError, "or keeps a state that is not a keras.Variable", jaxrnn.from_keras, counter)
     check_refused(jaxrnn.InputError, r"expected a keras\.Model, not Dense", jaxrnn.from_keras, layers.Dense(3))
     check_refused(jaxrnn.InputError, "has no declared inputs", jaxrnn.from_keras, keras.Sequential([layers.Dense(3)]))

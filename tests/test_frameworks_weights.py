@@ -1,17 +1,18 @@
-"""Weights found again in exported files, and comparisons with modules, without a framework."""
+"""Weights of modules as parameters of files, and comparisons with modules, without a framework."""
 
 import json
 
+import jax
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 from refusals import check_refused
 from small_models import graph_of, make_model
 
 import jaxrnn
-from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights, sizes_of
-from jaxrnn.frameworks.weights import export_with_names
+from jaxrnn.frameworks.agreement import check_agreement, output_shapes, sizes_of
+from jaxrnn.frameworks.weights import check_after, check_other_weights, check_weights, state_weights
 
 FLOAT = onnx.TensorProto.FLOAT
 
@@ -21,176 +22,127 @@ def file_of(nodes, tensors, outputs=("y",), inputs=(("x", ["batch", "time", 4]),
     return make_model(graph_of(nodes, dict(inputs), dict.fromkeys(outputs), weights, "exported"))
 
 
-def gates(array, order):
-    return np.concatenate([np.split(array, len(order))[index] for index in order])
-
-
-def lstm(weights):
-    """Export as tf2onnx: kernels transposed, gates i, f, c, o as i, o, f, c, and zeros as the bias of the state."""
-    order = (0, 3, 1, 2)
-    bias = gates(weights["cell/bias"], order)
-    tensors = {
-        "const_7": gates(weights["cell/kernel"].T, order)[None],
-        "const_3": gates(weights["cell/recurrent"].T, order)[None],
-        "const_9": np.concatenate([bias, np.zeros_like(bias)])[None],
-        "head": weights["head/kernel"],
-        "c1": weights["head/bias"][None, None],
-    }
-    nodes = [
-        helper.make_node("Transpose", ["x"], ["frames"], perm=[1, 0, 2]),
-        helper.make_node("LSTM", ["frames", "const_7", "const_3", "const_9"], ["Y"], hidden_size=3),
-        helper.make_node("Squeeze", ["Y", "one"], ["rows"]),
-        helper.make_node("Transpose", ["rows"], ["back"], perm=[1, 0, 2]),
-        helper.make_node("MatMul", ["back", "head"], ["product"]),
-        helper.make_node("Add", ["product", "c1"], ["y"]),
+def network(weights, nodes=(), **tensors):
+    """Export as an exporter that cannot compute with weights: each weight is an input of the graph."""
+    nodes = nodes or [
+        helper.make_node("Relu", ["a/scale"], ["positive"]),
+        helper.make_node("Mul", ["x", "positive"], ["scaled"]),
+        helper.make_node("Sqrt", ["a/variance"], ["deviation"]),
+        helper.make_node("Div", ["scaled", "deviation"], ["normal"]),
+        helper.make_node("MatMul", ["normal", "a/matrix"], ["product"]),
+        helper.make_node("Add", ["product", "a/bias"], ["shifted"]),
+        helper.make_node("Mul", ["shifted", "gain"], ["y"]),
     ]
     proto = file_of(nodes, tensors)
-    proto.graph.initializer.append(numpy_helper.from_array(np.array([1]), "one"))
+    proto.graph.input.extend(helper.make_tensor_value_info(name, FLOAT, each.shape) for name, each in weights.items())
+    state_weights(proto, weights)
     return proto
 
 
-def lstm_weights(bias=0.0):
-    rng = np.random.default_rng(0)
-    shapes = {"cell/kernel": (4, 12), "cell/recurrent": (3, 12), "cell/bias": (12,), "head/kernel": (3, 2)}
-    weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    return {**weights, "cell/bias": np.full(12, bias, np.float32), "head/bias": np.zeros(2, np.float32)}
-
-
+WEIGHTS = {
+    "a/scale": np.array([-0.2, 0.3, 1.5, -2.0], np.float32),
+    "a/variance": np.array([0.5, 1.0, 2.0, 3.0], np.float32),
+    "a/matrix": np.array([[1, -1], [2, 0.5], [-3, 1], [1, 1]], np.float32),
+    "a/bias": np.zeros(2, np.float32),
+    "gain": np.array(1.5, np.float32),
+    "unread": np.ones(1, np.float32),
+}
 RECORDING = np.random.default_rng(1).standard_normal((2, 9, 4)).astype(np.float32)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("bias", [0.0, 0.25])
-def test_gates_transposes_and_zeros(bias):
-    """Weights keep their names and layouts, equal values and zeros too, and the file computes the same."""
-    weights = lstm_weights(bias)
-    exported = export_with_names(weights, lstm)
-    model, plain = jaxrnn.load(exported), jaxrnn.load(lstm(weights))
-    assert set(model.params) == set(weights)
-    assert all(np.array_equal(model.params[name], array) for name, array in weights.items())
-    assert np.array_equal(model({"x": RECORDING})["y"], plain({"x": RECORDING})["y"])
-    other = {
-        name: array + np.arange(array.size, dtype=np.float32).reshape(array.shape) for name, array in weights.items()
-    }
-    theirs = jaxrnn.load(lstm(other))({"x": RECORDING})["y"]
-    assert np.array_equal(model.apply(other, {"x": RECORDING})["y"], theirs)
+def run_network(inputs, weights):
+    with np.errstate(invalid="ignore"):
+        scaled = inputs["x"] * np.maximum(weights["a/scale"], 0) / np.sqrt(weights["a/variance"])
+    return [weights["gain"] * (scaled @ weights["a/matrix"] + weights["a/bias"])]
 
 
-@pytest.mark.thorough
-def test_streams_and_written_files(tmp_path):
-    """A model with named weights streams, and the weights keep their names in a written file."""
-    weights = lstm_weights(0.25)
-    model = jaxrnn.load(export_with_names(weights, lstm))
-    whole = model({"x": RECORDING[:1]})["y"]
-    assert np.abs(model.stream("time").run(model.params, {"x": RECORDING[:1]})["y"] - whole).max() < 1e-6
-    jaxrnn.export_onnx(model, {name: 2 * array for name, array in model.params.items()}, tmp_path / "tuned.onnx")
-    tuned = jaxrnn.load(tmp_path / "tuned.onnx")
-    assert all(np.array_equal(tuned.params[name], 2 * array) for name, array in weights.items())
+def test_weights_are_parameters(tmp_path):
+    """Weights of the graph are parameters with their values, zeros too, and keep their names in a written file."""
+    model = jaxrnn.load(network(WEIGHTS))
+    assert [each.name for each in model.inputs] == ["x"]
+    assert model.params.keys() == WEIGHTS.keys() - {"unread"}
+    assert all(np.array_equal(array, WEIGHTS[name]) for name, array in model.params.items())
+    (expected,) = run_network({"x": RECORDING}, WEIGHTS)
+    assert np.abs(model({"x": RECORDING})["y"] - expected).max() < 1e-5
+    slope = jax.grad(lambda params: model.apply(params, {"x": RECORDING})["y"].sum())(model.params)["a/scale"]
+    assert np.array_equal(slope == 0, WEIGHTS["a/scale"] < 0)
+    tuned = {name: 2 * array for name, array in model.params.items()}
+    jaxrnn.export_onnx(model, tuned, tmp_path / "tuned.onnx")
+    assert all(
+        np.array_equal(array, tuned[name]) for name, array in jaxrnn.load(tmp_path / "tuned.onnx").params.items()
+    )
 
 
-def folded(weights):
-    """Export as if a scale were part of a matrix: the matrix and the scale are no longer there."""
-    tensors = {"scaled": weights["matrix"] * weights["scale"], "shift": weights["shift"]}
-    nodes = [helper.make_node("MatMul", ["x", "scaled"], ["z"]), helper.make_node("Add", ["z", "shift"], ["y"])]
-    return file_of(nodes, tensors)
+def test_initializers_under_the_names_of_weights():
+    """An initializer with the name of a weight must have the bits of the weight; it may also be an input."""
+    proto = network(WEIGHTS, **{"a/bias": WEIGHTS["a/bias"]})
+    assert "a/bias" in jaxrnn.load(proto).params
+    other = {"a/bias": -WEIGHTS["a/bias"]}
+    check_refused(jaxrnn.ModelError, "another value under the name of the weight 'a/bias'", network, WEIGHTS, **other)
 
 
-def halved(weights):
-    """Export a product by a power of two, whose elements look like marks of other elements."""
-    return file_of([helper.make_node("MatMul", ["x", "half"], ["y"])], {"half": weights["matrix"] / 2})
+def test_weights_inside_a_branch():
+    """A weight that only subgraphs read is a parameter."""
 
+    def branch(operator):
+        nodes = [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node(operator, ["z"], ["out"])]
+        return graph_of(nodes, {}, {"out": None}, name="branch")
 
-@pytest.mark.parametrize(("export", "kept"), [(folded, {"shift"}), (halved, set())])
-def test_computed_weights(export, kept):
-    """A tensor that the exporter has computed keeps its value, and its weights are not parameters of their own."""
-    rng = np.random.default_rng(2)
-    shapes = {"matrix": (4, 4), "scale": (4,), "shift": (4,)}
-    weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    exported = export_with_names(weights, export)
-    model = jaxrnn.load(exported)
-    assert {*weights} & {*model.params} == kept
-    assert kept == {*model.params} or not kept
-    assert np.array_equal(model({"x": RECORDING})["y"], jaxrnn.load(export(weights))({"x": RECORDING})["y"])
-
-
-def arranged(how):
-    def export(weights):
-        tensor = how(weights["a"], weights["b"])
-        node = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.ascontiguousarray(tensor)))
-        return file_of([node, helper.make_node("Mul", ["c", "x"], ["y"])], {}, inputs=[("x", [])])
-
-    return export
-
-
-ARRANGEMENTS = {
-    "equal": lambda a, b: a,
-    "turned": lambda a, b: a.transpose(2, 0, 1),
-    "flat": lambda a, b: a.reshape(-1),
-    "flipped": lambda a, b: a[:, ::-1],
-    "rows": lambda a, b: a[1, [2, 0, 2, 2]].T,
-    "cut": lambda a, b: a[1:, :2],
-    "joined": lambda a, b: np.concatenate([b, a[0].T, np.full((4, 1), 0.5, np.float32)], axis=1),
-    "stacked": lambda a, b: np.stack([a[0].T, b]),
-    "shuffled": lambda a, b: np.random.default_rng(3).permutation(np.append(a.ravel(), [0.0, 3.0])).astype(np.float32),
-    "mixed": lambda a, b: np.where(np.eye(4, 3, dtype=bool), b, a[1].T),
-}
-
-
-@pytest.mark.parametrize("how", ARRANGEMENTS.values(), ids=ARRANGEMENTS)
-def test_any_arrangement(how):
-    """Each arrangement of elements and constants, in an initializer or a Constant node, is found and repeated."""
-    a = np.random.default_rng(4).standard_normal((2, 3, 4)).astype(np.float32)
-    b = np.zeros((4, 3), np.float32)
-    exported = export_with_names({"a": a, "b": b}, arranged(how))
-    model = jaxrnn.load(exported)
-    assert set(model.params) <= {"a", "b"}
-    new = {
-        "a": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
-        "b": -1 - np.arange(12, dtype=np.float32).reshape(4, 3),
-    }
-    given = {name: new[name] for name in model.params}
-    assert np.array_equal(model.apply(given, {"x": np.float32(1)})["y"], how(new["a"], new["b"]))
-
-
-def test_a_constant_inside_a_branch():
-    """A weight inside a subgraph becomes a parameter of the outer graph."""
-
-    def export(weights):
-        def branch(array):
-            tensor = numpy_helper.from_array(np.ascontiguousarray(array))
-            nodes = [
-                helper.make_node("Constant", [], ["c"], value=tensor),
-                helper.make_node("MatMul", ["x", "c"], ["z"]),
-            ]
-            return graph_of(nodes, {}, {"z": None}, name="branch")
-
-        nodes = [
-            helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
-            helper.make_node("Less", ["total", "zero"], ["negative"]),
-            helper.make_node(
-                "If", ["negative"], ["y"], then_branch=branch(weights["w"]), else_branch=branch(weights["w"].T)
-            ),
-        ]
-        return file_of(nodes, {"zero": np.zeros((), np.float32)})
-
-    weight = np.random.default_rng(5).standard_normal((4, 4)).astype(np.float32)
-    model = jaxrnn.load(export_with_names({"w": weight}, export))
-    assert list(model.params) == ["w"]
-    for sign in (1, -1):
-        x = sign * np.abs(RECORDING)
-        assert np.allclose(model({"x": x})["y"], x @ (weight if sign < 0 else weight.T), atol=1e-6)
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
+        helper.make_node("Less", ["total", "zero"], ["negative"]),
+        helper.make_node("If", ["negative"], ["y"], then_branch=branch("Neg"), else_branch=branch("Abs")),
+    ]
+    weights = {"w": np.ones((4, 4), np.float32)}
+    assert list(jaxrnn.load(network(weights, nodes, zero=np.zeros((), np.float32))).params) == ["w"]
 
 
 def test_stated_parameters():
     """The list of weights in a file decides about its parameters; a wrong list is refused."""
-    proto = export_with_names(lstm_weights(), lstm)
+    proto = network(WEIGHTS)
     (entry,) = (each for each in proto.metadata_props if each.key == "jaxrnn.weights")
-    assert set(json.loads(entry.value)) == set(lstm_weights())
-    entry.value = json.dumps(["head/kernel"])
-    assert list(jaxrnn.load(proto).params) == ["head/kernel"]
+    assert json.loads(entry.value) == ["a/scale", "a/variance", "a/matrix", "a/bias", "gain"]
+    entry.value = json.dumps(["a/matrix"])
+    assert list(jaxrnn.load(proto).params) == ["a/matrix"]
     for wrong in ("[", '["nothing"]', "3", "[[]]"):
         entry.value = wrong
         check_refused(jaxrnn.ModelError, "must be a JSON list of names of initializers", jaxrnn.load, proto)
+
+
+#: Modules that compute with other weights than the file, and the weights in the message.
+OTHERS = {
+    "frozen": ({"a/matrix": lambda w: WEIGHTS["a/matrix"]}, "'a/matrix'"),
+    "negative": ({"a/bias": np.abs}, "'a/bias'"),
+    "large": ({"a/matrix": lambda w: np.minimum(w, np.float32(3))}, "'a/matrix'"),
+    "small": ({"a/matrix": lambda w: np.where(np.abs(w) < 0.25, 0, w)}, "'a/matrix'"),
+    "branch": ({"a/bias": lambda w: w if w.sum() >= 0 else 2 * w}, "'a/bias'"),
+}
+
+
+def test_other_weights():
+    """A module must agree for other weights of both signs, large and small; a refusal names the weights."""
+    model = jaxrnn.load(network(WEIGHTS))
+
+    def check(changes, weights=WEIGHTS, then=lambda weights, y: y):
+        def run(inputs, given):
+            changed = {name: change(given[name]).astype(np.float32) for name, change in changes.items()}
+            return [then(given, *run_network(inputs, {**given, **changed})).astype(np.float32)]
+
+        check_other_weights(model, run, weights, {"x": RECORDING}, "NumPy")
+
+    check({})
+    for changes, names in OTHERS.values():
+        check_refused(jaxrnn.ModelError, f"but not for other values of {names}: output 'y'", check, changes)
+    words = "the weight 'unread' changes the outputs of NumPy, but is a constant"
+    check_refused(jaxrnn.ModelError, words, check, {}, WEIGHTS, lambda weights, y: y * weights["unread"])
+    # Other weights decide nothing if outputs are noise, do not depend on weights, or are not finite.
+    noise = np.random.default_rng(0)
+    for then in (
+        lambda weights, y: y + noise.standard_normal(y.shape),
+        lambda weights, y: 0 * y,
+        lambda weights, y: y if weights["a/bias"].max() == 0 else y + np.inf,
+    ):
+        check_refused(jaxrnn.ModelError, "the weights cannot be checked", check, {}, WEIGHTS, then)
 
 
 AXES = {"x": {0: "batch", 1: "time"}}
@@ -237,6 +189,48 @@ def test_a_module_that_refuses_sizes():
         check_agreement(model, run({9}), {"x": RECORDING}, AXES, "NumPy")
 
 
+def test_a_comparison_of_nothing():
+    """Outputs that are NaN on both sides, or empty, do not agree: nothing was compared."""
+    for operator, x, compute in (("Log", -np.abs(RECORDING) - 1, np.log), ("Neg", RECORDING[..., :0], np.negative)):
+        proto = file_of([helper.make_node(operator, ["x"], ["y"])], {}, inputs=[("x", ["batch", "time", "n"])])
+
+        def run(arrays, compute=compute):
+            with np.errstate(invalid="ignore"):
+                return [compute(arrays["x"])]
+
+        words = "'y' of NumPy is empty or not finite"
+        check_refused(jaxrnn.ModelError, words, check_agreement, jaxrnn.load(proto), run, {"x": x}, AXES, "NumPy")
+
+
+def test_shapes_of_outputs():
+    """A declared size holds in all runs; sizes that the runs do not decide are open."""
+
+    def run(arrays):
+        batch, time = arrays["x"].shape[:2]
+        if time == 7:
+            raise RuntimeError("not this length")
+        shapes = (
+            (batch, time, 4),
+            (batch * time,),
+            (time - time % 4,),
+            (2 * time,),
+            (max(time, 12),),
+            (4,) * min(time, 2),
+        )
+        return [np.zeros(shape) for shape in shapes]
+
+    found = output_shapes(run, {"x": np.zeros((2, 12, 4))}, AXES)
+    assert found == [["batch", "time", 4], [None], [None], [None], [None], [None, None]]
+    assert output_shapes(run, {"x": np.zeros((2, 2, 4))}, AXES)[0] == ["batch", "time", 4]
+
+    def fixed(arrays):
+        if len(arrays["x"]) != 2:
+            raise RuntimeError("not this batch")
+        return run(arrays)
+
+    assert output_shapes(fixed, {"x": np.zeros((2, 12, 4))}, AXES)[0] == [None, None, None]
+
+
 def test_sizes_of_inputs_at_several_rates():
     """Sizes of an example fit names and multiples of names; a message says which axis does not fit, and why."""
     axes = {"x": {1: "T"}, "y": {1: "4*T"}}
@@ -253,13 +247,13 @@ def test_sizes_of_inputs_at_several_rates():
 
 def test_weights_that_do_not_fit():
     """A shape, an unknown name and a missing name are refused before anything is written."""
-    model = jaxrnn.load(export_with_names(lstm_weights(), lstm))
-    shapes = {name: array.shape for name, array in lstm_weights().items()}
+    model = jaxrnn.load(network(WEIGHTS))
+    shapes = {name: array.shape for name, array in WEIGHTS.items() if name != "unread"}
     assert set(check_weights(model.params, shapes, "Net", None)) == set(shapes)
     cases = [
-        ({**model.params, "head/bias": np.zeros(3)}, "has shape \\(3,\\), but Net has \\(2,\\)"),
+        ({**model.params, "a/bias": np.zeros(3)}, "has shape \\(3,\\), but Net has \\(2,\\)"),
         ({**model.params, "other": np.zeros(3)}, "Net has no weight 'other'"),
-        ({name: array for name, array in model.params.items() if name != "head/bias"}, "params have no 'head/bias'"),
+        ({name: array for name, array in model.params.items() if name != "a/bias"}, "params have no 'a/bias'"),
     ]
     for params, message in cases:
         check_refused(jaxrnn.InputError, message, check_weights, params, shapes, "Net", None)
@@ -275,5 +269,5 @@ def test_files_of_frameworks(suffix, advice, tmp_path):
     path = tmp_path / f"network.{suffix}"
     path.write_bytes(b"PK not an ONNX file")
     check_refused(jaxrnn.ModelError, rf"network\.{suffix}.*not an ONNX file.*{advice}", jaxrnn.load, path)
-    path.write_bytes(lstm(lstm_weights()).SerializeToString())
+    path.write_bytes(network(WEIGHTS).SerializeToString())
     assert jaxrnn.load(path).inputs[0].name == "x"

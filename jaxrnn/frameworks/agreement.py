@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,6 @@ import numpy as np
 from jaxrnn.errors import InputError, JaxrnnError, ModelError
 from jaxrnn.model import Model
 from jaxrnn.verification.comparison import Comparison, compare
-from jaxrnn.verification.sampling import random_inputs
 
 Arrays = Mapping[str, np.ndarray]
 #: Axis and name of the open dimensions of each input.
@@ -38,9 +39,11 @@ class Agreement:
 def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framework: str) -> tuple[Agreement, ...]:
     """Compare a model with the original module at the sizes of the example and at other sizes.
 
-    A ModelError lists the outputs that differ, or names sizes at which the module runs and the model fails.
+    A ModelError lists the outputs that differ, names sizes at which the module runs and the model fails, or says that
+    nothing was compared: the outputs are empty or not finite, or the module runs at a single size.
     """
-    found = []
+    found: list[Agreement] = []
+    numbers: set[str] = set()
     for sizes in _choices(example, axes):
         inputs = resized(example, axes, sizes)
         try:
@@ -55,10 +58,17 @@ def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framewo
         except JaxrnnError as error:
             others = "; at the sizes of the example, the file runs" if found else ""
             raise ModelError(f"with {_listed(sizes)}, {framework} runs and the file fails: {error}{others}") from error
-        found.append(Agreement(sizes, _compared(model, here, there)))
+        found.append(Agreement(sizes, compared(model, here, there)))
+        numbers |= {info.name for info, value in zip(model.outputs, there, strict=True) if _has_numbers(value)}
     wrong = [case for case in found if not case.ok]
     if wrong:
         raise ModelError(f"the file differs from {framework}: {_described(wrong, len(found))}")
+    for info in model.outputs:
+        if info.name not in numbers:
+            raise ModelError(
+                f"output {info.name!r} of {framework} is empty or not finite at all sizes, so nothing was compared; "
+                "give an example with finite outputs"
+            )
     if len(found) == 1 and any(axes.values()):
         raise ModelError(
             f"{framework} runs the module only at the sizes of the example, {_listed(found[0].sizes)}, so an "
@@ -68,9 +78,46 @@ def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framewo
     return tuple(found)
 
 
-def _compared(model: Model, here: Mapping[str, Any], there: Sequence[np.ndarray]) -> tuple[Comparison, ...]:
+def output_shapes(run: Run, example: Arrays, axes: Axes) -> list[list[int | str | None]]:
+    """Return the shapes of the outputs from runs at several sizes: a number, the name of an open dimension, or None.
+
+    None means that a size depends on the open dimensions otherwise, or that the runs do not decide.
+    """
+    start = sizes_of(example, axes)
+    alone = [{**start, symbol: 2 * size} for symbol, size in start.items()]
+    runs = [(start, [array.shape for array in run(example)])]
+    for sizes in (*alone, *_choices(example, axes)[1:]):
+        # Modules refuse sizes with errors of any type.
+        with contextlib.suppress(Exception):
+            runs.append((sizes, [array.shape for array in run(resized(example, axes, sizes))]))
+
+    def size_of(output: int, axis: int) -> int | str | None:
+        rank = len(runs[0][1][output])
+        found = [shapes[output][axis] if len(shapes[output]) == rank else None for _, shapes in runs]
+        names = [symbol for symbol in start if found == [sizes[symbol] for sizes, _ in runs]]
+        if all(len({sizes[symbol] for sizes, _ in runs}) > 1 for symbol in start):
+            return found[0] if len({*found}) == 1 else names[0] if len(names) == 1 else None
+        return None
+
+    return [[size_of(output, axis) for axis in range(len(shape))] for output, shape in enumerate(runs[0][1])]
+
+
+def repeats(run: Run, example: Arrays) -> bool:
+    """Return True if a module returns equal outputs for an example before and after a run on other inputs."""
+    first = run(example)
+    run({name: np.flip(array) for name, array in example.items()})
+    pairs = itertools.zip_longest(run(example), first)
+    return all(compare("", *pair, scaled=True).ok for pair in pairs)
+
+
+def compared(model: Model, here: Mapping[str, Any], there: Sequence[np.ndarray]) -> tuple[Comparison, ...]:
+    """Compare the outputs of a model with the outputs of the module, in the same order."""
     pairs = zip(model.outputs, there, strict=True)
     return tuple(compare(info.name, here[info.name], value, scaled=True) for info, value in pairs)
+
+
+def _has_numbers(array: np.ndarray) -> bool:
+    return bool((np.isfinite(array) if np.issubdtype(array.dtype, np.inexact) else np.ones(array.shape, bool)).any())
 
 
 def resized(example: Arrays, axes: Axes, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -132,41 +179,3 @@ def _described(wrong: Sequence[Agreement], total: int) -> str:
 
 def _listed(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in sizes.items()) or "the sizes of the example"
-
-
-def check_weights(
-    params: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], owner: str, model: Model | None
-) -> dict[str, np.ndarray]:
-    """Return the arrays of a module's weights among parameters, after a check of names and shapes."""
-    arrays = {name: np.asarray(params[name]) for name in shapes if name in params}
-    for name, array in arrays.items():
-        if array.shape != shapes[name]:
-            raise InputError(f"params[{name!r}] has shape {array.shape}, but {owner} has {shapes[name]}")
-    known = {} if model is None else model.params
-    others = [name for name in params if name not in shapes]
-    changed = [name for name in others if name not in known or not np.array_equal(params[name], known[name])]
-    if changed:
-        raise InputError(
-            f"{owner} has no weight {changed[0]!r}, so its value cannot be put back. Make the model with "
-            "from_torch or from_keras, which keep the names, and freeze parameters that are not weights of the module"
-        )
-    missing = [name for name in shapes if name not in params]
-    if missing and model is None:
-        raise InputError(
-            f"params have no {missing[0]!r} of {owner}: the exporter folded it into another weight, or the module does "
-            "not use it. Pass the model too, model=model, so that the result is checked by a run"
-        )
-    return arrays
-
-
-def check_after(model: Model, params: Mapping[str, Any], run: Run, framework: str) -> None:
-    """Compare a module with new weights with the model, on random inputs."""
-    inputs = random_inputs(model).inputs
-    with jax.default_matmul_precision("highest"):
-        here = model.apply(params, inputs)
-    wrong = [each for each in _compared(model, here, run(inputs)) if not each.ok]
-    if wrong:
-        raise ModelError(
-            f"{framework} with these weights differs from the model: output {wrong[0].name!r}: {wrong[0].reason}; the "
-            "weights were not kept"
-        )

@@ -7,17 +7,26 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
-from jaxrnn.errors import InputError, ModelError, optional_package
-from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights
-from jaxrnn.frameworks.weights import declare_shapes, export_with_names, quiet
+from jaxrnn._files.arguments import argument
+from jaxrnn.errors import InputError, ModelError, StateError, optional_package
+from jaxrnn.frameworks.agreement import check_agreement, output_shapes, repeats
+from jaxrnn.frameworks.weights import (
+    check_after,
+    check_other_weights,
+    check_weights,
+    declare_shapes,
+    quiet,
+    read_for,
+    rename_values,
+    state_weights,
+)
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.onnx.tensors import graphs_below
@@ -32,6 +41,8 @@ _ADVICE = """Layers that tf2onnx writes wrongly or not at all, and what to write
   - keras.ops.stft, Normalization: compute them before the network, for example with jaxrnn.audio.stft"""
 #: Sizes of open dimensions in the first comparison.
 _BATCH, _LENGTH = 2, 12
+#: The end of the name of the output with the next value of a state.
+_NEXT = "_next"
 
 
 def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = None, **options: Any) -> Model:
@@ -39,7 +50,11 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
 
     The open dimensions of an input are called ``batch``, ``time``, ``time_2`` and so on; inputs and outputs have the
     names of Keras. `Model.params` contains the weights under their paths in Keras, such as ``gru/gru_cell/kernel``, in
-    Keras' layout. The model must agree with Keras for several batches and lengths.
+    Keras' layout. The model must agree with Keras for several batches and lengths, and for other weights.
+
+    Variables that a call changes, such as the states of layers with ``stateful=True``, are states of the model: inputs
+    under their paths, and outputs with ``_next`` at the end. `Model.init` starts from zeros, as after
+    ``network.reset_states()``.
 
     Example::
 
@@ -47,47 +62,47 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
         streamed = model.stream("time", pulse=4)
 
     Args:
-        network: a functional or sequential model, built, with the backend TensorFlow.
+        network: a functional or sequential model, built, with the backend TensorFlow. Its variables do not change.
         dims: names and sizes of open dimensions as in `jaxrnn.load`.
         options: other arguments of `jaxrnn.load`, such as ``state``.
 
     Raises:
-        InputError: the argument is not a built Keras model, or the backend is not TensorFlow.
+        InputError: the argument is not a built Keras model, the backend is not TensorFlow, or two calls on equal inputs
+            differ.
         ModelError: the file differs from Keras; the message lists the differences.
+        StateError: the option ``state`` lacks a state of the network.
         MissingPackageError: Keras, TensorFlow or tf2onnx is not installed.
     """
     _check(network, "from_keras")
     with optional_package("tf2onnx", "from_keras", "keras"):
         import tf2onnx as tf2onnx
-    names = [_plain(tensor.name) for tensor in network.inputs]
-    outputs = _output_names(network)
-    axes = {name: _open_axes(tensor.shape) for name, tensor in zip(names, network.inputs, strict=True)}
-    example = {name: _example(tensor, axes[name]) for name, tensor in zip(names, network.inputs, strict=True)}
-
-    def run(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        return _run(network, [arrays[name] for name in names])
-
     with quiet(logging.CRITICAL), contextlib.redirect_stdout(io.StringIO()):
-        proto = export_with_names(_weights(network), lambda weights: _exported(network, weights, example))
-        for entry, name in zip(proto.graph.input, names, strict=True):
-            for axis, symbol in axes[name].items():
-                entry.type.tensor_type.shape.dim[axis].dim_param = symbol
-        _rename(proto, dict(zip((entry.name for entry in proto.graph.input), names, strict=True)))
-        _rename(proto, dict(zip((entry.name for entry in proto.graph.output), outputs, strict=True)))
-        shapes = [
-            ["batch" if axis == 0 and size is None else size for axis, size in enumerate(tensor.shape)]
-            for tensor in network.outputs
-        ]
-        declare_shapes(proto, shapes)
+        pure = _PureNetwork(network)
+        if not repeats(pure.run, pure.example):
+            raise InputError(
+                f"{network.name} returns other outputs when it is called again with equal inputs: it draws random "
+                "numbers, or keeps a state that is not a keras.Variable"
+            )
+        weights = {name: variable.numpy().copy() for name, variable in pure.weights.items()}
+        proto = pure.exported()
+        state_weights(proto, weights)
         _write_erfc(proto)
         _check_operators(proto, network.name)
         try:
             model = load(proto, dims=dims, **options)
-            check_agreement(load(proto), run, example, axes, "Keras")
+            plain = load(proto, **{key: value for key, value in options.items() if key != "static"})
+            check_agreement(plain, pure.run, pure.example, pure.axes, "Keras")
+            check_other_weights(plain, pure.run, weights, pure.example, "Keras")
         except ModelError as error:
             raise ModelError(
                 f"{network.name}: tf2onnx writes another function than Keras. {error}\n{_ADVICE}"
             ) from error
+    if pure.states:
+        carried = {(variable.input, variable.output) for variable in model.state}
+        missing = {name: f"{name}{_NEXT}" for name in pure.states if (name, f"{name}{_NEXT}") not in carried}
+        if missing:
+            given = {**(options.get("state") or {}), **missing}
+            raise StateError(f"{network.name} keeps states that the model does not: {argument('state', given)}")
     model.label = network.name
     return model
 
@@ -103,21 +118,30 @@ def to_keras(params: Mapping[str, Any], network: keras.Model, *, model: Model | 
 
     Raises:
         InputError: a name or a shape does not fit. The Keras model is unchanged.
-        ModelError: Keras with the new weights differs from the model. The old weights are restored.
+        ModelError: Keras with the new weights differs from the model. The Keras model is unchanged.
     """
     _check(network, None)
-    variables = _variables(network)
-    shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
-    arrays = check_weights(params, shapes, network.name, model)
-    old = {name: variable.numpy().copy() for name, variable in variables.items()}
+    with quiet(logging.WARNING):
+        pure = _PureNetwork(network)
+        shapes = {name: tuple(variable.shape) for name, variable in pure.weights.items()}
+        arrays = check_weights(params, shapes, network.name, model)
+        if model is not None:
+            pure.keep_states([each.name for each in model.inputs])
+            names = [*pure.inputs, *pure.states]
+            if len(names) != len(model.inputs):
+                raise InputError(
+                    f"{network.name} has the inputs {names}, but the model has {[*map(str, model.inputs)]}"
+                )
+            check_after(
+                model, params, lambda inputs: pure.run(dict(zip(names, inputs.values(), strict=True)), arrays), "Keras"
+            )
+    old = {name: pure.weights[name].numpy().copy() for name in arrays}
     try:
         for name, array in arrays.items():
-            variables[name].assign(array)
-        if model is not None:
-            check_after(model, params, lambda inputs: _run(network, list(inputs.values())), "Keras")
+            pure.weights[name].assign(array)
     except BaseException:
         for name, array in old.items():
-            variables[name].assign(array)
+            pure.weights[name].assign(array)
         raise
 
 
@@ -142,6 +166,130 @@ def _check(network: Any, exporting: str | None) -> None:
 
 def _plain(name: str) -> str:
     return name.split(":")[0]
+
+
+class _PureNetwork:
+    """A Keras model as a pure function of inputs, states and weights.
+
+    All runs are in a `keras.StatelessScope`, so they never change the variables of the network. States are the
+    variables that a run would change, such as the states of a layer with ``stateful=True``.
+    """
+
+    def __init__(self, network: keras.Model):
+        self.network = network
+        names = [_plain(tensor.name) for tensor in network.inputs]
+        self.axes = {name: _open_axes(tensor.shape) for name, tensor in zip(names, network.inputs, strict=True)}
+        example = {name: _example(tensor, self.axes[name]) for name, tensor in zip(names, network.inputs, strict=True)}
+        self.inputs = names
+        self.states: dict[str, keras.Variable] = {}
+        _, updated = self._call(list(example.values()), [])
+        taken = {*names, *_output_names(network)}
+        self.states = _by_path(updated, taken)
+        floats = [
+            variable
+            for variable in network.weights
+            if _is_float(variable) and all(variable is not state for state in updated)
+        ]
+        self.weights = _by_path(floats, {*taken, *self.states})
+        self.axes |= {name: {} for name in self.states}
+        self.example = {**example, **{name: variable.numpy().copy() for name, variable in self.states.items()}}
+
+    def run(self, inputs: Mapping[str, Any], weights: Mapping[str, Any] = MappingProxyType({})) -> list[np.ndarray]:
+        """Run the network on inputs and states by name, with other weights if given; return outputs and next states."""
+        import keras
+
+        values = [(self.states[name], inputs[name]) for name in self.states]
+        values += [(self.weights[name], array) for name, array in weights.items()]
+        outputs, _ = self._call([inputs[name] for name in self.inputs], values)
+        return [np.asarray(keras.ops.convert_to_numpy(value)) for value in outputs]
+
+    def _call(
+        self, inputs: Sequence[Any], values: Sequence[tuple[keras.Variable, Any]]
+    ) -> tuple[list[Any], list[keras.Variable]]:
+        """Return the outputs and the next values of the given states, and the variables that a run would change."""
+        import keras
+
+        updated: list[keras.Variable] = []
+
+        class Scope(keras.StatelessScope):
+            def add_update(self, update: tuple[keras.Variable, Any]) -> None:
+                super().add_update(update)
+                if all(update[0] is not variable for variable in updated):
+                    updated.append(update[0])
+
+        with Scope(values) as scope:
+            result = self.network(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
+        states = [scope.get_current_value(variable) for variable in self.states.values()]
+        return [*keras.tree.flatten(result), *states], updated
+
+    def exported(self) -> onnx.ModelProto:
+        """Export the network with states and weights as inputs, so that tf2onnx cannot compute with their values."""
+        import tensorflow as tf
+        import tf2onnx
+
+        with contextlib.suppress(ImportError):  # Keras' repairs of tf2onnx for NumPy 2
+            from keras.src.export.tf2onnx_lib import patch_tf2onnx
+
+            patch_tf2onnx()
+        variables = {**self.states, **self.weights}
+        tensors = dict(zip(self.inputs, self.network.inputs, strict=True))
+        given = {**tensors, **variables}
+        places = {f"argument_{index}": name for index, name in enumerate(given)}
+        signature = [tf.TensorSpec(given[name].shape, given[name].dtype, place) for place, name in places.items()]
+
+        @tf.function(input_signature=signature)
+        def function(*arguments: Any) -> list[Any]:
+            inputs, values = arguments[: len(tensors)], arguments[len(tensors) :]
+            outputs, _ = self._call(inputs, list(zip(variables.values(), values, strict=True)))
+            return [tf.identity(value) for value in outputs]
+
+        proto: onnx.ModelProto = tf2onnx.convert.from_function(function, signature)[0]
+        outputs = [*_output_names(self.network), *(f"{name}{_NEXT}" for name in self.states)]
+        rename_values(proto, places | dict(zip((entry.name for entry in proto.graph.output), outputs, strict=True)))
+        for entry in proto.graph.input:
+            for axis, symbol in self.axes.get(entry.name, {}).items():
+                entry.type.tensor_type.shape.dim[axis].dim_param = symbol
+        declare_shapes(proto, output_shapes(self.run, self.example, self.axes))
+        self._drop_unread_states(proto)
+        return proto
+
+    def _drop_unread_states(self, proto: onnx.ModelProto) -> None:
+        """Drop states on which no output depends, such as the seeds of dropout."""
+        needed = read_for(proto.graph, _output_names(self.network))
+        while more := {f"{name}{_NEXT}" for name in self.states if name in needed} - needed:
+            needed |= read_for(proto.graph, sorted(more))
+        dropped = self.states.keys() - needed
+        self.keep_states(needed)
+        inputs = [entry for entry in proto.graph.input if entry.name not in dropped]
+        outputs = [entry for entry in proto.graph.output if entry.name in needed]
+        nodes = [node for node in proto.graph.node if needed.intersection(node.output)]
+        del proto.graph.input[:], proto.graph.output[:], proto.graph.node[:]
+        proto.graph.input.extend(inputs)
+        proto.graph.output.extend(outputs)
+        proto.graph.node.extend(nodes)
+
+    def keep_states(self, names: Collection[str]) -> None:
+        """Drop states with other names from the inputs and outputs; the network then runs with its own values."""
+        for name in self.states.keys() - set(names):
+            del self.states[name], self.axes[name], self.example[name]
+
+
+def _is_float(variable: keras.Variable) -> bool:
+    import keras
+
+    return bool(keras.backend.is_float_dtype(variable.dtype))
+
+
+def _by_path(variables: Sequence[keras.Variable], taken: Collection[str]) -> dict[str, keras.Variable]:
+    """Return variables by path, with numbers for equal paths."""
+    found: dict[str, keras.Variable] = {}
+    for variable in variables:
+        name, count = variable.path, 1
+        while name in found or name in taken:
+            count += 1
+            name = f"{variable.path}_{count}"
+        found[name] = variable
+    return found
 
 
 def _output_names(network: keras.Model) -> list[str]:
@@ -170,64 +318,6 @@ def _example(tensor: Any, axes: Mapping[int, str]) -> np.ndarray:
     rng = np.random.default_rng(0)
     dtype = np.dtype(tensor.dtype)
     return rng.standard_normal(shape).astype(dtype) if dtype.kind == "f" else rng.integers(0, 2, shape).astype(dtype)
-
-
-def _weights(network: keras.Model) -> dict[str, np.ndarray]:
-    return {name: variable.numpy().copy() for name, variable in _variables(network).items()}
-
-
-def _variables(network: keras.Model) -> dict[str, Any]:
-    """Return the float weights by path, with numbers for equal paths."""
-    found: dict[str, Any] = {}
-    for variable in network.weights:
-        if np.dtype(variable.dtype).kind == "f":
-            name, count = variable.path, 1
-            while name in found:
-                count += 1
-                name = f"{variable.path}_{count}"
-            found[name] = variable
-    return found
-
-
-def _run(network: keras.Model, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    import keras
-
-    result = network(arrays[0] if len(arrays) == 1 else list(arrays), training=False)
-    return [np.asarray(keras.ops.convert_to_numpy(value)) for value in keras.tree.flatten(result)]
-
-
-def _exported(
-    network: keras.Model, weights: Mapping[str, np.ndarray], example: Mapping[str, np.ndarray]
-) -> onnx.ModelProto:
-    """Export a network with the given weights, and restore the original weights."""
-    variables = _variables(network)
-    old = {name: variables[name].numpy().copy() for name in weights}
-    try:
-        for name, array in weights.items():
-            variables[name].assign(array)
-        _run(network, list(example.values()))  # Keras exports only models that were called
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "network.onnx"
-            network.export(str(path), format="onnx", verbose=False)
-            return onnx.load(str(path))
-    finally:
-        for name, array in old.items():
-            variables[name].assign(array)
-
-
-def _rename(proto: onnx.ModelProto, names: Mapping[str, str]) -> None:
-    """Rename values of a graph."""
-    taken = {name for graph in graphs_below(proto.graph) for node in graph.node for name in node.output}
-    taken |= {tensor.name for tensor in proto.graph.initializer} | {entry.name for entry in proto.graph.input}
-    changes = {old: new for old, new in names.items() if old != new}
-    changes |= {new: f"{new}.inner" for new in changes.values() if new in taken and new not in changes}
-    for graph in graphs_below(proto.graph):
-        for node in graph.node:
-            for values in (node.input, node.output):
-                values[:] = [changes.get(name, name) for name in values]
-        if isinstance(graph, onnx.GraphProto):
-            for entry in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-                entry.name = changes.get(entry.name, entry.name)
 
 
 def _write_erfc(proto: onnx.ModelProto) -> None:

@@ -7,16 +7,32 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, optional_package
-from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights, parsed, resized, sizes_of
-from jaxrnn.frameworks.weights import declare_shapes, export_with_names, quiet
+from jaxrnn.frameworks.agreement import check_agreement, output_shapes, parsed, repeats, resized, sizes_of
+from jaxrnn.frameworks.torch_weights import (
+    array_of,
+    changes_of,
+    entries_of,
+    having,
+    tensor_of,
+    unchanged,
+    weights_of,
+)
+from jaxrnn.frameworks.weights import (
+    check_after,
+    check_other_weights,
+    check_weights,
+    declare_shapes,
+    rename_values,
+    state_weights,
+)
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 
@@ -48,8 +64,8 @@ def from_torch(
 
     The module is exported in evaluation mode, with open dimensions for time and batch. `Model.params` contains the
     float entries of ``module.state_dict()`` under the same names and in the same layout. The model must agree with the
-    module at the sizes of the example, at twice these sizes, at these sizes plus 1, and at size 1. Sizes that the
-    module does not support are skipped.
+    module at the sizes of the example, at twice these sizes, at these sizes plus 1, and at size 1, and for other
+    weights. Sizes that the module does not support are skipped.
 
     Example::
 
@@ -57,7 +73,7 @@ def from_torch(
         streamed = model.stream("time", pulse=4)
 
     Args:
-        module: the module; weights, mode and gradients are unchanged afterwards.
+        module: the module; weights, attributes, modes and gradients are unchanged afterwards, also after an error.
         example: a tensor, a tuple of the positional arguments of ``forward``, or a dict of keyword arguments.
         time: the time axis of the first input, or the time axes by input: ``{"x": 1}``. The dimension is called
             ``time``; ``{"x": (1, "T"), "y": (1, "4*T")}`` sets the names and relates inputs at several rates. By
@@ -72,7 +88,7 @@ def from_torch(
         options: other arguments of `jaxrnn.load`, such as ``state``.
 
     Raises:
-        InputError: the example, an axis or a name does not fit the module.
+        InputError: the example, an axis or a name does not fit the module, or two calls on equal inputs differ.
         ModelError: no exporter writes a file that agrees with the module; the message lists the differences.
         MissingPackageError: PyTorch, or onnxscript for the newer exporter, is not installed.
     """
@@ -80,24 +96,27 @@ def from_torch(
         import torch
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"expected a torch.nn.Module, not {type(module).__name__}")
+    if any(torch.nn.parameter.is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
+        raise InputError(f"{type(module).__name__} has lazy parameters without a shape; call the module once before")
     if exporter not in ("auto", "script", "dynamo"):
         raise InputError(f"exporter must be 'auto', 'script' or 'dynamo', not {exporter!r}")
-    with _evaluating(module):
+    with unchanged(module):
         call = _Call(module, example)
+        call.check_no_state()
         axes = _axes(call.arrays, time, batch)
         call = call.enlarged(axes)
         names = call.output_names(outputs)
-        shapes, failures = call.output_shapes(axes), []
+        shapes, weights, failures = output_shapes(call.run, call.arrays, axes), weights_of(module), []
+        given = {key: value for key, value in options.items() if key not in ("dims", "static")}
         for kind in ("script", "dynamo") if exporter == "auto" else (exporter,):
             try:
-                export = _exporter(kind, call, axes, names)
-                proto = export_with_names(
-                    _weights(module), lambda weights, export=export: _with(module, weights, export)
-                )
+                proto = _exporter(kind, call, axes, names)()
+                state_weights(proto, weights)
                 declare_shapes(proto, shapes)
-                model = load(proto, **options)
-                _check_open(model, axes)
-                check_agreement(model, call.run, call.arrays, axes, "PyTorch")
+                model, plain = load(proto, **options), load(proto, **given)
+                _check_open(plain, axes)
+                check_agreement(plain, call.run, call.arrays, axes, "PyTorch")
+                check_other_weights(plain, call.run, weights, call.arrays, "PyTorch")
             except (InputError, ModelError) as error:
                 failures.append(f"{kind}: {error}")
             except JaxrnnError:
@@ -127,27 +146,21 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
 
     Raises:
         InputError: a name or a shape does not fit the module. The module is unchanged.
-        ModelError: the module with the new weights differs from the model. The old weights are restored.
+        ModelError: the module with the new weights differs from the model. The module is unchanged.
     """
     with optional_package("torch", "to_torch", "torch"):
         import torch
-    entries = _entries(module)
+    entries = entries_of(module)
+    expected = {name: tuple(tensors[0].shape) for name, tensors in entries.items()}
+    arrays = check_weights(params, expected, type(module).__name__, model)
+    if model is not None:
+        with unchanged(module):
+            check_after(
+                model, params, lambda inputs: _Call(module, _tensors(module, inputs)).run(inputs, arrays), "PyTorch"
+            )
     with torch.no_grad():
-        expected = {name: tuple(tensor.shape) for name, tensor in entries.items()}
-        arrays = check_weights(params, expected, type(module).__name__, model)
-        old = {name: tensor.clone() for name, tensor in entries.items()}
         for name, array in arrays.items():
-            entries[name].copy_(torch.from_numpy(np.array(array, np.float64)))
-        try:
-            if model is not None:
-                with _evaluating(module):
-                    check_after(
-                        model, params, lambda inputs: _Call(module, _tensors(module, inputs)).run(inputs), "PyTorch"
-                    )
-        except BaseException:
-            for name, tensor in old.items():
-                entries[name].copy_(tensor)
-            raise
+            entries[name][0].copy_(tensor_of(array))
 
 
 class _Call:
@@ -161,31 +174,41 @@ class _Call:
         if not values or not all(isinstance(value, torch.Tensor) for value in values):
             raise InputError("example must be a tensor, a tuple of tensors, or tensors by name of the argument")
         names = [str(name) for name in example] if isinstance(example, Mapping) else _names(module, len(values))
-        self.arguments = dict(zip(names, values, strict=True))
-        self.arrays = {name: value.detach().cpu().numpy() for name, value in self.arguments.items()}
+        self.arguments = {name: value.detach().clone() for name, value in zip(names, values, strict=True)}
+        self.arrays = {name: array_of(value).copy() for name, value in self.arguments.items()}
         self.module, self.by_name = module, by_name
-        result = self._result(values)
+        result = self._result([value.clone() for value in self.arguments.values()])
         self.keys = [str(key) for key in result] if isinstance(result, Mapping) else None
         #: The module, or a module around it if `forward` takes keywords or returns a dict.
         self.target = _flat(module, names if by_name else None) if by_name or self.keys else module
 
-    def run(self, arrays: Mapping[str, Any]) -> list[np.ndarray]:
-        """Run the module on arrays, and return the outputs in the order of the file."""
-        import torch
+    def run(self, arrays: Mapping[str, Any], weights: Mapping[str, np.ndarray] = MappingProxyType({})) -> list[Any]:
+        """Run the module on arrays, with other weights if given; return the outputs in the order of the file."""
+        moved = [tensor_of(arrays[name]).to(old.device) for name, old in self.arguments.items()]
+        with having(self.module, weights):
+            return [array_of(value).copy() for value in _leaves(self._result(moved))]
 
-        tensors = [torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in self.arguments]
-        moved = [value.to(old.device) for value, old in zip(tensors, self.arguments.values(), strict=True)]
-        return [value.cpu().numpy() for value in _leaves(self._result(moved))]
+    def check_no_state(self) -> None:
+        """Refuse a module whose outputs depend on earlier calls."""
+        self.run(self.arrays)  # the first run may fill caches
+        changes = changes_of(self.module)
+        if repeats(self.run, self.arrays):
+            return
+        changed = changes()
+        what = f"keeps a state in {', '.join(changed)}" if changed else "draws random numbers"
+        raise InputError(
+            f"{type(self.module).__name__} returns other outputs when it is called again with the same example: the "
+            f"module {what}. Pass a state to `forward` as an argument, and return the next state; leave out random "
+            "numbers in evaluation mode"
+        )
 
     def enlarged(self, axes: Mapping[str, Mapping[int, str]]) -> _Call:
         """Enlarge open dimensions of size 1, which exporters would fix, if the module accepts larger sizes."""
         sizes = sizes_of(self.arrays, axes)
         if 1 not in sizes.values():
             return self
-        import torch
-
         arrays = resized(self.arrays, axes, {symbol: max(size, 2) for symbol, size in sizes.items()})
-        tensors = {name: torch.from_numpy(array).to(self.arguments[name].device) for name, array in arrays.items()}
+        tensors = {name: tensor_of(array).to(self.arguments[name].device) for name, array in arrays.items()}
         try:
             return _Call(self.module, tensors if self.by_name else [*tensors.values()])
         except Exception:  # modules refuse sizes with errors of any type
@@ -199,23 +222,6 @@ class _Call:
         if len(names) != count or len({*names, *self.arguments}) != count + len(self.arguments):
             raise InputError(f"outputs must be {count} names that differ from each other and from the inputs")
         return list(names)
-
-    def output_shapes(self, axes: Mapping[str, Mapping[int, str]]) -> list[list[int | str | None]]:
-        """Return the shapes of the outputs, with names of open dimensions, and None for sizes that vary otherwise."""
-        start = sizes_of(self.arrays, axes)
-        before = [array.shape for array in self.run(self.arrays)]
-        shapes: list[list[int | str | None]] = [list(shape) for shape in before]
-        for symbol, size in start.items():
-            try:
-                after = self.run(resized(self.arrays, axes, {**start, symbol: 2 * size}))
-            except Exception:  # modules refuse sizes with errors of any type
-                shapes = [[None] * len(shape) for shape in before]
-                break
-            for shape, old, array in zip(shapes, before, after, strict=True):
-                for axis, changed in enumerate(array.shape):
-                    if changed != old[axis]:
-                        shape[axis] = symbol if (old[axis], changed) == (size, 2 * size) else None
-        return shapes
 
     def _result(self, values: Sequence[torch.Tensor]) -> Any:
         import torch
@@ -249,11 +255,14 @@ def _reason(error: Exception) -> str:
 
 
 def _leaves(result: Any) -> list[torch.Tensor]:
+    """Return the tensors of a result in order; None stands for an output that the module leaves out."""
     import torch
 
-    if isinstance(result, torch.Tensor):
-        return [result]
-    parts = result.values() if isinstance(result, Mapping) else result if isinstance(result, (tuple, list)) else ()
+    if result is None or isinstance(result, torch.Tensor):
+        return [] if result is None else [result]
+    if not isinstance(result, (Mapping, tuple, list)):
+        raise InputError(f"`forward` returns a value of type {type(result).__name__}; return tensors, tuples or dicts")
+    parts = result.values() if isinstance(result, Mapping) else result
     return [leaf for part in parts for leaf in _leaves(part)]
 
 
@@ -330,15 +339,23 @@ def _exporter(
 
     arguments = tuple(call.arguments.values())
     common = {"input_names": list(call.arguments), "output_names": list(names), "verbose": False}
+
+    def named(proto: onnx.ModelProto) -> onnx.ModelProto:
+        if call.target is not call.module:
+            rename_values(proto, {f"module.{name}": name for name in call.module.state_dict()})
+        return proto
+
     if kind == "script":
         dynamic = {name: dict(each) for name, each in axes.items() if each}
 
         def scripted() -> onnx.ModelProto:
             buffer: Any = io.BytesIO()
-            kept = {"dynamo": False, "do_constant_folding": False, "dynamic_axes": dynamic}
+            # Without the option of the inputs, equal weights become a single initializer.
+            kept: Any = {"dynamo": False, "do_constant_folding": False, "keep_initializers_as_inputs": True}
+            kept["dynamic_axes"] = dynamic
             with _exportable(call.module), contextlib.redirect_stdout(io.StringIO()):
                 torch.onnx.export(call.target, arguments, buffer, **kept, **common)
-            return onnx.load_from_string(buffer.getvalue())
+            return named(onnx.load_from_string(buffer.getvalue()))
 
         return scripted
     with optional_package("onnxscript", "PyTorch's newer exporter", "torch"):
@@ -357,7 +374,7 @@ def _exporter(
         )
         if program is None:
             raise ModelError("the exporter returned no program")
-        return program.model_proto
+        return named(program.model_proto)
 
     return exported
 
@@ -374,7 +391,8 @@ def _exportable(module: torch.nn.Module) -> Iterator[None]:
     internals: Any = torch._C  # pyright: ignore[reportPrivateUsage]
     log = getattr(internals, "_jit_onnx_log", None)
     internals._jit_onnx_log = lambda *_: None
-    projected = [part for part in module.modules() if isinstance(part, torch.nn.LSTM) and part.proj_size]
+    layers = [part for part in module.modules() if isinstance(part, torch.nn.LSTM) and part.proj_size]
+    projected = [part for part in layers if "forward" not in vars(part)]
     try:
         for part in projected:
             part.forward = _projected_lstm(part)
@@ -451,54 +469,6 @@ def _projected_lstm(layer: torch.nn.LSTM) -> Callable[..., Any]:
     return forward
 
 
-@contextlib.contextmanager
-def _evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Put a module and all submodules into evaluation mode, without warnings of the exporters."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        with quiet(logging.WARNING):
-            yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
-
-
-def _entries(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the float entries of ``state_dict``, each shared tensor once."""
-    seen: set[tuple[int, tuple[int, ...]]] = set()
-    entries = {}
-    for name, tensor in module.state_dict().items():
-        key = tensor.data_ptr(), tuple(tensor.shape)
-        if tensor.is_floating_point() and (key not in seen or not tensor.numel()):
-            seen.add(key)
-            entries[name] = tensor
-    return entries
-
-
-def _weights(module: torch.nn.Module) -> dict[str, np.ndarray]:
-    import torch
-
-    marked = torch.float32, torch.float64
-    return {name: tensor.cpu().numpy().copy() for name, tensor in _entries(module).items() if tensor.dtype in marked}
-
-
-def _with(module: torch.nn.Module, weights: Mapping[str, np.ndarray], export: Callable[[], onnx.ModelProto]) -> Any:
-    """Export a module with the given weights, and restore the original weights."""
-    import torch
-
-    entries = _entries(module)
-    old = {name: entries[name].clone() for name in weights}
-    with torch.no_grad():
-        try:
-            for name, array in weights.items():
-                entries[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
-            return export()
-        finally:
-            for name, tensor in old.items():
-                entries[name].copy_(tensor)
-
-
 def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:
     shapes = {info.name: info.shape or () for info in model.inputs}
     for name, each in axes.items():
@@ -511,7 +481,5 @@ def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:
 
 def _tensors(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Tensors:
     """Return inputs as arguments of ``forward``: as keywords if all names are parameters, else in order."""
-    import torch
-
-    tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
+    tensors = {name: tensor_of(array) for name, array in inputs.items()}
     return tensors if tensors.keys() <= inspect.signature(module.forward).parameters.keys() else [*tensors.values()]

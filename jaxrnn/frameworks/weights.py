@@ -1,326 +1,252 @@
-"""Weights of a module in an exported file, found by marks and written under the framework's names and layouts."""
+"""Weights of a module as the parameters of a file: stated under their names, checked with other values, put back."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from jaxrnn.errors import ModelError
+from jaxrnn.errors import InputError, ModelError
+from jaxrnn.frameworks.agreement import compared
+from jaxrnn.model import Model
 from jaxrnn.onnx.parameters import WEIGHTS
 from jaxrnn.onnx.tensors import graphs_below, graphs_in
+from jaxrnn.verification.comparison import Comparison, compare, tolerances
+from jaxrnn.verification.sampling import random_inputs
 
 Arrays = Mapping[str, np.ndarray]
-#: Marks are consecutive float32 numbers from 2^-60 on: too small for the constants of a network, and large enough that
-#: no product of a mark is subnormal.
-_FIRST = int(np.float32(2.0**-60).view(np.int32))
-_LAST = int(np.float32(2.0**-20).view(np.int32))
-_MARKED_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
-#: Pieces of one axis from different weights, such as the biases of a GRU.
-_MOST_PIECES = 16
+Outputs = Sequence[np.ndarray]
+#: Runs a module on inputs by name with weights by name, and returns the outputs in order.
+RunWith = Callable[[Arrays, Arrays], Outputs]
+
+#: Powers of two between which the sizes of other weights lie, relative to the weights of the module. If rounding
+#: errors grow too much in a recurrence with large weights, smaller weights follow.
+_SPREADS = ((-6, 3), (-6, 1), (-3, 0), (-1, 1))
+#: The share of the tolerance that a rounding step of all weights may use.
+_ROUNDING_SHARE = 1 / 4
 
 
-def export_with_names(weights: Arrays, export: Callable[[Arrays], onnx.ModelProto]) -> onnx.ModelProto:
-    """Export a module so that the weights are parameters under the framework's names.
+def state_weights(proto: onnx.ModelProto, weights: Arrays) -> None:
+    """Write the weights of a module into a file, and list them as the parameters of the file.
 
-    Initializers of the file contain the weights in the framework's layout, and nodes at the start of the graph convert
-    each weight to the layout of the operator that reads the weight. A weight with which the exporter has computed, such
-    as a normalization that became part of a convolution, is not a parameter.
+    In the exported graph, a weight is an input or an initializer under its own name, so that the exporter has not
+    computed with its value. Weights that no output needs are left out.
 
-    Exporters rename weights, regroup gates, transpose matrices, and merge equal tensors. So the module is exported
-    twice with a different number in each element of the weights. A tensor of the file that contains such numbers is a
-    rearrangement of weights, and the two exports must agree on the rearrangement. Nodes that rearrange the weights then
-    replace the tensor, and the weights get their values back.
-
-    ``export`` exports the module with the given weights, a dict of float arrays, in place of the module's weights.
+    Raises:
+        ModelError: an initializer with the name of a weight has another value.
     """
-    marked = [name for name, array in weights.items() if array.dtype in (np.float32, np.float64)]
-    # In a second round, weights that the exporter has computed with keep their values.
-    for _ in range(2):
-        chosen = {name: weights[name] for name in marked}
-        ids, total = _numbered(chosen), sum(array.size for array in chosen.values())
-        if not 0 < total <= _LAST - _FIRST:
-            break
-        marks = (
-            {name: _mark(ids[name], flip, total).astype(array.dtype) for name, array in chosen.items()}
-            for flip in (False, True)
-        )
-        proto, other = (export({**weights, **each}) for each in marks)
-        places, others = list(_places(proto)), list(_places(other))
-        if [place.form for place in places] != [place.form for place in others]:
-            break
-        sources = [_sources(place.array, other.array, total) for place, other in zip(places, others, strict=True)]
-        writer = _Writer(proto, chosen, ids)
-        for place, found in zip(places, sources, strict=True):
-            if found is not None and (found[0] >= 0).any():
-                writer.replace(place, *found)
-        if all(found is not None for found in sources):
-            return writer.finish()
-        marked = [name for name in marked if name in writer.written]
-    return export(weights)
+    graph = proto.graph
+    kept = {tensor.name: tensor for tensor in graph.initializer}
+    for name, tensor in kept.items():
+        if name in weights and not _same(numpy_helper.to_array(tensor), weights[name]):
+            raise ModelError(f"the exporter wrote another value under the name of the weight {name!r}")
+    used = read_for(graph, [output.name for output in graph.output])
+    there = {entry.name for entry in graph.input} | kept.keys()
+    written = [name for name in weights if name in there and name in used]
+    inputs = [entry for entry in graph.input if entry.name not in weights and entry.name not in kept]
+    tensors = [tensor for tensor in graph.initializer if tensor.name not in weights]
+    del graph.input[:], graph.initializer[:]
+    graph.input.extend(inputs)
+    graph.initializer.extend(tensors)
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(weights[name], order="C"), name) for name in written)
+    proto.metadata_props.add(key=WEIGHTS, value=json.dumps(written))
 
 
-def _numbered(weights: Arrays) -> dict[str, np.ndarray]:
-    """Return consecutive numbers from 0 on for the elements of all weights."""
-    starts = np.cumsum([0, *(array.size for array in weights.values())])
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def read_for(graph: onnx.GraphProto, outputs: Sequence[str]) -> set[str]:
+    """Return the names of all values that outputs depend on; a node depends on all values inside its subgraphs."""
+    producers: dict[str, list[onnx.NodeProto]] = {}
+    for each in graphs_below(graph):
+        for node in each.node:
+            for name in node.output:
+                producers.setdefault(name, []).append(node)
+    found, pending = set(outputs), list(outputs)
+    while pending:
+        for node in producers.pop(pending.pop(), ()):
+            inner = [
+                below for attribute in node.attribute for each in graphs_in(attribute) for below in graphs_below(each)
+            ]
+            names = {*node.input, *(name for below in inner for part in below.node for name in part.input)}
+            names |= {entry.name for below in inner if isinstance(below, onnx.GraphProto) for entry in below.output}
+            pending += names - found
+            found |= names
+    return found
+
+
+def check_other_weights(model: Model, run: RunWith, weights: Arrays, inputs: Arrays, framework: str) -> None:
+    """Compare a model with the module for other weights: random, of both signs, large and small, and their negatives.
+
+    A module that reads a weight as a number while it is exported agrees with the file only for the weights of the
+    export. Other weights decide nothing if the outputs do not change, are not finite, or let rounding errors grow;
+    then smaller weights follow.
+
+    Raises:
+        ModelError: the module and the model differ, a weight that changes the outputs is not a parameter, or no choice
+            of weights decides. The message names the weights.
+    """
+    if not weights:
+        return
+    first = run(inputs, weights)
+    for seed, spread in enumerate(_SPREADS):
+        drawn = _accepted(model, inputs, weights, _drawn(weights, spread, seed))
+        decided = [_decides(model, run, inputs, weights, first, other, framework) for other in drawn]
+        if all(decided):
+            return
+    raise ModelError(
+        f"the weights cannot be checked: for other random weights, the outputs of {framework} do not change, are not "
+        "finite, or depend on rounding errors"
+    )
+
+
+def _decides(
+    model: Model, run: RunWith, inputs: Arrays, weights: Arrays, first: Outputs, other: Arrays, framework: str
+) -> bool:
+    """Return True if model and module agree for other weights, and False if these weights decide nothing."""
+    there = run(inputs, other)
+    if not _agree(there, run(inputs, _rounded(other)), _ROUNDING_SHARE):
+        return False
+    for name in weights.keys() - model.params.keys():
+        pairs = ((first, {**weights, name: other[name]}), (there, {**other, name: weights[name]}))
+        if any(_changed(before, run(inputs, changed)) for before, changed in pairs):
+            raise ModelError(
+                f"the weight {name!r} changes the outputs of {framework}, but is a constant of the file: the module "
+                "reads the weight outside of the exported graph, for example as `weight.data`, a Python number or a "
+                "NumPy array; compute with the weight as a tensor"
+            )
+    if not model.params:
+        return True  # no weight changes an output
+    if not _finite(there) or _agree(there, first, 1):
+        return False
+    wrong = _differences(model, run, inputs, other)
+    if not wrong:
+        return True
+    alone = [name for name in model.params if _differences(model, run, inputs, {**weights, name: other[name]})]
+    raise ModelError(
+        f"the file agrees with {framework} for the weights of the module, but not for other values of "
+        f"{', '.join(map(repr, alone)) or 'all weights'}: output {wrong[0].name!r}: {wrong[0].reason}. The module "
+        "branches on a weight, or reads the weight as a number, while it is exported; compute with tensors instead"
+    )
+
+
+def _drawn(weights: Arrays, spread: tuple[int, int], seed: int) -> dict[str, np.ndarray]:
+    """Return random weights of both signs, with sizes spread over powers of two times the size of each weight."""
+    drawn = {}
+    for name, array in weights.items():
+        rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        size = float(np.sqrt(np.mean(np.square(array.astype(np.float64))))) if array.size else 0.0
+        size = size if np.isfinite(size) and size > 0 else 0.25
+        drawn[name] = (size * np.exp2(rng.uniform(*spread, array.shape)) * _signs(rng, array)).astype(array.dtype)
+    return drawn
+
+
+def _rounded(weights: Arrays) -> dict[str, np.ndarray]:
+    """Return weights with random errors of a rounding step."""
+    rng = np.random.default_rng(0)
     return {
-        name: np.arange(start, start + array.size).reshape(array.shape)
-        for start, (name, array) in zip(starts, weights.items(), strict=False)
+        name: (array * (1 + float(jnp.finfo(array.dtype).eps) * _signs(rng, array))).astype(array.dtype)
+        for name, array in weights.items()
     }
 
 
-def _mark(ids: np.ndarray, flip: bool, total: int) -> np.ndarray:
-    return (_FIRST + (total - 1 - ids if flip else ids)).astype(np.int32).view(np.float32)
+def _signs(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
+    return rng.choice([-1.0, 1.0], array.shape)
 
 
-def _read_marks(array: np.ndarray, flip: bool, total: int) -> np.ndarray:
-    """Decode the marks in an array to numbers of weight elements; -1 if an element is not a mark."""
-    narrow = array.astype(np.float32)
-    ids = narrow.view(np.int32).astype(np.int64) - _FIRST
-    ids = np.where((ids >= 0) & (ids < total) & (narrow == array), ids, -1)
-    return np.where(ids >= 0, total - 1 - ids, -1) if flip else ids
+def _accepted(model: Model, inputs: Arrays, weights: Arrays, drawn: Arrays) -> tuple[Arrays, Arrays]:
+    """Return weights and their negatives, in which weights that must be positive, such as variances, are positive.
 
-
-def _sources(first: np.ndarray, second: np.ndarray, total: int) -> tuple[np.ndarray, bool] | None:
-    """Return the number of the weight element that each element of a tensor copies, or -1 for constants.
-
-    The second result is True if the tensor contains the weights with the opposite sign. Returns None if the exporter
-    has computed the tensor from weights in any other way.
+    A weight must be positive if the weight of the module is, and outputs with a negative value are not finite.
     """
-    constant = (first == second) | (np.isnan(first) & np.isnan(second))
-    for sign in (1, -1):
-        ids, again = _read_marks(sign * first, False, total), _read_marks(sign * second, True, total)
-        moved = (ids == again) & (ids >= 0)
-        if (moved | constant).all():
-            return np.where(moved, ids, -1), sign < 0
-    return None
+    negative = {name: -array for name, array in drawn.items()}
+
+    def is_finite(values: Arrays) -> bool:
+        return _finite([*_applied(model, values, inputs).values()])
+
+    if is_finite(drawn) and is_finite(negative):
+        return drawn, negative
+    positive = [name for name in model.params if (weights[name] > 0).all()]
+    needed = [name for name in positive if not is_finite({**weights, name: -np.abs(drawn[name])})]
+    kept = {name: np.abs(drawn[name]) for name in needed}
+    return {**drawn, **kept}, {**negative, **kept}
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A float tensor of a graph: an initializer, or the value of a `Constant` node."""
-
-    graph: onnx.GraphProto
-    tensor: onnx.TensorProto
-    node: onnx.NodeProto | None
-
-    @property
-    def name(self) -> str:
-        return self.tensor.name if self.node is None else self.node.output[0]
-
-    @property
-    def array(self) -> np.ndarray:
-        return numpy_helper.to_array(self.tensor)
-
-    @property
-    def form(self) -> tuple[int, tuple[int, ...]]:
-        return self.tensor.data_type, tuple(self.tensor.dims)
+def _finite(outputs: Sequence[Any]) -> bool:
+    return all(bool(jnp.isfinite(value).all()) for value in outputs if jnp.issubdtype(value.dtype, jnp.inexact))
 
 
-def _places(proto: onnx.ModelProto) -> Iterator[_Place]:
-    """Yield the float tensors that outputs depend on, in an order that depends only on the structure of the graph."""
-    found: dict[int, dict[str, onnx.NodeProto | onnx.TensorProto]] = {}
-
-    def producers(graph: onnx.GraphProto) -> Mapping[str, onnx.NodeProto | onnx.TensorProto]:
-        if id(graph) not in found:
-            found[id(graph)] = {name: node for node in graph.node for name in node.output}
-            found[id(graph)] |= {tensor.name: tensor for tensor in graph.initializer}
-        return found[id(graph)]
-
-    pending: list[tuple[str, tuple[onnx.GraphProto, ...]]] = [
-        (output.name, (proto.graph,)) for output in proto.graph.output
-    ]
-    seen: set[tuple[int, str]] = set()
-    while pending:
-        name, scope = pending.pop()
-        while scope and name not in producers(scope[-1]):
-            scope = scope[:-1]
-        if not scope or (id(scope[-1]), name) in seen:
-            continue
-        graph, producer = scope[-1], producers(scope[-1])[name]
-        if isinstance(producer, onnx.TensorProto):
-            seen.add((id(graph), name))
-            if producer.data_type in _MARKED_TYPES:
-                yield _Place(graph, producer, None)
-            continue
-        seen.update((id(graph), output) for output in producer.output)
-        if producer.op_type == "Constant":
-            tensor = next((each.t for each in producer.attribute if each.name == "value"), None)
-            if tensor is not None and tensor.data_type in _MARKED_TYPES:
-                yield _Place(graph, tensor, producer)
-        pending += [(each, scope) for each in producer.input if each]
-        for attribute in producer.attribute:
-            pending += [(output.name, (*scope, inner)) for inner in graphs_in(attribute) for output in inner.output]
+def _agree(one: Outputs, other: Outputs, share: float) -> bool:
+    """Return True if outputs agree within a share of the tolerance."""
+    return all(
+        compare("", a, b, atol=share * atol, rtol=share * rtol, scaled=True).ok
+        for a, b in zip(one, other, strict=True)
+        for atol, rtol in [tolerances(a.dtype, None, None)]
+    )
 
 
-@dataclass
-class _Writer:
-    """Writes weights into a file, with nodes that rearrange the weights in place of the rearranged tensors."""
-
-    proto: onnx.ModelProto
-    weights: Arrays
-    ids: Arrays
-    written: set[str] = field(default_factory=set)
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.starts = np.array([ids.flat[0] for ids in self.ids.values() if ids.size])
-        self.names = [name for name, ids in self.ids.items() if ids.size]
-        self.taken = {name for graph in graphs_below(self.proto.graph) for node in graph.node for name in node.output}
-        self.taken |= {value.name for value in self.proto.graph.input}
-        #: Replaced tensors, and the values that replace them.
-        self.moved: list[tuple[_Place, str]] = []
-
-    def replace(self, place: _Place, source: np.ndarray, negated: bool) -> None:
-        """Plan the rearrangement of weights that replaces the tensor of a place."""
-        value = self._rearranged(source, -place.array if negated else place.array)
-        self.moved.append((place, self._add("Neg", value) if negated else value))
-
-    def finish(self) -> onnx.ModelProto:
-        """Return the file with the planned rearrangements."""
-        graph = self.proto.graph
-        for place, value in self.moved:
-            if place.node is not None:
-                identity = helper.make_node("Identity", [value], place.node.output, name=place.node.name)
-                place.node.CopyFrom(identity)
-            else:
-                if value != place.name:
-                    _rename_reads(place.graph, place.name, value)
-                place.graph.initializer.remove(place.tensor)
-        kept = {tensor.name for tensor in graph.initializer}
-        for name in self.names:
-            if name in self.written:
-                if name in self.taken | kept:
-                    raise ModelError(f"the weight {name!r} has the name of another value of the file; rename the layer")
-                graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(self.weights[name]), name))
-        nodes = [*self.nodes, *graph.node]
-        del graph.node[:]
-        graph.node.extend(nodes)
-        self.proto.metadata_props.add(key=WEIGHTS, value=json.dumps(sorted(self.written)))
-        return self.proto
-
-    def _rearranged(self, source: np.ndarray, array: np.ndarray) -> str:
-        """Write nodes that compute an array from elements of weights, and return the name of the result."""
-        owners = self._owners(source)
-        if len(owners) == 1 and (source >= 0).all():
-            result = self._permuted(source, owners[0]) or self._selected(source, owners[0])
-            if result is not None:
-                return result
-        for axis in range(source.ndim):
-            pieces = self._pieces(source, axis)
-            if 1 < len(pieces) <= _MOST_PIECES:
-                parts = [(np.take(source, piece, axis), np.take(array, piece, axis)) for piece in pieces]
-                return self._add("Concat", *(self._piece(*part) for part in parts), axis=axis)
-        return self._gathered(source, array)
-
-    def _piece(self, source: np.ndarray, array: np.ndarray) -> str:
-        return self._rearranged(source, array) if (source >= 0).any() else self._constant(array)
-
-    def _owners(self, source: np.ndarray) -> list[str]:
-        found = np.unique(np.searchsorted(self.starts, source[source >= 0], side="right") - 1)
-        return [self.names[index] for index in found]
-
-    def _pieces(self, source: np.ndarray, axis: int) -> list[np.ndarray]:
-        """Split an axis into runs of slices from one weight or from constants; no runs if slices mix weights."""
-        owner = np.where(source >= 0, np.searchsorted(self.starts, source, side="right") - 1, -1)
-        rows = np.moveaxis(owner, axis, 0).reshape(source.shape[axis], -1)
-        if rows.size == 0 or (rows != rows[:, :1]).any():
-            return []
-        cuts = np.flatnonzero(np.diff(rows[:, 0])) + 1
-        return np.split(np.arange(len(rows)), cuts)
-
-    def _permuted(self, source: np.ndarray, owner: str) -> str | None:
-        """Write a weight with transposed axes and a new shape, if that suffices."""
-        ids = self.ids[owner]
-        if ids.size != source.size:
-            return None
-        for order in itertools.permutations(range(ids.ndim)):
-            if np.array_equal(ids.transpose(order).reshape(source.shape), source):
-                value = self._weight(owner)
-                if order != tuple(range(ids.ndim)):
-                    value = self._add("Transpose", value, perm=order)
-                turned = tuple(ids.shape[axis] for axis in order)
-                return value if turned == source.shape else self._reshaped(value, source.shape)
-        return None
-
-    def _selected(self, source: np.ndarray, owner: str) -> str | None:
-        """Write reordered slices of a weight along an axis, such as the gates of a cell, if that suffices."""
-        ids, goal = np.squeeze(self.ids[owner]), np.squeeze(source)
-        if ids.ndim != goal.ndim:
-            return None
-        for order in itertools.permutations(range(ids.ndim)):
-            turned = ids.transpose(order)
-            for axis in range(ids.ndim):
-                where = {int(row.flat[0]): index for index, row in enumerate(np.moveaxis(turned, axis, 0))}
-                picks = [where.get(int(row.flat[0]), -1) for row in np.moveaxis(goal, axis, 0)]
-                if min(picks, default=-1) >= 0 and np.array_equal(np.take(turned, picks, axis), goal):
-                    value = self._weight(owner)
-                    value = value if ids.shape == self.ids[owner].shape else self._reshaped(value, ids.shape)
-                    if order != tuple(range(ids.ndim)):
-                        value = self._add("Transpose", value, perm=order)
-                    value = self._add("Gather", value, self._integers(picks), axis=axis)
-                    return value if goal.shape == source.shape else self._reshaped(value, source.shape)
-        return None
-
-    def _gathered(self, source: np.ndarray, array: np.ndarray) -> str:
-        """Write any arrangement of elements, element by element."""
-        owners = self._owners(source)
-        flat = [self._reshaped(self._weight(owner), (-1,)) for owner in owners]
-        places, ids = np.full(source.shape, -1), np.concatenate([self.ids[owner].ravel() for owner in owners])
-        moved, order = source >= 0, np.argsort(ids)
-        places[moved] = order[np.searchsorted(ids, source[moved], sorter=order)]
-        constants = array[~moved]
-        if constants.size:
-            flat.append(self._constant(constants))
-            places[~moved] = ids.size + np.arange(constants.size)
-        joined = flat[0] if len(flat) == 1 else self._add("Concat", *flat, axis=0)
-        return self._add("Gather", joined, self._integers(places), axis=0)
-
-    def _weight(self, name: str) -> str:
-        self.written.add(name)
-        return name
-
-    def _constant(self, array: np.ndarray) -> str:
-        if array.size and (array == array.flat[0]).all():
-            value = numpy_helper.from_array(array.reshape(-1)[:1])
-            return self._add("ConstantOfShape", self._integers(array.shape), value=value)
-        return self._add("Constant", value=numpy_helper.from_array(np.ascontiguousarray(array)))
-
-    def _integers(self, values: Any) -> str:
-        return self._add("Constant", value=numpy_helper.from_array(np.asarray(values, np.int64)))
-
-    def _reshaped(self, value: str, shape: tuple[int, ...]) -> str:
-        return self._add("Reshape", value, self._integers(shape))
-
-    def _add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        output = f"layout.{len(self.nodes)}"
-        while output in self.taken:
-            output += "_"
-        self.taken.add(output)
-        self.nodes.append(helper.make_node(operator, inputs, [output], name=f"/layout/{output}", **attributes))
-        return output
+def _changed(one: Outputs, other: Outputs) -> bool:
+    pairs = zip(one, other, strict=True)
+    return not all(np.array_equal(a, b, equal_nan=np.issubdtype(a.dtype, np.inexact)) for a, b in pairs)
 
 
-def _rename_reads(graph: onnx.GraphProto, old: str, new: str) -> None:
-    """Replace a value in the inputs of all nodes of a graph and of inner graphs."""
-    for each in graphs_below(graph):
-        for node in each.node:
-            for index, name in enumerate(node.input):
-                if name == old:
-                    node.input[index] = new
-        if isinstance(each, onnx.GraphProto):
-            for output in each.output:
-                if output.name == old and each is not graph:
-                    each.node.append(helper.make_node("Identity", [new], [old]))
+def _applied(model: Model, weights: Arrays, inputs: Arrays) -> Mapping[str, Any]:
+    with jax.default_matmul_precision("highest"):
+        return model.apply({name: weights[name] for name in model.params}, inputs)
+
+
+def _differences(model: Model, run: RunWith, inputs: Arrays, weights: Arrays) -> list[Comparison]:
+    found = compared(model, _applied(model, weights, inputs), run(inputs, weights))
+    return [each for each in found if not each.ok]
+
+
+def check_weights(
+    params: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], owner: str, model: Model | None
+) -> dict[str, np.ndarray]:
+    """Return the arrays of a module's weights among parameters, after a check of names and shapes."""
+    arrays = {name: np.asarray(params[name]) for name in shapes if name in params}
+    for name, array in arrays.items():
+        if array.shape != shapes[name]:
+            raise InputError(f"params[{name!r}] has shape {array.shape}, but {owner} has {shapes[name]}")
+    known = {} if model is None else model.params
+    others = [name for name in params if name not in shapes]
+    changed = [name for name in others if name not in known or not np.array_equal(params[name], known[name])]
+    if changed:
+        raise InputError(
+            f"{owner} has no weight {changed[0]!r}, so its value cannot be put back. Make the model with "
+            "from_torch or from_keras, which keep the names, and freeze parameters that are not weights of the module"
+        )
+    missing = [name for name in shapes if name not in params]
+    if missing and model is None:
+        raise InputError(
+            f"params have no {missing[0]!r} of {owner}: the exporter folded it into another weight, or the module does "
+            "not use it. Pass the model too, model=model, so that the result is checked by a run"
+        )
+    return arrays
+
+
+def check_after(model: Model, params: Mapping[str, Any], run: Callable[[Arrays], Outputs], framework: str) -> None:
+    """Compare a module with new weights with the model, on random inputs."""
+    inputs = random_inputs(model).inputs
+    with jax.default_matmul_precision("highest"):
+        here = model.apply(params, inputs)
+    wrong = [each for each in compared(model, here, run(inputs)) if not each.ok]
+    if wrong:
+        raise ModelError(
+            f"{framework} with these weights differs from the model: output {wrong[0].name!r}: {wrong[0].reason}; the "
+            "weights were not kept"
+        )
 
 
 @contextlib.contextmanager
@@ -341,3 +267,18 @@ def declare_shapes(proto: onnx.ModelProto, shapes: Sequence[Sequence[int | str |
     for output, shape in zip(proto.graph.output, shapes, strict=True):
         kind = output.type.tensor_type.elem_type
         output.CopyFrom(helper.make_tensor_value_info(output.name, kind, shape))
+
+
+def rename_values(proto: onnx.ModelProto, names: Mapping[str, str]) -> None:
+    """Rename values of a graph."""
+    taken = {name for graph in graphs_below(proto.graph) for node in graph.node for name in node.output}
+    taken |= {tensor.name for tensor in proto.graph.initializer} | {entry.name for entry in proto.graph.input}
+    changes = {old: new for old, new in names.items() if old != new}
+    changes |= {new: f"{new}.inner" for new in changes.values() if new in taken and new not in changes}
+    for graph in graphs_below(proto.graph):
+        for node in graph.node:
+            for values in (node.input, node.output):
+                values[:] = [changes.get(name, name) for name in values]
+        if isinstance(graph, onnx.GraphProto):
+            for entry in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+                entry.name = changes.get(entry.name, entry.name)
