@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn._files.arguments import argument, called, either, in_python
 from jaxrnn._files.messages import first_line
@@ -67,6 +68,7 @@ class Lengths:
         #: The smallest and the largest allowed length; None if unlimited.
         self.least = int(fitting[0]) if self.constraints else 0
         self.most = int(fitting[-1]) if fitting[-1] < self._far <= LARGEST else None
+        self._zeros: dict[str, bool | None] = {}  # the answers of `is_zero`, keyed by the spelling of the dimension
 
     def __str__(self) -> str:
         return f"constraints={list(self.constraints)}"
@@ -79,6 +81,28 @@ class Lengths:
             for constraint in self.constraints:
                 met = met & value_of(constraint, lengths if isinstance(lengths, Array) else np.asarray(lengths))
         return met
+
+    def is_zero(self, size: Any) -> bool | None:
+        """Return whether a dimension is 0 for all allowed lengths (True), for none (False), or for some (None)."""
+        spelling = str(size)
+        if spelling not in self._zeros:
+            self._zeros[spelling] = self._zero(size)
+        return self._zeros[spelling]
+
+    def _zero(self, size: Any) -> bool | None:
+        try:
+            far, period = max(magnitude_of(size), self._far), math.lcm(period_of(size), self.period)
+        except UndecidedError:  # a division by the length
+            far = period = LARGEST
+        if 2 * far + 3 * period > LARGEST:
+            try:
+                return False if size > 0 or size < 0 else None
+            except InconclusiveDimensionOperation:
+                return None
+        lengths = np.arange(1, 2 * far + 3 * period)
+        lengths = lengths[self.allow(lengths)]
+        zero = np.broadcast_to(value_of(size, lengths) == 0, lengths.shape)
+        return bool(zero.all()) if zero.all() or not zero.any() else None
 
     def settled(self, unit: int) -> int | None:
         """Return the units after which the constraints depend on the place in a unit only, or None."""

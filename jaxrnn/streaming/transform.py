@@ -21,6 +21,7 @@ import numpy as np
 from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn._files.messages import first_line, whole_message
+from jaxrnn._jax.sizes import deciding
 from jaxrnn.cells.forms import Types
 from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_count
 from jaxrnn.jaxprs.equations import is_key, trace_nested
@@ -185,7 +186,8 @@ class _Offline:
             ]
             inputs, sizes = jax.tree.unflatten(self.structure, [leaf.struct for leaf in leaves]), ""
             try:
-                closed, outputs = trace_over_time(self.function, self.params, inputs)
+                with deciding(lengths.is_zero):
+                    closed, outputs = trace_over_time(self.function, self.params, inputs)
                 closed = without_blocks(closed, lambda f, x, params: stream(f, x, axes=0, params=params))
                 sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
                 facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]

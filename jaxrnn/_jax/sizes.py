@@ -1,0 +1,117 @@
+"""Equality of symbolic sizes while a function is traced for many lengths.
+
+JAX answers ``==`` on symbolic sizes with False if the answer depends on the length, because JAX's own caches compare
+and hash sizes. Code that branches on such an answer takes one branch for all lengths, and the numbers of other lengths
+are wrong. Inside `deciding`, a comparison in code other than JAX's is True, False, or an error.
+
+`x.shape` of a tracer contains objects of JAX's class, which cannot be replaced by a subclass, so four methods of this
+class are wrapped, when the first function is traced. A context variable, which is local to a thread, holds the
+decision. Without a decision, and in JAX's own code, each method does what JAX's method does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import numbers
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import InconclusiveDimensionOperation
+
+#: Returns whether a symbolic dimension is zero for all lengths (True), for no length (False), or for some (None).
+Decide = Callable[[Any], bool | None]
+
+#: Packages that compare sizes for caches and fast forms, or hash sizes: JAX, and the packages that JAX calls.
+_JAX = frozenset({"jax", "jaxlib", "numpy", "opt_einsum"})
+
+_DECIDE: ContextVar[Decide | None] = ContextVar("jaxrnn_sizes", default=None)
+
+
+class UnhashableSizeError(InconclusiveDimensionOperation, TypeError):
+    """Raised if code looks up a symbolic size in a dict or set. Libraries that catch TypeError skip their caches."""
+
+
+@contextlib.contextmanager
+def deciding(decide: Decide) -> Iterator[None]:
+    """Refuse undecided comparisons, and hashes, of symbolic sizes in code that is traced inside the context."""
+    _wrap()
+    token = _DECIDE.set(decide)
+    try:
+        yield
+    finally:
+        _DECIDE.reset(token)
+
+
+@functools.cache
+def _wrap() -> None:
+    """Wrap the methods of JAX's class of symbolic dimensions."""
+    (example,) = jax.export.symbolic_shape("S")
+    sizes: Any = type(example)
+    equal, hashed = sizes.__eq__, sizes.__hash__
+
+    def eq(self: Any, other: Any) -> Any:
+        return equal(self, other) if (decide := _asked()) is None else _is_equal(decide, self, other)
+
+    def ne(self: Any, other: Any) -> Any:
+        if (decide := _asked()) is None:
+            return not equal(self, other)
+        answer = _is_equal(decide, self, other)
+        return answer if answer is NotImplemented else np.logical_not(answer) if np.ndim(answer) else not answer
+
+    def hash_(self: Any) -> int:
+        if _asked() is not None:
+            raise UnhashableSizeError(
+                f"the size '{self}' is looked up in a dict or set (or in a cache of a function), but the size depends "
+                "on the length of the recording. Compute from the size instead"
+            )
+        return hashed(self)
+
+    def bool_(self: Any) -> bool:
+        return True if (decide := _asked()) is None else not _is_equal(decide, self, 0)
+
+    sizes.__eq__, sizes.__ne__, sizes.__hash__, sizes.__bool__ = eq, ne, hash_, bool_
+
+
+def _asked() -> Decide | None:
+    """Return the decision if code other than JAX's calls the calling method, or None."""
+    decide = _DECIDE.get()
+    if decide is None:
+        return None
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in sys.stdlib_module_names:  # functools and collections work for their callers
+            return None if package in _JAX else decide
+        frame = frame.f_back
+    return decide
+
+
+def _is_equal(decide: Decide, size: Any, other: Any) -> Any:
+    """Return True if a symbolic size equals another object for all lengths, False if for none, or raise an error."""
+    if isinstance(other, jax.Array):
+        return NotImplemented  # the array compares its elements
+    if isinstance(other, np.ndarray):
+        return np.frompyfunc(functools.partial(_is_equal, decide, size), 1, 1)(other).astype(bool)
+    if isinstance(other, numbers.Real) and not isinstance(other, numbers.Integral):
+        if not float(other).is_integer():
+            return False
+        other = int(other)
+    if isinstance(other, type(size)):
+        if size.scope is not other.scope:
+            return False
+    elif not isinstance(other, numbers.Integral):
+        return False
+    difference = size - (other if isinstance(other, type(size)) else operator.index(other))
+    answer = decide(difference) if jax.export.is_symbolic_dim(difference) else difference == 0
+    if answer is None:
+        raise InconclusiveDimensionOperation(
+            f"Whether '{size}' equals '{other}' depends on the length of the recording, so no branch is right for all "
+            "lengths"
+        )
+    return answer
