@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn._files.arguments import argument, called, either, in_python
 from jaxrnn._files.messages import first_line
@@ -28,6 +27,7 @@ from jaxrnn.streaming.dimensions import (
     SYMBOL,
     UndecidedError,
     expression,
+    is_zero,
     magnitude_of,
     names_in,
     parts_of,
@@ -86,23 +86,8 @@ class Lengths:
         """Return whether a dimension is 0 for all allowed lengths (True), for none (False), or for some (None)."""
         spelling = str(size)
         if spelling not in self._zeros:
-            self._zeros[spelling] = self._zero(size)
+            self._zeros[spelling] = is_zero(size, self.allow, self.period, self._far)
         return self._zeros[spelling]
-
-    def _zero(self, size: Any) -> bool | None:
-        try:
-            far, period = max(magnitude_of(size), self._far), math.lcm(period_of(size), self.period)
-        except UndecidedError:  # a division by the length
-            far = period = LARGEST
-        if 2 * far + 3 * period > LARGEST:
-            try:
-                return False if size > 0 or size < 0 else None
-            except InconclusiveDimensionOperation:
-                return None
-        lengths = np.arange(1, 2 * far + 3 * period)
-        lengths = lengths[self.allow(lengths)]
-        zero = np.broadcast_to(value_of(size, lengths) == 0, lengths.shape)
-        return bool(zero.all()) if zero.all() or not zero.any() else None
 
     def settled(self, unit: int) -> int | None:
         """Return the units after which the constraints depend on the place in a unit only, or None."""
