@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import numbers
-import operator
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -102,16 +101,37 @@ def _is_equal(decide: Decide, size: Any, other: Any) -> Any:
         if not float(other).is_integer():
             return False
         other = int(other)
-    if isinstance(other, type(size)):
-        if size.scope is not other.scope:
-            return False
-    elif not isinstance(other, numbers.Integral):
+    if not isinstance(other, numbers.Integral) and not (isinstance(other, type(size)) and other.scope is size.scope):
         return False
-    difference = size - (other if isinstance(other, type(size)) else operator.index(other))
-    answer = decide(difference) if jax.export.is_symbolic_dim(difference) else difference == 0
+    answer = are_equal(size, other, decide)
     if answer is None:
-        raise InconclusiveDimensionOperation(
-            f"Whether '{size}' equals '{other}' depends on the length of the recording, so no branch is right for all "
-            "lengths"
-        )
+        raise undecided(size, other)
     return answer
+
+
+def undecided(first: Any, second: Any) -> InconclusiveDimensionOperation:
+    """Return the error for two sizes that are equal for some lengths only."""
+    return InconclusiveDimensionOperation(
+        f"Whether '{first}' equals '{second}' depends on the length of the recording, so no branch is right for all "
+        "lengths"
+    )
+
+
+def are_equal(first: Any, second: Any, decide: Decide | None = None) -> bool | None:
+    """Return whether two sizes are equal for all lengths (True), for no length (False), or for some (None).
+
+    Without `decide`, the decision in force decides. Without any decision, the result is None if JAX cannot exclude
+    that the sizes are equal.
+    """
+    difference = first - second
+    if not jax.export.is_symbolic_dim(difference):
+        return bool(difference == 0)
+    return (decide or _DECIDE.get() or by_bounds)(difference)
+
+
+def by_bounds(difference: Any) -> bool | None:
+    """Return False if JAX's bounds exclude that a symbolic dimension is zero, or None."""
+    try:
+        return False if difference > 0 or difference < 0 else None
+    except InconclusiveDimensionOperation:
+        return None

@@ -22,8 +22,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn
+from jax.extend.core import JaxprEqn
 
+from jaxrnn._jax.sizes import by_bounds
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import inner_jaxprs, shape_of, walk
 
@@ -152,10 +153,7 @@ def is_zero(size: Any, allow: Callable[[Any], Any] | None = None, period: int = 
     except UndecidedError:  # a division by the length
         far = LARGEST
     if 2 * far + 3 * period > LARGEST:
-        try:
-            return False if size > 0 or size < 0 else None
-        except InconclusiveDimensionOperation:
-            return None
+        return by_bounds(size)
     lengths = np.arange(1, 2 * far + 3 * period)
     zero = np.broadcast_to(value_of(size, lengths) == 0, lengths.shape)
     zero = zero if allow is None else zero[allow(lengths)]

@@ -305,7 +305,7 @@ def squeeze(data: Value, axes: Static | None = None) -> Value:
     """Squeeze some axes, or each axis of size 1."""
     rank = len(data.shape)
     if axes is None:
-        chosen = [index for index, size in enumerate(data.shape) if isinstance(size, int) and size == 1]
+        chosen = [index for index, size in enumerate(data.shape) if size == 1]
     else:
         chosen = axes_of(axes, rank)
     for axis in chosen:
