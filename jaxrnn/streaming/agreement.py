@@ -1,0 +1,267 @@
+"""Comparison of the trace for all lengths with traces at single lengths.
+
+A function can depend on the length in ways that a symbolic trace does not show, such as ``isinstance(n, int)``, or a
+comparison of sizes in a library. Each trace becomes a form, in which equal forms are equal computations: calls are
+inlined, arithmetic on sizes and other known numbers is carried out, and the many spellings of a view or a slice become
+one. JAX may choose other primitives for a symbolic size, so different forms decide nothing: then both traces are
+evaluated on random inputs, and the numbers decide.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, bind, evaluate, is_key, shape_of, type_of
+from jaxrnn.jaxprs.moves import ON_ELEMENTS, counted, move
+from jaxrnn.streaming.dimensions import value_of
+from jaxrnn.streaming.rewriting import at_length
+
+#: Known arrays with more elements are compared by their computation.
+_SMALL = 64
+#: Primitives whose result is their operand.
+_SAME = frozenset({"copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary"})
+#: Parameters that do not affect values.
+_IGNORED = frozenset({"weak_type", "sharding", "out_sharding", "name", "debug_info", "ctx_mesh", "_split_transpose"})
+#: The address of an object in a repr.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+@dataclass(frozen=True)
+class Form:
+    """A computed array: equal numbers mean equal computations."""
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class Forms:
+    """The forms of several traces."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self._views: dict[int, Form] = {}  # the form of which another form is a view
+        self._arrays: dict[int, tuple[Any, Any]] = {}  # constants with their keys, by identity
+        self._depth = 0
+
+    def make(self, key: Any, shape: Sequence[int], dtype: Any) -> Form:
+        """Return the form of a computation."""
+        if 0 in shape:
+            key = "empty"
+        key = key, tuple(shape), str(dtype)
+        return Form(self._numbers.setdefault(key, len(self._numbers)), tuple(shape), dtype)
+
+    def key_of(self, value: Any) -> Any:
+        """Return a hashable key of a form, a known array or a constant."""
+        if isinstance(value, Form):
+            return value.number
+        if isinstance(value, Tracer):
+            return "traced", id(value)
+        if isinstance(value, jax.Array) and is_key(value.dtype):
+            value = jax.random.key_data(value)
+        if np.size(value) <= _SMALL:
+            array = np.asarray(value)
+            return array.dtype.str, array.shape, array.tobytes()
+        if id(value) not in self._arrays:
+            array = np.asarray(value)
+            digest = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+            self._arrays[id(value)] = value, (str(array.dtype), array.shape, digest)
+        return self._arrays[id(value)][1]
+
+    def of(self, closed: Any, inputs: Sequence[Any], length: int) -> list[Any]:
+        """Return the forms of the results of a jaxpr, with this length in place of the symbol."""
+        return _Trace(self, functools.cache(lambda spelling: value_of(spelling, length))).run(closed, inputs)
+
+    def inputs(self, kind: str, variables: Sequence[Any], size: Callable[[Any], Any]) -> list[Form]:
+        """Return forms of unknown arrays."""
+        return [
+            self.make((kind, self._depth, place), size(shape_of(each)), type_of(each))
+            for place, each in enumerate(variables)
+        ]
+
+    def view(self, base: Any, shape: tuple[int, ...]) -> Any:
+        """Return the form of the same elements in another shape."""
+        if tuple(base.shape) == shape:
+            return base
+        base = self._views.get(base.number, base)
+        if base.shape == shape:
+            return base
+        result = self.make(("view", base.number), shape, base.dtype)
+        self._views[result.number] = base
+        return result
+
+
+class _Trace:
+    """The forms of a trace, with a function that evaluates sizes."""
+
+    def __init__(self, forms: Forms, evaluated: Callable[[str], int]):
+        self.forms, self._evaluated = forms, evaluated
+
+    def size(self, value: Any) -> Any:
+        """Replace symbolic sizes in a parameter."""
+        if jax.export.is_symbolic_dim(value):
+            return self._evaluated(str(value))
+        if isinstance(value, tuple | list):
+            parts = [self.size(part) for part in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        return value
+
+    def run(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Return the forms of the results of a jaxpr, closed or without constants."""
+        return evaluate(closed, inputs, self._apply)
+
+    def _apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+        name, params = equation.primitive.name, equation.params
+        if name == "dim_as_value":
+            return [np.asarray(self.size(params["dim"]), type_of(equation.outvars[0]))]
+        if name in INLINED or name in CUSTOM_RULES:
+            return self.run(params["call_jaxpr" if name in CUSTOM_RULES else INLINED[name]], operands)
+        operands = [
+            np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else value
+            for atom, value in zip(equation.invars, operands, strict=True)
+        ]
+        if name in _SAME:
+            return operands
+        if name == "scan":
+            return self._scan(equation, operands)
+        if name == "while":
+            return self._while(equation, operands)
+        if name == "cond":
+            return self._cond(equation, operands)
+        sized = {key: self.size(value) for key, value in params.items()}
+        shapes = [self.size(shape_of(each)) for each in equation.outvars]
+        if all(isinstance(value, np.ndarray) for value in operands) and not equation.effects:
+            known = self._known(equation, sized, shapes, operands)
+            if known is not None:
+                return known
+        simple = self._moved(name, sized, shapes[0], operands) if len(shapes) == 1 else None
+        return self._made(equation, sized, operands) if simple is None else [simple]
+
+    def _made(self, equation: JaxprEqn, params: Mapping[str, Any], operands: Sequence[Any]) -> list[Form]:
+        """Return the forms of the results of any equation."""
+        keys = tuple(map(self.forms.key_of, operands))
+        named = tuple((key, self._parameter(params[key])) for key in sorted(params) if key not in _IGNORED)
+        return self._results(equation, (equation.primitive.name, named, keys))
+
+    def _results(self, equation: JaxprEqn, key: Any) -> list[Form]:
+        return [
+            self.forms.make((key, place), self.size(shape_of(each)), type_of(each))
+            for place, each in enumerate(equation.outvars)
+        ]
+
+    def _parameter(self, value: Any) -> Any:
+        if isinstance(value, (ClosedJaxpr, Jaxpr)):
+            return self._body(value, self._unknown("argument", getattr(value, "jaxpr", value).invars))
+        if isinstance(value, tuple) and any(isinstance(part, (ClosedJaxpr, Jaxpr)) for part in value):
+            return tuple(map(self._parameter, value))
+        return "" if callable(value) and not isinstance(value, type) else _ADDRESS.sub("", repr(value))
+
+    def _unknown(self, kind: str, variables: Sequence[Any]) -> list[Form]:
+        return self.forms.inputs(kind, variables, self.size)
+
+    def _body(self, closed: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the keys of the results of a jaxpr inside of an equation."""
+        self.forms._depth += 1
+        try:
+            return tuple(map(self.forms.key_of, self.run(closed, inputs)))
+        finally:
+            self.forms._depth -= 1
+
+    def _scan(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:
+        # Constants of the loop keep their forms inside of the body.
+        params, body = equation.params, equation.params["jaxpr"]
+        consts = params["num_consts"]
+        inner = self._unknown("loop", body.jaxpr.invars[consts:])
+        results = self._body(body, [*operands[:consts], *inner])
+        outer = tuple(map(self.forms.key_of, operands[consts:]))
+        facts = self.size(params["length"]), params["reverse"], params["num_carry"]
+        return self._results(equation, ("scan", facts, results, outer))
+
+    def _while(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:
+        params = equation.params
+        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        carry = self._unknown("loop", equation.outvars)
+        cond = self._body(params["cond_jaxpr"], [*operands[:first], *carry])
+        body = self._body(params["body_jaxpr"], [*operands[first:second], *carry])
+        return self._results(equation, ("while", cond, body, tuple(map(self.forms.key_of, operands[second:]))))
+
+    def _cond(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+        index, *rest = operands
+        branches = equation.params["branches"]
+        if isinstance(index, np.ndarray):
+            return self.run(branches[int(np.clip(index, 0, len(branches) - 1))], rest)
+        results = tuple(self._body(branch, rest) for branch in branches)
+        return self._results(equation, ("cond", self.forms.key_of(index), results))
+
+    def _known(
+        self, equation: JaxprEqn, params: Mapping[str, Any], shapes: Sequence[Any], operands: list[Any]
+    ) -> list[np.ndarray] | None:
+        """Return the numbers of small results of known operands, or None."""
+        if any(math.prod(shape) > _SMALL for shape in shapes) or any(is_key(type_of(each)) for each in equation.outvars):
+            return None
+        name, equation = equation.primitive.name, equation.replace(params=dict(params))
+        if name == "iota":
+            return [counted(params)]
+        if (moved := move(equation, operands)) is not None:
+            return moved
+        dtype = type_of(equation.outvars[0])
+        if name == "convert_element_type" and operands[0].dtype.kind in "biu":
+            return [operands[0].astype(dtype)]
+        if name in ON_ELEMENTS and operands[0].dtype.kind in "biu":
+            return [np.asarray(ON_ELEMENTS[name](*operands), dtype)]
+        if any(isinstance(value, (ClosedJaxpr, Jaxpr)) for value in params.values()):
+            return None
+        with jax.ensure_compile_time_eval():
+            return list(map(np.asarray, bind(equation, list(map(jnp.asarray, operands)))))
+
+    def _moved(self, name: str, params: Mapping[str, Any], shape: tuple[int, ...], operands: list[Any]) -> Any:
+        """Return the form of a movement with several spellings, or None."""
+        x, *rest = (*operands, None)[: max(1, len(operands))]
+        if name == "select_n" and isinstance(x, np.ndarray) and len(np.unique(x)) == 1:
+            return rest[int(x.flat[0])]
+        if not isinstance(x, Form):
+            return None
+        if name == "convert_element_type":
+            return x if x.dtype == params["new_dtype"] else None
+        if name in ("reshape", "squeeze", "expand_dims"):
+            return self.forms.view(x, shape) if params.get("dimensions") is None or name != "reshape" else None
+        if name == "broadcast_in_dim":
+            return self.forms.view(x, shape) if math.prod(shape) == math.prod(x.shape) else None
+        if name == "transpose":
+            moved = [axis for axis in params["permutation"] if x.shape[axis] != 1]
+            return self.forms.view(x, shape) if moved == sorted(moved) else None
+        if name == "rev":
+            return x if all(x.shape[axis] == 1 for axis in params["dimensions"]) else None
+        if name == "pad":
+            return x if not any(map(any, params["padding_config"])) else None
+        if name == "concatenate":
+            parts = [part for part in operands if part.shape[params["dimension"]]]
+            if len(parts) == 1:
+                return parts[0]
+            key = params["dimension"], tuple(map(self.forms.key_of, parts))
+            return self.forms.make(("concatenate", key), shape, x.dtype)
+        if name == "slice":
+            return self._sliced(x, params["start_indices"], shape, params["strides"] or (1,) * len(shape))
+        if name == "dynamic_slice" and all(isinstance(each, np.ndarray) for each in rest):
+            spare = [whole - part for whole, part in zip(x.shape, shape, strict=True)]
+            starts = tuple(int(np.clip(each, 0, most)) for each, most in zip(rest, spare, strict=True))
+            return self._sliced(x, starts, shape, (1,) * len(shape))
+        return None
+
+    def _sliced(self, x: Form, starts: tuple[int, ...], shape: tuple[int, ...], strides: Sequence[int]) -> Form:
+        if x.shape == shape:
+            return x
+        strides = tuple(1 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
+        return self.forms.make(("slice", x.number, tuple(starts), strides), shape, x.dtype)
