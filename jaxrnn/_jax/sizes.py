@@ -29,7 +29,8 @@ Decide = Callable[[Any], bool | None]
 #: Packages that compare sizes for caches and fast forms, or hash sizes: JAX, and the packages that JAX calls.
 _JAX = frozenset({"jax", "jaxlib", "numpy", "opt_einsum"})
 
-_DECIDE: ContextVar[Decide | None] = ContextVar("jaxrnn_sizes", default=None)
+#: The decision in force, and the differences of sizes that JAX took to be unequal.
+_DECIDE: ContextVar[tuple[Decide, dict[str, Any]] | None] = ContextVar("jaxrnn_sizes", default=None)
 
 
 class UnhashableSizeError(InconclusiveDimensionOperation, TypeError):
@@ -37,12 +38,16 @@ class UnhashableSizeError(InconclusiveDimensionOperation, TypeError):
 
 
 @contextlib.contextmanager
-def deciding(decide: Decide) -> Iterator[None]:
-    """Refuse undecided comparisons, and hashes, of symbolic sizes in code that is traced inside the context."""
+def deciding(decide: Decide) -> Iterator[dict[str, Any]]:
+    """Refuse undecided comparisons, and hashes, of symbolic sizes in code that is traced inside the context.
+
+    Yield the differences of sizes that JAX's own code took to be unequal, by their spelling.
+    """
     _wrap()
-    token = _DECIDE.set(decide)
+    taken: dict[str, Any] = {}
+    token = _DECIDE.set((decide, taken))
     try:
-        yield
+        yield taken
     finally:
         _DECIDE.reset(token)
 
@@ -54,12 +59,21 @@ def _wrap() -> None:
     sizes: Any = type(example)
     equal, hashed = sizes.__eq__, sizes.__hash__
 
+    def as_jax(self: Any, other: Any) -> bool:
+        answer = equal(self, other)
+        if not answer and (inside := _DECIDE.get()) is not None:
+            of_sizes = isinstance(other, int) or (isinstance(other, sizes) and other.scope is self.scope)
+            difference = self - other if of_sizes else 1
+            if jax.export.is_symbolic_dim(difference):
+                inside[1][str(difference)] = difference
+        return answer
+
     def eq(self: Any, other: Any) -> Any:
-        return equal(self, other) if (decide := _asked()) is None else _is_equal(decide, self, other)
+        return as_jax(self, other) if (decide := _asked()) is None else _is_equal(decide, self, other)
 
     def ne(self: Any, other: Any) -> Any:
         if (decide := _asked()) is None:
-            return not equal(self, other)
+            return not as_jax(self, other)
         answer = _is_equal(decide, self, other)
         return answer if answer is NotImplemented else np.logical_not(answer) if np.ndim(answer) else not answer
 
@@ -79,9 +93,10 @@ def _wrap() -> None:
 
 def _asked() -> Decide | None:
     """Return the decision if code other than JAX's calls the calling method, or None."""
-    decide = _DECIDE.get()
-    if decide is None:
+    inside = _DECIDE.get()
+    if inside is None:
         return None
+    decide = inside[0]
     frame: Any = sys._getframe(2)
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
@@ -126,7 +141,8 @@ def are_equal(first: Any, second: Any, decide: Decide | None = None) -> bool | N
     difference = first - second
     if not jax.export.is_symbolic_dim(difference):
         return bool(difference == 0)
-    return (decide or _DECIDE.get() or by_bounds)(difference)
+    inside = _DECIDE.get()
+    return (decide or (by_bounds if inside is None else inside[0]))(difference)
 
 
 def by_bounds(difference: Any) -> bool | None:

@@ -89,6 +89,20 @@ class Lengths:
             self._zeros[spelling] = is_zero(size, self.allow, self.period, self._far)
         return self._zeros[spelling]
 
+    def zero_of(self, size: Any) -> int | None:
+        """Return the smallest allowed length from 1 on at which a dimension is 0, or None if there is none."""
+        lengths = np.arange(1, min(LARGEST, max(_MANY, self._far)))
+        zero = np.broadcast_to(value_of(size, lengths) == 0, lengths.shape) & self.allow(lengths)
+        return int(lengths[np.argmax(zero)]) if zero.any() else None
+
+    def spread(self, places: Sequence[int]) -> list[int]:
+        """Return the allowed lengths at or after some places; the smallest allowed length has place 1."""
+        base = max(self.least, 1) - 1
+        lengths = np.arange(1, min(LARGEST, base + max(places) + self.period + 2))
+        allowed = lengths[self.allow(lengths)]
+        found = np.searchsorted(allowed, np.array(places) + base)
+        return [int(allowed[min(place, len(allowed) - 1)]) for place in found]
+
     def settled(self, unit: int) -> int | None:
         """Return the units after which the constraints depend on the place in a unit only, or None."""
         period, far = math.lcm(self.period, unit), -(-self._far // unit)
@@ -250,6 +264,11 @@ def advice(error: UndecidedError, attempt: Attempt, multiple: int, most: int | N
         attempt(times, (f"S >= {least}",) if least > 1 else ())
     except StreamError as fundamental:
         raise fundamental from error
+    return remedy_of(times, least, multiple)
+
+
+def remedy_of(times: int, least: int, multiple: int) -> str:
+    """Return the advice to stream only recordings of a multiple of `times`, and of `least` times this, frames."""
     what, said, frames = [], [], times * multiple
     if times > 1:
         what.append(f"whose length is a multiple of {frames}")

@@ -13,9 +13,9 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,19 +23,214 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
+from jaxrnn._files.messages import describe, first_line
+from jaxrnn._jax.context import own_arithmetic
+from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, bind, evaluate, is_key, shape_of, type_of
 from jaxrnn.jaxprs.moves import ON_ELEMENTS, counted, move
 from jaxrnn.streaming.dimensions import value_of
+from jaxrnn.streaming.lengths import Lengths, remedy_of
 from jaxrnn.streaming.rewriting import at_length
 
 #: Known arrays with more elements are compared by their computation.
-_SMALL = 64
+_SMALL = 1 << 14
 #: Primitives whose result is their operand.
 _SAME = frozenset({"copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary"})
 #: Parameters that do not affect values.
 _IGNORED = frozenset({"weak_type", "sharding", "out_sharding", "name", "debug_info", "ctx_mesh", "_split_transpose"})
 #: The address of an object in a repr.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+#: Lengths at which a function is traced, counted from the smallest allowed length: small and large, of all remainders
+#: by 2 to 5. The later lengths replace lengths at which the function raises an error.
+_LENGTHS = (1, 2, 13, 24, 100, 3, 8, 50, 64, 240, 1001)
+#: Compared lengths, and the least number of them; lengths at which numbers are compared.
+_COMPARED, _LEAST, _WITH_NUMBERS = 5, 2, 2
+#: The largest number of lengths at which JAX took two equal sizes to be unequal.
+_TAKEN = 6
+
+#: A closed jaxpr without calls of `stream`, and the tree of its outputs.
+Traced = tuple[Any, Any]
+
+
+class Difference(NamedTuple):
+    """A length at which a trace at this length differs from the trace for all lengths."""
+
+    length: int
+    what: str
+
+
+class Comparison:
+    """Compares the trace of a function for all lengths with traces at single lengths.
+
+    Attributes:
+        symbolic: the trace for all lengths.
+        at: returns the trace for a length, or raises any error of the function.
+        arguments: the leading arguments of the traces, with None for arrays to draw; the other arguments are drawn.
+        multiple: the number of input frames for each frame of the trace, for messages.
+    """
+
+    def __init__(self, symbolic: Traced, at: Callable[[int], Traced], arguments: Sequence[Any], multiple: int):
+        self.symbolic, self.at, self.arguments, self.multiple = symbolic, at, arguments, multiple
+        self.forms = Forms()
+
+    def run(self, lengths: Lengths, taken: Iterable[Any]) -> None:
+        """Compare several lengths; raise StreamError if a length differs, or if too few lengths can be compared.
+
+        `taken` contains differences of sizes that JAX took to be unequal in the trace for all lengths.
+        """
+        doubtful = list(dict.fromkeys(filter(None, (lengths.zero_of(each) for each in taken))))[:_TAKEN]
+        agreed: list[int] = []
+        different: list[Difference] = []
+        undecided: list[tuple[int, Any]] = []
+        error: Exception | None = None
+        for length in dict.fromkeys((*doubtful, *lengths.spread(_LENGTHS))):
+            if length not in doubtful and len(agreed) + len(different) + len(undecided) >= _COMPARED + len(doubtful):
+                break
+            try:
+                traced = self.at(length)
+            except Exception as raised:  # the function may raise any error for a length that does not fit
+                error = raised
+                continue
+            found = self._by_form(traced, length)
+            if found is None:
+                undecided.append((length, traced))
+            elif found:
+                different.append(Difference(length, found))
+            else:
+                agreed.append(length)
+        asked = 0
+        for length, traced in undecided:
+            if length in doubtful or asked < _WITH_NUMBERS or len(agreed) < _LEAST:
+                asked += length not in doubtful
+                found = self._by_numbers(traced, length)
+                if found:
+                    different.append(Difference(length, found))
+                elif found is not None:
+                    agreed.append(length)
+        if different:
+            raise StreamError(_said_of(different, agreed, self.multiple))
+        if len(agreed) < _LEAST:
+            raise StreamError(
+                "the function can be traced for every length, but not compared at single lengths: "
+                + ("it computes no finite numbers" if error is None else f"{type(error).__name__}: {first_line(error)}")
+            ) from error
+
+    def _by_form(self, traced: Traced, length: int) -> str | None:
+        """Compare forms: return a difference, an empty text if all forms are equal, or None if undecided."""
+        (symbolic, tree), (single, own_tree) = self.symbolic, traced
+        if tree != own_tree:
+            return f"the output is {own_tree}, and not {tree}"
+        inputs = self.forms.inputs("input", single.jaxpr.invars, lambda shape: shape)
+        expected, found = (self.forms.of(each, inputs, length) for each in (symbolic, single))
+        for name, each, other in zip(_names_of(tree), expected, found, strict=True):
+            if tuple(each.shape) != tuple(other.shape) or each.dtype != other.dtype:
+                return f"{name} is {describe(other)}, and not {describe(each)}"
+        pairs = zip(expected, found, strict=True)
+        return "" if all(self.forms.key_of(each) == self.forms.key_of(other) for each, other in pairs) else None
+
+    def _by_numbers(self, traced: Traced, length: int) -> str | None:
+        """Compare numbers on random inputs: return a difference, an empty text, or None without finite numbers."""
+        (symbolic, tree), (single, _) = self.symbolic, traced
+        variables = single.jaxpr.invars
+        stand_ins: dict[int, Any] = {}
+
+        def concrete(closed: Any) -> list[Any]:
+            """Return the constants, with numbers in place of tracers."""
+            return [
+                stand_ins.setdefault(id(each), _drawn(np.shape(each), each.dtype, len(stand_ins), positive=False))
+                if isinstance(each, Tracer)
+                else each
+                for each in closed.consts
+            ]
+
+        consts = concrete(symbolic), concrete(single)
+
+        @jax.jit
+        def both(consts: Any, arguments: Any) -> Any:
+            first, second = (
+                ClosedJaxpr(each.jaxpr, known) for each, known in zip((symbolic, single), consts, strict=True)
+            )
+            return at_length(first, arguments, length), evaluate(second, arguments)
+
+        compared = False
+        for positive in (False, True):
+            arguments = [
+                each if each is not None else _drawn(shape_of(variable), type_of(variable), place, positive=positive)
+                for place, (each, variable) in enumerate(
+                    zip((*self.arguments, *[None] * len(variables)), variables, strict=False)
+                )
+            ]
+            with jax.ensure_compile_time_eval(), own_arithmetic():
+                results = jax.device_get(both(consts, arguments))
+            for name, expected, found in zip(_names_of(tree), *results, strict=True):
+                difference, is_compared = _difference(expected, found)
+                if difference:
+                    return f"{name} differs by {difference:.3g}"
+                compared |= is_compared
+            if compared:
+                return ""
+        return None
+
+
+def _names_of(tree: Any) -> list[str]:
+    """Return names for the outputs, for messages."""
+    paths = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))[0]
+    return [f"output{jax.tree_util.keystr(path)}" for path, _ in paths]
+
+
+def _drawn(shape: Sequence[int], dtype: Any, seed: int, *, positive: bool) -> Any:
+    """Return random numbers."""
+    if is_key(dtype):
+        return jax.random.key(seed) if not shape else jax.random.split(jax.random.key(seed), tuple(shape))
+    rng = np.random.default_rng(seed)
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return rng.integers(0, 2, shape).astype(dtype)
+    numbers = rng.uniform(0.5, 1.5, shape) if positive else rng.standard_normal(shape)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        numbers = numbers + 1j * rng.uniform(0.5, 1.5, shape)
+    return numbers.astype(dtype)
+
+
+def _difference(expected: Any, found: Any) -> tuple[float, bool]:
+    """Return the largest difference beyond rounding, or 0, and whether any number was compared."""
+    if is_key(expected.dtype):
+        expected, found = map(jax.random.key_data, (expected, found))
+    expected, found = np.asarray(expected), np.asarray(found)
+    if not jnp.issubdtype(expected.dtype, jnp.inexact):
+        return float(np.max(expected != found, initial=0)), expected.size > 0
+    # Half of the digits: other orders of sums round differently, and a wrong branch computes other numbers.
+    tolerance = float(jnp.finfo(expected.dtype).eps) ** 0.5
+    wide = np.complex128 if jnp.issubdtype(expected.dtype, jnp.complexfloating) else np.float64
+    expected, found = expected.astype(wide), found.astype(wide)
+    finite = np.isfinite(expected) & np.isfinite(found)
+    if np.any(np.isfinite(expected) != np.isfinite(found)):
+        return float("inf"), True
+    gap = float(np.max(np.abs(expected - found), initial=0, where=finite))
+    scale = max(1.0, float(np.max(np.abs(expected), initial=0, where=finite)))
+    return gap if gap > tolerance * scale else 0.0, bool(finite.any())
+
+
+def _said_of(different: Sequence[Difference], agreed: Sequence[int], multiple: int) -> str:
+    """Return the message about lengths that differ."""
+    first, wrong = min(different), sorted(each.length for each in different)
+    same = f" and agrees at {_listed(agreed, multiple)}" if agreed else ""
+    remedy = "; pad outside of the function, or select frames with jnp.where"
+    if agreed and max(wrong) < min(agreed):
+        remedy = f"; {remedy_of(1, max(wrong) + 1, multiple)}"
+    elif agreed:
+        divisors = (k for k in range(2, 17) if not any(n % k for n in agreed) and all(n % k for n in wrong))
+        remedy = next((f"; {remedy_of(times, 1, multiple)}" for times in divisors), remedy)
+    return (
+        f"the function depends on the length in a way that its trace for all lengths does not show, such as a branch "
+        f"on a size: at {first.length * multiple} frames, {first.what}. It differs at {_listed(wrong, multiple)}"
+        f"{same} frames{remedy}"
+    )
+
+
+def _listed(lengths: Iterable[int], multiple: int) -> str:
+    return ", ".join(str(each * multiple) for each in sorted(lengths))
 
 
 @dataclass(frozen=True)
@@ -217,11 +412,14 @@ class _Trace:
         if (moved := move(equation, operands)) is not None:
             return moved
         dtype = type_of(equation.outvars[0])
-        if name == "convert_element_type" and operands[0].dtype.kind in "biu":
-            return [operands[0].astype(dtype)]
-        if name in ON_ELEMENTS and operands[0].dtype.kind in "biu":
-            return [np.asarray(ON_ELEMENTS[name](*operands), dtype)]
-        if any(isinstance(value, (ClosedJaxpr, Jaxpr)) for value in params.values()):
+        with np.errstate(all="ignore"):
+            if name == "convert_element_type":
+                return [operands[0].astype(dtype)]
+            if name == "cumsum" and not params["reverse"]:
+                return [np.cumsum(*operands, params["axis"], dtype)]
+            if name in ON_ELEMENTS:
+                return [np.asarray(ON_ELEMENTS[name](*operands), dtype)]
+        if any(isinstance(value, (ClosedJaxpr, Jaxpr)) for value in params.values()) or max(map(math.prod, shapes)) > 1:
             return None
         with jax.ensure_compile_time_eval():
             return list(map(np.asarray, bind(equation, list(map(jnp.asarray, operands)))))
@@ -231,6 +429,12 @@ class _Trace:
         x, *rest = (*operands, None)[: max(1, len(operands))]
         if name == "select_n" and isinstance(x, np.ndarray) and len(np.unique(x)) == 1:
             return rest[int(x.flat[0])]
+        if name == "concatenate":
+            parts = [part for part in operands if part.shape[params["dimension"]]]
+            if len(parts) == 1:
+                return parts[0]
+            key = params["dimension"], tuple(map(self.forms.key_of, parts))
+            return self.forms.make(("concatenate", key), shape, x.dtype)
         if not isinstance(x, Form):
             return None
         if name == "convert_element_type":
@@ -246,19 +450,26 @@ class _Trace:
             return x if all(x.shape[axis] == 1 for axis in params["dimensions"]) else None
         if name == "pad":
             return x if not any(map(any, params["padding_config"])) else None
-        if name == "concatenate":
-            parts = [part for part in operands if part.shape[params["dimension"]]]
-            if len(parts) == 1:
-                return parts[0]
-            key = params["dimension"], tuple(map(self.forms.key_of, parts))
-            return self.forms.make(("concatenate", key), shape, x.dtype)
         if name == "slice":
             return self._sliced(x, params["start_indices"], shape, params["strides"] or (1,) * len(shape))
         if name == "dynamic_slice" and all(isinstance(each, np.ndarray) for each in rest):
             spare = [whole - part for whole, part in zip(x.shape, shape, strict=True)]
             starts = tuple(int(np.clip(each, 0, most)) for each, most in zip(rest, spare, strict=True))
             return self._sliced(x, starts, shape, (1,) * len(shape))
+        if name == "gather" and isinstance(rest[0], np.ndarray) and math.prod(rest[0].shape[:-1]) == 1:
+            return self._window(x, rest[0].reshape(-1), params, shape)
         return None
+
+    def _window(self, x: Form, indices: np.ndarray, params: Mapping[str, Any], shape: tuple[int, ...]) -> Any:
+        """Return the form of a gather of a single window inside of the array, or None."""
+        numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+        starts = [0] * len(sizes)
+        for axis, start in zip(numbers.start_index_map, indices, strict=True):
+            starts[axis] = int(start)
+        inside = all(0 <= at <= whole - size for at, whole, size in zip(starts, x.shape, sizes, strict=True))
+        if not inside or numbers.operand_batching_dims or list(numbers.offset_dims) != sorted(numbers.offset_dims):
+            return None
+        return self.forms.view(self._sliced(x, tuple(starts), tuple(sizes), (1,) * len(sizes)), shape)
 
     def _sliced(self, x: Form, starts: tuple[int, ...], shape: tuple[int, ...], strides: Sequence[int]) -> Form:
         if x.shape == shape:
