@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn.errors import InputError, JaxrnnError, ModelError
+from jaxrnn.errors import InputError, JaxrnnError, ModelError, StreamError
 from jaxrnn.model import Model
 from jaxrnn.verification.comparison import Comparison, compare
 from jaxrnn.verification.sampling import random_inputs
@@ -65,6 +65,33 @@ def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framewo
             "open dimension cannot be checked; give an example at which the module also runs twice as long, or "
             "leave out time"
         )
+    return tuple(found)
+
+
+def check_stream(model: Model, run: Run, example: Arrays, axes: Axes, framework: str) -> tuple[Agreement, ...]:
+    """Compare the streams of a model over each time axis with the original module, for several lengths.
+
+    The lengths are those of the example, these plus 1 and doubled, and 1. A time axis over which `Model.stream` refuses
+    the model is not compared. A ModelError lists the outputs that differ.
+    """
+    start, found = sizes_of(example, axes), []
+    for symbol in start.keys() - {"batch"}:
+        others = {name: size for name, size in start.items() if name not in (symbol, "batch")}
+        try:
+            streamed = model.stream(symbol, dims=others)
+        except (InputError, StreamError):
+            continue
+        for length in sorted({1, start[symbol], start[symbol] + 1, 2 * start[symbol]}):
+            sizes = {name: 1 for name in start} | others | {symbol: length}
+            inputs = resized(example, axes, sizes)
+            try:
+                there = run(inputs)
+            except Exception:  # modules refuse sizes with errors of any type
+                continue
+            with jax.default_matmul_precision("highest"):
+                found.append(Agreement(sizes, _compared(model, streamed.run(model.params, inputs), there)))
+    if wrong := [case for case in found if not case.ok]:
+        raise ModelError(f"the stream of the file differs from {framework}: {_described(wrong, len(found))}")
     return tuple(found)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from jaxrnn.errors import InputError, ModelError, optional_package
-from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights
+from jaxrnn.frameworks.agreement import check_after, check_agreement, check_stream, check_weights
 from jaxrnn.frameworks.weights import declare_shapes, export_with_names, quiet
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
@@ -39,7 +39,8 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
 
     The open dimensions of an input are called ``batch``, ``time``, ``time_2`` and so on; inputs and outputs have the
     names of Keras. `Model.params` contains the weights under their paths in Keras, such as ``gru/gru_cell/kernel``, in
-    Keras' layout. The model must agree with Keras for several batches and lengths.
+    Keras' layout. The model must agree with Keras for several batches and lengths, and so must its stream over time,
+    unless `Model.stream` refuses the model.
 
     Example::
 
@@ -83,7 +84,9 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
         _check_operators(proto, network.name)
         try:
             model = load(proto, dims=dims, **options)
-            check_agreement(load(proto), run, example, axes, "Keras")
+            whole = load(proto)
+            check_agreement(whole, run, example, axes, "Keras")
+            check_stream(whole, run, example, axes, "Keras")
         except ModelError as error:
             raise ModelError(
                 f"{network.name}: tf2onnx writes another function than Keras. {error}\n{_ADVICE}"

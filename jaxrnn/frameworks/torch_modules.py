@@ -15,7 +15,15 @@ import numpy as np
 import onnx
 
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, optional_package
-from jaxrnn.frameworks.agreement import check_after, check_agreement, check_weights, parsed, resized, sizes_of
+from jaxrnn.frameworks.agreement import (
+    check_after,
+    check_agreement,
+    check_stream,
+    check_weights,
+    parsed,
+    resized,
+    sizes_of,
+)
 from jaxrnn.frameworks.weights import declare_shapes, export_with_names, quiet
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
@@ -48,8 +56,8 @@ def from_torch(
 
     The module is exported in evaluation mode, with open dimensions for time and batch. `Model.params` contains the
     float entries of ``module.state_dict()`` under the same names and in the same layout. The model must agree with the
-    module at the sizes of the example, at twice these sizes, at these sizes plus 1, and at size 1. Sizes that the
-    module does not support are skipped.
+    module at the sizes of the example, at twice these sizes, at these sizes plus 1, and at size 1, and so must its
+    stream over time, unless `Model.stream` refuses the model. Sizes that the module does not support are skipped.
 
     Example::
 
@@ -98,6 +106,7 @@ def from_torch(
                 model = load(proto, **options)
                 _check_open(model, axes)
                 check_agreement(model, call.run, call.arrays, axes, "PyTorch")
+                check_stream(model, call.run, call.arrays, axes, "PyTorch")
             except (InputError, ModelError) as error:
                 failures.append(f"{kind}: {error}")
             except JaxrnnError:
