@@ -82,7 +82,7 @@ def check_stream(model: Model, run: Run, example: Arrays, axes: Axes, framework:
         except (InputError, StreamError):
             continue
         for length in sorted({1, start[symbol], start[symbol] + 1, 2 * start[symbol]}):
-            sizes = {name: 1 for name in start} | others | {symbol: length}
+            sizes = dict.fromkeys(start, 1) | others | {symbol: length}
             inputs = resized(example, axes, sizes)
             try:
                 there = run(inputs)

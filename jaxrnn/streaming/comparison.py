@@ -404,7 +404,8 @@ class _Trace:
         self, equation: JaxprEqn, params: Mapping[str, Any], shapes: Sequence[Any], operands: list[Any]
     ) -> list[np.ndarray] | None:
         """Return the numbers of small results of known operands, or None."""
-        if any(math.prod(shape) > _SMALL for shape in shapes) or any(is_key(type_of(each)) for each in equation.outvars):
+        largest = max(map(math.prod, shapes), default=0)
+        if largest > _SMALL or any(is_key(type_of(each)) for each in equation.outvars):
             return None
         name, equation = equation.primitive.name, equation.replace(params=dict(params))
         if name == "iota":
@@ -419,7 +420,7 @@ class _Trace:
                 return [np.cumsum(*operands, params["axis"], dtype)]
             if name in ON_ELEMENTS:
                 return [np.asarray(ON_ELEMENTS[name](*operands), dtype)]
-        if any(isinstance(value, (ClosedJaxpr, Jaxpr)) for value in params.values()) or max(map(math.prod, shapes)) > 1:
+        if any(isinstance(value, (ClosedJaxpr, Jaxpr)) for value in params.values()) or largest > 1:
             return None
         with jax.ensure_compile_time_eval():
             return list(map(np.asarray, bind(equation, list(map(jnp.asarray, operands)))))
