@@ -14,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import numbers
+import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -28,6 +30,9 @@ Decide = Callable[[Any], bool | None]
 
 #: Packages that compare sizes for caches and fast forms, or hash sizes: JAX, and the packages that JAX calls.
 _JAX = frozenset({"jax", "jaxlib", "numpy", "opt_einsum"})
+
+#: The folders of installed packages.
+_PACKAGES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib")})
 
 #: The decision in force, and the differences of sizes that JAX took to be unequal.
 _DECIDE: ContextVar[tuple[Decide, dict[str, Any]] | None] = ContextVar("jaxrnn_sizes", default=None)
@@ -78,7 +83,7 @@ def _wrap() -> None:
         return answer if answer is NotImplemented else np.logical_not(answer) if np.ndim(answer) else not answer
 
     def hash_(self: Any) -> int:
-        if _asked() is not None:
+        if _asked(packages=False) is not None:  # Flax puts equal lengths into a set
             raise UnhashableSizeError(
                 f"the size '{self}' is looked up in a dict or set (or in a cache of a function), but the size depends "
                 "on the length of the recording. Compute from the size instead"
@@ -91,8 +96,8 @@ def _wrap() -> None:
     sizes.__eq__, sizes.__ne__, sizes.__hash__, sizes.__bool__ = eq, ne, hash_, bool_
 
 
-def _asked() -> Decide | None:
-    """Return the decision if code other than JAX's calls the calling method, or None."""
+def _asked(*, packages: bool = True) -> Decide | None:
+    """Return the decision if code other than JAX's, or without `packages` the caller's own code, calls the method."""
     inside = _DECIDE.get()
     if inside is None:
         return None
@@ -101,7 +106,8 @@ def _asked() -> Decide | None:
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
         if package not in sys.stdlib_module_names:  # functools and collections work for their callers
-            return None if package in _JAX else decide
+            is_other = package in _JAX or (not packages and frame.f_code.co_filename.startswith(_PACKAGES))
+            return None if is_other else decide
         frame = frame.f_back
     return decide
 

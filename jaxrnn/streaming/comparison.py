@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,8 +50,11 @@ _LENGTHS = (1, 2, 13, 24, 100, 3, 8, 50, 64, 240, 1001)
 _COMPARED, _LEAST, _WITH_NUMBERS = 5, 2, 2
 #: The largest number of lengths at which JAX took two equal sizes to be unequal.
 _TAKEN = 6
+#: The largest length at which JAX took two equal sizes to be unequal and that is compared. Masks of a trace at a single
+#: length have an element for each pair of frames.
+_LARGEST = 4096
 
-#: A closed jaxpr without calls of `stream`, and the tree of its outputs.
+#: A trace: a closed jaxpr, and the tree of its outputs.
 Traced = tuple[Any, Any]
 
 
@@ -80,7 +84,8 @@ class Comparison:
 
         `taken` contains differences of sizes that JAX took to be unequal in the trace for all lengths.
         """
-        doubtful = list(dict.fromkeys(filter(None, (lengths.zero_of(each) for each in taken))))[:_TAKEN]
+        equal = (lengths.zero_of(each) for each in taken)
+        doubtful = list(dict.fromkeys(each for each in equal if each is not None and each <= _LARGEST))[:_TAKEN]
         agreed: list[int] = []
         different: list[Difference] = []
         undecided: list[tuple[int, Any]] = []
@@ -100,11 +105,16 @@ class Comparison:
                 different.append(Difference(length, found))
             else:
                 agreed.append(length)
+        # Numbers take a compilation for each length: the longest and the shortest are compared, and others if necessary.
+        undecided = [*undecided[-1:], *undecided[:-1]]
         asked = 0
         for length, traced in undecided:
             if length in doubtful or asked < _WITH_NUMBERS or len(agreed) < _LEAST:
                 asked += length not in doubtful
-                found = self._by_numbers(traced, length)
+                try:
+                    found = self._by_numbers(traced, length)
+                except Exception as raised:  # a primitive without a lowering, for example
+                    error, found = raised, None
                 if found:
                     different.append(Difference(length, found))
                 elif found is not None:
@@ -131,7 +141,7 @@ class Comparison:
         return "" if all(self.forms.key_of(each) == self.forms.key_of(other) for each, other in pairs) else None
 
     def _by_numbers(self, traced: Traced, length: int) -> str | None:
-        """Compare numbers on random inputs: return a difference, an empty text, or None without finite numbers."""
+        """Compare numbers on random inputs: return a difference, an empty text, or None if an output has no finite number."""
         (symbolic, tree), (single, _) = self.symbolic, traced
         variables = single.jaxpr.invars
         stand_ins: dict[int, Any] = {}
@@ -154,7 +164,6 @@ class Comparison:
             )
             return at_length(first, arguments, length), evaluate(second, arguments)
 
-        compared = False
         for positive in (False, True):
             arguments = [
                 each if each is not None else _drawn(shape_of(variable), type_of(variable), place, positive=positive)
@@ -164,12 +173,11 @@ class Comparison:
             ]
             with jax.ensure_compile_time_eval(), own_arithmetic():
                 results = jax.device_get(both(consts, arguments))
-            for name, expected, found in zip(_names_of(tree), *results, strict=True):
-                difference, is_compared = _difference(expected, found)
+            differences = list(itertools.starmap(_difference, zip(*results, strict=True)))
+            for name, difference in zip(_names_of(tree), differences, strict=True):
                 if difference:
                     return f"{name} differs by {difference:.3g}"
-                compared |= is_compared
-            if compared:
+            if None not in differences:
                 return ""
         return None
 
@@ -193,23 +201,25 @@ def _drawn(shape: Sequence[int], dtype: Any, seed: int, *, positive: bool) -> An
     return numbers.astype(dtype)
 
 
-def _difference(expected: Any, found: Any) -> tuple[float, bool]:
-    """Return the largest difference beyond rounding, or 0, and whether any number was compared."""
+def _difference(expected: Any, found: Any) -> float | None:
+    """Return the largest difference beyond rounding, or 0, or None if no number is finite."""
     if is_key(expected.dtype):
         expected, found = map(jax.random.key_data, (expected, found))
     expected, found = np.asarray(expected), np.asarray(found)
     if not jnp.issubdtype(expected.dtype, jnp.inexact):
-        return float(np.max(expected != found, initial=0)), expected.size > 0
+        return float(np.max(expected != found, initial=0))
     # Half of the digits: other orders of sums round differently, and a wrong branch computes other numbers.
     tolerance = float(jnp.finfo(expected.dtype).eps) ** 0.5
     wide = np.complex128 if jnp.issubdtype(expected.dtype, jnp.complexfloating) else np.float64
     expected, found = expected.astype(wide), found.astype(wide)
     finite = np.isfinite(expected) & np.isfinite(found)
     if np.any(np.isfinite(expected) != np.isfinite(found)):
-        return float("inf"), True
+        return float("inf")
+    if expected.size and not finite.any():
+        return None
     gap = float(np.max(np.abs(expected - found), initial=0, where=finite))
     scale = max(1.0, float(np.max(np.abs(expected), initial=0, where=finite)))
-    return gap if gap > tolerance * scale else 0.0, bool(finite.any())
+    return gap if gap > tolerance * scale else 0.0
 
 
 def _said_of(different: Sequence[Difference], agreed: Sequence[int], multiple: int) -> str:
