@@ -121,7 +121,7 @@ def _is_equal(decide: Decide, size: Any, other: Any) -> Any:
     if isinstance(other, numbers.Real) and not isinstance(other, numbers.Integral):
         if not float(other).is_integer():
             return False
-        other = int(other)
+        other = int(float(other))
     if not isinstance(other, numbers.Integral) and not (isinstance(other, type(size)) and other.scope is size.scope):
         return False
     answer = are_equal(size, other, decide)

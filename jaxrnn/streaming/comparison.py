@@ -105,7 +105,7 @@ class Comparison:
                 different.append(Difference(length, found))
             else:
                 agreed.append(length)
-        # Numbers take a compilation for each length: the longest and the shortest are compared, and others if necessary.
+        # Numbers take a compilation for each length: first the longest and the shortest, and others if necessary.
         undecided = [*undecided[-1:], *undecided[:-1]]
         asked = 0
         for length, traced in undecided:
@@ -141,7 +141,7 @@ class Comparison:
         return "" if all(self.forms.key_of(each) == self.forms.key_of(other) for each, other in pairs) else None
 
     def _by_numbers(self, traced: Traced, length: int) -> str | None:
-        """Compare numbers on random inputs: return a difference, an empty text, or None if an output has no finite number."""
+        """Compare numbers on random inputs, like `_by_form`; None also means that an output has no finite number."""
         (symbolic, tree), (single, _) = self.symbolic, traced
         variables = single.jaxpr.invars
         stand_ins: dict[int, Any] = {}
@@ -351,7 +351,7 @@ class _Trace:
             known = self._known(equation, sized, shapes, operands)
             if known is not None:
                 return known
-        simple = self._moved(name, sized, shapes[0], operands) if len(shapes) == 1 else None
+        simple = self._moved(name, sized, shapes[0], operands) if operands and len(shapes) == 1 else None
         return self._made(equation, sized, operands) if simple is None else [simple]
 
     def _made(self, equation: JaxprEqn, params: Mapping[str, Any], operands: Sequence[Any]) -> list[Form]:
@@ -427,7 +427,7 @@ class _Trace:
             if name == "convert_element_type":
                 return [operands[0].astype(dtype)]
             if name == "cumsum" and not params["reverse"]:
-                return [np.cumsum(*operands, params["axis"], dtype)]
+                return [np.cumsum(operands[0], params["axis"], dtype)]
             if name in ON_ELEMENTS:
                 return [np.asarray(ON_ELEMENTS[name](*operands), dtype)]
         if any(isinstance(value, (ClosedJaxpr, Jaxpr)) for value in params.values()) or largest > 1:
@@ -437,7 +437,7 @@ class _Trace:
 
     def _moved(self, name: str, params: Mapping[str, Any], shape: tuple[int, ...], operands: list[Any]) -> Any:
         """Return the form of a movement with several spellings, or None."""
-        x, *rest = (*operands, None)[: max(1, len(operands))]
+        x, *rest = operands
         if name == "select_n" and isinstance(x, np.ndarray) and len(np.unique(x)) == 1:
             return rest[int(x.flat[0])]
         if name == "concatenate":

@@ -379,10 +379,11 @@ def _fold_lengths(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
             # Broadcasting in an object array keeps symbolic dimensions exact.
             result = _ON_LENGTHS[name](*operands)
         elif name in ("eq", "ne"):
-            equal = np.frompyfunc(is_zero, 1, 1)(operands[0] - operands[1])
-            if np.any(np.equal(equal, None)):
+            difference = np.asarray(operands[0] - operands[1])
+            equal = list(map(is_zero, difference.flat))
+            if None in equal:
                 return None
-            result = equal if name == "eq" else np.logical_not(equal)
+            result = np.reshape([each == (name == "eq") for each in equal], difference.shape)
         elif name in ("copy", "stop_gradient") or (name == "convert_element_type" and is_wide(dtype)):
             result = operands[0]
         elif name in ("reshape", "squeeze", "broadcast_in_dim"):

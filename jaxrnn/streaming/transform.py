@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn._files.messages import first_line, whole_message
@@ -248,7 +249,7 @@ class _Offline:
                 return trace_nested(self.function, self.params, self._example_of(length * self.multiple))
 
         leaves = jax.tree.leaves(self.params)
-        known = [None if isinstance(leaf, (jax.core.Tracer, jax.ShapeDtypeStruct)) else leaf for leaf in leaves]
+        known = [None if isinstance(leaf, (Tracer, jax.ShapeDtypeStruct)) else leaf for leaf in leaves]
         with plain_forms():
             with deciding(plan.lengths.is_zero) as taken:
                 symbolic = trace_over_time(self.function, self.params, inputs)
