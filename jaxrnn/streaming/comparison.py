@@ -194,7 +194,10 @@ def _drawn(shape: Sequence[int], dtype: Any, seed: int, *, positive: bool) -> An
         return jax.random.key(seed) if not shape else jax.random.split(jax.random.key(seed), tuple(shape))
     rng = np.random.default_rng(seed)
     if not jnp.issubdtype(dtype, jnp.inexact):
-        return rng.integers(0, 2, shape).astype(dtype)
+        # Few numbers would hide a difference behind a bound; only 0 and 1 are inside of each table.
+        is_small = positive or dtype == np.bool_
+        least = -4 if jnp.issubdtype(dtype, jnp.signedinteger) else 0
+        return rng.integers(*((0, 2) if is_small else (least, 8)), shape).astype(dtype)
     numbers = rng.uniform(0.5, 1.5, shape) if positive else rng.standard_normal(shape)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         numbers = numbers + 1j * rng.uniform(0.5, 1.5, shape)
