@@ -11,7 +11,7 @@ from refusals import check_refused
 from small_models import graph_of, make_model
 
 import jaxrnn
-from jaxrnn.frameworks.agreement import check_agreement, output_shapes, sizes_of
+from jaxrnn.frameworks.agreement import check_agreement, check_stream, output_shapes, sizes_of
 from jaxrnn.frameworks.weights import check_after, check_other_weights, check_weights, state_weights
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -158,6 +158,20 @@ def test_agreement():
     cases = check_agreement(model, lambda arrays: [np.cumsum(arrays["x"], axis=1)], {"x": RECORDING}, AXES, "NumPy")
     assert [case.sizes["time"] for case in cases] == [9, 1, 10, 18]
     assert all(case.ok for case in cases)
+
+
+def test_streams_agree():
+    """The stream is compared for other lengths; a difference is an error, and a refused stream is not compared."""
+    example, cumsum = {"x": RECORDING}, helper.make_node("CumSum", ["x", "axis"], ["y"])
+    sums = model_of(cumsum, axis=np.int64(1))
+    module = lambda arrays: [np.cumsum(arrays["x"], axis=1)]  # noqa: E731
+    cases = check_stream(sums, module, example, AXES, "NumPy")
+    assert [case.sizes for case in cases] == [{"batch": 1, "time": size} for size in (1, 9, 10, 18)]
+    words = r"the stream of the file differs from NumPy: 1 of 4 sizes\n  with batch=1, time=10: output 'y'"
+    odd = lambda arrays: [np.cumsum(arrays["x"], axis=1) + (arrays["x"].shape[1] == 10)]  # noqa: E731
+    check_refused(jaxrnn.ModelError, words, check_stream, sums, odd, example, AXES, "NumPy")
+    backwards = model_of(helper.make_node("CumSum", ["x", "axis"], ["y"], reverse=1), axis=np.int64(1))
+    assert not check_stream(backwards, module, example, AXES, "NumPy")
 
 
 def test_differences_are_described():

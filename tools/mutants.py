@@ -71,7 +71,8 @@ TOTALS = "streaming/totals.py"
 PASSES, TIMELINE = "streaming/passes.py", "streaming/dimensions.py"
 WINDOWS, RECURRENCE, TIME = (f"streaming/rules/{name}.py" for name in ("windows", "recurrence", "time"))
 STREAMS = _mutants(
-    "test_stream.py test_stream_lengths.py test_stream_totals.py test_stream_odd_input.py test_stream_random.py",
+    "test_stream.py test_stream_lengths.py test_stream_totals.py test_stream_odd_input.py test_stream_random.py"
+    " test_stream_equality.py",
     ("pads at the end", WINDOWS, "window.low != 0 or high != 0 or", "window.low != 0 or"),
     ("too early windows", WINDOWS, "- low + window.extent) // window.stride", "- low) // window.stride"),
     ("absent frames in carries", RECURRENCE, "new = [jnp.where(here, after, earlier) for", "new = [after for"),
@@ -90,6 +91,10 @@ STREAMS = _mutants(
         "np.dtype(np.float32) if dtype.itemsize < 4",
         "dtype if dtype.itemsize < 4",
     ),
+    ("answers of JAX", "_jax/sizes.py", "return None if is_other else decide", "return None"),
+    ("no single lengths", "streaming/transform.py", "            offline.compare(plan)", "            pass"),
+    ("all forms are equal", "streaming/comparison.py", 'return "" if all(', 'return "" if any('),
+    ("lengths taken for unequal", "_jax/sizes.py", "inside[1][str(difference)] = difference", "pass"),
     ("masks by the length", "streaming/rules/elementwise.py", "timeline.certain + wait)", "timeline.certain)"),
 )
 

@@ -76,7 +76,7 @@ def _is_one_loop(cells: Sequence[Cell], weights: Sequence[Weights], x: jax.Array
         and cells[0] == cells[1]
         and isinstance(frames, int)
         and frames > 1
-        and (rows == 1 or not isinstance(rows, int))
+        and (not isinstance(rows, int) or rows == 1)
         and weights[0].recurrent.nbytes <= SMALL
         and not is_in_parts(frames, _bytes_a_frame(cells[0], initial[0]))
     )

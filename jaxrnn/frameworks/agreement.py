@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn.errors import InputError, JaxrnnError, ModelError
+from jaxrnn.errors import InputError, JaxrnnError, ModelError, StreamError
 from jaxrnn.model import Model
 from jaxrnn.verification.comparison import Comparison, compare
 
@@ -108,6 +108,33 @@ def repeats(run: Run, example: Arrays) -> bool:
     run({name: np.flip(array) for name, array in example.items()})
     pairs = itertools.zip_longest(run(example), first)
     return all(compare("", *pair, scaled=True).ok for pair in pairs)
+
+
+def check_stream(model: Model, run: Run, example: Arrays, axes: Axes, framework: str) -> tuple[Agreement, ...]:
+    """Compare the streams of a model over each time axis with the original module, for several lengths.
+
+    The lengths are those of the example, these plus 1 and doubled, and 1. A time axis over which `Model.stream` refuses
+    the model is not compared. A ModelError lists the outputs that differ.
+    """
+    start, found = sizes_of(example, axes), []
+    for symbol in start.keys() - {"batch"}:
+        others = {name: size for name, size in start.items() if name not in (symbol, "batch")}
+        try:
+            streamed = model.stream(symbol, dims=others)
+        except (InputError, StreamError):
+            continue
+        for length in sorted({1, start[symbol], start[symbol] + 1, 2 * start[symbol]}):
+            sizes = dict.fromkeys(start, 1) | others | {symbol: length}
+            inputs = resized(example, axes, sizes)
+            try:
+                there = run(inputs)
+            except Exception:  # modules refuse sizes with errors of any type
+                continue
+            with jax.default_matmul_precision("highest"):
+                found.append(Agreement(sizes, compared(model, streamed.run(model.params, inputs), there)))
+    if wrong := [case for case in found if not case.ok]:
+        raise ModelError(f"the stream of the file differs from {framework}: {_described(wrong, len(found))}")
+    return tuple(found)
 
 
 def compared(model: Model, here: Mapping[str, Any], there: Sequence[np.ndarray]) -> tuple[Comparison, ...]:

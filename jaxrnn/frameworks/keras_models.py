@@ -16,7 +16,7 @@ import onnx
 
 from jaxrnn._files.arguments import argument
 from jaxrnn.errors import InputError, ModelError, StateError, optional_package
-from jaxrnn.frameworks.agreement import check_agreement, output_shapes, repeats
+from jaxrnn.frameworks.agreement import check_agreement, check_stream, output_shapes, repeats
 from jaxrnn.frameworks.weights import (
     check_after,
     check_other_weights,
@@ -50,7 +50,8 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
 
     The open dimensions of an input are called ``batch``, ``time``, ``time_2`` and so on; inputs and outputs have the
     names of Keras. `Model.params` contains the weights under their paths in Keras, such as ``gru/gru_cell/kernel``, in
-    Keras' layout. The model must agree with Keras for several batches and lengths, and for other weights.
+    Keras' layout. The model must agree with Keras for several batches and lengths, and for other weights, and so must
+    its stream over time, unless `Model.stream` refuses the model.
 
     Variables that a call changes, such as the states of layers with ``stateful=True``, are states of the model: inputs
     under their paths, and outputs with ``_next`` at the end. `Model.init` starts from zeros, as after
@@ -93,6 +94,7 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
             plain = load(proto, **{key: value for key, value in options.items() if key != "static"})
             check_agreement(plain, pure.run, pure.example, pure.axes, "Keras")
             check_other_weights(plain, pure.run, weights, pure.example, "Keras")
+            check_stream(plain, pure.run, pure.example, pure.axes, "Keras")
         except ModelError as error:
             raise ModelError(
                 f"{network.name}: tf2onnx writes another function than Keras. {error}\n{_ADVICE}"

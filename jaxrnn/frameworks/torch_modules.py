@@ -15,7 +15,15 @@ import numpy as np
 import onnx
 
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, optional_package
-from jaxrnn.frameworks.agreement import check_agreement, output_shapes, parsed, repeats, resized, sizes_of
+from jaxrnn.frameworks.agreement import (
+    check_agreement,
+    check_stream,
+    output_shapes,
+    parsed,
+    repeats,
+    resized,
+    sizes_of,
+)
 from jaxrnn.frameworks.torch_weights import (
     array_of,
     changes_of,
@@ -65,7 +73,8 @@ def from_torch(
     The module is exported in evaluation mode, with open dimensions for time and batch. `Model.params` contains the
     float entries of ``module.state_dict()`` under the same names and in the same layout. The model must agree with the
     module at the sizes of the example, at twice these sizes, at these sizes plus 1, and at size 1, and for other
-    weights. Sizes that the module does not support are skipped.
+    weights, and so must its stream over time, unless `Model.stream` refuses the model. Sizes that the module does not
+    support are skipped.
 
     Example::
 
@@ -117,6 +126,7 @@ def from_torch(
                 _check_open(plain, axes)
                 check_agreement(plain, call.run, call.arrays, axes, "PyTorch")
                 check_other_weights(plain, call.run, weights, call.arrays, "PyTorch")
+                check_stream(plain, call.run, call.arrays, axes, "PyTorch")
             except (InputError, ModelError) as error:
                 failures.append(f"{kind}: {error}")
             except JaxrnnError:

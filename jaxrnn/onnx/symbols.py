@@ -19,6 +19,8 @@ import numpy as np
 from jax.core import max_dim, min_dim
 from jax.extend.core import InconclusiveDimensionOperation
 
+from jaxrnn._jax.sizes import are_equal, undecided
+
 
 def each(function: Callable[..., Any], *arrays: Any) -> np.ndarray:
     """Apply a function of items to each element of broadcast arrays."""
@@ -110,15 +112,19 @@ class Claim:
     """A comparison of sizes that depends on the length: True if all differences are negative."""
 
     below_zero: tuple[Any, ...]  # the differences, integers or symbolic dimensions
+    equals: tuple[Any, Any] | None = None  # the sizes, if the comparison is an equality
 
     def __and__(self, other: Any) -> Any:
         if isinstance(other, Claim):
-            return Claim(tuple(dict.fromkeys((*self.below_zero, *other.below_zero))))
+            differences = {str(each): each for each in (*self.below_zero, *other.below_zero)}
+            return Claim(tuple(differences.values()))
         return self if other else False
 
     __rand__ = __and__
 
     def __bool__(self) -> bool:
+        if self.equals is not None:
+            raise undecided(*self.equals)
         # JAX's own error names the inconclusive comparison and the constraint that would decide it.
         return all(difference < 0 for difference in self.below_zero)
 
@@ -184,6 +190,18 @@ def less(first: Any, second: Any, *, or_equal: bool) -> Any:
         return bool(a <= b if or_equal else a < b)
     except InconclusiveDimensionOperation:
         return Claim((a - b - 1 if or_equal else a - b,))
+
+
+def same(first: Any, second: Any) -> Any:
+    """Compare two items by ``==``; return a bool if all lengths give the same result, else a `Claim`."""
+    a, b = size_of(first), size_of(second)
+    answer = are_equal(a, b)
+    return Claim((a - b - 1, b - a - 1), (a, b)) if answer is None else answer
+
+
+def decided(array: np.ndarray) -> np.ndarray:
+    """Return an array with bools in place of equalities; raise an error for an equality that depends on the length."""
+    return each(lambda item: bool(item) if isinstance(item, Claim) and item.equals else item, array)
 
 
 def extreme(name: str, first: Any, second: Any) -> Any:

@@ -24,6 +24,7 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn._jax.sizes import by_bounds
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import inner_jaxprs, shape_of, walk
 
@@ -140,6 +141,23 @@ def largest_value(dimension: Any, size: Any) -> int | None:
     values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (dimension, size))
     most = int(np.max(values[counts > 0]))
     return most if np.max(values[: 2 * far][counts[: 2 * far] > 0]) == most else None
+
+
+def is_zero(size: Any, allow: Callable[[Any], Any] | None = None, period: int = 1, far: int = 1) -> bool | None:
+    """Return whether a dimension is 0 for all lengths (True), for no length (False), or for some (None).
+
+    `allow` selects the lengths, and repeats its answers with a period from a length `far` on.
+    """
+    try:
+        far, period = max(far, magnitude_of(size)), math.lcm(period, period_of(size))
+    except UndecidedError:  # a division by the length
+        far = LARGEST
+    if 2 * far + 3 * period > LARGEST:
+        return by_bounds(size)
+    lengths = np.arange(1, 2 * far + 3 * period)
+    zero = np.broadcast_to(value_of(size, lengths) == 0, lengths.shape)
+    zero = zero if allow is None else zero[allow(lengths)]
+    return bool(zero.all()) if zero.all() or not zero.any() else None
 
 
 def out_shape(equation: JaxprEqn) -> Any:

@@ -27,9 +27,9 @@ from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Atom, bind, shape_of,
 from jaxrnn.jaxprs.moves import move
 from jaxrnn.jaxprs.primitives import is_platform_index
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
-from jaxrnn.streaming.dimensions import Clock, has_symbols, is_symbolic, out_shape, own_sizes, symbolic_axes
+from jaxrnn.streaming.dimensions import Clock, has_symbols, is_symbolic, is_zero, out_shape, own_sizes, symbolic_axes
 from jaxrnn.streaming.passes import Pass, listed
-from jaxrnn.streaming.places import COMPARISONS, growth_of, operation_of, with_places
+from jaxrnn.streaming.places import ORDER, growth_of, operation_of, with_places
 from jaxrnn.streaming.reach import Spans
 from jaxrnn.streaming.values import (
     Awaiting,
@@ -348,7 +348,7 @@ _ON_LENGTHS: dict[str, Any] = {
     "neg": operator.neg,
     "max": np.maximum,
     "min": np.minimum,
-    **COMPARISONS,
+    **ORDER,
 }
 
 
@@ -378,6 +378,12 @@ def _fold_lengths(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
         if name in _ON_LENGTHS:
             # Broadcasting in an object array keeps symbolic dimensions exact.
             result = _ON_LENGTHS[name](*operands)
+        elif name in ("eq", "ne"):
+            difference = np.asarray(operands[0] - operands[1])
+            equal = list(map(is_zero, difference.flat))
+            if None in equal:
+                return None
+            result = np.reshape([each == (name == "eq") for each in equal], difference.shape)
         elif name in ("copy", "stop_gradient") or (name == "convert_element_type" and is_wide(dtype)):
             result = operands[0]
         elif name in ("reshape", "squeeze", "broadcast_in_dim"):

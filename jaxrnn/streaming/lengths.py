@@ -27,6 +27,7 @@ from jaxrnn.streaming.dimensions import (
     SYMBOL,
     UndecidedError,
     expression,
+    is_zero,
     magnitude_of,
     names_in,
     parts_of,
@@ -67,6 +68,7 @@ class Lengths:
         #: The smallest and the largest allowed length; None if unlimited.
         self.least = int(fitting[0]) if self.constraints else 0
         self.most = int(fitting[-1]) if fitting[-1] < self._far <= LARGEST else None
+        self._zeros: dict[str, bool | None] = {}  # the answers of `is_zero`, keyed by the spelling of the dimension
 
     def __str__(self) -> str:
         return f"constraints={list(self.constraints)}"
@@ -79,6 +81,28 @@ class Lengths:
             for constraint in self.constraints:
                 met = met & value_of(constraint, lengths if isinstance(lengths, Array) else np.asarray(lengths))
         return met
+
+    def is_zero(self, size: Any) -> bool | None:
+        """Return whether a dimension is 0 for all allowed lengths (True), for none (False), or for some (None)."""
+        spelling = str(size)
+        if spelling not in self._zeros:
+            self._zeros[spelling] = is_zero(size, self.allow, self.period, self._far)
+        return self._zeros[spelling]
+
+    def zero_of(self, size: Any) -> int | None:
+        """Return the smallest allowed length from 1 on at which a dimension is 0, or None if there is none."""
+        lengths = np.arange(1, min(LARGEST, max(_MANY, self._far)))
+        with np.errstate(divide="ignore"):  # a division by length 0 is equal to no size
+            zero = np.broadcast_to(value_of(size, lengths) == 0, lengths.shape) & self.allow(lengths)
+        return int(lengths[np.argmax(zero)]) if zero.any() else None
+
+    def spread(self, places: Sequence[int]) -> list[int]:
+        """Return the allowed lengths at or after some places; the smallest allowed length has place 1."""
+        base = max(self.least, 1) - 1
+        lengths = np.arange(1, min(LARGEST, base + max(places) + self.period + 2))
+        allowed = lengths[self.allow(lengths)]
+        found = np.searchsorted(allowed, np.array(places) + base)
+        return [int(allowed[min(place, len(allowed) - 1)]) for place in found]
 
     def settled(self, unit: int) -> int | None:
         """Return the units after which the constraints depend on the place in a unit only, or None."""
@@ -241,6 +265,11 @@ def advice(error: UndecidedError, attempt: Attempt, multiple: int, most: int | N
         attempt(times, (f"S >= {least}",) if least > 1 else ())
     except StreamError as fundamental:
         raise fundamental from error
+    return remedy_of(times, least, multiple)
+
+
+def remedy_of(times: int, least: int, multiple: int) -> str:
+    """Return the advice to stream only recordings of a multiple of `times`, and of `least` times this, frames."""
     what, said, frames = [], [], times * multiple
     if times > 1:
         what.append(f"whose length is a multiple of {frames}")

@@ -26,14 +26,9 @@ from jaxrnn.jaxprs.equations import is_key, type_of
 from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, out_shape
 from jaxrnn.streaming.values import Chunk, is_fixed, is_wide, static_number
 
-COMPARISONS = {
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "eq": operator.eq,
-    "ne": operator.ne,
-}
+ORDER = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
+#: JAX answers equality of lengths with False if it depends on the length, so only numbers are compared by equality.
+COMPARISONS = {**ORDER, "eq": operator.eq, "ne": operator.ne}
 LOGIC = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 _EXTREMES = {"max": np.maximum, "min": np.minimum}
 DIVISIONS = {

@@ -18,13 +18,16 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn._files.messages import first_line, whole_message
-from jaxrnn.cells.forms import Types
+from jaxrnn._jax.sizes import deciding
+from jaxrnn.cells.forms import Types, plain_forms
 from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_count
 from jaxrnn.jaxprs.equations import is_key, trace_nested
 from jaxrnn.streaming.blocks import without_blocks
+from jaxrnn.streaming.comparison import Comparison
 from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, hint_for_message, place_of_error
 from jaxrnn.streaming.dimensions import SYMBOL, UndecidedError, parts_of, symbolic_axes, symbolic_sizes
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
@@ -93,12 +96,31 @@ def stream(
         StreamError: part of the function needs the unbounded future, or has no rule; the error names this part and a
             remedy. Or the pulse does not fit the strides; the error names pulses that fit.
     """
+    options = {"axes": axes, "params": params, "multiple": multiple, "constraints": constraints, "past": past}
+    return _stream(function, example, **options, types=Types.here(), pulse=pulse)
+
+
+def _stream(
+    function: Callable[..., Any],
+    example: Any,
+    *,
+    axes: Any,
+    params: Any,
+    multiple: int,
+    constraints: Sequence[str],
+    past: int | None,
+    types: Types,
+    pulse: int | None,
+    compares: bool = True,
+) -> Streamed:
+    """Implement `stream`; if `compares`, compare the trace with traces at single lengths."""
     offline = _Offline(function, example, axes, params, multiple)
     lengths, past = Lengths(constraints), _checked_past(past)
     # The types are the types during this call, not the types when the result is called.
-    types = Types.here()
     with types.in_force(), explained():
         plan = offline.planned(lengths, past)
+        if compares:
+            offline.compare(plan)
     arguments = {
         "function": function,
         "example": offline.example,
@@ -185,8 +207,9 @@ class _Offline:
             ]
             inputs, sizes = jax.tree.unflatten(self.structure, [leaf.struct for leaf in leaves]), ""
             try:
-                closed, outputs = trace_over_time(self.function, self.params, inputs)
-                closed = without_blocks(closed, lambda f, x, params: stream(f, x, axes=0, params=params))
+                with deciding(lengths.is_zero):
+                    closed, outputs = trace_over_time(self.function, self.params, inputs)
+                closed = without_blocks(closed, _stream_part)
                 sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
                 facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
                 if not facts:
@@ -200,15 +223,43 @@ class _Offline:
 
     def _works(self, count: int) -> bool:
         """Return True if the function can be traced for this number of frames."""
+        try:
+            jax.eval_shape(self.function, self.params_example, self._example_of(count))
+        except Exception:  # the function may raise any error for a wrong length
+            return False
+        return True
+
+    def _example_of(self, count: int) -> Any:
+        """Return the shapes and dtypes of the input for this number of frames."""
         inputs = []
         for x, axis, ratio in zip(jax.tree.leaves(self.example), self.axes, self.times, strict=True):
             shape = [ratio * count if place == axis else size for place, size in enumerate(x.shape)]
             inputs.append(jax.ShapeDtypeStruct(tuple(shape), x.dtype))
-        try:
-            jax.eval_shape(self.function, self.params_example, jax.tree.unflatten(self.structure, inputs))
-        except Exception:  # the function may raise any error for a wrong length
-            return False
-        return True
+        return jax.tree.unflatten(self.structure, inputs)
+
+    def compare(self, plan: Plan) -> None:
+        """Compare the trace for all lengths with traces at single lengths.
+
+        The traces have plain forms, because forms that are fast in XLA depend on sizes.
+        """
+        inputs = jax.tree.unflatten(self.structure, [leaf.struct for leaf in plan.leaves])
+
+        def at(length: int) -> Any:
+            with jax.disable_jit(False):
+                return trace_nested(self.function, self.params, self._example_of(length * self.multiple))
+
+        leaves = jax.tree.leaves(self.params)
+        known = [None if isinstance(leaf, (Tracer, jax.ShapeDtypeStruct)) else leaf for leaf in leaves]
+        with plain_forms():
+            with deciding(plan.lengths.is_zero) as taken:
+                symbolic = trace_over_time(self.function, self.params, inputs)
+            Comparison(symbolic, at, known, self.multiple).run(plan.lengths, taken.values())
+
+
+def _stream_part(function: Callable[..., Any], example: Any, params: Any) -> Streamed:
+    """Stream a part of a traced function."""
+    options = {"axes": 0, "params": params, "multiple": 1, "constraints": (), "past": None, "pulse": None}
+    return _stream(function, example, **options, types=Types.here(), compares=False)
 
 
 def _leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int, name: str, scope: Any) -> Leaf:
@@ -260,8 +311,7 @@ class Recipe:
 
     def __call__(self, pulse: int) -> Streamed:
         """Stream the function again, with this pulse."""
-        with self.types.in_force():
-            return stream(**self.arguments, pulse=pulse)
+        return _stream(**self.arguments, types=self.types, pulse=pulse, compares=False)
 
     @property
     def plain_function(self) -> Callable[..., Any]:

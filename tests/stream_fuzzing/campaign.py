@@ -21,6 +21,7 @@ REASONS = (
     "frames arrive at a rate that differs from this length|its windows advance at a rate that differs",
     # JAX cannot say whether two lengths are equal.
     "cannot be traced for every length of its time axis: AssertionError: Incompatible reduction dimensions",
+    "depends on the length of the recording",
     # Of recordings so short that a length does not grow with them yet.
     "does not grow with the input",
     "it starts at frame .*, which depends on the length of the stream",

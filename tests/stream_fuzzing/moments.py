@@ -56,6 +56,28 @@ def padded(w: Writer) -> Line:
     return w.draw.choice(forms), max(7, w.most(v))
 
 
+def faster(w: Writer) -> Line:
+    """Frames at a higher rate before their future, their past and their sums."""
+    v = w.pick("fi")
+    if v is None:
+        return None
+    text, k = f"jnp.repeat({w.limited(v)}, {w.draw.choice([2, 2, 3])}, axis=0)", w.draw.choice([1, 1, 2, 3])
+    forms = [f"ahead({text}, {k})", f"ahead({text}, {k})[::2]", f"before({text}, {k})", f"{text}[{k}:]"]
+    forms += [f"jnp.cumsum({text}, 0)", f"jnp.cumsum(ahead({text}, {k}), 0)", f"leaky(ahead({text}, {k}))[1]"]
+    return w.draw.choice(forms), 2 * FRAMES * w.most(v)
+
+
+def branched(w: Writer) -> Line:
+    """A branch on a length, which constraints may decide; any other branch must be refused."""
+    v = w.pick("fi")
+    if v is None:
+        return None
+    text, n, k = w.limited(v), f"{v.name}.shape[{v.axis}]", w.draw.choice([1, 1, 2, 3, 9, 13])
+    answers = [f"{n} == {k}", f"{n} != {k}", f"{n} in ({k}, {k + 1})", f"{n} // 8 == {k}", f"{n} % 2 == {k % 2}"]
+    answers += [f"{v.name}.size == {k}", f"{n} * 2 == {2 * k + 1}", f"{n} - {n} // 2 * 2 - {n} % 2 == 0"]
+    return f"{text} if {w.draw.choice(answers)} else 1 - {text}", w.most(v) + 1
+
+
 def windows(w: Writer) -> Line:
     v = w.pick("f" if w.draw.random() < 0.7 else "i")
     if v is None:
@@ -253,6 +275,8 @@ MOMENTS = {
     around: 16,
     padded: 9,
     windows: 10,
+    faster: 4,
+    branched: 0.2,
     totals: 4,
     loops: 6,
     of_two: 6,

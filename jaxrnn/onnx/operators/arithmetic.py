@@ -211,11 +211,6 @@ def compare(
     return apply
 
 
-def equal(first: Any, second: Any) -> bool:
-    """Return True if two integers are equal; either may depend on a symbolic dimension."""
-    return bool(symbols.size_of(first) == symbols.size_of(second))
-
-
 def conjunction(a: Value, b: Value) -> Value:
     """And."""
     if is_static(a, b) and (is_symbolic(a) or is_symbolic(b)):
@@ -280,7 +275,7 @@ OPERATORS: dict[str, Versions] = {
     "Sum": elementwise(total, 6, 8, 13, linear="all"),
     "Tan": elementwise(unary(jnp.tan), 7, 22),
     "And": elementwise(conjunction, 7),
-    "Equal": elementwise(compare(operator.eq, equal), 7, 11, 13, 19, compares="="),
+    "Equal": elementwise(compare(operator.eq, symbols.same), 7, 11, 13, 19, compares="="),
     "Greater": elementwise(
         compare(operator.gt, lambda a, b: symbols.less(b, a, or_equal=False)), 7, 9, 13, compares=">"
     ),

@@ -144,7 +144,7 @@ def _biased(scores: jax.Array, bias: jax.Array | None, dtype: np.dtype) -> jax.A
     if bias is None:
         return scores
     fits = bias.ndim <= 4 and all(
-        size == 1 or size == expected for size, expected in zip(bias.shape[::-1], scores.shape[::-1], strict=False)
+        size == expected or size == 1 for size, expected in zip(bias.shape[::-1], scores.shape[::-1], strict=False)
     )
     if not fits:
         raise ValueError(f"the bias from attn_mask has shape {bias.shape}, which does not broadcast to {scores.shape}")

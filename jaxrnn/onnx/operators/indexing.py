@@ -19,7 +19,7 @@ from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.evaluate import demand
-from jaxrnn.onnx.operators.arithmetic import of_one_type
+from jaxrnn.onnx.operators.arithmetic import is_integer, of_one_type
 from jaxrnn.onnx.operators.shaping import axes_of, moves_text
 from jaxrnn.onnx.registry import Movement, Static, Versions, as_attributes, bounded, earlier, elementwise, since
 from jaxrnn.onnx.values import (
@@ -31,6 +31,7 @@ from jaxrnn.onnx.values import (
     is_static,
     is_symbolic,
     operands,
+    settle,
     traced,
 )
 
@@ -298,6 +299,8 @@ def top_k(x: Value, k: Static, *, axis: int = -1, largest: int = 1, sorted: int 
 def where(condition: Value, x: Value, y: Value) -> Value:
     """Where, with all three broadcast."""
     of_one_type(x, y)
+    if is_symbolic(condition) and is_static(x, y) and is_integer(x):  # arithmetic on sizes
+        condition = settle(symbols.decided(condition))
     np_or_jnp, (condition, x, y) = operands(condition, x, y)
     return np_or_jnp.where(condition, x, y)
 

@@ -49,7 +49,7 @@ def _convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=N
 def _pointwise(x, w):
     """Convolve with a kernel of size 1: ``[B, C, ...], [M, C] -> [B, M, ...]``."""
     contracted = (((1,), (1,)), ((), ()))
-    x_first = math.prod(size for size in x.shape[2:] if size != 1) == 1
+    x_first = all(isinstance(size, int) and size == 1 for size in x.shape[2:])
     # In both orders the channels of the result are its first or last axis; choose the order that needs no copy.
     left, right = product_operands(x, w) if x_first else product_operands(w, x)
     y = lax.dot_general(left, right, contracted, preferred_element_type=x.dtype)

@@ -152,8 +152,9 @@ def visible_layer(
 ) -> list[jax.Array]:
     """Wrap the outputs and final carries of a recurrent operator by `visible`."""
     steps = results[0].shape[layout]
-    two_ways = direction == "bidirectional" and steps != 1
-    forward = direction == "forward" or steps == 1
+    is_one = isinstance(steps, int) and steps == 1
+    two_ways = direction == "bidirectional" and not is_one
+    forward = direction == "forward" or is_one
     slots = []
     for index, slot in enumerate("hc"[: len(results) - 1]):
         if not two_ways:
@@ -276,7 +277,7 @@ def linear_attention_operator(
     if kv_num_heads < 1 or q_num_heads < 1 or q_num_heads % kv_num_heads:
         raise ValueError(f"q_num_heads must be a multiple of kv_num_heads, not {q_num_heads} and {kv_num_heads}")
     ranks = [len(x.shape) for x in inputs]
-    if set(ranks) != {3} or len({tuple(x.shape[:2]) for x in inputs}) > 1:
+    if set(ranks) != {3} or any(tuple(x.shape[:2]) != tuple(query.shape[:2]) for x in inputs):
         shown = ", ".join(str(tuple(x.shape)) for x in inputs)
         raise ValueError(f"the inputs must have rank 3, equal batches and equal lengths, but their shapes are {shown}")
     dtype = widest(query.dtype, query.dtype if past_state is None else past_state.dtype)

@@ -311,10 +311,7 @@ def transpose(data: Value, *, perm: tuple[int, ...] | None = None) -> Value:
 def squeeze(data: Value, axes: Static | None = None) -> Value:
     """Squeeze some axes, or each axis of size 1."""
     rank = len(data.shape)
-    if axes is None:
-        chosen = [index for index, size in enumerate(data.shape) if isinstance(size, int) and size == 1]
-    else:
-        chosen = axes_of(axes, rank)
+    chosen = [index for index, size in enumerate(data.shape) if size == 1] if axes is None else axes_of(axes, rank)
     for axis in chosen:
         if data.shape[axis] != 1:
             raise ValueError(f"axis {axis} has size {data.shape[axis]}, not 1")

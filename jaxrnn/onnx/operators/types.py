@@ -22,6 +22,7 @@ from jaxrnn.onnx.values import (
     dtype_of,
     is_symbolic,
     is_text,
+    settle,
     static,
     text_array,
     traced,
@@ -65,6 +66,8 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
     if is_text(x):
         x = numbers(x, dtype)
     if is_symbolic(x) and not symbols.are_whole(x):
+        if np.issubdtype(dtype, np.integer):  # sizes are computed from the result
+            x = settle(symbols.decided(x))
         return x if dtype.kind == "b" else traced(x).astype(dtype)
     if is_symbolic(x):
         if jnp.issubdtype(dtype, jnp.floating):

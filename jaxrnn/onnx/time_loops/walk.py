@@ -17,7 +17,7 @@ from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
 from jaxrnn.onnx.evaluate import BoundNode, Subgraph
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.time_loops.body import FIXED, STEADY, Growth, Positions, Progression, stays_inside
-from jaxrnn.onnx.values import Stacked, Value, all_traced, is_sequence, is_static, traced
+from jaxrnn.onnx.values import Stacked, Value, all_traced, describe, is_sequence, is_static, traced
 
 
 class CarryTypeError(TypeError):
@@ -169,7 +169,7 @@ def _element(positions: Positions, node: BoundNode, value: Value, trips: Any) ->
     if lines is None or len(lines) != 1:
         return None
     if isinstance(value, tuple):
-        if not value or len({(item.shape, item.dtype) for item in value}) != 1:
+        if not value or len({describe(item) for item in value}) != 1:
             return None
         value = Stacked(jnp.stack([traced(item) for item in value]))
     if not isinstance(value, Stacked) or not stays_inside(lines[0], value.array.shape[0], trips):

@@ -30,7 +30,7 @@ from jaxrnn.streaming.dimensions import (
     symbolic_axes,
 )
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import COMPARISONS, LOGIC, Places
+from jaxrnn.streaming.places import COMPARISONS, LOGIC, ORDER, Places
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.values import (
     Affine,
@@ -259,9 +259,6 @@ def _constant_length(equation: JaxprEqn, value: Any) -> Any:
     return value if number is None else np.full(np.shape(value), number, type_of(equation.outvars[0]))
 
 
-_ORDER = {name: COMPARISONS[name] for name in ("lt", "le", "gt", "ge")}
-
-
 def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
     """Return scale and offsets of a result that counts frames, or None."""
     terms = [_term(value) for value in operands]
@@ -277,7 +274,7 @@ def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine 
         return None
     if name in LOGIC and all(scale == 0 for scale, _ in known):
         return 0, LOGIC[name](*(offsets for _, offsets in known))
-    if name not in _ORDER and not is_wide(type_of(equation.outvars[0])):
+    if name not in ORDER and not is_wide(type_of(equation.outvars[0])):
         return None
     made = _counting(name, [(scale, offsets.astype(np.int64)) for scale, offsets in known])
     return made if made is not None and _is_small(*made) else None
@@ -296,7 +293,7 @@ def _counting(name: str, known: Sequence[Affine]) -> Affine | None:
     if name == "mul" and 0 in (scale, other_scale):
         (scale, offsets), (_, factor) = known if other_scale == 0 else known[::-1]
         return (scale * int(factor.reshape(-1)[0]), offsets * factor) if scale == 0 or factor.size == 1 else None
-    if name in _ORDER:
+    if name in ORDER:
         return _decided(name, scale - other_scale, offsets - other_offsets)
     return None
 
@@ -380,7 +377,7 @@ def _term(value: Any) -> Affine | None:
 
 def _decided(name: str, scale: int, offsets: np.ndarray) -> Affine | None:
     """Return scale and offsets of a comparison with 0; None if the outcome may differ between frames."""
-    compare = _ORDER[name]
+    compare = ORDER[name]
     first = compare(offsets, 0)
     # Growing numbers above 0 stay above 0, and falling numbers below 0 stay below 0.
     stays = (scale >= 0 and np.all(offsets >= 0)) or (scale <= 0 and np.all(offsets < 0))

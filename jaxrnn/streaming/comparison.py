@@ -1,0 +1,492 @@
+"""Comparison of the trace for all lengths with traces at single lengths.
+
+A function can depend on the length in ways that a symbolic trace does not show, such as ``isinstance(n, int)``, or a
+comparison of sizes in a library. Each trace becomes a form, in which equal forms are equal computations: calls are
+inlined, arithmetic on sizes and other known numbers is carried out, and the many spellings of a view or a slice become
+one. JAX may choose other primitives for a symbolic size, so different forms decide nothing: then both traces are
+evaluated on random inputs, and the numbers decide.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+from jaxrnn._files.messages import describe, first_line
+from jaxrnn._jax.context import own_arithmetic
+from jaxrnn.errors import StreamError
+from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, bind, evaluate, is_key, shape_of, type_of
+from jaxrnn.jaxprs.moves import ON_ELEMENTS, counted, move
+from jaxrnn.streaming.dimensions import value_of
+from jaxrnn.streaming.lengths import Lengths, remedy_of
+from jaxrnn.streaming.rewriting import at_length
+
+#: Known arrays with more elements are compared by their computation.
+_SMALL = 1 << 14
+#: Primitives whose result is their operand.
+_SAME = frozenset({"copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary"})
+#: Parameters that do not affect values.
+_IGNORED = frozenset({"weak_type", "sharding", "out_sharding", "name", "debug_info", "ctx_mesh", "_split_transpose"})
+#: The address of an object in a repr.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+#: Lengths at which a function is traced, counted from the smallest allowed length: small and large, of all remainders
+#: by 2 to 5. The later lengths replace lengths at which the function raises an error.
+_LENGTHS = (1, 2, 13, 24, 100, 3, 8, 50, 64, 240, 1001)
+#: Compared lengths, and the least number of them; lengths at which numbers are compared.
+_COMPARED, _LEAST, _WITH_NUMBERS = 5, 2, 2
+#: The largest number of lengths at which JAX took two equal sizes to be unequal.
+_TAKEN = 6
+#: The largest length at which JAX took two equal sizes to be unequal and that is compared. Masks of a trace at a single
+#: length have an element for each pair of frames.
+_LARGEST = 4096
+
+#: A trace: a closed jaxpr, and the tree of its outputs.
+Traced = tuple[Any, Any]
+
+
+class Difference(NamedTuple):
+    """A length at which a trace at this length differs from the trace for all lengths."""
+
+    length: int
+    what: str
+
+
+class Comparison:
+    """Compares the trace of a function for all lengths with traces at single lengths.
+
+    Attributes:
+        symbolic: the trace for all lengths.
+        at: returns the trace for a length, or raises any error of the function.
+        arguments: the leading arguments of the traces, with None for arrays to draw; the other arguments are drawn.
+        multiple: the number of input frames for each frame of the trace, for messages.
+    """
+
+    def __init__(self, symbolic: Traced, at: Callable[[int], Traced], arguments: Sequence[Any], multiple: int):
+        self.symbolic, self.at, self.arguments, self.multiple = symbolic, at, arguments, multiple
+        self.forms = Forms()
+
+    def run(self, lengths: Lengths, taken: Iterable[Any]) -> None:
+        """Compare several lengths; raise StreamError if a length differs, or if too few lengths can be compared.
+
+        `taken` contains differences of sizes that JAX took to be unequal in the trace for all lengths.
+        """
+        equal = (lengths.zero_of(each) for each in taken)
+        doubtful = list(dict.fromkeys(each for each in equal if each is not None and each <= _LARGEST))[:_TAKEN]
+        agreed: list[int] = []
+        different: list[Difference] = []
+        undecided: list[tuple[int, Any]] = []
+        error: Exception | None = None
+        for length in dict.fromkeys((*doubtful, *lengths.spread(_LENGTHS))):
+            if length not in doubtful and len(agreed) + len(different) + len(undecided) >= _COMPARED + len(doubtful):
+                break
+            try:
+                traced = self.at(length)
+            except Exception as raised:  # the function may raise any error for a length that does not fit
+                error = raised
+                continue
+            found = self._by_form(traced, length)
+            if found is None:
+                undecided.append((length, traced))
+            elif found:
+                different.append(Difference(length, found))
+            else:
+                agreed.append(length)
+        # Numbers take a compilation for each length: first the longest and the shortest, and others if necessary.
+        undecided = [*undecided[-1:], *undecided[:-1]]
+        asked = 0
+        for length, traced in undecided:
+            if length in doubtful or asked < _WITH_NUMBERS or len(agreed) < _LEAST:
+                asked += length not in doubtful
+                try:
+                    found = self._by_numbers(traced, length)
+                except Exception as raised:  # a primitive without a lowering, for example
+                    error, found = raised, None
+                if found:
+                    different.append(Difference(length, found))
+                elif found is not None:
+                    agreed.append(length)
+        if different:
+            raise StreamError(_said_of(different, agreed, self.multiple))
+        if len(agreed) < _LEAST:
+            raise StreamError(
+                "the function can be traced for every length, but not compared at single lengths: "
+                + ("it computes no finite numbers" if error is None else f"{type(error).__name__}: {first_line(error)}")
+            ) from error
+
+    def _by_form(self, traced: Traced, length: int) -> str | None:
+        """Compare forms: return a difference, an empty text if all forms are equal, or None if undecided."""
+        (symbolic, tree), (single, own_tree) = self.symbolic, traced
+        if tree != own_tree:
+            return f"the output is {own_tree}, and not {tree}"
+        inputs = self.forms.inputs("input", single.jaxpr.invars, lambda shape: shape)
+        expected, found = (self.forms.of(each, inputs, length) for each in (symbolic, single))
+        for name, each, other in zip(_names_of(tree), expected, found, strict=True):
+            if tuple(each.shape) != tuple(other.shape) or each.dtype != other.dtype:
+                return f"{name} is {describe(other)}, and not {describe(each)}"
+        pairs = zip(expected, found, strict=True)
+        return "" if all(self.forms.key_of(each) == self.forms.key_of(other) for each, other in pairs) else None
+
+    def _by_numbers(self, traced: Traced, length: int) -> str | None:
+        """Compare numbers on random inputs, like `_by_form`; None also means that an output has no finite number."""
+        (symbolic, tree), (single, _) = self.symbolic, traced
+        variables = single.jaxpr.invars
+        stand_ins: dict[int, Any] = {}
+
+        def concrete(closed: Any) -> list[Any]:
+            """Return the constants, with numbers in place of tracers."""
+            return [
+                stand_ins.setdefault(id(each), _drawn(np.shape(each), each.dtype, len(stand_ins), positive=False))
+                if isinstance(each, Tracer)
+                else each
+                for each in closed.consts
+            ]
+
+        consts = concrete(symbolic), concrete(single)
+
+        @jax.jit
+        def both(consts: Any, arguments: Any) -> Any:
+            first, second = (
+                ClosedJaxpr(each.jaxpr, known) for each, known in zip((symbolic, single), consts, strict=True)
+            )
+            return at_length(first, arguments, length), evaluate(second, arguments)
+
+        for positive in (False, True):
+            arguments = [
+                each if each is not None else _drawn(shape_of(variable), type_of(variable), place, positive=positive)
+                for place, (each, variable) in enumerate(
+                    zip((*self.arguments, *[None] * len(variables)), variables, strict=False)
+                )
+            ]
+            with jax.ensure_compile_time_eval(), own_arithmetic():
+                results = jax.device_get(both(consts, arguments))
+            differences = list(itertools.starmap(_difference, zip(*results, strict=True)))
+            for name, difference in zip(_names_of(tree), differences, strict=True):
+                if difference:
+                    return f"{name} differs by {difference:.3g}"
+            if None not in differences:
+                return ""
+        return None
+
+
+def _names_of(tree: Any) -> list[str]:
+    """Return names for the outputs, for messages."""
+    paths = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))[0]
+    return [f"output{jax.tree_util.keystr(path)}" for path, _ in paths]
+
+
+def _drawn(shape: Sequence[int], dtype: Any, seed: int, *, positive: bool) -> Any:
+    """Return random numbers."""
+    if is_key(dtype):
+        return jax.random.key(seed) if not shape else jax.random.split(jax.random.key(seed), tuple(shape))
+    rng = np.random.default_rng(seed)
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        # Few numbers would hide a difference behind a bound; only 0 and 1 are inside of each table.
+        is_small = positive or dtype == np.bool_
+        least = -4 if jnp.issubdtype(dtype, jnp.signedinteger) else 0
+        return rng.integers(*((0, 2) if is_small else (least, 8)), shape).astype(dtype)
+    numbers = rng.uniform(0.5, 1.5, shape) if positive else rng.standard_normal(shape)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        numbers = numbers + 1j * rng.uniform(0.5, 1.5, shape)
+    return numbers.astype(dtype)
+
+
+def _difference(expected: Any, found: Any) -> float | None:
+    """Return the largest difference beyond rounding, or 0, or None if no number is finite."""
+    if is_key(expected.dtype):
+        expected, found = map(jax.random.key_data, (expected, found))
+    expected, found = np.asarray(expected), np.asarray(found)
+    if not jnp.issubdtype(expected.dtype, jnp.inexact):
+        return float(np.max(expected != found, initial=0))
+    # Half of the digits: other orders of sums round differently, and a wrong branch computes other numbers.
+    tolerance = float(jnp.finfo(expected.dtype).eps) ** 0.5
+    wide = np.complex128 if jnp.issubdtype(expected.dtype, jnp.complexfloating) else np.float64
+    expected, found = expected.astype(wide), found.astype(wide)
+    finite = np.isfinite(expected) & np.isfinite(found)
+    if np.any(np.isfinite(expected) != np.isfinite(found)):
+        return float("inf")
+    if expected.size and not finite.any():
+        return None
+    gap = float(np.max(np.abs(expected - found), initial=0, where=finite))
+    scale = max(1.0, float(np.max(np.abs(expected), initial=0, where=finite)))
+    return gap if gap > tolerance * scale else 0.0
+
+
+def _said_of(different: Sequence[Difference], agreed: Sequence[int], multiple: int) -> str:
+    """Return the message about lengths that differ."""
+    first, wrong = min(different), sorted(each.length for each in different)
+    same = f" and agrees at {_listed(agreed, multiple)}" if agreed else ""
+    remedy = "; pad outside of the function, or select frames with jnp.where"
+    if agreed and max(wrong) < min(agreed):
+        remedy = f"; {remedy_of(1, max(wrong) + 1, multiple)}"
+    elif agreed:
+        divisors = (k for k in range(2, 17) if not any(n % k for n in agreed) and all(n % k for n in wrong))
+        remedy = next((f"; {remedy_of(times, 1, multiple)}" for times in divisors), remedy)
+    return (
+        f"the function depends on the length in a way that its trace for all lengths does not show, such as a branch "
+        f"on a size: at {first.length * multiple} frames, {first.what}. It differs at {_listed(wrong, multiple)}"
+        f"{same} frames{remedy}"
+    )
+
+
+def _listed(lengths: Iterable[int], multiple: int) -> str:
+    return ", ".join(str(each * multiple) for each in sorted(lengths))
+
+
+@dataclass(frozen=True)
+class Form:
+    """A computed array: equal numbers mean equal computations."""
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class Forms:
+    """The forms of several traces."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self._views: dict[int, Form] = {}  # the form of which another form is a view
+        self._arrays: dict[int, tuple[Any, Any]] = {}  # constants with their keys, by identity
+        self._depth = 0
+
+    def make(self, key: Any, shape: Sequence[int], dtype: Any) -> Form:
+        """Return the form of a computation."""
+        if 0 in shape:
+            key = "empty"
+        key = key, tuple(shape), str(dtype)
+        return Form(self._numbers.setdefault(key, len(self._numbers)), tuple(shape), dtype)
+
+    def key_of(self, value: Any) -> Any:
+        """Return a hashable key of a form, a known array or a constant."""
+        if isinstance(value, Form):
+            return value.number
+        if isinstance(value, Tracer):
+            return "traced", id(value)
+        if isinstance(value, jax.Array) and is_key(value.dtype):
+            value = jax.random.key_data(value)
+        if np.size(value) <= _SMALL:
+            array = np.asarray(value)
+            return array.dtype.str, array.shape, array.tobytes()
+        if id(value) not in self._arrays:
+            array = np.asarray(value)
+            digest = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+            self._arrays[id(value)] = value, (str(array.dtype), array.shape, digest)
+        return self._arrays[id(value)][1]
+
+    def of(self, closed: Any, inputs: Sequence[Any], length: int) -> list[Any]:
+        """Return the forms of the results of a jaxpr, with this length in place of the symbol."""
+        return _Trace(self, functools.cache(lambda spelling: value_of(spelling, length))).run(closed, inputs)
+
+    def inputs(self, kind: str, variables: Sequence[Any], size: Callable[[Any], Any]) -> list[Form]:
+        """Return forms of unknown arrays."""
+        return [
+            self.make((kind, self._depth, place), size(shape_of(each)), type_of(each))
+            for place, each in enumerate(variables)
+        ]
+
+    def view(self, base: Any, shape: tuple[int, ...]) -> Any:
+        """Return the form of the same elements in another shape."""
+        if tuple(base.shape) == shape:
+            return base
+        base = self._views.get(base.number, base)
+        if base.shape == shape:
+            return base
+        result = self.make(("view", base.number), shape, base.dtype)
+        self._views[result.number] = base
+        return result
+
+
+class _Trace:
+    """The forms of a trace, with a function that evaluates sizes."""
+
+    def __init__(self, forms: Forms, evaluated: Callable[[str], int]):
+        self.forms, self._evaluated = forms, evaluated
+
+    def size(self, value: Any) -> Any:
+        """Replace symbolic sizes in a parameter."""
+        if jax.export.is_symbolic_dim(value):
+            return self._evaluated(str(value))
+        if isinstance(value, tuple | list):
+            parts = [self.size(part) for part in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        return value
+
+    def run(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Return the forms of the results of a jaxpr, closed or without constants."""
+        return evaluate(closed, inputs, self._apply)
+
+    def _apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+        name, params = equation.primitive.name, equation.params
+        if name == "dim_as_value":
+            return [np.asarray(self.size(params["dim"]), type_of(equation.outvars[0]))]
+        if name in INLINED or name in CUSTOM_RULES:
+            return self.run(params["call_jaxpr" if name in CUSTOM_RULES else INLINED[name]], operands)
+        operands = [
+            np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else value
+            for atom, value in zip(equation.invars, operands, strict=True)
+        ]
+        if name in _SAME:
+            return operands
+        if name == "scan":
+            return self._scan(equation, operands)
+        if name == "while":
+            return self._while(equation, operands)
+        if name == "cond":
+            return self._cond(equation, operands)
+        sized = {key: self.size(value) for key, value in params.items()}
+        shapes = [self.size(shape_of(each)) for each in equation.outvars]
+        if all(isinstance(value, np.ndarray) for value in operands) and not equation.effects:
+            known = self._known(equation, sized, shapes, operands)
+            if known is not None:
+                return known
+        simple = self._moved(name, sized, shapes[0], operands) if operands and len(shapes) == 1 else None
+        return self._made(equation, sized, operands) if simple is None else [simple]
+
+    def _made(self, equation: JaxprEqn, params: Mapping[str, Any], operands: Sequence[Any]) -> list[Form]:
+        """Return the forms of the results of any equation."""
+        keys = tuple(map(self.forms.key_of, operands))
+        named = tuple((key, self._parameter(params[key])) for key in sorted(params) if key not in _IGNORED)
+        return self._results(equation, (equation.primitive.name, named, keys))
+
+    def _results(self, equation: JaxprEqn, key: Any) -> list[Form]:
+        return [
+            self.forms.make((key, place), self.size(shape_of(each)), type_of(each))
+            for place, each in enumerate(equation.outvars)
+        ]
+
+    def _parameter(self, value: Any) -> Any:
+        if isinstance(value, (ClosedJaxpr, Jaxpr)):
+            return self._body(value, self._unknown("argument", getattr(value, "jaxpr", value).invars))
+        if isinstance(value, tuple) and any(isinstance(part, (ClosedJaxpr, Jaxpr)) for part in value):
+            return tuple(map(self._parameter, value))
+        return "" if callable(value) and not isinstance(value, type) else _ADDRESS.sub("", repr(value))
+
+    def _unknown(self, kind: str, variables: Sequence[Any]) -> list[Form]:
+        return self.forms.inputs(kind, variables, self.size)
+
+    def _body(self, closed: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the keys of the results of a jaxpr inside of an equation."""
+        self.forms._depth += 1
+        try:
+            return tuple(map(self.forms.key_of, self.run(closed, inputs)))
+        finally:
+            self.forms._depth -= 1
+
+    def _scan(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:
+        # Constants of the loop keep their forms inside of the body.
+        params, body = equation.params, equation.params["jaxpr"]
+        consts = params["num_consts"]
+        inner = self._unknown("loop", body.jaxpr.invars[consts:])
+        results = self._body(body, [*operands[:consts], *inner])
+        outer = tuple(map(self.forms.key_of, operands[consts:]))
+        facts = self.size(params["length"]), params["reverse"], params["num_carry"]
+        return self._results(equation, ("scan", facts, results, outer))
+
+    def _while(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:
+        params = equation.params
+        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        carry = self._unknown("loop", equation.outvars)
+        cond = self._body(params["cond_jaxpr"], [*operands[:first], *carry])
+        body = self._body(params["body_jaxpr"], [*operands[first:second], *carry])
+        return self._results(equation, ("while", cond, body, tuple(map(self.forms.key_of, operands[second:]))))
+
+    def _cond(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+        index, *rest = operands
+        branches = equation.params["branches"]
+        if isinstance(index, np.ndarray):
+            return self.run(branches[int(np.clip(index, 0, len(branches) - 1))], rest)
+        results = tuple(self._body(branch, rest) for branch in branches)
+        return self._results(equation, ("cond", self.forms.key_of(index), results))
+
+    def _known(
+        self, equation: JaxprEqn, params: Mapping[str, Any], shapes: Sequence[Any], operands: list[Any]
+    ) -> list[np.ndarray] | None:
+        """Return the numbers of small results of known operands, or None."""
+        largest = max(map(math.prod, shapes), default=0)
+        if largest > _SMALL or any(is_key(type_of(each)) for each in equation.outvars):
+            return None
+        name, equation = equation.primitive.name, equation.replace(params=dict(params))
+        if name == "iota":
+            return [counted(params)]
+        if (moved := move(equation, operands)) is not None:
+            return moved
+        dtype = type_of(equation.outvars[0])
+        with np.errstate(all="ignore"):
+            if name == "convert_element_type":
+                return [operands[0].astype(dtype)]
+            if name == "cumsum" and not params["reverse"]:
+                return [np.cumsum(operands[0], params["axis"], dtype)]
+            if name in ON_ELEMENTS:
+                return [np.asarray(ON_ELEMENTS[name](*operands), dtype)]
+        if any(isinstance(value, (ClosedJaxpr, Jaxpr)) for value in params.values()) or largest > 1:
+            return None
+        with jax.ensure_compile_time_eval():
+            return list(map(np.asarray, bind(equation, list(map(jnp.asarray, operands)))))
+
+    def _moved(self, name: str, params: Mapping[str, Any], shape: tuple[int, ...], operands: list[Any]) -> Any:
+        """Return the form of a movement with several spellings, or None."""
+        x, *rest = operands
+        if name == "select_n" and isinstance(x, np.ndarray) and len(np.unique(x)) == 1:
+            return rest[int(x.flat[0])]
+        if name == "concatenate":
+            parts = [part for part in operands if part.shape[params["dimension"]]]
+            if len(parts) == 1:
+                return parts[0]
+            key = params["dimension"], tuple(map(self.forms.key_of, parts))
+            return self.forms.make(("concatenate", key), shape, x.dtype)
+        if not isinstance(x, Form):
+            return None
+        if name == "convert_element_type":
+            return x if x.dtype == params["new_dtype"] else None
+        if name in ("reshape", "squeeze", "expand_dims"):
+            return self.forms.view(x, shape) if params.get("dimensions") is None or name != "reshape" else None
+        if name == "broadcast_in_dim":
+            return self.forms.view(x, shape) if math.prod(shape) == math.prod(x.shape) else None
+        if name == "transpose":
+            moved = [axis for axis in params["permutation"] if x.shape[axis] != 1]
+            return self.forms.view(x, shape) if moved == sorted(moved) else None
+        if name == "rev":
+            return x if all(x.shape[axis] == 1 for axis in params["dimensions"]) else None
+        if name == "pad":
+            return x if not any(map(any, params["padding_config"])) else None
+        if name == "slice":
+            return self._sliced(x, params["start_indices"], shape, params["strides"] or (1,) * len(shape))
+        if name == "dynamic_slice" and all(isinstance(each, np.ndarray) for each in rest):
+            spare = [whole - part for whole, part in zip(x.shape, shape, strict=True)]
+            starts = tuple(int(np.clip(each, 0, most)) for each, most in zip(rest, spare, strict=True))
+            return self._sliced(x, starts, shape, (1,) * len(shape))
+        if name == "gather" and isinstance(rest[0], np.ndarray) and math.prod(rest[0].shape[:-1]) == 1:
+            return self._window(x, rest[0].reshape(-1), params, shape)
+        return None
+
+    def _window(self, x: Form, indices: np.ndarray, params: Mapping[str, Any], shape: tuple[int, ...]) -> Any:
+        """Return the form of a gather of a single window inside of the array, or None."""
+        numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+        starts = [0] * len(sizes)
+        for axis, start in zip(numbers.start_index_map, indices, strict=True):
+            starts[axis] = int(start)
+        inside = all(0 <= at <= whole - size for at, whole, size in zip(starts, x.shape, sizes, strict=True))
+        if not inside or numbers.operand_batching_dims or list(numbers.offset_dims) != sorted(numbers.offset_dims):
+            return None
+        return self.forms.view(self._sliced(x, tuple(starts), tuple(sizes), (1,) * len(sizes)), shape)
+
+    def _sliced(self, x: Form, starts: tuple[int, ...], shape: tuple[int, ...], strides: Sequence[int]) -> Form:
+        if x.shape == shape:
+            return x
+        strides = tuple(1 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
+        return self.forms.make(("slice", x.number, tuple(starts), strides), shape, x.dtype)
