@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -29,7 +30,7 @@ from jaxrnn import InputError, NodeError, load
 from jaxrnn.demo import PACKAGED
 from jaxrnn.export import verify_export
 from jaxrnn.verification import verify
-from jaxrnn.verification.comparison import compare
+from jaxrnn.verification.comparison import agree, compare
 from jaxrnn.verification.peers import PeerError, Reference, expose
 from jaxrnn.verification.running import WHOLE
 from jaxrnn.verification.sampling import random_inputs, symbols_of
@@ -121,15 +122,16 @@ def test_static_and_given_inputs_reach_the_peer():
     report = verify(make_model(graph), {"step": step}, static={"trips": 3}, nodes=True)
     case = report.cases[0]
     assert report.ok, report
-    assert (case.dims, case.random, case.outputs[1].shape) == ({"N": 4}, ("start",), (3, 4))
+    assert (case.dims, case.drawn, case.outputs[1].shape) == ({"N": 4}, {"start": "standard normal"}, (3, 4))
     with pytest.raises(InputError, match=r"N=4.*N=9"):
         verify(make_model(graph), {"step": step}, static={"trips": 3}, dims={"N": 9})
 
 
 AGREE = [
     ("floats", [1.0, 2.0, 0.0], [1.00001, 1.9999, 9e-6], {}),
-    ("nans and infinities", [NAN, INF, -INF], [NAN, INF, -INF], {}),
-    ("empty", np.zeros((0, 3)), np.zeros((0, 3)), {}),
+    ("nans and infinities", [NAN, INF, -INF, 1.0], [NAN, INF, -INF, 1.0], {}),
+    ("nans on purpose", [NAN, INF, -INF], [NAN, INF, -INF], {"require_finite": False}),
+    ("halves inside", np.float32([1.0]), np.float32([1.005]), {"precision": np.dtype(np.float16)}),
     ("halves", np.float16([1.0]), np.float16([1.005]), {}),
     ("bfloat16", np.array([1.0], BF16), np.array([1.05], BF16), {}),
     ("integers, loosely", [1, 2], [1, 3], {"atol": 1}),
@@ -174,13 +176,37 @@ def test_comparison_differs(here, peer, options, reason):
     assert re.search(reason, result.reason)
 
 
+NOTHING = [
+    ("nans and infinities", [NAN, INF, -INF], [NAN, INF, -INF], "no element is finite"),
+    ("empty", np.zeros((0, 3)), np.zeros((0, 3)), "the value has no elements"),
+    ("no strings", np.zeros(0, object), np.zeros(0, object), "the value has no elements"),
+    ("an empty sequence", (), [], "the value has no elements"),
+    ("a sequence of nans", (np.array([NAN]),), [np.array([NAN])], "no element is finite"),
+]
+
+
+@pytest.mark.parametrize(("here", "peer", "reason"), [row[1:] for row in NOTHING], ids=[row[0] for row in NOTHING])
+def test_a_comparison_of_nothing_is_no_agreement(here, peer, reason):
+    """It is no difference either, so that a value may be empty on some inputs and compared on others."""
+    result = compare("value", _plain(here), _plain(peer))
+    assert (result.ok, result.differs, result.compared) == (False, False, 0)
+    assert result.reason == f"nothing was compared: {reason}"
+    other, wrong = (compare("value", np.ones(3), value) for value in (np.ones(3), np.zeros(3)))
+    assert (other.ok, other.compared) == (True, 3)
+    assert not agree([result])
+    assert agree([result, other])
+    assert not agree([result, other, wrong])
+    assert not agree([other, replace(result, name="another value")])
+    assert not agree([])
+
+
 @pytest.mark.parametrize("option", [{"atol": -1.0}, {"rtol": float("nan")}])
 def test_what_is_no_tolerance_is_refused(option):
     check_refused(InputError, "must be a number of at least 0", compare, "value", np.ones(2), np.ones(2), **option)
 
 
 def _plain(value):
-    return np.asarray(value) if isinstance(value, list) and not isinstance(value[0], np.ndarray) else value
+    return np.asarray(value) if isinstance(value, list) and value and isinstance(value[0], float | int) else value
 
 
 def test_errors_are_measured_where_they_are():

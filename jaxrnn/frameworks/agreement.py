@@ -12,8 +12,8 @@ import numpy as np
 
 from jaxrnn.errors import InputError, JaxrnnError, ModelError
 from jaxrnn.model import Model
-from jaxrnn.verification.comparison import Comparison, compare
-from jaxrnn.verification.sampling import random_inputs
+from jaxrnn.verification.comparison import Comparison, agree, compare
+from jaxrnn.verification.sampling import verifiable_inputs
 
 Arrays = Mapping[str, np.ndarray]
 #: Axis and name of the open dimensions of each input.
@@ -31,8 +31,8 @@ class Agreement:
 
     @property
     def ok(self) -> bool:
-        """True if all outputs agree."""
-        return all(output.ok for output in self.outputs)
+        """True if all outputs agree. False also if an output has no finite element to compare."""
+        return agree(self.outputs)
 
 
 def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framework: str) -> tuple[Agreement, ...]:
@@ -56,9 +56,15 @@ def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framewo
             others = "; at the sizes of the example, the file runs" if found else ""
             raise ModelError(f"with {_listed(sizes)}, {framework} runs and the file fails: {error}{others}") from error
         found.append(Agreement(sizes, _compared(model, here, there)))
-    wrong = [case for case in found if not case.ok]
+    wrong = [case for case in found if any(output.differs for output in case.outputs)]
     if wrong:
         raise ModelError(f"the file differs from {framework}: {_described(wrong, len(found))}")
+    if not agree(output for case in found for output in case.outputs):
+        unknown = [case for case in found if not case.ok]
+        raise ModelError(
+            f"the file could not be compared with {framework}, because the example gives no finite outputs: "
+            f"{_described(unknown, len(found))}\nGive another example"
+        )
     if len(found) == 1 and any(axes.values()):
         raise ModelError(
             f"{framework} runs the module only at the sizes of the example, {_listed(found[0].sizes)}, so an "
@@ -161,11 +167,12 @@ def check_weights(
 
 def check_after(model: Model, params: Mapping[str, Any], run: Run, framework: str) -> None:
     """Compare a module with new weights with the model, on random inputs."""
-    inputs = random_inputs(model).inputs
     with jax.default_matmul_precision("highest"):
+        inputs = verifiable_inputs(model).inputs
         here = model.apply(params, inputs)
-    wrong = [each for each in _compared(model, here, run(inputs)) if not each.ok]
-    if wrong:
+    compared = _compared(model, here, run(inputs))
+    if not agree(compared):
+        wrong = [each for each in compared if not each.ok]
         raise ModelError(
             f"{framework} with these weights differs from the model: output {wrong[0].name!r}: {wrong[0].reason}; the "
             "weights were not kept"
