@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,12 +110,7 @@ def compile_model(
         groups = compare_steppers(model, stepper, compiled, given) if runs_here else None
         checks = None if groups is None else [check for group in groups.values() for check in group]
         if groups is not None and checks is not None and not all(map(value_agrees, groups.values())):
-            wrong = [check for check in checks if check.differs] or [check for check in checks if not check.ok]
-            said = (f"{check.name}: {check.reason} (largest difference {text_of(check.max_abs)})" for check in wrong)
-            raise MismatchError(
-                "nothing was written: a step or the flush of the compiled file differs from the model's: "
-                + "; ".join(said)
-            )
+            raise MismatchError(_complaint(checks))
     spec = compiled.spec
     result = {
         "model": str(file.path),
@@ -134,6 +129,19 @@ def compile_model(
         "largest_difference": max(check.max_abs or 0.0 for check in checks) if checks else None,
     }
     show(result, _report)
+
+
+def _complaint(checks: Sequence[Comparison]) -> str:
+    """Describe the differences of a compiled file, or the values of which nothing was compared."""
+    if wrong := [check for check in checks if check.differs]:
+        said = (f"{check.name}: {check.reason} (largest difference {text_of(check.max_abs)})" for check in wrong)
+        return "nothing was written: a step or the flush of the compiled file differs from the model's: " + "; ".join(
+            said
+        )
+    unknown = "; ".join(f"{check.name}: {check.reason}" for check in checks if not check.ok)
+    return (
+        f"nothing was written: the compiled file could not be compared with the model: {unknown}; give other --inputs"
+    )
 
 
 def _report(result: Mapping[str, Any]) -> Iterator[Block]:
@@ -172,7 +180,7 @@ def compare_steppers(
 ) -> dict[str, list[Comparison]]:
     """Compare a compiled file with the source: some steps from the initial state, and the flush of a stream.
 
-    Returns the comparisons of each output, and of the state.
+    Returns the comparisons of each output, of the numbers of its frames, and of the floats and integers of the state.
     """
     import jax
 
@@ -193,6 +201,8 @@ def compare_steppers(
     dims = {"frames": frames} if "frames" in symbols_of(specs) else {}
     ranges = integer_ranges(model, {})
 
+    axes = {each.name: each.time_axis for each in spec.outputs}
+
     def draw(floats: Mapping[str, str]) -> Sample:
         return random_arrays(specs, recorded, dims=dims, ranges=ranges, floats=floats)
 
@@ -205,12 +215,17 @@ def compare_steppers(
         for inputs in steps[:-1]:
             outputs, state = step(state, inputs)
         found = {(name, name): value for name, value in outputs.items()}
-        found |= {("the state", f"state {name}"): value for name, value in state.items()}
+        kinds = {
+            name: "floats" if np.issubdtype(value.dtype, np.inexact) else "integers" for name, value in state.items()
+        }
+        found |= {(f"state, {kinds[name]}", f"state {name}"): value for name, value in state.items()}
         # A tail may be too short for an output frame.
         for valid in (spec.pulse - spec.multiple, spec.pulse) if spec.streams else ():
             rest = flush(state, steps[-1], np.int32(valid))
-            for what, values in (("flush", rest.outputs), ("frames", rest.counts)):
-                found |= {(name, f"{what} of {name} after {valid} frame(s)"): each for name, each in values.items()}
+            for name, value in rest.outputs.items():
+                after, count = f"of {name} after {valid} frame(s)", rest.counts.get(name)
+                found[f"frames of {name}", f"frames {after}"] = count
+                found[name, f"flush {after}"] = value if count is None else _frames(value, axes[name], int(count))
         return {place: value for place, value in found.items() if value is not None}
 
     ours, source = Bound(compiled), Bound(stepper, model.params)
@@ -223,3 +238,8 @@ def compare_steppers(
         output, name = place
         groups.setdefault(output, []).append(compare(name, here.get(place), peers.get(place), scaled=True))
     return groups
+
+
+def _frames(array: Any, axis: int | None, count: int) -> Any:
+    """Return the existing frames of an output of the flush."""
+    return array[(slice(None),) * (axis or 0) + (slice(max(count, 0)),)]

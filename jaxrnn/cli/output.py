@@ -144,7 +144,9 @@ def verdict(ok: bool, comparisons: Iterable[Mapping[str, Any]]) -> TextLine:
         return TextLine("differs", "bold red")
     known = {each["name"] for each in comparisons if each["compared"]}
     names = dict.fromkeys(each["name"] for each in comparisons if each["name"] not in known)
-    return TextLine(f"nothing was compared of {', '.join(names) or 'the outputs'}; give --inputs", "bold red")
+    return TextLine(
+        f"nothing was compared of {', '.join(names) or 'the outputs'}; give --inputs with finite outputs", "bold red"
+    )
 
 
 def random_line(result: Mapping[str, Any], seed: int) -> list[str]:

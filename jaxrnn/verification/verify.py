@@ -83,8 +83,7 @@ class Case:
         return self.engines_agree and self._here_agrees
 
     @property
-    def differs(self) -> bool:
-        """True if an output, an intermediate value or a recorded array differs. If `ok` is False too: unknown."""
+    def _differs(self) -> bool:
         compared = (*self.outputs, *(each.here for each in self.recorded))
         return self.first is not None or any(each.differs for each in compared)
 
@@ -142,7 +141,7 @@ class Report:
     def ok(self) -> bool:
         """True if no case differs, and each output and recorded array was compared in at least one case."""
         outputs = [output for case in self.cases for output in case.outputs]
-        return agree(outputs) and all(case._here_agrees and not case.differs for case in self.cases)
+        return agree(outputs) and all(case._here_agrees and not case._differs for case in self.cases)
 
     @property
     def compared(self) -> int:
