@@ -226,6 +226,7 @@ def check_facts(
         smallest, allow = streamed.smallest_pulse, streamed._plan.lengths.allow
         total = max(n for n in range(0, max(36, 10 * smallest) + 1, smallest) if allow(n // streamed.multiple))
     found = measure(Offline(function, streamed, compile=compile), total, nan)
+    assert any(each.receptive_field for each in found), "nothing is measured: no output changes with a frame"
     ahead = max(each.look_ahead for each in found)
     field = max(each.receptive_field for each in found)
     delays = [getattr(kind, "delay", None) for kind in streamed._plan.outputs]

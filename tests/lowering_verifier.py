@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
-from verifier import session
+from verifier import assert_something, session
 
 from jaxrnn._jax.context import exact_types
 from jaxrnn.export.graphs import Argument, lower
@@ -80,6 +80,7 @@ def verify_lowering(
     signed_zeros=False,
     operators=None,
     target=None,
+    finite=True,
 ):
     """Check one function on one set of arguments; returns the model.
 
@@ -94,12 +95,14 @@ def verify_lowering(
         signed_zeros: zeros have their signs.
         operators: how many nodes of each operator the graph has, if that matters.
         target: the engine that the graph is for.
+        finite: False if no result has a finite number, which is what the test compares.
     """
     examples = [np.asarray(example) for example in examples]
     model = lowered(function, *examples, known=known, opset=opset, target=target)
     check_well_formed(model)
     with exact_types():
         expected = [np.asarray(value) for value in jax.tree.leaves(jax.jit(function)(*examples))]
+    assert_something(expected, finite)
     inputs = {f"x{index}": example for index, example in enumerate(examples) if index not in known}
     for found, value in zip(outputs_of(model, inputs), expected, strict=True):
         assert_close(found, value, roundings, scale, signed_zeros)

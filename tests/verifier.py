@@ -64,7 +64,36 @@ def assert_close(found, expected, atol=2e-6, where=""):
         np.testing.assert_allclose(a, b, rtol=0, atol=atol * scale, err_msg=where)
 
 
-def verify(source, inputs, *, expected=None, static=None, atol=1e-5, rtol=0.0, jit=True, eager=True, gradient=None):
+def assert_something(expected, finite=True):
+    """The leaves of a tree hold a number to compare with, so that a check of nothing fails.
+
+    Args:
+        expected: what is compared with; any of its leaves may be empty.
+        finite: False where NaN and infinities are what the test compares; some element must exist even then.
+    """
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(expected)]
+    counts = [
+        np.isfinite(leaf.astype(np.complex128)).sum()
+        if finite and jnp.issubdtype(leaf.dtype, jnp.inexact)
+        else leaf.size
+        for leaf in leaves
+    ]
+    assert sum(counts), f"nothing is compared: {[leaf.shape for leaf in leaves]}"
+
+
+def verify(
+    source,
+    inputs,
+    *,
+    expected=None,
+    static=None,
+    atol=1e-5,
+    rtol=0.0,
+    jit=True,
+    eager=True,
+    gradient=None,
+    finite=True,
+):
     """Check one model on one set of inputs; returns the model.
 
     Args:
@@ -76,10 +105,13 @@ def verify(source, inputs, *, expected=None, static=None, atol=1e-5, rtol=0.0, j
         jit: the shapes do not depend on data, so that compiling must give the same.
         eager: also node by node, which compiles every operation by itself.
         gradient: names of inputs to check against finite differences; default none.
+        finite: False if no output has a finite number, which is what the test compares.
     """
+    assert jit or eager or gradient, "nothing is compared"
     model = jaxrnn.load(source, static=static)
     if expected is None:
         expected = peer_outputs(source, {**inputs, **(static or {})})
+    assert_something(expected, finite)
     if eager:
         assert_same(node_by_node(model, inputs), expected, atol, rtol)
     if jit:
