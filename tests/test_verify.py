@@ -633,6 +633,31 @@ def test_float64_is_the_arbiter_of_rounding():
         assert words in found.reason
 
 
+@pytest.mark.thorough
+def test_float64_is_the_arbiter_of_exported_files(tmp_path):
+    """Not of a file with another weight; and without the model, nobody knows."""
+    constants = {"scale": np.ones(3, np.float32), "axis": np.array(0)}
+    nodes = [("LayerNormalization", ["x", "scale"], "n", {}), ("CumSum", ["n", "axis"], "y", {})]
+    model = load(graph_model(nodes, {"x": ["T", 3]}, {"y": ["T", 3]}, constants))
+    streamed = model.stream("T", 4)
+    jaxrnn.export_onnx(streamed, model.params, tmp_path / "s.onnx", flush=tmp_path / "f.onnx")
+    x = (100 + 0.1 * np.random.default_rng(0).standard_normal((14, 3))).astype(np.float32)
+    check = functools.partial(verify_export, streamed, model.params, tmp_path / "s.onnx", inputs={"x": x})
+    report = check(offline=model)
+    assert report.ok
+    assert [each.frames for each in report.checks if each.against == WHOLE] == [1, 3, 4, 5, 13, 14]
+    assert "up to rounding: the file is off float64 by" in report.checks[-1].outputs[0].reason
+    assert not check(offline=functools.partial(model.apply, model.params)).ok
+    for name in ("s.onnx", "f.onnx"):
+        file = onnx.load(tmp_path / name)
+        (scale,) = (each for each in file.graph.initializer if each.name == "scale")
+        scale.CopyFrom(numpy_helper.from_array(1.05 * constants["scale"], "scale"))
+        onnx.save(file, tmp_path / name)
+    wrong = check(offline=model)
+    assert not wrong.ok
+    assert {each.outputs[0].nearer for each in wrong.checks[-2:]} == {"peer"}
+
+
 def one_in_a_thousand(function, wide):
     """A function of floats with an error in float32, or in every type."""
 

@@ -23,10 +23,11 @@ from jaxrnn.model import Model
 from jaxrnn.onnx.graph import spec_of
 from jaxrnn.onnx.state.find import read_facts
 from jaxrnn.onnx.stepfile import FLUSH, STEP, StepFile
-from jaxrnn.steps.recordings import recording_specs, time_axis
+from jaxrnn.steps.recordings import part, recording_specs, time_axis
 from jaxrnn.steps.specs import ArraySpec, taken
 from jaxrnn.steps.stepper import Stepper, whole_pulse
 from jaxrnn.steps.stepspec import Layout, StepSpec
+from jaxrnn.verification.arbiter import Arbiter, Whole
 from jaxrnn.verification.comparison import Comparison, compare, tolerances
 from jaxrnn.verification.peers import OpenPeer, PeerError, candidates
 from jaxrnn.verification.running import (
@@ -100,7 +101,7 @@ def verify_export(
     *,
     inputs: Mapping[str, Any] | None = None,
     flush: str | os.PathLike[str] | None = None,
-    offline: Offline | None = None,
+    offline: Offline | Model | None = None,
     limits: Mapping[str, int | range] | None = None,
     seed: int = 0,
     engine: str = "auto",
@@ -123,7 +124,8 @@ def verify_export(
             batch. The recordings set the longest length. Missing recordings are random: floats are standard normal if
             the outputs are then finite, and otherwise positive, between 0 and 1, or above 1.
         flush: the file of the flush; by default the file that the step names, in the same folder.
-        offline: the function over whole recordings, from a dict of arrays to a dict of arrays.
+        offline: the model that was streamed, or the function over whole recordings, from a dict of arrays to a dict of
+            arrays. With a model, the graph in float64 decides on differences, as in `jaxrnn.verification.verify`.
         limits: for integer inputs, exclusive upper bounds or ranges; by default 0 and 1, or the numbers that the graph
             of a model takes.
         seed: the seed of the recordings.
@@ -135,6 +137,7 @@ def verify_export(
         PeerError: no engine runs the files.
         MissingPackageError: ``engine="ort"`` without ONNX Runtime.
     """
+    offline = Whole(offline, params) if isinstance(offline, Model) else offline
     step_file = _read_exported(Path(path), STEP)
     named = step_file.facts.files.get(FLUSH)
     beside = Path(flush) if flush is not None else None if named is None else step_file.path.parent / named
@@ -174,7 +177,7 @@ def verify_export(
         checks = [
             check
             for length, found, step, whole in zip(lengths, results, steps, wholes, strict=True)
-            for check in compared.checks(length, found, step, whole)
+            for check in compared.checks(length, found, step, whole, reference.arbiter(recordings, length))
         ]
         if not any(check.outputs for check in checks):
             raise InputError(
@@ -229,12 +232,14 @@ class _Comparing:
                 for each in parts or [name]:
                     self._steps[each] = max(step, self._steps.get(each, 0.0))
 
-    def checks(self, frames: int, found: _Outputs, step: _Outputs, whole: _Outputs | None) -> Iterator[Check]:
-        yield Check(frames, tuple(self._comparisons(found, step)), against=STEPS)
+    def checks(
+        self, frames: int, found: _Outputs, step: _Outputs, whole: _Outputs | None, arbiter: Arbiter | None
+    ) -> Iterator[Check]:
+        yield Check(frames, tuple(self._comparisons(found, step, arbiter)), against=STEPS)
         if whole is not None:
-            yield Check(frames, tuple(self._comparisons(found, whole)), whole.problem)
+            yield Check(frames, tuple(self._comparisons(found, whole, arbiter)), whole.problem)
 
-    def _comparisons(self, found: _Outputs, known: _Outputs) -> Iterator[Comparison]:
+    def _comparisons(self, found: _Outputs, known: _Outputs, arbiter: Arbiter | None) -> Iterator[Comparison]:
         for name, expected in known.outputs.items():
             value, axis = found.outputs[name], self._axes[name]
             if not self._flushed:
@@ -242,7 +247,7 @@ class _Comparing:
                     continue  # no frame leaves before the last whole pulse
                 if axis is not None:
                     expected = expected[(slice(None),) * axis + (slice(value.shape[axis]),)]
-            yield self._compare(name, value, expected, axis)
+            yield self._compare(name, value, expected, axis, arbiter)
         state = dict(found.state)
         for name, parts in self._parts.items():
             if name not in state or name in known.state:
@@ -252,14 +257,19 @@ class _Comparing:
         for name, expected in known.state.items():
             yield self._compare(f"state {name}", state[name], expected, None)
 
-    def _compare(self, name: str, value: Any, expected: Any, axis: int | None) -> Comparison:
+    def _compare(
+        self, name: str, value: Any, expected: Any, axis: int | None, arbiter: Arbiter | None = None
+    ) -> Comparison:
         inexact = expected is not None and jnp.issubdtype(expected.dtype, jnp.inexact)
         if inexact and value is not None and jnp.issubdtype(value.dtype, jnp.floating):
             expected = np.asarray(expected).astype(value.dtype)  # of an export with dtype
         atol, rtol = self._tolerances if inexact else (None, None)
         found = compare(name, value, expected, atol=atol, rtol=rtol, scaled=True, time_axis=axis)
-        if not found.differs or found.max_abs is None or (name not in self._steps and not self._is_rough):
+        if not found.differs or found.max_abs is None:
             return found
+        if name not in self._steps and not self._is_rough:
+            limits = {"atol": atol, "rtol": rtol, "scaled": True, "sides": ("the file", "jaxrnn")}
+            return found if arbiter is None else arbiter.judge(found, value, expected, **limits)
         if self._is_rough:
             return _rough(found, value, expected)
         step = self._steps[name] if inexact else 1.0
@@ -464,6 +474,13 @@ class _JaxReference:
         if (problem := rows[0][1]) is not None:
             return _Outputs({}, problem=problem)
         return _Outputs(self._joined([outputs for outputs, _ in rows], self._axis))
+
+    def arbiter(self, recordings: Arrays, frames: int) -> Arbiter | None:
+        """Return the arbiter between the file and jaxrnn on a recording of one stream, if the model is known."""
+        if self._batch is not None or not isinstance(self._offline, Whole):
+            return None
+        (row,) = self._rows(recordings)
+        return self._offline.arbiter(part(self._ready.spec, row, 0, frames))
 
     def _rows(self, recordings: Arrays) -> list[dict[str, np.ndarray]]:
         """Return a recording for each stream in the stepper's layout."""

@@ -6,8 +6,10 @@ the graph in float64, both know the same function, and a difference in a narrowe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,10 +20,11 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import JaxrnnError
-from jaxrnn.model.loading import load
+from jaxrnn.model import Model
+from jaxrnn.model.loading import load, write_graph
 from jaxrnn.verification.comparison import Comparison, compare, tolerances
 from jaxrnn.verification.inside import intermediates
-from jaxrnn.verification.peers import OnnxRuntime, PeerError, Reference
+from jaxrnn.verification.peers import OnnxRuntime, PeerError, Reference, complete_proto
 
 #: Absolute and relative tolerance of two engines in float64, far below the tolerances of float32.
 EQUAL = 1e-7
@@ -42,21 +45,33 @@ class NoArbiterError(Exception):
 class Arbiter:
     """A graph in float64, in jaxrnn and in another engine."""
 
-    def __init__(self, proto: ModelProto, inputs: Mapping[str, Any], static: Mapping[str, Any]):
+    def __init__(self, proto: Callable[[], ModelProto], inputs: Mapping[str, Any], static: Mapping[str, Any]):
         self._proto, self._inputs, self._static = proto, inputs, static
         self._found: tuple[dict[str, Any], dict[str, Any]] | str | None = None
 
-    def judge(self, found: Comparison, here: Any, peer: Any, **limits: Any) -> Comparison:
+    def judge(
+        self,
+        found: Comparison,
+        here: Any,
+        peer: Any,
+        *,
+        atol: float | None = None,
+        rtol: float | None = None,
+        scaled: bool = False,
+        precision: np.dtype | None = None,
+        sides: tuple[str, str] = ("jaxrnn", "the peer"),
+    ) -> Comparison:
         """Return the verdict on floats that differ.
 
-        The comparison is ``ok`` if jaxrnn and another engine agree in float64, and jaxrnn is as near to float64 as the
-        tolerances demand, or nearly as near as the peer. Otherwise the values differ. The reason gives the distances.
+        The comparison is ``ok`` if jaxrnn and another engine agree in float64, and `here` is as near to float64 as the
+        tolerances demand, or nearly as near as `peer`. Otherwise the values differ. The reason gives the distances.
 
         Args:
             found: the comparison of `here` and `peer`, which `differs`.
-            here: an array.
+            here: an array; it may end before the value in float64.
             peer: the array of the other engine.
-            limits: ``atol``, ``rtol``, ``scaled`` and ``precision``, as in `jaxrnn.verification.compare`.
+            atol, rtol, scaled, precision: as in `jaxrnn.verification.compare`.
+            sides: the names of both sides in the reason.
         """
         one, other = np.asarray(here), np.asarray(peer)
         if found.worst is None or not jnp.issubdtype(one.dtype, jnp.floating) or one.dtype == np.float64:
@@ -66,14 +81,17 @@ class Arbiter:
         except NoArbiterError as unknown:
             reason = f"{found.reason}; which side is nearer to float64 is unknown: {unknown}"
             return replace(found, nearer="unknown", reason=reason)
+        exact = None if exact is None else exact[tuple(map(slice, one.shape))]
+        if exact is not None and exact.shape != one.shape:
+            return found
         if exact is None:
             return replace(found, reason=f"{found.reason}; the engines also differ in float64")
         scale = max(1.0, float(np.abs(exact).max(initial=0.0, where=np.isfinite(exact))))
-        atol, rtol = tolerances(one.dtype, limits["atol"], limits["rtol"], limits["precision"])
+        atol, rtol = tolerances(one.dtype, atol, rtol, precision)
         off, peer_off = _distance(one, exact), _distance(other, exact)
         far, peer_far = (float(each.max(initial=0.0)) for each in (off, peer_off))
-        near = off <= atol * (scale if limits["scaled"] else 1.0) + rtol * np.abs(np.nan_to_num(exact))
-        said = f"jaxrnn is off float64 by up to {far:.3g}, the peer by {peer_far:.3g}"
+        near = off <= atol * (scale if scaled else 1.0) + rtol * np.abs(np.nan_to_num(exact))
+        said = f"{sides[0]} is off float64 by up to {far:.3g}, {sides[1]} by {peer_far:.3g}"
         nearer = "here" if far < peer_far else "peer"
         if near.all() or far <= min(FURTHER * peer_far, ROUNDING * scale):
             said = f"up to rounding: {said}"
@@ -85,7 +103,7 @@ class Arbiter:
         if self._found is None:
             try:
                 self._found = self._run()
-            except (JaxrnnError, TypeError, ValueError) as error:
+            except (JaxrnnError, OSError, TypeError, ValueError) as error:
                 self._found = str(error)
         if isinstance(self._found, str):
             raise NoArbiterError(self._found)
@@ -95,7 +113,7 @@ class Arbiter:
         return np.asarray(here) if compare(name, here, peer, atol=EQUAL, rtol=EQUAL, scaled=True).ok else None
 
     def _run(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        proto = in_float64(self._proto)
+        proto = in_float64(self._proto())
         inputs, static = ({name: _wide(each) for name, each in given.items()} for given in (self._inputs, self._static))
         model = load(proto, static=static)
         with exact_types(), jax.default_matmul_precision("highest"):
@@ -107,6 +125,27 @@ class Arbiter:
             except (PeerError, ImportError) as error:
                 failures.append(str(error))
         raise PeerError("; ".join(failures))
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A model with parameters as a function of whole recordings, which has an arbiter."""
+
+    model: Model
+    params: Any
+
+    def __call__(self, recordings: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply the model."""
+        return self.model.apply(self.params, recordings)
+
+    def arbiter(self, recordings: Mapping[str, Any]) -> Arbiter:
+        """Return the arbiter between results on these recordings."""
+        return Arbiter(self._proto, recordings, self.model.static)
+
+    def _proto(self) -> ModelProto:
+        with tempfile.TemporaryDirectory() as folder:
+            write_graph(self.model, self.params, Path(folder, "whole.onnx"))
+            return complete_proto(Path(folder, "whole.onnx"))
 
 
 def _distance(array: np.ndarray, exact: np.ndarray) -> np.ndarray:

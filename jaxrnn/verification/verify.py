@@ -274,7 +274,7 @@ def _check(
         bound = bind_inputs(infos, {**sample.inputs, **static})
     there = peer.run({info.name: feed(info, bound[info.name]) for info in infos})
 
-    arbiter = Arbiter(proto, sample.inputs, static)
+    arbiter = Arbiter(lambda: proto, sample.inputs, static)
 
     def compared(name: str, value: Any, scaled: bool = False) -> Comparison:
         limits = {"atol": atol, "rtol": rtol, "scaled": scaled, "precision": narrow.get(name)}
