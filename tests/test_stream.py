@@ -13,8 +13,13 @@ LARGER = {
     "bits of all frames": "one changed frame changes no bit of all",
     "branch": "it looks ahead in the branch that is not taken",
 }
-#: Outputs that no frame changes.
-CONSTANT = ("transposed, outputs that see no frame", "a recurrence of nothing", "a count of frames")
+#: Outputs that no frame changes, or that another value of a single frame does not change.
+CONSTANT = (
+    "bits of all frames",
+    "transposed, outputs that see no frame",
+    "a recurrence of nothing",
+    "a count of frames",
+)
 _FOR_GRADIENTS = ("multiple", "constraints")
 #: Where there is a rule for gradients, or a mask without which they are wrong.
 GRADIENTS = (

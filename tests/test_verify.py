@@ -630,7 +630,7 @@ def test_float64_is_the_arbiter_of_rounding():
         with operator_replaced("LayerNormalization", functools.partial(one_in_a_thousand, wide=wide)):
             (found,) = verify(model, {"x": x}).cases[0].outputs
         assert (found.ok, found.differs, found.nearer) == (False, True, nearer)
-        assert words in found.reason
+        assert words in found.arbiter
 
 
 @pytest.mark.thorough
@@ -676,7 +676,7 @@ def test_without_float64_it_is_unknown_which_engine_is_nearer():
     with operator_replaced("Tanh", a_little_wrong), operator_replaced("DynamicQuantizeLinear", only_in_float32):
         (found,) = verify(proto).cases[0].outputs
     assert (found.differs, found.nearer) == (True, "unknown")
-    assert "which side is nearer to float64 is unknown" in found.reason
+    assert "which side is nearer to float64 is unknown" in found.arbiter
 
 
 def only_in_float32(function):

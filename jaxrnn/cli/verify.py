@@ -136,4 +136,6 @@ def difference(comparison: Mapping[str, Any]) -> str:
         return f"agrees {comparison['reason']}" if comparison["reason"] else "agrees"
     first = comparison["first_frame"]
     since = "" if first is None else f", first in frame {first:,}"
-    return comparison["reason"] + since + (f", most at {comparison['worst']}" if comparison["worst"] else "")
+    place = f", most at {comparison['worst']}" if comparison["worst"] else ""
+    arbiter = f"; {comparison['arbiter']}" if comparison.get("arbiter") else ""
+    return f"{comparison['reason']}{since}{place}{arbiter}"

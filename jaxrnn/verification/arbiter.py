@@ -64,7 +64,8 @@ class Arbiter:
         """Return the verdict on floats that differ.
 
         The comparison is ``ok`` if jaxrnn and another engine agree in float64, and `here` is as near to float64 as the
-        tolerances demand, or nearly as near as `peer`. Otherwise the values differ. The reason gives the distances.
+        tolerances demand, or nearly as near as `peer`. Otherwise the values differ. `Comparison.reason` or
+        `Comparison.arbiter` says how far both are off.
 
         Args:
             found: the comparison of `here` and `peer`, which `differs`.
@@ -79,13 +80,12 @@ class Arbiter:
         try:
             exact = self._exact(found.name)
         except NoArbiterError as unknown:
-            reason = f"{found.reason}; which side is nearer to float64 is unknown: {unknown}"
-            return replace(found, nearer="unknown", reason=reason)
+            return replace(found, nearer="unknown", arbiter=f"which side is nearer to float64 is unknown: {unknown}")
         exact = None if exact is None else exact[tuple(map(slice, one.shape))]
         if exact is not None and exact.shape != one.shape:
             return found
         if exact is None:
-            return replace(found, reason=f"{found.reason}; the engines also differ in float64")
+            return replace(found, arbiter="the engines also differ in float64")
         scale = max(1.0, float(np.abs(exact).max(initial=0.0, where=np.isfinite(exact))))
         atol, rtol = tolerances(one.dtype, atol, rtol, precision)
         off, peer_off = _distance(one, exact), _distance(other, exact)
@@ -96,7 +96,7 @@ class Arbiter:
         if near.all() or far <= min(FURTHER * peer_far, ROUNDING * scale):
             said = f"up to rounding: {said}"
             return replace(found, ok=True, differs=False, nearer=nearer, reason=said, worst=None, first_frame=None)
-        return replace(found, nearer=nearer, reason=f"{found.reason}; {said}")
+        return replace(found, nearer=nearer, arbiter=said)
 
     def _exact(self, name: str) -> np.ndarray | None:
         """Return the value in float64, or None if the engines differ in float64."""

@@ -42,6 +42,7 @@ class Comparison:
         first_frame: first frame with a difference beyond the tolerance, if the value has a time axis.
         nearer: where the values differ, the side that is nearer to the same graph in float64: ``"here"`` or ``"peer"``;
             ``"unknown"`` if the graph does not run in float64. None if float64 was not needed, or does not decide.
+        arbiter: what the graph in float64 says about values that differ; None if float64 was not needed.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Comparison:
     worst: tuple[int, ...] | None = None
     first_frame: int | None = None
     nearer: str | None = None
+    arbiter: str | None = None
 
 
 def agree(comparisons: Iterable[Comparison]) -> bool:

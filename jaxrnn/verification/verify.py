@@ -180,7 +180,7 @@ def verify(
     If floats differ by more than the tolerance, the same graph in float64 decides, in jaxrnn and in a second engine. If
     these two agree, the difference is rounding, and the output passes if jaxrnn is within the tolerance of float64, or
     at most twice as far from float64 as the peer and within 1 % of the largest value. The reason gives both distances.
-    In all other cases the output differs; `Comparison.nearer` says which engine is nearer, or that this is unknown.
+    In all other cases the output differs; `Comparison.arbiter` says which engine is nearer, or that this is unknown.
 
     Example::
 
