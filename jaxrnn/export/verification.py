@@ -255,11 +255,11 @@ class _Comparing:
             entries = Layout({part.name: part for part in parts}, vectors={part.name: name for part in parts})
             state |= entries.unpack({name: state.pop(name)})
         for name, expected in known.state.items():
-            found = self._compare(f"state {name}", state[name], expected, None)
-            if not found.differs and not np.size(expected):
+            result = self._compare(f"state {name}", state[name], expected, None)
+            if not result.differs and not np.size(expected):
                 # The shape is all that an entry without elements has.
-                found = dataclasses.replace(found, ok=True, compared=1, reason="without elements")
-            yield found
+                result = dataclasses.replace(result, ok=True, compared=1, reason="without elements")
+            yield result
 
     def _compare(
         self, name: str, value: Any, expected: Any, axis: int | None, arbiter: Arbiter | None = None
