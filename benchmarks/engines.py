@@ -33,6 +33,7 @@ from benchmarks.report import markdown
 from jaxrnn._files.stores import in_place_of
 from jaxrnn.export import ExportedGraph
 from jaxrnn.onnx.stepfile import FLUSH, StepFile
+from jaxrnn.verification.comparison import agree, compare
 
 #: The largest error of an output, as a share of its largest number or of 1.
 AGREEMENT = 1e-4
@@ -245,7 +246,8 @@ def compared(case: Case, answer: Mapping[str, Any]) -> Cell:
     """Compare the outputs of an engine, up to the frames that exist."""
     if "refused" in answer:
         return Cell(refused=answer["refused"])
-    worst, found = 0.0, decoded(answer["outputs"])
+    limit = QUANTISED if case.family == QUANTISED_NETS else AGREEMENT
+    comparisons, found = [], decoded(answer["outputs"])
     for key, expected in case.expected.items():
         value = found[key]
         if value.size != expected.size:
@@ -255,12 +257,11 @@ def compared(case: Case, answer: Mapping[str, Any]) -> Cell:
             axis, count = case.frames[key]
             part = (slice(None),) * axis + (slice(count),)
             value, expected = value[part], expected[part]
-        here, there = value.astype(np.float64), expected.astype(np.float64)
-        apart = np.abs(here - there).max(initial=0.0, where=here != there)
-        size = max(1.0, float(np.abs(there).max(initial=0.0)))
-        worst = max(worst, float(apart) / size) if not np.isnan(apart) else np.inf
-    limit = QUANTISED if case.family == QUANTISED_NETS else AGREEMENT
-    return Cell(error=min(worst, 1e300), agrees=worst <= limit)
+        wide = (each.astype(np.float64) for each in (value, expected))
+        if expected.size:  # a flush may have no frame of an output
+            comparisons.append(compare(key, *wide, atol=limit, rtol=0.0, scaled=True))
+    errors = [(each.max_abs or 0.0) / max(1.0, each.scale or 0.0) for each in comparisons]
+    return Cell(error=min(max(errors, default=0.0), 1e300), agrees=agree(comparisons))
 
 
 def _commands() -> tuple[dict[str, list[str]], dict[str, str]]:

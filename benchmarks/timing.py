@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from jaxrnn.verification.comparison import agree, compare
 
 Call = Callable[[], Any]
 Outputs = Mapping[str, Any]
@@ -53,45 +56,43 @@ class Effort:
     seconds: float
 
 
-def largest_difference(outputs: Mapping[str, Outputs]) -> float:
+def largest_difference(outputs: Mapping[str, Outputs], agreement: float = math.inf) -> float:
     """Return the largest difference between a contender's outputs and the first outputs, relative as in `AGREEMENT`.
 
-    ``outputs`` are arrays by contender and name. A DisagreementError names a missing output or a different shape.
+    ``outputs`` are arrays by contender and name. A DisagreementError names a missing output, a different shape, a
+    difference above ``agreement``, or an output of which no finite number was compared.
     """
-    return max((apart for _, apart in _differences(outputs)), default=0.0)
-
-
-def check(what: str, outputs: Mapping[str, Outputs], agreement: float = AGREEMENT) -> float:
-    """Check that all contenders have equal outputs, and return the largest difference.
-
-    A DisagreementError names the contender that differs. NaN differs from everything.
-    """
+    (first, expected), *others = outputs.items()
     worst = 0.0
-    for contender, apart in _differences(outputs):
-        if not apart <= agreement:
-            first = next(iter(outputs))
+    for contender, values in others:
+        if missing := [name for name in expected if name not in values]:
+            raise DisagreementError(f"{contender} has none for output {missing[0]!r}, {first} has a value")
+        found = [
+            compare(name, _wide(values[name]), _wide(value), atol=agreement, rtol=0.0, scaled=True)
+            for name, value in expected.items()
+        ]
+        apart = [math.inf if each.max_abs is None else each.max_abs / max(1.0, each.scale or 0.0) for each in found]
+        if not agree(found):
+            reasons = "; ".join(f"{each.name!r}: {each.reason}" for each in found if not each.ok)
             raise DisagreementError(
-                f"{what}: {contender} differs from {first} by {apart:.3g}, but at most {agreement:g} is expected; "
-                "nothing is timed that is not the same"
+                f"{contender} differs from {first} by {max(apart, default=0.0):.3g}, but at most {agreement:g} is "
+                f"expected; nothing is timed that is not the same ({reasons or 'there is no output'})"
             )
-        worst = max(worst, apart)
+        worst = max(worst, *apart)
     return worst
 
 
-def _differences(outputs: Mapping[str, Outputs]) -> list[tuple[str, float]]:
-    (first, expected), *others = outputs.items()
-    scales = {name: max(1.0, float(np.max(np.abs(_wide(value)), initial=0))) for name, value in expected.items()}
-    found = []
-    for contender, values in others:
-        for name, value in expected.items():
-            if name not in values or np.shape(values[name]) != np.shape(value):
-                got = f"shape {np.shape(values[name])}" if name in values else "none"
-                raise DisagreementError(
-                    f"{contender} has {got} for output {name!r}, {first} has shape {np.shape(value)}"
-                )
-            apart = np.abs(_wide(values[name]) - _wide(value))
-            found.append((contender, float(np.max(apart, initial=0)) / scales[name]))
-    return found
+def check(what: str, outputs: Mapping[str, Outputs], agreement: float = AGREEMENT) -> float | None:
+    """Check that all contenders have equal outputs, and return the largest difference; None for a single contender.
+
+    A DisagreementError names the contender that differs, or of which nothing was compared.
+    """
+    if len(outputs) < 2:
+        return None
+    try:
+        return largest_difference(outputs, agreement)
+    except DisagreementError as error:
+        raise DisagreementError(f"{what}: {error}") from error
 
 
 def _wide(value: Any) -> np.ndarray:

@@ -211,6 +211,7 @@ def check_facts(
     total: int | None = None,
     nan: bool = True,
     compile: bool = True,
+    something: bool = True,
 ) -> None:
     """Hold the facts of a stream against what is measured.
 
@@ -221,11 +222,14 @@ def check_facts(
         total: the input frames of a recording; None for some 36, or ten of the smallest pulses.
         nan: whether frames become NaN, too.
         compile: False for a function that is not JAX's.
+        something: False for outputs that no frame changes.
     """
     if total is None:
         smallest, allow = streamed.smallest_pulse, streamed._plan.lengths.allow
         total = max(n for n in range(0, max(36, 10 * smallest) + 1, smallest) if allow(n // streamed.multiple))
     found = measure(Offline(function, streamed, compile=compile), total, nan)
+    if something:
+        assert any(each.receptive_field for each in found), "nothing is measured: no output changes with a frame"
     ahead = max(each.look_ahead for each in found)
     field = max(each.receptive_field for each in found)
     delays = [getattr(kind, "delay", None) for kind in streamed._plan.outputs]

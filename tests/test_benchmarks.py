@@ -144,12 +144,20 @@ class Counted:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"y": np.full(3, 1.001)}, {"y": np.full(3, np.nan)}, {"y": np.ones((3, 1))}, {"z": np.ones(3)}],
-    ids=["another value", "NaN", "another shape", "another name"],
+    ("here", "other"),
+    [
+        ({"y": np.ones(3)}, {"y": np.full(3, 1.001)}),
+        ({"y": np.ones(3)}, {"y": np.full(3, np.nan)}),
+        ({"y": np.ones(3)}, {"y": np.ones((3, 1))}),
+        ({"y": np.ones(3)}, {"z": np.ones(3)}),
+        ({"y": np.full(3, np.nan)}, {"y": np.full(3, np.nan)}),
+        ({"y": np.ones(0)}, {"y": np.ones(0)}),
+        ({}, {}),
+    ],
+    ids=["another value", "NaN", "another shape", "another name", "NaN twice", "empty", "no output"],
 )
-def test_nothing_is_timed_that_is_not_the_same(other):
-    one, another = Counted(y=np.ones(3)), Counted(**other)
+def test_nothing_is_timed_that_is_not_the_same(here, other):
+    one, another = Counted(**here), Counted(**other)
     with pytest.raises(DisagreementError, match="the other"):
         timed("x", "x", {"jaxrnn": one, "the other": another}, Effort(3, 0.001))
     assert (one.calls, another.calls) == (1, 1)
@@ -376,6 +384,8 @@ def test_an_engine_with_other_outputs_or_without_does_not_agree():
     assert (compared(beyond).agrees, compared(beyond).error) == (True, 0)
     assert not compared(y + 0.01).agrees
     assert compared(np.where(y == 1, np.nan, y)).error > 1
+    nothing = engines.Case("a", engines.LAYERS, {}, {}, {"y": y * np.nan}, {}, 1, 1)
+    assert not engines.compared(nothing, {"outputs": engines_child.encoded({"y": y * np.nan})}).agrees
     assert "has the shape [2, 2]" in str(compared(y[:2]).refused)
     assert engines.compared(case, {"refused": "no"}).refused == "no"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -15,6 +17,7 @@ from tiers import of_tiers
 
 import jaxrnn
 import jaxrnn.runtime.compiled
+from jaxrnn.audio import write_wav
 from jaxrnn.cli import export_writing
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.options import save_archive
@@ -182,7 +185,9 @@ def test_a_stream_and_its_flush(offline, tmp_path):
     text = call(*arguments, "--opset", 18, "--batch", 3).stdout
     for word in ("opset 18", "3 stream(s)", "look-ahead: 1", "[3, 1, 2, 2]", "window.history_next", "Verified in ONNX"):
         assert word in text
-    assert text.rstrip().endswith("agrees")
+    assert re.search(r"\nagrees in [\d,]+ elements$", text.rstrip())
+    compared = sum(each["compared"] for check in found["checks"] for each in check["outputs"])
+    assert found["compared"] == compared >= sum(check["frames"] for check in found["checks"])
     text = call("export", offline, *STREAM, "-o", out).stdout
     assert "the last frames of total, y stay inside: --flush FLUSH.onnx" in text
 
@@ -370,3 +375,62 @@ def test_smaller_types_and_what_is_said_of_a_stream(layers, tmp_path):
     for options in ((*stream,), ("--dim", "T=9")):  # the stream, and the whole graph
         said = call("export", file, *options, "--quantize", "dynamic", "--verify", "-o", out).stdout
         assert "agrees with an error of quantisation of " in said
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """The running sum of logarithms of samples, and recordings on which the sum is a number, and NaN."""
+    nodes = [helper.make_node("Log", ["x"], ["l"]), helper.make_node("CumSum", ["l", "axis"], ["y"])]
+    graph = graph_of(nodes, {"x": [1, "T"]}, {"y": [1, "T"]}, {"axis": np.array(1)})
+    onnx.save(make_model(graph), tmp_path / "logs.onnx")
+    x = np.random.default_rng(0).uniform(0.1, 0.9, 80).astype(np.float32)
+    write_wav(tmp_path / "right.wav", x, 8000)
+    np.savez(tmp_path / "wrong.npz", x=-x[None])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    of_tiers(
+        [
+            ("verify", ()),
+            ("stream", ("--symbol", "T", "--verify")),
+            ("export", ("--symbol", "T", "-o", "out.onnx", "--flush", "flush.onnx", "--verify")),
+            ("export", ("--params", "params.npz", "-o", "out.onnx", "--verify")),
+            ("compile", ("--symbol", "T", "-o", "out.jaxrnn")),
+        ],
+        quick=[("stream", ("--symbol", "T", "--verify")), ("compile", ("--symbol", "T", "-o", "out.jaxrnn"))],
+    ),
+)
+def test_a_command_that_compares_nothing_fails(logs, monkeypatch, command, options):
+    """Random inputs are positive, so that there is something to compare; and so are the samples of a WAV file."""
+    monkeypatch.chdir(logs)
+    np.savez("params.npz", **jaxrnn.load("logs.onnx").params)
+    random = ("--random",) if command == "stream" else ()
+    found = call_json(command, "logs.onnx", *options, *random)
+    assert found.get("verified", True)
+    assert found.get("compared", 1) > 0
+    if command == "stream":
+        assert found["drawn"] == {"x": "positive"}
+    text = call(command, "logs.onnx", *options, "--inputs", "right.wav").stdout
+    if command != "compile" and "--params" not in options:
+        assert re.search(r"\nagrees in \d+ elements\n", text)
+    for file in logs.glob("out*"):
+        file.unlink()
+    failed = call(command, "logs.onnx", *options, "--inputs", "wrong.npz", status=MISMATCH)
+    assert "nothing was compared" in failed.stdout + failed.stderr
+    assert not [*logs.glob("out*")]
+
+
+def test_recordings_to_verify_with_need_a_verification(logs):
+    arguments = ("export", logs / "logs.onnx", "--symbol", "T", "-o", logs / "out.onnx", "--inputs", logs / "wrong.npz")
+    assert "they need --verify" in call(*arguments, status=2).stderr
+    np.savez(logs / "two.npz", x=np.ones((1, 3), np.float32), z=np.ones(3))
+    said = call(*arguments[:-1], logs / "two.npz", "--verify", status=2).stderr
+    assert "there is no input 'z'" in said
+    compiling = ("compile", logs / "logs.onnx", "--symbol", "T", "-o", logs / "out.jaxrnn", "--inputs")
+    np.savez(logs / "short.npz", x=np.ones((1, 3), np.float32))
+    assert (
+        "the recordings to compare with have 3 frames; 4 steps need 4"
+        in call(*compiling, logs / "short.npz", status=2).stderr
+    )

@@ -275,8 +275,8 @@ def test_every_convolution(examples):
             wide = wider.get(x.dtype) if widened else None
             return lax.conv_general_dilated(x, kernel, preferred_element_type=wide, **parameters)
 
-        # Sums of whole numbers that are this small are exact in every type.
-        verify_lowering(function, x, kernel, known={1} if known else (), roundings=0)
+        # Sums of whole numbers that are this small are exact in every type. Some results are empty.
+        verify_lowering(function, x, kernel, known={1} if known else (), roundings=0, something=False)
 
     check()
 
@@ -317,7 +317,7 @@ def test_every_reduction_over_windows(examples):
         def function(x):
             return lax.reduce_window(x, dtype.type(start), combine, window, strides, padding, spacing, dilation)
 
-        verify_lowering(function, x, roundings=4 if combine is lax.add else 0)
+        verify_lowering(function, x, roundings=4 if combine is lax.add else 0, something=False)
 
     check()
 

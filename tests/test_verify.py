@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -29,7 +30,7 @@ from jaxrnn import InputError, NodeError, load
 from jaxrnn.demo import PACKAGED
 from jaxrnn.export import verify_export
 from jaxrnn.verification import verify
-from jaxrnn.verification.comparison import compare
+from jaxrnn.verification.comparison import agree, compare
 from jaxrnn.verification.peers import PeerError, Reference, expose
 from jaxrnn.verification.running import WHOLE
 from jaxrnn.verification.sampling import random_inputs, symbols_of
@@ -121,15 +122,16 @@ def test_static_and_given_inputs_reach_the_peer():
     report = verify(make_model(graph), {"step": step}, static={"trips": 3}, nodes=True)
     case = report.cases[0]
     assert report.ok, report
-    assert (case.dims, case.random, case.outputs[1].shape) == ({"N": 4}, ("start",), (3, 4))
+    assert (case.dims, case.drawn, case.outputs[1].shape) == ({"N": 4}, {"start": "standard normal"}, (3, 4))
     with pytest.raises(InputError, match=r"N=4.*N=9"):
         verify(make_model(graph), {"step": step}, static={"trips": 3}, dims={"N": 9})
 
 
 AGREE = [
     ("floats", [1.0, 2.0, 0.0], [1.00001, 1.9999, 9e-6], {}),
-    ("nans and infinities", [NAN, INF, -INF], [NAN, INF, -INF], {}),
-    ("empty", np.zeros((0, 3)), np.zeros((0, 3)), {}),
+    ("nans and infinities", [NAN, INF, -INF, 1.0], [NAN, INF, -INF, 1.0], {}),
+    ("nans on purpose", [NAN, INF, -INF], [NAN, INF, -INF], {"require_finite": False}),
+    ("halves inside", np.float32([1.0]), np.float32([1.005]), {"precision": np.dtype(np.float16)}),
     ("halves", np.float16([1.0]), np.float16([1.005]), {}),
     ("bfloat16", np.array([1.0], BF16), np.array([1.05], BF16), {}),
     ("integers, loosely", [1, 2], [1, 3], {"atol": 1}),
@@ -174,13 +176,37 @@ def test_comparison_differs(here, peer, options, reason):
     assert re.search(reason, result.reason)
 
 
+NOTHING = [
+    ("nans and infinities", [NAN, INF, -INF], [NAN, INF, -INF], "no element is finite"),
+    ("empty", np.zeros((0, 3)), np.zeros((0, 3)), "the value has no elements"),
+    ("no strings", np.zeros(0, object), np.zeros(0, object), "the value has no elements"),
+    ("an empty sequence", (), [], "the value has no elements"),
+    ("a sequence of nans", (np.array([NAN]),), [np.array([NAN])], "no element is finite"),
+]
+
+
+@pytest.mark.parametrize(("here", "peer", "reason"), [row[1:] for row in NOTHING], ids=[row[0] for row in NOTHING])
+def test_a_comparison_of_nothing_is_no_agreement(here, peer, reason):
+    """It is no difference either, so that a value may be empty on some inputs and compared on others."""
+    result = compare("value", _plain(here), _plain(peer))
+    assert (result.ok, result.differs, result.compared) == (False, False, 0)
+    assert result.reason == f"nothing was compared: {reason}"
+    other, wrong = (compare("value", np.ones(3), value) for value in (np.ones(3), np.zeros(3)))
+    assert (other.ok, other.compared) == (True, 3)
+    assert not agree([result])
+    assert agree([result, other])
+    assert not agree([result, other, wrong])
+    assert not agree([other, replace(result, name="another value")])
+    assert not agree([])
+
+
 @pytest.mark.parametrize("option", [{"atol": -1.0}, {"rtol": float("nan")}])
 def test_what_is_no_tolerance_is_refused(option):
     check_refused(InputError, "must be a number of at least 0", compare, "value", np.ones(2), np.ones(2), **option)
 
 
 def _plain(value):
-    return np.asarray(value) if isinstance(value, list) and not isinstance(value[0], np.ndarray) else value
+    return np.asarray(value) if isinstance(value, list) and value and isinstance(value[0], float | int) else value
 
 
 def test_errors_are_measured_where_they_are():
@@ -344,16 +370,27 @@ def a_frame_less(step, flush):
     flush.graph.node.append(helper.make_node("Sub", ["more", "one"], ["y_count"]))
 
 
+def padding_is_read(step, flush):
+    """A flush that computes with all frames of its last pulse, as if zeros followed the recording."""
+    (padded,) = (node.output[0] for node in flush.graph.node if node.input[0] == "x")
+    read = {padded}
+    for node in flush.graph.node:
+        if node.op_type == "Where" and node.input[1] in read:
+            node.op_type, node.input[:] = "Identity", [node.input[1]]
+            read.update(node.output)
+
+
 MUTATIONS = {
     "a weight": (another_weight, 0),
     "no history": (functools.partial(state_not_carried, "window.history"), 2),
     "no running sum": (functools.partial(state_not_carried, "sums.total"), 2),
     "another delay": (another_delay, None),
     "a frame less": (a_frame_less, None),
+    "padding": (padding_is_read, None),
 }
 
 
-@pytest.mark.parametrize("mutation", of_tiers(MUTATIONS, ["a frame less"]))
+@pytest.mark.parametrize("mutation", of_tiers(MUTATIONS, ["a frame less", "padding"]))
 def test_a_wrong_file_is_found(model, tmp_path, mutation):
     streamed = exported(model, tmp_path)
     mutate, first = MUTATIONS[mutation]
@@ -470,3 +507,182 @@ def test_recordings_of_frameworks(models, name):
             assert report.ok, report
             last = load(path).outputs[0].name
             assert verify(path, outputs=recording | {last: 1.1 * recording[last]}).cases[0].fault == "file"
+
+
+def graph_model(nodes, inputs, outputs, constants=()):
+    """A model of nodes, each given by operator, inputs, output and attributes."""
+    made = [helper.make_node(kind, read, [written], name=written, **more) for kind, read, written, more in nodes]
+    return make_model(graph_of(made, inputs, outputs, constants))
+
+
+LOG = graph_model([("Log", ["x"], "l", {}), ("Add", ["l", "h"], "y", {})], {"x": ["T", 3], "h": [3]}, {"y": ["T", 3]})
+DOMAINS = {
+    "roots": ([("Sqrt", ["x"], "y", {})], "positive"),
+    "entropies": (
+        [("Sub", ["one", "x"], "a", {}), ("Log", ["a"], "b", {}), ("Log", ["x"], "c", {})],
+        "between 0 and 1",
+    ),
+    "inverse cosh": ([("Acosh", ["x"], "y", {})], "above 1"),
+    "any number": ([("Tanh", ["x"], "y", {})], "standard normal"),
+}
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_random_inputs_are_inside_the_domain(name):
+    nodes, way = DOMAINS[name]
+    if nodes[-1][2] != "y":
+        nodes = [*nodes, ("Mul", ["b", "c"], "y", {})]
+    report = verify(graph_model(nodes, {"x": ["T", 3]}, {"y": ["T", 3]}, {"one": np.ones(1, np.float32)}))
+    assert report.ok
+    assert (report.cases[0].drawn, report.compared) == ({"x": way}, 48)
+
+
+def test_an_output_without_a_finite_element_is_a_failure():
+    """Other inputs stay standard normal; inputs of the caller are not changed."""
+    report = verify(LOG)
+    assert (report.ok, report.cases[0].drawn) == (True, {"x": "positive", "h": "standard normal"})
+    nothing = verify(LOG, {"x": -np.ones((4, 3), np.float32)})
+    assert (nothing.ok, nothing.compared, nothing.cases[0].ok) == (False, 0, False)
+    assert nothing.cases[0].outputs[0].reason == "nothing was compared: no element is finite"
+    assert not verify(LOG, dims={"T": 0}).ok
+    assert verify(LOG, dims={"T": [0, 2]}).compared == 6
+
+
+MASKED = graph_model(
+    [
+        ("Shape", ["x"], "s", {"end": 1}),
+        ("Squeeze", ["s"], "t", {}),
+        ("Range", ["zero", "t", "one"], "r", {}),
+        ("Cast", ["n"], "n64", {"to": TensorProto.INT64}),
+        ("Less", ["r", "n64"], "mask", {}),
+        ("Where", ["mask", "r", "zero"], "kept", {}),
+        ("Gather", ["x", "place"], "row", {}),
+    ],
+    {
+        "x": ["T", 3],
+        "n": (TensorProto.INT32, [1]),
+        "place": (TensorProto.INT64, [64]),
+        "flag": (TensorProto.INT64, [2]),
+    },
+    {"kept": (TensorProto.INT64, ["T"]), "row": [64, 3]},
+    {"zero": np.array(0), "one": np.array(1)},
+)
+
+
+def test_integers_are_numbers_that_the_graph_takes():
+    """Lengths and positions reach the end of their axis, whatever its size."""
+    for size in (16, 5):
+        sample = random_inputs(load(MASKED), dims={"T": size})
+        assert {name: way for name, way in sample.drawn.items() if name != "x"} == {
+            "n": f"1 to {size}",
+            "place": f"0 to {size - 1}",
+            "flag": "0 to 1",
+        }
+        assert set(sample.inputs["place"]) >= {0, size - 1}
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((1, 8, size)).astype(np.float32) for name, size in (("W", 3), ("R", 2))}
+    lstm = ("LSTM", ["x", "W", "R", "", "n"], "y", {"hidden_size": 2})
+    inputs = {"x": ["T", 40, 3], "n": (TensorProto.INT32, [40])}
+    model = graph_model([lstm], inputs, {"y": ["T", 1, 40, 2]}, weights)
+    lengths = random_inputs(load(model)).inputs["n"]
+    assert (min(lengths), max(lengths)) == (1, 16)
+    assert verify(model).ok
+
+
+def half_inside(kind=TensorProto.FLOAT16):
+    """A product in float16 between inputs and outputs in float32."""
+    nodes = [("Cast", ["x"], "a", {"to": kind}), ("MatMul", ["a", "w"], "b", {}), ("Cast", ["b"], "y", {"to": 1})]
+    weights = np.random.default_rng(0).standard_normal((64, 8)).astype(helper.tensor_dtype_to_np_dtype(kind))
+    return graph_model(
+        [*nodes, ("Relu", ["x"], "z", {})], {"x": ["T", 64]}, {"y": ["T", 8], "z": ["T", 64]}, {"w": weights}
+    )
+
+
+def test_tolerances_follow_the_narrowest_arithmetic():
+    """Of each value by itself: the other output has the tolerance of float32."""
+    report = verify(half_inside(), nodes=True)
+    assert report.ok
+    assert 1e-4 < report.cases[0].outputs[0].max_abs < 0.1
+    with operator_replaced("Relu", lambda function: lambda x: function(x) * x.dtype.type(1.001)):
+        report = verify(half_inside(), nodes=True)
+    assert [each.ok for each in report.cases[0].outputs] == [True, False]
+    assert report.cases[0].first.node == "z"
+    # Weights that are stored in float16 are numbers of float32.
+    stored = [("Cast", ["w"], "v", {"to": 1}), ("MatMul", ["x", "v"], "y", {})]
+    stored = graph_model(stored, {"x": ["T", 4]}, {"y": ["T", 2]}, {"w": np.full((4, 2), 0.1, np.float16)})
+    with operator_replaced("MatMul", lambda function: lambda x, y: function(x, y) * x.dtype.type(1.001)):
+        assert not verify(stored).ok
+
+
+def test_float64_is_the_arbiter_of_rounding():
+    """Both engines lose digits where three numbers are nearly equal; a wrong operator is as wrong in float64."""
+    norm = [("LayerNormalization", ["x", "scale"], "y", {})]
+    model = graph_model(norm, {"x": ["T", 3]}, {"y": ["T", 3]}, {"scale": np.ones(3, np.float32)})
+    x = (10 + 0.1 * np.random.default_rng(0).standard_normal((3000, 3))).astype(np.float32)
+    report = verify(model, {"x": x}, nodes=True)
+    (found,) = report.cases[0].outputs
+    assert report.ok
+    assert not compare("y", 0 * x, 0 * x + np.float32(found.max_abs)).ok
+    assert found.nearer in ("here", "peer")
+    assert re.fullmatch(r"up to rounding: jaxrnn is off float64 by up to \S+, the peer by \S+", found.reason)
+
+    for wide, nearer, words in ((True, None, "the engines also differ in float64"), (False, "peer", "jaxrnn is off")):
+        with operator_replaced("LayerNormalization", functools.partial(one_in_a_thousand, wide=wide)):
+            (found,) = verify(model, {"x": x}).cases[0].outputs
+        assert (found.ok, found.differs, found.nearer) == (False, True, nearer)
+        assert words in found.arbiter
+
+
+@pytest.mark.thorough
+def test_float64_is_the_arbiter_of_exported_files(tmp_path):
+    """Not of a file with another weight; and without the model, nobody knows."""
+    constants = {"scale": np.ones(3, np.float32), "axis": np.array(0)}
+    nodes = [("LayerNormalization", ["x", "scale"], "n", {}), ("CumSum", ["n", "axis"], "y", {})]
+    model = load(graph_model(nodes, {"x": ["T", 3]}, {"y": ["T", 3]}, constants))
+    streamed = model.stream("T", 4)
+    jaxrnn.export_onnx(streamed, model.params, tmp_path / "s.onnx", flush=tmp_path / "f.onnx")
+    x = (100 + 0.1 * np.random.default_rng(0).standard_normal((14, 3))).astype(np.float32)
+    check = functools.partial(verify_export, streamed, model.params, tmp_path / "s.onnx", inputs={"x": x})
+    report = check(offline=model)
+    assert report.ok
+    assert [each.frames for each in report.checks if each.against == WHOLE] == [1, 3, 4, 5, 13, 14]
+    assert "up to rounding: the file is off float64 by" in report.checks[-1].outputs[0].reason
+    assert not check(offline=functools.partial(model.apply, model.params)).ok
+    for name in ("s.onnx", "f.onnx"):
+        file = onnx.load(tmp_path / name)
+        (scale,) = (each for each in file.graph.initializer if each.name == "scale")
+        scale.CopyFrom(numpy_helper.from_array(1.05 * constants["scale"], "scale"))
+        onnx.save(file, tmp_path / name)
+    wrong = check(offline=model)
+    assert not wrong.ok
+    assert {each.outputs[0].nearer for each in wrong.checks[-2:]} == {"peer"}
+
+
+def one_in_a_thousand(function, wide):
+    """A function of floats with an error in float32, or in every type."""
+
+    @functools.wraps(function)
+    def wrong(*arguments, **more):
+        results = function(*arguments, **more)
+        return [each * each.dtype.type(1.001) if wide or each.dtype == np.float32 else each for each in results]
+
+    return wrong
+
+
+def test_without_float64_it_is_unknown_which_engine_is_nearer():
+    nodes = [("DynamicQuantizeLinear", ["x"], "q", {}), ("Tanh", ["x"], "y", {})]
+    proto = graph_model(nodes, {"x": ["T", 3]}, {"y": ["T", 3]})
+    proto.graph.node[0].output[:] = ["q", "s", "z"]
+    with operator_replaced("Tanh", a_little_wrong), operator_replaced("DynamicQuantizeLinear", only_in_float32):
+        (found,) = verify(proto).cases[0].outputs
+    assert (found.differs, found.nearer) == (True, "unknown")
+    assert "which side is nearer to float64 is unknown" in found.arbiter
+
+
+def only_in_float32(function):
+    def refusing(x):
+        if x.dtype != np.float32:
+            raise TypeError("float32 is expected")
+        return function(x)
+
+    return refusing

@@ -64,7 +64,29 @@ def assert_close(found, expected, atol=2e-6, where=""):
         np.testing.assert_allclose(a, b, rtol=0, atol=atol * scale, err_msg=where)
 
 
-def verify(source, inputs, *, expected=None, static=None, atol=1e-5, rtol=0.0, jit=True, eager=True, gradient=None):
+def assert_something(expected):
+    """The leaves of a tree hold a finite number to compare with, so that a check of nothing fails."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(expected)]
+    counts = [
+        np.isfinite(leaf.astype(np.complex128)).sum() if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf.size
+        for leaf in leaves
+    ]
+    assert sum(counts), f"nothing is compared: {[leaf.shape for leaf in leaves]}"
+
+
+def verify(
+    source,
+    inputs,
+    *,
+    expected=None,
+    static=None,
+    atol=1e-5,
+    rtol=0.0,
+    jit=True,
+    eager=True,
+    gradient=None,
+    something=True,
+):
     """Check one model on one set of inputs; returns the model.
 
     Args:
@@ -76,10 +98,14 @@ def verify(source, inputs, *, expected=None, static=None, atol=1e-5, rtol=0.0, j
         jit: the shapes do not depend on data, so that compiling must give the same.
         eager: also node by node, which compiles every operation by itself.
         gradient: names of inputs to check against finite differences; default none.
+        something: False if the outputs may be empty, or without a finite number, which is then what is compared.
     """
+    assert jit or eager or gradient, "nothing is compared"
     model = jaxrnn.load(source, static=static)
     if expected is None:
         expected = peer_outputs(source, {**inputs, **(static or {})})
+    if something:
+        assert_something(expected)
     if eager:
         assert_same(node_by_node(model, inputs), expected, atol, rtol)
     if jit:

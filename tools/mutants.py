@@ -198,7 +198,44 @@ FOUND = [
     *_mutants("test_lowering_elements.py", ("masks of all bits", ARITHMETIC, "(mask < np.iinfo", "(mask <= np.iinfo")),
 ]
 
-MUTANTS = [*STATE, *STREAMS, *LIVES, *FACTS, *CELLS, *RECOGNITION, *LOWERING, *MOVES, *FOUND]
+COMPARISON, RUNNING = (f"verification/{name}.py" for name in ("comparison", "running"))
+SAMPLING, ARBITER = (f"verification/{name}.py" for name in ("sampling", "arbiter"))
+EXPORTED = "export/verification.py"
+VERIFICATION = _mutants(
+    "test_verify.py",
+    ("zeros after the end", EXPORTED, "fill=np.nan)", "fill=0)"),
+    (
+        "no recording is compared",
+        EXPORTED,
+        "return checks_agree(self.checks)",
+        "return all(c.ok for c in self.checks[1:1])",
+    ),
+    (
+        "exported state is not compared",
+        EXPORTED,
+        "for name, expected in known.state.items():",
+        "for name, expected in ():",
+    ),
+    ("NaN beside NaN agrees", COMPARISON, "(np.isfinite(a) | np.isfinite(b)).sum()", "a.size"),
+    ("nothing agrees", COMPARISON, " and any(each.compared for each in comparisons)", ""),
+    ("tolerances of the output", COMPARISON, "for each in (dtype, precision) if", "for each in (dtype, None) if"),
+    ("domains are not looked for", SAMPLING, "if most[0] or not names:", "if most[0] or names:"),
+    ("lengths of one frame", SAMPLING, "return range(1, first.shape[", "return range(1, 0 * first.shape["),
+    (
+        "jaxrnn judges itself",
+        ARBITER,
+        "if compare(name, here, peer, atol=EQUAL",
+        "if compare(name, here, here, atol=EQUAL",
+    ),
+    (
+        "any distance is rounding",
+        ARBITER,
+        "far <= min(FURTHER * peer_far, ROUNDING * scale)",
+        "far <= ROUNDING * scale",
+    ),
+)
+
+MUTANTS = [*VERIFICATION, *STATE, *STREAMS, *LIVES, *FACTS, *CELLS, *RECOGNITION, *LOWERING, *MOVES, *FOUND]
 
 
 def verdict(mutant: Mutant, copy: Path) -> str:

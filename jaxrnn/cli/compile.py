@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from jaxrnn._files.messages import bytes_of
 from jaxrnn._files.stores import in_place_of
 from jaxrnn.cli.errors import MismatchError
-from jaxrnn.cli.options import ModelFile, dim_option, json_option, model_file, output_option
+from jaxrnn.cli.options import Inputs, ModelFile, dim_option, input_files, json_option, model_file, output_option
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, show, text_of
 from jaxrnn.cli.stream_options import PulseOptions, check_steps, pulse_options
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="With --native: number of streams, besides a single stream; may be given several times.",
 )
+@input_files
 @json_option
 def compile_model(
     file: ModelFile,
@@ -56,14 +57,16 @@ def compile_model(
     platforms: tuple[str, ...],
     native: bool,
     batches: tuple[int, ...],
+    given: Inputs,
 ) -> None:
     """Write the parameters and the step of a model to a file that runs without ONNX.
 
     Without --symbol, a call of the model is a step, and the file also has a scan with an open number of frames. With
     --symbol, an offline model becomes a stream that takes --pulse frames per step. The number of streams stays open.
 
-    jaxrnn.load_compiled reads the file. Before the file appears, it is loaded again, and some steps and the flush on
-    random inputs are compared with those of the model. Exit status 1 if they differ.
+    jaxrnn.load_compiled reads the file. Before the file appears, it is loaded again, and some steps and the flush are
+    compared with those of the model, on random inputs or on the recordings of --input and --inputs, in the layout of
+    'jaxrnn stream'. Exit status 1 if they differ, and if an output has no finite element to compare.
 
     \b
     Examples:
@@ -76,6 +79,7 @@ def compile_model(
 
     from jaxrnn.errors import ModelError
     from jaxrnn.runtime.compiled import is_compiled, load_compiled, save_compiled
+    from jaxrnn.verification.comparison import value_agrees
 
     if batches and not native:
         raise click.UsageError("--streams needs --native: only machine code has a fixed number of streams")
@@ -103,13 +107,10 @@ def compile_model(
         here = jax.default_backend()
         # JAX calls both kinds of graphics processor "gpu".
         runs_here = not platforms or here in platforms or (here == "gpu" and {"cuda", "rocm"} & set(platforms))
-        checks = compare_steppers(model, stepper, compiled) if runs_here else None
-        if wrong := [check for check in checks or () if not check.ok]:
-            said = (f"{check.name}: {check.reason} (largest difference {text_of(check.max_abs)})" for check in wrong)
-            raise MismatchError(
-                "nothing was written: a step or the flush of the compiled file differs from the model's: "
-                + "; ".join(said)
-            )
+        groups = compare_steppers(model, stepper, compiled, given) if runs_here else None
+        checks = None if groups is None else [check for group in groups.values() for check in group]
+        if groups is not None and checks is not None and not all(map(value_agrees, groups.values())):
+            raise MismatchError(_complaint(checks))
     spec = compiled.spec
     result = {
         "model": str(file.path),
@@ -124,9 +125,23 @@ def compile_model(
         "delay": spec.delay,
         "rate": {name: None if rate is None else str(rate) for name, rate in spec.rate.items()},
         "verified": checks is not None,
-        "largest_difference": None if checks is None else max((check.max_abs or 0.0 for check in checks), default=0.0),
+        "compared": None if checks is None else sum(check.compared for check in checks),
+        "largest_difference": max(check.max_abs or 0.0 for check in checks) if checks else None,
     }
     show(result, _report)
+
+
+def _complaint(checks: Sequence[Comparison]) -> str:
+    """Describe the differences of a compiled file, or the values of which nothing was compared."""
+    if wrong := [check for check in checks if check.differs]:
+        said = (f"{check.name}: {check.reason} (largest difference {text_of(check.max_abs)})" for check in wrong)
+        return "nothing was written: a step or the flush of the compiled file differs from the model's: " + "; ".join(
+            said
+        )
+    unknown = "; ".join(f"{check.name}: {check.reason}" for check in checks if not check.ok)
+    return (
+        f"nothing was written: the compiled file could not be compared with the model: {unknown}; give other --inputs"
+    )
 
 
 def _report(result: Mapping[str, Any]) -> Iterator[Block]:
@@ -149,7 +164,9 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
     yield f"outputs: {', '.join(result['outputs']) or 'none'}"
     if result["verified"]:
         difference = text_of(result["largest_difference"])
-        yield f"loaded again: a step or the flush differs from the model's by at most {difference}"
+        yield f"loaded again: a step or the flush differs from the model's by at most {difference}, in " + (
+            f"{result['compared']:,} compared elements"
+        )
     else:
         yield TextLine("not verified: JAX does not have these platforms here", "yellow")
 
@@ -158,35 +175,71 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
 STEPS = 3
 
 
-def compare_steppers(model: Model, stepper: Stepper, compiled: CompiledStepper) -> list[Comparison]:
-    """Compare a compiled file with the source: some steps from the initial state, and the flush of a stream."""
+def compare_steppers(
+    model: Model, stepper: Stepper, compiled: CompiledStepper, given: Inputs
+) -> dict[str, list[Comparison]]:
+    """Compare a compiled file with the source: some steps from the initial state, and the flush of a stream.
+
+    Returns the comparisons of each output, of the numbers of its frames, and of the floats and integers of the state.
+    """
     import jax
 
+    from jaxrnn.errors import InputError
     from jaxrnn.steps.recordings import one_step, recording_specs
     from jaxrnn.steps.stepper import Bound
     from jaxrnn.verification.comparison import compare
-    from jaxrnn.verification.sampling import index_limits, random_arrays
+    from jaxrnn.verification.running import given_recordings
+    from jaxrnn.verification.sampling import Sample, inside_domain, integer_ranges, random_arrays, symbols_of
 
     # Only the batch of a compiled file is open.
     spec = compiled.spec if compiled.spec.batch_symbol is None else compiled.spec.sized({compiled.spec.batch_symbol: 1})
-    frames = (STEPS + 1) * spec.pulse
-    recordings = random_arrays(recording_specs(spec, "frames"), {}, dims={"frames": frames}, limits=index_limits(model))
-    steps = [one_step(spec, recordings.inputs, index) for index in range(STEPS + 1)]
+    specs, least = recording_specs(spec, "frames"), (STEPS + 1) * spec.pulse
+    recorded = given_recordings(spec, given.of(specs))
+    frames = spec.count_frames(recorded) or least
+    if frames < least:
+        raise InputError(f"the recordings to compare with have {frames:,} frames; {STEPS + 1} steps need {least:,}")
+    dims = {"frames": frames} if "frames" in symbols_of(specs) else {}
+    ranges = integer_ranges(model, {})
 
-    def results(bound: Bound, step: Callable[..., Any], flush: Callable[..., Any]) -> dict[str, Any]:
-        """Return the last outputs and state of some steps, and the results of flushes."""
-        state, outputs = bound.start({name: recordings.inputs[name] for name in spec.constants} or None), {}
+    axes = {each.name: each.time_axis for each in spec.outputs}
+
+    def draw(floats: Mapping[str, str]) -> Sample:
+        return random_arrays(specs, recorded, dims=dims, ranges=ranges, floats=floats)
+
+    def results(
+        recordings: Mapping[str, Any], bound: Bound, step: Callable[..., Any], flush: Callable[..., Any]
+    ) -> dict[tuple[str, str], Any]:
+        """Return the last outputs and state of some steps, and the results of flushes, by output and place."""
+        steps = [one_step(spec, recordings, index) for index in range(STEPS + 1)]
+        state, outputs = bound.start({name: recordings[name] for name in spec.constants} or None), {}
         for inputs in steps[:-1]:
             outputs, state = step(state, inputs)
-        found = {**outputs, **{f"state {name}": value for name, value in state.items()}}
+        found = {(name, name): value for name, value in outputs.items()}
+        kinds = {
+            name: "floats" if np.issubdtype(value.dtype, np.inexact) else "integers" for name, value in state.items()
+        }
+        found |= {(f"state, {kinds[name]}", f"state {name}"): value for name, value in state.items()}
         # A tail may be too short for an output frame.
         for valid in (spec.pulse - spec.multiple, spec.pulse) if spec.streams else ():
             rest = flush(state, steps[-1], np.int32(valid))
-            for what, values in (("flush", rest.outputs), ("frames", rest.counts)):
-                found |= {f"{what} of {name} after {valid} frame(s)": value for name, value in values.items()}
-        return {name: value for name, value in found.items() if value is not None}
+            for name, value in rest.outputs.items():
+                after, count = f"of {name} after {valid} frame(s)", rest.counts.get(name)
+                found[f"frames of {name}", f"frames {after}"] = count
+                found[name, f"flush {after}"] = value if count is None else _frames(value, axes[name], int(count))
+        return {place: value for place, value in found.items() if value is not None}
 
     ours, source = Bound(compiled), Bound(stepper, model.params)
-    here = results(ours, ours.step, ours.flush)
-    peers = results(source, jax.jit(source.step), jax.jit(source.flush))
-    return [compare(name, here.get(name), peers.get(name), scaled=True) for name in {**here, **peers}]
+    functions = jax.jit(source.step), jax.jit(source.flush)
+    sample = inside_domain(draw, lambda sample: results(sample.inputs, source, *functions))
+    here = results(sample.inputs, ours, ours.step, ours.flush)
+    peers = results(sample.inputs, source, *functions)
+    groups: dict[str, list[Comparison]] = {}
+    for place in {**here, **peers}:
+        output, name = place
+        groups.setdefault(output, []).append(compare(name, here.get(place), peers.get(place), scaled=True))
+    return groups
+
+
+def _frames(array: Any, axis: int | None, count: int) -> Any:
+    """Return the existing frames of an output of the flush."""
+    return array[(slice(None),) * (axis or 0) + (slice(max(count, 0)),)]

@@ -9,10 +9,12 @@ import click
 
 from jaxrnn._jax.context import COMPUTE_TYPES
 from jaxrnn.cli.options import (
+    Inputs,
     ModelFile,
     NumberRange,
     ParamsOptions,
     dim_option,
+    input_files,
     json_option,
     model_file,
     output_option,
@@ -81,8 +83,9 @@ from jaxrnn.onnx.stepfile import TARGETS
 @click.option(
     "--verify",
     is_flag=True,
-    help="First run the new file in ONNX Runtime on random inputs, and compare. Exit status 1 if it differs.",
+    help="First run the new file in ONNX Runtime on random or given inputs, and compare. Exit status 1 if it differs.",
 )
+@input_files
 @dim_option(
     "Size of an open dimension of the inputs, other than the batch and time. For a graph with other parameters: sizes "
     "for --verify, as in 'jaxrnn verify'.",
@@ -111,6 +114,7 @@ def export(
     join_state: bool,
     params: ParamsOptions,
     verify: bool,
+    given: Inputs,
     dims: dict[str, tuple[int, ...]],
     example: Path | None,
     seed: int,
@@ -134,7 +138,8 @@ def export(
     --verify runs the new file in ONNX Runtime before the file appears. A stream runs over recordings of several
     lengths, from the initial state, pulse by pulse, and is flushed; its outputs are compared with the same steps in
     jaxrnn, and with the model on the whole recording. A step is compared with the step of the model, and a graph as in
-    'jaxrnn verify'. If anything differs, nothing is written, and the exit status is 1.
+    'jaxrnn verify'. If anything differs, or an output has no finite element to compare, nothing is written, and the
+    exit status is 1. --input and --inputs give recordings for --verify, in the layout of 'jaxrnn stream'.
 
     \b
     Examples of streams:
@@ -155,6 +160,8 @@ def export(
     """  # noqa: D301
     from jaxrnn.cli.export_writing import write_graph_again, write_step
 
+    if given and not verify:
+        raise click.UsageError("--input and --inputs give the recordings to verify with: they need --verify")
     types = {"dtype": dtype, "io_dtype": io_dtype, "quantize": quantize}
     if pulses.symbol is None and not as_step and (params or (any(types.values()) and not file.has_steps)):
         of_steps = {"--flush": flush, "--opset": opset, "--batch": batch, "--rate": rate, "--target": target}
@@ -164,7 +171,7 @@ def export(
             f"is for a stream or a step, but {alone} write the graph of FILE: give --symbol NAME for a stream, or "
             "--as-step for a step",
         )
-        write_graph_again(file, output, params, verify, dims, seed, types)
+        write_graph_again(file, output, params, verify, given, dims, seed, types)
         return
     if as_step and pulses.symbol is not None:
         raise click.UsageError(
@@ -173,7 +180,7 @@ def export(
     options: dict[str, Any] = {"opset": opset, "batch": batch, "frame_rate": _frame_rate(pulses, rate)}
     options |= types | {"target": target, "join_state": join_state}
     sizes = single_sizes(dims, ": a stream or a step has no open dimensions")
-    write_step(file, output, pulses, flush, params, sizes, seed if verify else None, example, **options)
+    write_step(file, output, pulses, flush, params, sizes, given, seed if verify else None, example, **options)
 
 
 def _frame_rate(pulses: PulseOptions, rate: float | None) -> float | None:

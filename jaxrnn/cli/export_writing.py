@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn.cli.errors import MISMATCH, MismatchError
-from jaxrnn.cli.options import ModelFile, ParamsOptions
+from jaxrnn.cli.options import Inputs, ModelFile, ParamsOptions
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, past_line, show, text_of, verdict
 from jaxrnn.cli.stream_options import PulseOptions, check_steps, described
 from jaxrnn.cli.verify import difference
@@ -26,11 +26,13 @@ from jaxrnn.model.loading import load, stored_params, write_graph
 from jaxrnn.model.streaming import time_symbols
 from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.runtime.compiled import is_compiled
+from jaxrnn.steps.recordings import recording_specs
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import milliseconds
 from jaxrnn.verification import Report
 from jaxrnn.verification import verify as verify_model
-from jaxrnn.verification.sampling import index_limits
+from jaxrnn.verification.comparison import agree
+from jaxrnn.verification.sampling import integer_ranges
 
 
 def write_step(
@@ -40,6 +42,7 @@ def write_step(
     flush: Path | None,
     params: ParamsOptions,
     dims: Mapping[str, int],
+    given: Inputs,
     seed: int | None,
     example: Path | None,
     **options: Any,
@@ -77,9 +80,10 @@ def write_step(
             with busy(f"writing {output.name}"):
                 trial = write(Path(folder, output.name), flush and Path(folder, f"flush.{flush.name}"))
             offline = None if pulses.symbol is None else pulses.offline(stepper, model, arrays)
-            limits = index_limits(model)
+            checking = {"offline": offline, "limits": integer_ranges(model, dims), "seed": seed}
+            recordings = given.of(recording_specs(stepper.spec, "frames"))
             with busy(f"verifying {output.name}"):
-                checked = verify_export(stepper, arrays, trial.step.path, offline=offline, limits=limits, seed=seed)
+                checked = verify_export(stepper, arrays, trial.step.path, inputs=recordings, **checking)
             if not checked.ok:
                 show({**facts_of(file.path, trial, checked), "sound": described(model)}, report)
                 click.get_current_context().exit(MISMATCH)
@@ -128,6 +132,7 @@ def facts_of(
         "lost": lost if exported.flush is None else [],
         "graphs": [_graph(each) for each in graphs],
         "verified": None if checked is None else checked.ok,
+        "compared": None if checked is None else checked.compared,
         "engine": None if checked is None else checked.engine,
         "notes": [] if checked is None else checked.notes,
         "checks": [] if checked is None else [{"ok": check.ok, **as_json(check)} for check in checked.checks],
@@ -191,7 +196,7 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
     yield from (TextLine(f"note: {note}", "yellow") for note in result["notes"])
     yield from _checks(result)
     yield ""
-    yield verdict(result["verified"])
+    yield verdict(result["verified"], [each for check in result["checks"] for each in check["outputs"]])
     if not result["verified"]:
         yield "nothing was written"
 
@@ -203,12 +208,15 @@ def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
         for each in check["outputs"]:
             key = each["name"], check["against"]
             row = {**each, "frames": check["frames"], "against": check["against"]}
-            rows[key] = max(rows.get(key, row), row, key=lambda row: (not row["ok"], row["max_abs"] or 0.0))
+            before = rows.get(key, {**row, "compared": 0})
+            worst = max(before, row, key=lambda row: (row["differs"], row["ok"], row["max_abs"] or 0.0))
+            rows[key] = {**worst, "compared": before["compared"] + row["compared"]}
     unit = "frames" if result["streams"] else "steps"
     lengths = sorted({check["frames"] for check in result["checks"] if check["outputs"]})
     columns = {
         "output": "name",
         "against": "against",
+        "compared": "compared",
         "largest difference": "max_abs",
         "of the largest value": _of_largest,
         f"with {unit}": "frames",
@@ -231,6 +239,7 @@ def write_graph_again(
     output: Path,
     params: ParamsOptions,
     verify: bool,
+    given: Inputs,
     dims: dict[str, tuple[int, ...]],
     seed: int,
     types: Mapping[str, Any],
@@ -248,15 +257,18 @@ def write_graph_again(
         with busy(f"verifying {output.name}"), tempfile.TemporaryDirectory(dir=output.parent) as folder:
             trial = Path(folder, output.name)
             write_graph(model, arrays, trial)
-            report = _verified(trial, model, arrays, static=file.static, dims=dims, seed=seed)
+            inputs = given.of(model.inputs)
+            report = _verified(trial, model, arrays, inputs, static=file.static, dims=dims, seed=seed)
             verified = {"engine": report.engine, "cases": as_json(report.cases)}
             if any(types.values()):
                 converted = Path(folder, "converted.onnx")
                 export_onnx(model, arrays, converted, **types)
                 sizes = {name: size for name, (size, *_) in dims.items()}
-                engine, outputs = compare_converted(model, trial, converted, dims=sizes, static=file.static, seed=seed)
-                if different := [each for each in outputs if not each.ok]:
-                    raise MismatchError(f"nothing was written: {different[0].name!r} differs: {different[0].reason}")
+                options = {"dims": sizes, "static": file.static, "seed": seed}
+                engine, outputs = compare_converted(model, trial, converted, inputs, **options)
+                if not agree(outputs):
+                    reasons = [f"{each.name!r}: {each.reason}" for each in outputs if not each.ok]
+                    raise MismatchError(f"nothing was written, because the outputs differ: {'; '.join(reasons)}")
                 verified = {"engine": engine, "cases": [{"dims": sizes, "outputs": as_json(outputs)}]}
     export_onnx(model, arrays, output, **types)
     changes = _changes(model, arrays)
@@ -271,15 +283,18 @@ def write_graph_again(
     show(result, _report)
 
 
-def _verified(path: Path, model: Model, arrays: Mapping[str, np.ndarray], **options: Any) -> Report:
+def _verified(
+    path: Path, model: Model, arrays: Mapping[str, np.ndarray], inputs: Mapping[str, Any], **options: Any
+) -> Report:
     """Read a file back and compare it; a MismatchError lists the problems."""
     reread = load(path, state=model.declared_state).program.parameters
     lost = [name for name, array in arrays.items() if reread[name].tobytes() != array.tobytes()]
-    report = verify_model(path, **options)
-    different = [output for case in report.cases for output in case.outputs if not output.ok]
+    report = verify_model(path, inputs, **options)
+    wrong = [] if report.ok else [output for case in report.cases for output in case.outputs if not output.ok]
     problems = [f"the parameter {name!r} reads back with other values" for name in lost]
-    problems += [f"the output {output.name!r} differs from {report.engine}'s: {output.reason}" for output in different]
-    if problems:
+    against = f" differs from {report.engine}'s"
+    problems += [f"the output {each.name!r}{against if each.differs else ''}: {each.reason}" for each in wrong]
+    if problems or not report.ok:
         raise MismatchError(f"nothing was written: {'; '.join(problems)}")
     return report
 

@@ -25,6 +25,7 @@ from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
+    from jaxrnn.steps.specs import ArraySpec
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
@@ -242,30 +243,92 @@ class Inputs:
     """The inputs of a model: given arrays, sizes of open dimensions, and the seed of random inputs."""
 
     arrays: dict[str, np.ndarray]
-    dims: dict[str, Any]
-    seed: int
-    random: bool
-    rate: int | None = None  # of WAV files
+    #: The samples of a WAV file without the name of an input.
+    sound: np.ndarray | None
+    #: The sample rate of WAV files.
+    rate: int | None
+    dims: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    random: bool = True
+
+    def __bool__(self) -> bool:
+        return bool(self.arrays) or self.sound is not None
+
+    def of(self, specs: Sequence[ArraySpec]) -> dict[str, np.ndarray]:
+        """Return arrays by name in the types of the inputs; sound without a name is the only input that is left."""
+        from jaxrnn.onnx.graph import is_batch_name
+        from jaxrnn.verification.sampling import restore_types
+
+        arrays = restore_types(specs, self.arrays)
+        if self.sound is None:
+            return arrays
+        missing = [each for each in specs if each.name not in arrays]
+        shape = (missing[0].shape or ()) if len(missing) == 1 else ()
+        long = [axis for axis, size in enumerate(shape) if size != 1 and not (axis == 0 and is_batch_name(str(size)))]
+        if len(long) != 1:
+            listed = ", ".join(map(str, missing)) or "none"
+            raise InputError(
+                "--inputs with a WAV file needs a model with a single input of samples; the inputs without an array "
+                f"are: {listed}. Give --input NAME=X.wav, or --inputs X.npz"
+            )
+        arrays[missing[0].name] = self.sound.reshape([-1 if axis in long else 1 for axis in range(len(shape))])
+        return arrays
 
 
 def _inputs(
-    input_files: dict[str, str], inputs_file: Path | None, dims: dict[str, Any], seed: int, random: bool = True
+    input_files: dict[str, str],
+    inputs_file: Path | None,
+    dims: dict[str, Any] | None = None,
+    seed: int = 0,
+    random: bool = True,
 ) -> Inputs:
     if dims and not random:
         raise click.UsageError("--dim sets the sizes of random inputs: it needs --random")
-    arrays = {} if inputs_file is None else load_archive(inputs_file)
-    rates = set()
-    for name, path in input_files.items():
-        if path.lower().endswith(".wav"):
-            from jaxrnn.audio import read_wav
+    rates: set[int] = set()
 
-            arrays[name], rate = read_wav(path)
-            rates.add(rate)
-        else:
-            arrays[name] = load_array(Path(path))
+    def sound_of(path: Path) -> np.ndarray:
+        from jaxrnn.audio import read_wav
+
+        samples, rate = read_wav(path)
+        rates.add(rate)
+        return samples
+
+    arrays, sound = {}, None
+    if inputs_file is not None and _is_wav(inputs_file):
+        sound = sound_of(inputs_file)
+    elif inputs_file is not None:
+        arrays = load_archive(inputs_file)
+    for name, path in ((name, Path(text)) for name, text in input_files.items()):
+        arrays[name] = sound_of(path) if _is_wav(path) else load_array(path)
     if len(rates) > 1:
         raise click.UsageError(f"the WAV files have different sample rates: {', '.join(map(str, sorted(rates)))}")
-    return Inputs(arrays, dims, seed, random, next(iter(rates), None))
+    return Inputs(arrays, sound, next(iter(rates), None), dims or {}, seed, random)
+
+
+def _is_wav(path: Path) -> bool:
+    return path.suffix.lower() == ".wav"
+
+
+#: ``--input`` and ``--inputs``.
+_FILES = (
+    click.option(
+        "--input",
+        "input_files",
+        metavar="NAME=X.npy",
+        multiple=True,
+        callback=parsed(split_pairs),
+        help="An input from a .npy file, or samples from a WAV file of one channel; may be given several times.",
+    ),
+    click.option(
+        "--inputs",
+        "inputs_file",
+        metavar="X.npz|X.wav",
+        type=click.Path(path_type=Path),
+        help="Inputs from one .npz file, or the samples of the only input from a WAV file.",
+    ),
+)
+#: ``--input`` and ``--inputs`` as the argument ``given``, for commands with own options of sizes and seeds.
+input_files = grouped("given", lambda input_files, inputs_file: _inputs(input_files, inputs_file), *_FILES)
 
 
 def input_options(*, several: bool = False, random: str | None = None) -> Decorator:
@@ -276,21 +339,7 @@ def input_options(*, several: bool = False, random: str | None = None) -> Decora
     """
     sizes = "Sizes of an open dimension of the random inputs; each size is a separate case."
     options = [
-        click.option(
-            "--input",
-            "input_files",
-            metavar="NAME=X.npy",
-            multiple=True,
-            callback=parsed(split_pairs),
-            help="An input from a .npy file, or samples from a WAV file of one channel; may be given several times.",
-        ),
-        click.option(
-            "--inputs",
-            "inputs_file",
-            metavar="X.npz",
-            type=click.Path(path_type=Path),
-            help="Inputs from one .npz file.",
-        ),
+        *_FILES,
         dim_option(
             f"{sizes if several else 'Size of an open dimension of the random inputs.'} By default 1 for a batch, else "
             "16. 'jaxrnn inspect' shows the names.",

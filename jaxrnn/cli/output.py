@@ -26,7 +26,7 @@ _UNLIMITED = 100_000
 _WIDTH = 120
 
 #: Columns of a comparison of values with those of another engine.
-COMPARED = {"largest absolute": "max_abs", "largest relative": "max_rel"}
+COMPARED = {"compared": "compared", "largest absolute": "max_abs", "largest relative": "max_rel"}
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,19 @@ def text_of(value: Any) -> str:
     return f"[{', '.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value)
 
 
-def verdict(ok: bool) -> TextLine:
-    """Return the last line of a comparison."""
-    return TextLine("agrees", "bold green") if ok else TextLine("differs", "bold red")
+def verdict(ok: bool, comparisons: Iterable[Mapping[str, Any]]) -> TextLine:
+    """Return the last line of a comparison: ``agrees``, ``differs``, or that nothing was compared of some values."""
+    comparisons = list(comparisons)
+    if ok:
+        count = sum(each["compared"] for each in comparisons)
+        return TextLine(f"agrees in {count:,} element{'' if count == 1 else 's'}", "bold green")
+    if any(each["differs"] for each in comparisons):
+        return TextLine("differs", "bold red")
+    known = {each["name"] for each in comparisons if each["compared"]}
+    names = dict.fromkeys(each["name"] for each in comparisons if each["name"] not in known)
+    return TextLine(
+        f"nothing was compared of {', '.join(names) or 'the outputs'}; give --inputs with finite outputs", "bold red"
+    )
 
 
 def random_line(result: Mapping[str, Any], seed: int) -> list[str]:

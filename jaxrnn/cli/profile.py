@@ -94,7 +94,6 @@ def profile(
 
     from jaxrnn.profiling import profile_model
     from jaxrnn.runtime.compiled import is_compiled
-    from jaxrnn.verification.sampling import restore_types
 
     if pulses.symbol is not None and what not in (None, "stream"):
         raise click.UsageError(f"{pulses.option} is for streams, not for --what {what}")
@@ -105,7 +104,7 @@ def profile(
     with busy(f"profiling {file.path.name}"):
         model = pulses.load(file)
         stream = None if pulses.symbol is None else pulses.stream(model, given.dims)
-        arrays = restore_types(model.inputs, given.arrays)
+        arrays = given.of(model.inputs)
         profiled = profile_model(
             model, what, inputs=arrays, dims=given.dims, stream=stream, seed=given.seed, peaks=peak, **options
         )

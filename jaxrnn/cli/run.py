@@ -45,12 +45,12 @@ def run(file: ModelFile, given: Inputs, output: Path | None, sound: SoundOptions
       jaxrnn run model.onnx --random --dim S=50
       jaxrnn run vad.onnx --static sr=16000 --inputs frame.npz --json
     """  # noqa: D301
-    from jaxrnn.verification.sampling import random_inputs, restore_types
+    from jaxrnn.verification.sampling import random_inputs
 
     if symbol is not None and not sound:
         raise click.UsageError("--symbol needs --stft SAMPLES: other models run on whole arrays")
     model = sound.load(file, symbol)
-    arrays = restore_types(model.inputs, given.arrays)
+    arrays = given.of(model.inputs)
     sample = random_inputs(model, arrays, dims=given.dims, seed=given.seed) if given.random else None
     start = time.perf_counter()
     with busy(f"running {file.path.name}"), sample.naming_assumptions() if sample else nullcontext():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +25,10 @@ from jaxrnn.cli.options import (
 )
 from jaxrnn.cli.output import busy, counting, show
 from jaxrnn.cli.stream_options import PulseOptions, check_pulse_options, described, pulse_options
+
+if TYPE_CHECKING:
+    from jaxrnn.model import Model
+    from jaxrnn.steps.stepper import Stepper
 
 #: Default number of steps or pulses over random inputs.
 STEPS = 500
@@ -46,7 +53,8 @@ STEPS = 500
     "--verify",
     is_flag=True,
     help="With --symbol: compare the outputs with the outputs of the model on the whole recording, and on short parts "
-    "with lengths that do not fit the pulse. Exit status 1 if they differ by more than 'jaxrnn verify' allows.",
+    "with lengths that do not fit the pulse. Exit status 1 if they differ by more than 'jaxrnn verify' allows, and if "
+    "no element of an output is finite.",
 )
 @click.option(
     "--native",
@@ -135,7 +143,10 @@ def stream(
     precision = jax.default_matmul_precision("highest") if verify else contextlib.nullcontext()
     with precision:
         with busy(f"tracing {name}"):
-            stepper, sample, total = recordings_for(source, given, pulses, limit, frames, STEPS)
+            results = None
+            if verify and source.model is not None:
+                results = functools.partial(_offline, pulses, source.model, source.params)
+            stepper, sample, total = recordings_for(source, given, pulses, limit, frames, STEPS, results)
         with busy(f"compiling {name}"), sample.naming_assumptions():
             ready = make_ready(stepper, source.params, sample.inputs, sample.dims)
         with counting("streaming", total // stepper.spec.pulse) as indices:
@@ -157,6 +168,13 @@ def stream(
     show(result, lambda facts: report(facts, given.seed, streams=streams))
     if result["verified"] is False:
         ctx.exit(MISMATCH)
+
+
+def _offline(pulses: PulseOptions, model: Model, params: Any, stepper: Stepper, inputs: Mapping[str, Any]) -> Any:
+    """Return the outputs of the model on whole recordings; none if the recordings are too short."""
+    from jaxrnn.verification.running import offline_outputs
+
+    return offline_outputs(pulses.offline(stepper, model, params), stepper.spec, inputs, None)[0]
 
 
 def _duration(symbol: str | None, rate: float | None, hop: float | None, step_seconds: float | None) -> float | None:

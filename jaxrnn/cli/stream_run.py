@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,13 @@ from jaxrnn.steps.recordings import recording_specs
 from jaxrnn.steps.specs import bind, check_names
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import milliseconds
-from jaxrnn.verification.running import Check, Ready, Run
+from jaxrnn.verification.running import Check, Ready, Run, checks_agree
 from jaxrnn.verification.sampling import (
     Sample,
-    index_limits,
+    inside_domain,
+    integer_ranges,
     random_arrays,
     random_inputs,
-    restore_types,
     symbols_of,
 )
 
@@ -57,11 +57,18 @@ class LoadedFile:
 
 
 def recordings_for(
-    source: LoadedFile, given: Inputs, pulses: PulseOptions, limit: int | None, frames: int | None, steps: int
+    source: LoadedFile,
+    given: Inputs,
+    pulses: PulseOptions,
+    limit: int | None,
+    frames: int | None,
+    steps: int,
+    results: Callable[[Stepper, Mapping[str, Any]], Mapping[str, Any]] | None = None,
 ) -> tuple[Stepper, Sample, int]:
     """Return the stepper, recordings of all inputs, and the number of frames to run.
 
     ``limit`` and ``frames`` are the values of ``--steps`` and ``--frames``; ``steps`` is the number of steps otherwise.
+    Random recordings are inside the domain of ``results``, the function to verify, if there is one.
     """
     stepper, sizes = source.stepper, given.dims
     if stepper is None:
@@ -69,7 +76,7 @@ def recordings_for(
         stepper, sizes = _streamed(source.model, given, pulses)
     spec, symbol = stepper.spec, pulses.symbol or "frames"
     whole = recording_specs(spec, symbol)
-    arrays = restore_types(spec.inputs, given.arrays)
+    arrays = given.of(whole)
     for name in arrays:
         if any(entry.name == name for entry in spec.state):
             raise InputError(f"{name!r} is state, which is carried from step to step: it takes no recording")
@@ -100,10 +107,14 @@ def recordings_for(
     given_specs = [each for each in spec.inputs if each.name in arrays]
     if spec.batch_symbol in symbols_of(spec.inputs) and spec.batch_symbol not in symbols_of(given_specs):
         sizes = {str(spec.batch_symbol): 1, **sizes}
-    limits = {} if source.model is None else index_limits(source.model)
+    ranges = {} if source.model is None else integer_ranges(source.model, {**sizes, symbol: total})
     # A streamed model has fixed sizes; given recordings fix the number of frames.
     known = {**(sizes if source.stepper is not None else {}), **({} if recorded is not None else {symbol: total})}
-    sample = random_arrays(whole, arrays, dims=known, seed=given.seed, limits=limits)
+
+    def draw(floats: Mapping[str, str]) -> Sample:
+        return random_arrays(whole, arrays, dims=known, seed=given.seed, ranges=ranges, floats=floats)
+
+    sample = draw({}) if results is None else inside_domain(draw, lambda sample: results(stepper, sample.inputs))
     kept = {name: size for name, size in {**sizes, **sample.dims}.items() if spec.streams or name != symbol}
     for each in spec.inputs:
         if spec.streams and each.nbytes > Limits.value_bytes:
@@ -122,7 +133,7 @@ def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Steppe
         raise InputError(f"{model.label}: no input has a dimension {symbol!r}; --symbol takes one of: {names}")
     if symbol in given.dims:
         raise InputError(f"--dim {symbol}: give the number of frames with --frames")
-    arrays = restore_types(model.inputs, given.arrays)
+    arrays = given.of(model.inputs)
     # Arrays of the right rank give sizes; others are refused later, when all sizes are known.
     known = [info for info in model.inputs if info.name in arrays and len(info.shape or ()) == arrays[info.name].ndim]
     dims = given.dims if symbol in symbols_of(known) else {**given.dims, symbol: pulses.multiple}
@@ -208,6 +219,7 @@ def facts_of(
         "steps": len(seconds),
         "dims": sample.dims,
         "random": sample.random,
+        "drawn": sample.drawn,
         "look_ahead": spec.look_ahead,
         "receptive_field": spec.receptive_field,
         "past": spec.past,
@@ -222,7 +234,8 @@ def facts_of(
         "latency_ms": latency,
         "times_real_time": None if duration is None or not len(seconds) else duration * len(seconds) / seconds.sum(),
         "not_finite": [name for name, x in inexact.items() if not np.isfinite(x.astype(np.complex128)).all()],
-        "verified": None if checks is None else all(check.ok for check in checks),
+        "verified": None if checks is None else checks_agree(checks),
+        "compared": None if checks is None else sum(each.compared for check in checks for each in check.outputs),
         "checks": None if checks is None else [{"ok": check.ok, **as_json(check)} for check in checks],
         "output": None if output is None else str(output),
     }
@@ -281,7 +294,8 @@ def _times(result: Mapping[str, Any], step: str, *, streams: bool) -> Table:
 
 
 def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
-    missing = {"name": "", "max_abs": None, "max_rel": None, "ok": False, "worst": None, "first_frame": None}
+    missing = {"name": "", "compared": 0, "ok": False, "differs": False}
+    missing |= dict.fromkeys(("max_abs", "max_rel", "worst", "first_frame"))
     rows = []
     for check in result["checks"]:
         if check["problem"] is not None:
@@ -291,4 +305,4 @@ def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
     changed = "" if result["past"] is None else f", by the model with a past of {result['past']}"
     yield Table(f"Pulses against the whole recording{changed}", columns, rows)
     yield ""
-    yield verdict(result["verified"])
+    yield verdict(result["verified"], [each for check in result["checks"] for each in check["outputs"]])

@@ -54,9 +54,11 @@ def verify(
     """Compare a model's outputs with those of another engine, and with recorded outputs, on the same inputs.
 
     Each element must satisfy |here - peer| <= atol + rtol * |peer|. Dtypes, shapes and the positions of NaNs must
-    agree. Inputs that are not given are random. With several sizes of a dimension, each size is a separate case. The
-    relative errors shown leave out elements with a magnitude below atol. With --nodes, atol grows with the largest
-    magnitude of each value inside the graph. Exit status 1 if anything differs.
+    agree. Inputs that are not given are random: floats are standard normal, or positive or between bounds if only that
+    gives finite outputs. With several sizes of a dimension, each size is a separate case. The relative errors shown
+    leave out elements with a magnitude below atol. With --nodes, atol grows with the largest magnitude of each value
+    inside the graph. If the engines differ, the same graph in float64 shows which of them is nearer, and accepts mere
+    rounding. Exit status 1 if anything differs, and if no element of an output is finite.
 
     With --outputs, the report says whether the file, jaxrnn or the other engine differs from the recording. If both
     engines agree with each other, the exporter wrote another function. The first recorded value inside the graph that
@@ -74,9 +76,11 @@ def verify(
     with busy(f"verifying {file.path.name}"):
         options |= {"static": file.static, "dims": given.dims, "seed": given.seed, "nodes": nodes}
         outputs = None if recording is None else load_archive(recording)
-        report = verify_model(file.path, given.arrays, outputs=outputs, **options)
+        arrays = given.arrays if given.sound is None else given.of(file.load().inputs)
+        report = verify_model(file.path, arrays, outputs=outputs, **options)
     cases = [{"ok": case.ok, "fault": case.fault, **as_json(case)} for case in report.cases]
-    result = {"ok": report.ok, "conclusion": report.conclusion, **as_json(report), "cases": cases}
+    verdict = {"ok": report.ok, "compared": report.compared, "conclusion": report.conclusion}
+    result = {**verdict, **as_json(report), "cases": cases}
     show(result, lambda result: _report(result, nodes))
     if not report.ok:
         ctx.exit(MISMATCH)
@@ -87,7 +91,9 @@ def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:
     yield from (TextLine(f"note: {note}", "yellow") for note in result["notes"])
     columns = {"output": "name", **fields("dtype", "shape"), **COMPARED, "result": difference}
     for case in result["cases"]:
-        yield Table(pairs_of(case["dims"]) or "Outputs", columns, case["outputs"])
+        unusual = [f"{name} {way}" for name, way in case["drawn"].items() if way not in ("standard normal", "0 to 1")]
+        drawn = f" (random: {', '.join(unusual)})" if unusual else ""
+        yield Table(f"{pairs_of(case['dims']) or 'Outputs'}{drawn}", columns, case["outputs"])
         if case["recorded"]:
             yield Table("Recorded arrays", _recorded(result["engine"]), case["recorded"])
         if (first := case["first"]) is not None:
@@ -102,14 +108,19 @@ def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:
     yield ""
     if result["conclusion"] is not None:
         yield TextLine(wrapped(result["conclusion"]), "red")
-    yield verdict(result["ok"])
+    yield verdict(result["ok"], [each for case in result["cases"] for each in _compared(case)])
+
+
+def _compared(case: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    first = [] if case["first"] is None else [case["first"]["comparison"]]
+    return [*case["outputs"], *first, *(each["here"] for each in case["recorded"])]
 
 
 def _recorded(engine: str) -> dict[str, Any]:
     def column(side: str) -> Callable[[Mapping[str, Any]], str]:
         def text(each: Mapping[str, Any]) -> str:
             found, largest = difference(each[side]), each[side]["max_abs"]
-            return found if each[side]["ok"] or largest is None else f"{found}, by {text_of(largest)}"
+            return found if not each[side]["differs"] or largest is None else f"{found}, by {text_of(largest)}"
 
         return text
 
@@ -117,9 +128,14 @@ def _recorded(engine: str) -> dict[str, Any]:
 
 
 def difference(comparison: Mapping[str, Any]) -> str:
-    """Return ``agrees``, or the reason why values differ and the place of the largest difference."""
+    """Return ``agrees``, or the reason why values differ and the place of the largest difference.
+
+    If nothing was compared, the reason says so.
+    """
     if comparison["ok"]:
         return f"agrees {comparison['reason']}" if comparison["reason"] else "agrees"
     first = comparison["first_frame"]
     since = "" if first is None else f", first in frame {first:,}"
-    return comparison["reason"] + since + (f", most at {comparison['worst']}" if comparison["worst"] else "")
+    place = f", most at {comparison['worst']}" if comparison["worst"] else ""
+    arbiter = f"; {comparison['arbiter']}" if comparison.get("arbiter") else ""
+    return f"{comparison['reason']}{since}{place}{arbiter}"

@@ -23,14 +23,33 @@ from jaxrnn.model import Model
 from jaxrnn.onnx.graph import spec_of
 from jaxrnn.onnx.state.find import read_facts
 from jaxrnn.onnx.stepfile import FLUSH, STEP, StepFile
-from jaxrnn.steps.recordings import recording_specs, time_axis
+from jaxrnn.steps.recordings import part, recording_specs, time_axis
 from jaxrnn.steps.specs import ArraySpec, taken
 from jaxrnn.steps.stepper import Stepper, whole_pulse
 from jaxrnn.steps.stepspec import Layout, StepSpec
+from jaxrnn.verification.arbiter import Arbiter, Whole
 from jaxrnn.verification.comparison import Comparison, compare, tolerances
 from jaxrnn.verification.peers import OpenPeer, PeerError, candidates
-from jaxrnn.verification.running import Check, Offline, Ready, awkward_lengths, make_ready, offline_outputs, run
-from jaxrnn.verification.sampling import index_limits, random_arrays, random_inputs, restore_types
+from jaxrnn.verification.running import (
+    Check,
+    Offline,
+    Ready,
+    awkward_lengths,
+    checks_agree,
+    given_recordings,
+    make_ready,
+    offline_outputs,
+    run,
+)
+from jaxrnn.verification.sampling import (
+    Sample,
+    inside_domain,
+    integer_ranges,
+    random_arrays,
+    restore_types,
+    symbols_of,
+    verifiable_inputs,
+)
 
 #: Steps over the longest recording, in addition to the look-ahead and the receptive field.
 LENGTH = 64
@@ -66,8 +85,13 @@ class ExportReport:
 
     @property
     def ok(self) -> bool:
-        """True if all outputs of all recordings agree."""
-        return all(check.ok for check in self.checks)
+        """True if no recording differs, and each output was compared in at least one recording."""
+        return checks_agree(self.checks)
+
+    @property
+    def compared(self) -> int:
+        """The number of compared elements in all recordings."""
+        return sum(output.compared for check in self.checks for output in check.outputs)
 
 
 def verify_export(
@@ -75,28 +99,35 @@ def verify_export(
     params: Any,
     path: str | os.PathLike[str],
     *,
+    inputs: Mapping[str, Any] | None = None,
     flush: str | os.PathLike[str] | None = None,
-    offline: Offline | None = None,
-    limits: Mapping[str, int] | None = None,
+    offline: Offline | Model | None = None,
+    limits: Mapping[str, int | range] | None = None,
     seed: int = 0,
     engine: str = "auto",
 ) -> ExportReport:
-    """Run exported files over random recordings in a second engine, and compare.
+    """Run exported files over recordings in a second engine, and compare.
 
     Each recording starts from the first state in the file, runs step by step, and ends with the flush if a flush file
     exists. The recordings of a stream have several lengths: shorter than a pulse and than the delay, whole pulses, and
     pulses with a tail. Each element must pass `jaxrnn.verification.compare` with ``scaled``, at the tolerance of the
-    lowest precision that the file computes in. In a quantised file, 1 % of the elements may differ by a single step of
-    quantisation; the comparison then has a `reason`. In a file with dynamic quantisation, the root mean square of the
-    error must be at most 25 % of the root mean square of the output, and the `reason` states the error.
+    lowest precision that the file computes in. An output without a finite element in any recording is a failure. In a
+    quantised file, 1 % of the elements may differ by a single step of quantisation; the comparison then has a `reason`.
+    In a file with dynamic quantisation, the root mean square of the error must be at most 25 % of the root mean square
+    of the output, and the `reason` states the error.
 
     Args:
         stepper: the exported stepper.
         params: the exported parameters; by default the parameters of the stepper.
         path: the file of the step.
+        inputs: recordings by name, in the layout of the stepper, or of the file with a recording for each stream of the
+            batch. The recordings set the longest length. Missing recordings are random: floats are standard normal if
+            the outputs are then finite, and otherwise positive, between 0 and 1, or above 1.
         flush: the file of the flush; by default the file that the step names, in the same folder.
-        offline: the function over whole recordings, from a dict of arrays to a dict of arrays.
-        limits: for integer inputs, exclusive upper bounds; by default 2, or the rows that a model indexes.
+        offline: the model that was streamed, or the function over whole recordings, from a dict of arrays to a dict of
+            arrays. With a model, the graph in float64 decides on differences, as in `jaxrnn.verification.verify`.
+        limits: for integer inputs, exclusive upper bounds or ranges; by default 0 and 1, or the numbers that the graph
+            of a model takes.
         seed: the seed of the recordings.
         engine: the engine, as in `jaxrnn.verification.verify`; by default ONNX Runtime with optimisations.
 
@@ -106,20 +137,28 @@ def verify_export(
         PeerError: no engine runs the files.
         MissingPackageError: ``engine="ort"`` without ONNX Runtime.
     """
+    offline = Whole(offline, params) if isinstance(offline, Model) else offline
     step_file = _read_exported(Path(path), STEP)
     named = step_file.facts.files.get(FLUSH)
     beside = Path(flush) if flush is not None else None if named is None else step_file.path.parent / named
     flush_file = None if beside is None else _read_exported(beside, FLUSH)
     spec, flushed = step_file.facts.spec, flush_file is not None
-    if isinstance(stepper, Model) and limits is None:
-        limits = index_limits(stepper)
-    total = _total(spec)
+    given = given_recordings(spec, _of_batch(stepper.spec, step_file.facts, inputs or {}))
+    total = spec.count_frames(given) or _total(spec)
+    if limits is None:
+        ranges = integer_ranges(stepper, {}) if isinstance(stepper, Model) else {}
+    else:
+        ranges = {name: limit if isinstance(limit, range) else range(limit) for name, limit in limits.items()}
     specs = recording_specs(spec, "frames")
-    dims = {"frames": total} if specs else {}
-    recordings = random_arrays(specs, {}, dims=dims, seed=seed, limits=limits).inputs
+    dims = {"frames": total} if "frames" in symbols_of(specs) else {}
+
+    def draw(floats: Mapping[str, str]) -> Sample:
+        return random_arrays(specs, given, dims=dims, seed=seed, ranges=ranges, floats=floats)
+
     lengths = [*(awkward_lengths(spec, total) if spec.streams else ()), total]
     with jax.default_matmul_precision("highest"):
         reference = _JaxReference(stepper, params, step_file.facts, flushed, offline)
+        recordings = inside_domain(draw, lambda sample: reference.step(sample.inputs, total).everything).inputs
         steps = [reference.step(recordings, length) for length in lengths]
         wholes = [reference.whole(recordings, length) for length in lengths]
     if wholes[-1] is not None and wholes[-1].problem is not None:
@@ -138,7 +177,7 @@ def verify_export(
         checks = [
             check
             for length, found, step, whole in zip(lengths, results, steps, wholes, strict=True)
-            for check in compared.checks(length, found, step, whole)
+            for check in compared.checks(length, found, step, whole, reference.arbiter(recordings, length))
         ]
         if not any(check.outputs for check in checks):
             raise InputError(
@@ -147,6 +186,19 @@ def verify_export(
             )
         return ExportReport(spec.label, step_in_peer.engine, tuple(failures), flushed, tuple(checks))
     raise PeerError(f"{spec.label}: no engine can run the files: {'; '.join(failures)}")
+
+
+def _of_batch(stepper: StepSpec, facts: StepFile, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Repeat recordings in the layout of a stepper for each stream of a file with a batch."""
+    if facts.batch is None or not _lead(stepper, facts):
+        return dict(inputs)
+    axis = 0 if facts.spec.streams else 1
+    ranks = {each.name: len(each.shape or ()) + axis - is_complex(each) for each in facts.spec.inputs}
+    arrays = {name: np.asarray(array) for name, array in inputs.items()}
+    return {
+        name: np.stack([array] * facts.batch, axis) if array.ndim == ranks.get(name, 0) - 1 else array
+        for name, array in arrays.items()
+    }
 
 
 def _total(spec: StepSpec) -> int:
@@ -180,12 +232,14 @@ class _Comparing:
                 for each in parts or [name]:
                     self._steps[each] = max(step, self._steps.get(each, 0.0))
 
-    def checks(self, frames: int, found: _Outputs, step: _Outputs, whole: _Outputs | None) -> Iterator[Check]:
-        yield Check(frames, tuple(self._comparisons(found, step)), against=STEPS)
+    def checks(
+        self, frames: int, found: _Outputs, step: _Outputs, whole: _Outputs | None, arbiter: Arbiter | None
+    ) -> Iterator[Check]:
+        yield Check(frames, tuple(self._comparisons(found, step, arbiter)), against=STEPS)
         if whole is not None:
-            yield Check(frames, tuple(self._comparisons(found, whole)), whole.problem)
+            yield Check(frames, tuple(self._comparisons(found, whole, arbiter)), whole.problem)
 
-    def _comparisons(self, found: _Outputs, known: _Outputs) -> Iterator[Comparison]:
+    def _comparisons(self, found: _Outputs, known: _Outputs, arbiter: Arbiter | None) -> Iterator[Comparison]:
         for name, expected in known.outputs.items():
             value, axis = found.outputs[name], self._axes[name]
             if not self._flushed:
@@ -193,7 +247,7 @@ class _Comparing:
                     continue  # no frame leaves before the last whole pulse
                 if axis is not None:
                     expected = expected[(slice(None),) * axis + (slice(value.shape[axis]),)]
-            yield self._compare(name, value, expected, axis)
+            yield self._compare(name, value, expected, axis, arbiter)
         state = dict(found.state)
         for name, parts in self._parts.items():
             if name not in state or name in known.state:
@@ -201,16 +255,25 @@ class _Comparing:
             entries = Layout({part.name: part for part in parts}, vectors={part.name: name for part in parts})
             state |= entries.unpack({name: state.pop(name)})
         for name, expected in known.state.items():
-            yield self._compare(f"state {name}", state[name], expected, None)
+            result = self._compare(f"state {name}", state[name], expected, None)
+            if not result.differs and not np.size(expected):
+                # The shape is all that an entry without elements has.
+                result = dataclasses.replace(result, ok=True, compared=1, reason="without elements")
+            yield result
 
-    def _compare(self, name: str, value: Any, expected: Any, axis: int | None) -> Comparison:
+    def _compare(
+        self, name: str, value: Any, expected: Any, axis: int | None, arbiter: Arbiter | None = None
+    ) -> Comparison:
         inexact = expected is not None and jnp.issubdtype(expected.dtype, jnp.inexact)
         if inexact and value is not None and jnp.issubdtype(value.dtype, jnp.floating):
             expected = np.asarray(expected).astype(value.dtype)  # of an export with dtype
         atol, rtol = self._tolerances if inexact else (None, None)
         found = compare(name, value, expected, atol=atol, rtol=rtol, scaled=True, time_axis=axis)
-        if found.ok or found.max_abs is None or (name not in self._steps and not self._is_rough):
+        if not found.differs or found.max_abs is None:
             return found
+        if name not in self._steps and not self._is_rough:
+            limits = {"atol": atol, "rtol": rtol, "scaled": True, "sides": ("the file", "jaxrnn")}
+            return found if arbiter is None else arbiter.judge(found, value, expected, **limits)
         if self._is_rough:
             return _rough(found, value, expected)
         step = self._steps[name] if inexact else 1.0
@@ -219,7 +282,7 @@ class _Comparing:
         here, there = (np.asarray(each, np.float64) for each in (value, expected))
         most = (atol or 0.0) * max(1.0, found.scale or 0.0)
         few = np.mean(np.abs(here - there) > most + (rtol or 0.0) * np.abs(there)) <= FEW
-        if not (again.ok and few):
+        if again.differs or not few:
             return found
         return dataclasses.replace(again, reason=f"within one step of quantisation ({step:.3g}): {found.reason}")
 
@@ -247,10 +310,17 @@ def _quantisation_steps(file: _ExportedFile) -> dict[str, float]:
 
 
 def compare_converted(
-    model: Model, before: Path, after: Path, *, dims: Mapping[str, int], static: Mapping[str, Any], seed: int
+    model: Model,
+    before: Path,
+    after: Path,
+    inputs: Mapping[str, Any],
+    *,
+    dims: Mapping[str, int],
+    static: Mapping[str, Any],
+    seed: int,
 ) -> tuple[str, list[Comparison]]:
     """Compare the whole graph of a model before and after a change of types; return the engine and the comparisons."""
-    sample = random_inputs(model, dims=dims, seed=seed).inputs
+    sample = verifiable_inputs(model, inputs, dims=dims, seed=seed).inputs
     arrays = {name: np.asarray(array) for name, array in {**sample, **static}.items()}
     graph = ir.load(after).graph
     types = {value.name: value.dtype.numpy() for value in graph.inputs if value.dtype is not None}
@@ -276,7 +346,7 @@ def compare_converted(
             if jnp.issubdtype(value.dtype, jnp.floating):
                 expected = expected.astype(value.dtype)
             result = compare(name, value, expected, atol=atol, rtol=rtol, scaled=True)
-            comparisons.append(_rough(result, value, expected) if is_rough and not result.ok else result)
+            comparisons.append(_rough(result, value, expected) if is_rough and result.differs else result)
         return peer.name, comparisons
     raise PeerError(f"{model.label}: no engine can run the files: {'; '.join(failures)}")
 
@@ -288,7 +358,7 @@ def _rough(found: Comparison, value: Any, expected: Any) -> Comparison:
     if not share <= ROUGH:
         return dataclasses.replace(found, reason=f"the error of quantisation is {share:.1%} of the output")
     said = f"with an error of quantisation of {share:.2%} ({-20 * np.log10(share):.0f} dB below the output)"
-    return dataclasses.replace(found, ok=True, reason=said, worst=None, first_frame=None)
+    return dataclasses.replace(found, ok=True, differs=False, reason=said, worst=None, first_frame=None)
 
 
 Arrays = Mapping[str, np.ndarray]
@@ -367,6 +437,11 @@ class _Outputs:
     state: dict[str, Any] = dataclasses.field(default_factory=dict)
     problem: str | None = None
 
+    @property
+    def everything(self) -> dict[str, Any]:
+        """All arrays by name."""
+        return {name: value for name, value in {**self.outputs, **self.state}.items() if value is not None}
+
 
 def _outputs_of(ready: Ready, recordings: Arrays, frames: int) -> _Outputs:
     """Run a stepper on the first frames of a recording."""
@@ -403,6 +478,13 @@ class _JaxReference:
         if (problem := rows[0][1]) is not None:
             return _Outputs({}, problem=problem)
         return _Outputs(self._joined([outputs for outputs, _ in rows], self._axis))
+
+    def arbiter(self, recordings: Arrays, frames: int) -> Arbiter | None:
+        """Return the arbiter between the file and jaxrnn on a recording of one stream, if the model is known."""
+        if self._batch is not None or not isinstance(self._offline, Whole):
+            return None
+        (row,) = self._rows(recordings)
+        return self._offline.arbiter(part(self._ready.spec, row, 0, frames))
 
     def _rows(self, recordings: Arrays) -> list[dict[str, np.ndarray]]:
         """Return a recording for each stream in the stepper's layout."""

@@ -21,7 +21,7 @@ from jaxrnn.errors import InputError, NodeError, StaticValueError
 from jaxrnn.jaxprs.schedule import Packed, Purpose, computing_type, folded_for, run_packed, unpack
 from jaxrnn.model.steps import Steps, scan
 from jaxrnn.model.streaming import open_dimensions, operators_by_scope, stream_model
-from jaxrnn.onnx.evaluate import BoundNode, Scope, call, collecting, evaluate
+from jaxrnn.onnx.evaluate import BoundNode, Caller, Scope, call, collecting, evaluate
 from jaxrnn.onnx.graph import bind_inputs, bind_static, normal_domain, spec_of
 from jaxrnn.onnx.program import Program, fingerprint_of
 from jaxrnn.onnx.reading import SourceFile
@@ -200,12 +200,15 @@ class Model:
             )
         return results
 
-    def intermediates(self, params: Arrays, inputs: Arrays) -> dict[str, tuple[BoundNode, Any]]:
-        """Return all values of the outer graph and their nodes, by value name, to find where results differ."""
+    def intermediates(self, params: Arrays, inputs: Arrays, compute: Caller = call) -> dict[str, tuple[BoundNode, Any]]:
+        """Return all values of the outer graph and their nodes, by value name, to find where results differ.
+
+        ``compute`` computes a node, also of a subgraph, in place of `jaxrnn.onnx.evaluate.call`.
+        """
         seen: dict[str, tuple[BoundNode, Any]] = {}
 
         def caller(node: BoundNode, arguments: Sequence[Any], scope: Scope) -> tuple[Any, ...]:
-            outputs = call(node, arguments, scope)
+            outputs = compute(node, arguments, scope)
             pairs = zip(node.outputs, outputs, strict=False)
             if scope.outer is None:
                 seen.update({key.name: (node, value) for key, value in pairs if key.name})

@@ -25,7 +25,7 @@ from jaxrnn.profiling.timing import Peaks, time_calls
 from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.streaming import Streamed
 from jaxrnn.streaming.transform import with_dtype
-from jaxrnn.verification.sampling import Sample, index_limits, random_arrays, random_inputs
+from jaxrnn.verification.sampling import Sample, integer_ranges, random_arrays, random_inputs
 
 KINDS = ("apply", "step", "scan", "stream")
 #: Default number of frames of a scan.
@@ -279,10 +279,10 @@ def of_stepper(
     bound = Bound(stepper, params, batch=streams, dims=dims)
     infos = [each.batched(bound.lead) for each in spec.inputs]
     named = {name: streams or 1 for each in infos for name in each.symbols if name == symbol}
-    limits = {} if model is None else index_limits(model)
+    ranges = {} if model is None else integer_ranges(model, {**dims, **named, **(sizes or {})})
 
     def draw(seed: int) -> Sample:
-        return random_arrays(infos, given, dims={**dims, **named}, seed=seed, limits=limits, frames=frames)
+        return random_arrays(infos, given, dims={**dims, **named}, seed=seed, ranges=ranges, frames=frames)
 
     sample = draw(seed)
     constants = {name: sample.inputs[name][0] if bound.lead else sample.inputs[name] for name in spec.constants}

@@ -1,8 +1,12 @@
-"""Comparison of two values: the rule of `jaxrnn.verification.verify`."""
+"""Comparison of two values, and the verdict on many comparisons: the rules of every verification.
+
+A comparison has three results: the values agree, the values differ, or nothing was compared. Two values without a
+finite element hold no number that could differ, so a verdict never counts such values as equal.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +18,8 @@ from jaxrnn.errors import InputError
 
 #: Tolerances of float32 and float64; at least `STEPS` rounding steps of types with fewer digits.
 ATOL, RTOL, STEPS = 1e-5, 1e-4, 8
+#: The reason if neither value has an element that can be compared, before the cause.
+NOTHING = "nothing was compared"
 
 
 @short_repr
@@ -28,10 +34,15 @@ class Comparison:
         max_abs: largest ``|here - peer|``; infinite if only one side is NaN or infinite, None if both are strings.
         max_rel: largest ``|here - peer| / |peer|`` over the elements with ``|peer| > atol``.
         scale: largest finite ``|peer|``; None if the values are strings.
-        ok: True if element type, shape and all elements agree.
-        reason: description of the difference, or None if the values agree.
+        compared: number of compared elements: elements that are finite on at least one side.
+        ok: True if element type, shape and all elements agree, and an element was compared.
+        differs: True if element type, shape or an element differs. If also ``ok`` is False, nothing was compared.
+        reason: description of the difference, or the reason why nothing was compared; None if the values agree.
         worst: index of the element with the largest difference beyond the tolerance.
         first_frame: first frame with a difference beyond the tolerance, if the value has a time axis.
+        nearer: where the values differ, the side that is nearer to the same graph in float64: ``"here"`` or ``"peer"``;
+            ``"unknown"`` if the graph does not run in float64. None if float64 was not needed, or does not decide.
+        arbiter: what the graph in float64 says about values that differ; None if float64 was not needed.
     """
 
     name: str
@@ -40,20 +51,43 @@ class Comparison:
     max_abs: float | None = 0.0
     max_rel: float | None = 0.0
     scale: float | None = 0.0
-    ok: bool = True
+    compared: int = 0
+    ok: bool = False
+    differs: bool = False
     reason: str | None = None
     worst: tuple[int, ...] | None = None
     first_frame: int | None = None
+    nearer: str | None = None
+    arbiter: str | None = None
 
 
-def tolerances(dtype: np.dtype, atol: float | None, rtol: float | None) -> tuple[float, float]:
-    """Return the tolerances for an element type; the defaults for integers are 0."""
+def agree(comparisons: Iterable[Comparison]) -> bool:
+    """Return the verdict on comparisons: True if nothing differs, and an element of each value was compared.
+
+    Comparisons with the same name compare one value on several inputs. The value may be empty or not finite on some of
+    these inputs, such as a recording of a single frame. Without any comparison, the verdict is False.
+    """
+    by_name: dict[str, list[Comparison]] = {}
+    for each in comparisons:
+        by_name.setdefault(each.name, []).append(each)
+    return bool(by_name) and all(map(value_agrees, by_name.values()))
+
+
+def value_agrees(comparisons: Sequence[Comparison]) -> bool:
+    """Return True if no comparison of a value differs, and an element was compared in at least one of them."""
+    return not any(each.differs for each in comparisons) and any(each.compared for each in comparisons)
+
+
+def tolerances(
+    dtype: np.dtype, atol: float | None, rtol: float | None, precision: np.dtype | None = None
+) -> tuple[float, float]:
+    """Return the tolerances for an element type, computed with at least `precision`; the defaults of integers are 0."""
     for name, tolerance in (("atol", atol), ("rtol", rtol)):
         if tolerance is not None and not tolerance >= 0:
             raise InputError(f"{name} must be a number of at least 0, not {tolerance}")
     if not jnp.issubdtype(dtype, jnp.inexact):
         return atol or 0.0, rtol or 0.0
-    least = STEPS * float(jnp.finfo(dtype).eps)
+    least = STEPS * max(float(jnp.finfo(each).eps) for each in (dtype, precision) if each is not None)
     return max(ATOL, least) if atol is None else atol, max(RTOL, least) if rtol is None else rtol
 
 
@@ -66,10 +100,13 @@ def compare(
     rtol: float | None = None,
     scaled: bool = False,
     time_axis: int | None = None,
+    precision: np.dtype | None = None,
+    require_finite: bool = True,
 ) -> Comparison:
     """Compare a value with the value of a peer: each element must satisfy ``|here - peer| <= atol + rtol * |peer|``.
 
-    Element types and shapes must agree. NaNs must be at the same positions, and infinities must be equal. Sequences are
+    Element types and shapes must agree. NaNs must be at the same positions, and infinities must be equal. If no element
+    is finite on either side, nothing was compared, and the result is neither ``ok`` nor ``differs``. Sequences are
     compared item by item, and the comparison of the worst item is returned.
 
     Args:
@@ -82,12 +119,17 @@ def compare(
         scaled: multiply ``atol`` by the largest finite ``|peer|`` if that is above 1. Useful for values inside a
             graph, where large terms may cancel.
         time_axis: axis of frames, for `Comparison.first_frame`.
+        precision: the float type with the fewest digits in which the value was computed, if that is not the type of the
+            value. The default tolerances are then at least 8 rounding steps of that type.
+        require_finite: False if NaN and infinities are what the caller compares, such as results for odd inputs. All
+            elements then count as compared.
 
     Raises:
         InputError: a tolerance is negative or NaN.
     """
     if here is None or peer is None or isinstance(here, (list, tuple)) or isinstance(peer, (list, tuple)):
-        return _compare_items(name, here, peer, atol, rtol, scaled)
+        options = {"atol": atol, "rtol": rtol, "scaled": scaled}
+        return _compare_items(name, here, peer, **options, precision=precision, require_finite=require_finite)
     here, peer = np.asarray(here), np.asarray(peer)
     text = here.dtype.kind in "OUST" and peer.dtype.kind in "OUST"
     result = Comparison(name, "string" if text else here.dtype.name, here.shape)
@@ -98,9 +140,10 @@ def compare(
     if text:
         one, other = (array.astype(str) if array.dtype.kind == "S" else array for array in (here, peer))
         wrong = np.asarray(one.astype(object) != other.astype(object))
-        result = replace(result, max_abs=None, max_rel=None, scale=None)
-        return _different(result, *_reason(wrong, wrong.astype(float), "")) if wrong.any() else result
-    return _compare_numbers(result, here, peer, *tolerances(here.dtype, atol, rtol), scaled, time_axis)
+        result = replace(result, max_abs=None, max_rel=None, scale=None, compared=here.size)
+        return _different(result, *_reason(wrong, wrong.astype(float), "")) if wrong.any() else _agreeing(result)
+    limits = tolerances(here.dtype, atol, rtol, precision)
+    return _compare_numbers(result, here, peer, *limits, scaled, time_axis, require_finite)
 
 
 def _compare_numbers(
@@ -111,6 +154,7 @@ def _compare_numbers(
     rtol: float,
     scaled: bool,
     time_axis: int | None,
+    require_finite: bool,
 ) -> Comparison:
     equal = np.asarray(here == peer)
     inexact = jnp.issubdtype(here.dtype, jnp.inexact)
@@ -131,10 +175,11 @@ def _compare_numbers(
         ratio = np.where(equal | (size <= atol), 0.0, ratio)
         wrong = ~equal & ~(np.isfinite(distance) & (distance <= atol + rtol * size))
         nans = int(np.isnan(a).sum()), int(np.isnan(b).sum())
+        compared = int((np.isfinite(a) | np.isfinite(b)).sum()) if require_finite else a.size
     largest = {"max_abs": float(distance.max(initial=0.0)), "max_rel": float(ratio.max(initial=0.0)), "scale": scale}
-    result = replace(result, **largest)
+    result = replace(result, **largest, compared=compared)
     if not wrong.any():
-        return result
+        return _agreeing(result)
     moved = bool((np.isnan(a) != np.isnan(b)).any())
     note = f", and NaNs are elsewhere ({nans[0]} here, {nans[1]} in the peer)" if moved else ""
     first = None if time_axis is None else int(np.argwhere(wrong)[:, time_axis].min())
@@ -149,32 +194,34 @@ def _reason(wrong: np.ndarray, distance: np.ndarray, note: str) -> tuple[str, tu
 
 
 def _different(result: Comparison, reason: str, worst: tuple[int, ...] | None = None) -> Comparison:
-    return replace(result, max_abs=None, max_rel=None, scale=None, ok=False, reason=reason, worst=worst)
+    return replace(result, max_abs=None, max_rel=None, scale=None, differs=True, reason=reason, worst=worst)
 
 
-def _compare_items(name: str, here: Any, peer: Any, atol: float | None, rtol: float | None, scaled: bool) -> Comparison:
+def _agreeing(result: Comparison) -> Comparison:
+    """Return the result for values without a difference: they agree if an element was compared."""
+    if result.compared:
+        return replace(result, ok=True)
+    cause = "no element is finite" if all(result.shape) else "the value has no elements"
+    return replace(result, reason=f"{NOTHING}: {cause}")
+
+
+def _compare_items(name: str, here: Any, peer: Any, **options: Any) -> Comparison:
     result = Comparison(name, "absent" if here is None else "sequence", ())
     if here is None and peer is None:
-        return result
+        return replace(result, compared=1, ok=True)  # the absence is all that the value says
     if not (isinstance(here, (list, tuple)) and isinstance(peer, (list, tuple))):
         return _different(result, f"it is {_kind(here)} here, but {_kind(peer)} in the peer")
     if len(here) != len(peer):
         return _different(result, f"the sequence has {len(here)} items here, but {len(peer)} in the peer")
     items: Sequence[Comparison] = [
-        compare(f"{name}[{index}]", *pair, atol=atol, rtol=rtol, scaled=scaled)
-        for index, pair in enumerate(zip(here, peer, strict=True))
+        compare(f"{name}[{index}]", *pair, **options) for index, pair in enumerate(zip(here, peer, strict=True))
     ]
-    worst = min(items, key=lambda item: (item.ok, -(item.max_abs or 0.0)), default=result)
-    return replace(
-        result,
-        shape=(len(items),),
-        max_abs=worst.max_abs,
-        max_rel=worst.max_rel,
-        scale=worst.scale,
-        ok=worst.ok,
-        reason=worst.reason and f"{worst.name}: {worst.reason}",
-        worst=worst.worst,
-    )
+    result = replace(result, shape=(len(items),), compared=sum(item.compared for item in items))
+    worst = max(items, key=lambda item: (item.differs, item.max_abs or 0.0), default=result)
+    result = replace(result, max_abs=worst.max_abs, max_rel=worst.max_rel, scale=worst.scale, worst=worst.worst)
+    if not worst.differs:
+        return _agreeing(result)
+    return replace(result, differs=True, reason=f"{worst.name}: {worst.reason}")
 
 
 def _kind(value: Any) -> str:

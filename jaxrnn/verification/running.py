@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,10 +13,13 @@ import numpy as np
 
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.steps.recordings import concatenated, joined_output, one_step, part
+from jaxrnn.steps.recordings import concatenated, joined_output, one_step, part, recording_specs
+from jaxrnn.steps.specs import bind, check_names
 from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.steps.stepspec import StepSpec
-from jaxrnn.verification.comparison import Comparison, compare
+from jaxrnn.verification.arbiter import Whole
+from jaxrnn.verification.comparison import Comparison, agree, compare
+from jaxrnn.verification.sampling import restore_types
 
 Arrays = Mapping[str, Any]
 
@@ -125,8 +129,38 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """True if all outputs agree."""
-        return all(output.ok for output in self.outputs)
+        """True if all outputs agree. False also if the reference does not run, and if nothing was compared."""
+        return agree(self.outputs)
+
+
+def given_recordings(spec: StepSpec, inputs: Arrays) -> dict[str, np.ndarray]:
+    """Return the recordings of a caller after a check of names and shapes, in the types of a stepper's inputs.
+
+    Raises:
+        InputError: a name or a shape does not fit, the recordings have different numbers of frames or no frames, or
+            their length is not one that the stepper takes.
+    """
+    check_names(spec.inputs, inputs)
+    arrays = restore_types(spec.inputs, inputs)
+    for each in spec.inputs:
+        if each.name in arrays and np.issubdtype(each.dtype, np.floating):
+            arrays[each.name] = np.asarray(arrays[each.name]).astype(each.dtype)
+    frames = spec.count_frames(arrays)
+    if frames is not None and (
+        frames % spec.multiple or not max(1, spec.shortest) <= frames <= (spec.longest or frames)
+    ):
+        raise InputError(f"{spec.label}: the recordings have {frames:,} frames, and the stream takes no such length")
+    with exact_types():
+        bind([each for each in recording_specs(spec, "frames") if each.name in arrays], arrays)
+    return arrays
+
+
+def checks_agree(checks: Iterable[Check]) -> bool:
+    """Return the verdict on checks: nothing differs, and each output was compared with each reference."""
+    by_reference: dict[str, list[Comparison]] = {}
+    for check in checks:
+        by_reference.setdefault(check.against, []).extend(check.outputs)
+    return bool(by_reference) and all(map(agree, by_reference.values()))
 
 
 def check_lengths(offline: Offline, ready: Ready, recordings: Arrays, total: int, outputs: Arrays) -> list[Check]:
@@ -149,9 +183,9 @@ def awkward_lengths(spec: StepSpec, total: int) -> list[int]:
 
 
 def offline_outputs(
-    offline: Offline, spec: StepSpec, recordings: Arrays, frames: int
+    offline: Offline, spec: StepSpec, recordings: Arrays, frames: int | None
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Return the outputs of the offline function on the first `frames` frames, or the error message."""
+    """Return the outputs of the offline function on the first `frames` frames, by default all, or the error message."""
     try:
         results = offline(part(spec, recordings, 0, frames))
     except JaxrnnError as error:
@@ -166,6 +200,12 @@ def _check(offline: Offline, ready: Ready, recordings: Arrays, total: int, outpu
         return Check(total, (), problem)
     streamed = run(ready, recordings, total).outputs if outputs is None else outputs
     axes = {output.name: output.time_axis for output in ready.spec.outputs}
-    return Check(
-        total, tuple(compare(name, streamed[name], value, time_axis=axes[name]) for name, value in expected.items())
-    )
+    arbiter = offline.arbiter(part(ready.spec, recordings, 0, total)) if isinstance(offline, Whole) else None
+
+    def compared(name: str, value: Any) -> Comparison:
+        found = compare(name, streamed[name], value, time_axis=axes[name])
+        if arbiter is None or not found.differs:
+            return found
+        return arbiter.judge(found, streamed[name], value, sides=("the stream", "the model"))
+
+    return Check(total, tuple(itertools.starmap(compared, expected.items())))

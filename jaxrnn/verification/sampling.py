@@ -1,4 +1,8 @@
-"""Random inputs for models with open dimensions, as in ``jaxrnn run --random`` and ``jaxrnn verify``."""
+"""Random inputs for models with open dimensions, as in ``jaxrnn run --random`` and ``jaxrnn verify``.
+
+A verification needs inputs on which the model has results. Integers come from the range in which the graph uses them.
+Floats are standard normal, or positive or between bounds if the model has no finite results for negative numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,39 @@ import contextlib
 import math
 import operator
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._files.arguments import SIZE, argument
 from jaxrnn._files.messages import bytes_of, pairs_of
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError, is_count
 from jaxrnn.model import Model
+from jaxrnn.onnx.evaluate import BoundNode, Scope, call
 from jaxrnn.onnx.graph import is_batch_name
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.steps.specs import ArraySpec
 
 #: Default sizes of open dimensions.
 BATCH_SIZE, OTHER_SIZE = 1, 16
+
+#: Numbers of random integers with an unknown use.
+FLAGS = range(2)
+
+NORMAL = "standard normal"
+#: Ways to draw floats, in the order in which a verification tries them. Roots and logarithms have finite results for
+#: positive numbers, probabilities and cosines lie between bounds, and an inverse cosh takes numbers above 1.
+FLOATS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
+    NORMAL: lambda random, shape: random.standard_normal(shape),
+    "positive": lambda random, shape: np.abs(random.standard_normal(shape)) + 1 / 64,
+    "between 0 and 1": lambda random, shape: random.uniform(1 / 64, 63 / 64, shape),
+    "above 1": lambda random, shape: np.abs(random.standard_normal(shape)) + 65 / 64,
+}
 
 _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
@@ -37,8 +57,13 @@ class Sample:
     dims: dict[str, int]
     #: The dimensions with a default size.
     assumed: tuple[str, ...]
-    #: The names of the random inputs.
-    random: tuple[str, ...]
+    #: For each random input, the way in which it is drawn, such as ``"standard normal"`` or ``"0 to 6"``.
+    drawn: dict[str, str]
+
+    @property
+    def random(self) -> tuple[str, ...]:
+        """The names of the random inputs."""
+        return tuple(self.drawn)
 
     @contextlib.contextmanager
     def naming_assumptions(self) -> Iterator[None]:
@@ -74,22 +99,33 @@ def restore_types(infos: Sequence[ArraySpec], arrays: Mapping[str, Any]) -> dict
 
 
 def random_inputs(
-    model: Model, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None, seed: int = 0
+    model: Model,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    floats: Mapping[str, str] | None = None,
 ) -> Sample:
     """Return inputs of a model: the arrays of the caller, and random arrays for missing inputs.
 
-    Floats are standard normal. Integers are 0 or 1. Integers that index a constant table with Gather are row numbers.
+    Floats are standard normal. Integers are in the range in which the graph uses them, if the graph shows it: row
+    numbers of a tensor, positions on an axis, and lengths from 1 to the size of an axis. Other integers are 0 or 1.
 
     Args:
         model: the model.
         inputs: a dict of arrays, which also fix the sizes of open dimensions.
         dims: sizes of open dimensions. The default size is 1 for names that look like a batch, else 16.
         seed: seed of the generator; equal seeds and shapes result in equal arrays.
+        floats: other ways to draw floats, by input: "positive", "between 0 and 1" or "above 1".
 
     Raises:
         InputError: a dimension does not exist or has two sizes, or an input cannot be random.
     """
-    return random_arrays(model.inputs, inputs or {}, dims=dims, seed=seed, limits=index_limits(model))
+    sample = random_arrays(model.inputs, inputs or {}, dims=dims, seed=seed, floats=floats)
+    ranges = integer_ranges(model, sample.dims, inputs)
+    if not ranges:
+        return sample
+    return random_arrays(model.inputs, inputs or {}, dims=dims, seed=seed, floats=floats, ranges=ranges)
 
 
 def random_arrays(
@@ -98,21 +134,90 @@ def random_arrays(
     *,
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
-    limits: Mapping[str, int] | None = None,
+    ranges: Mapping[str, range] | None = None,
+    floats: Mapping[str, str] | None = None,
     frames: int | None = None,
 ) -> Sample:
     """Return inputs as `random_inputs` for declarations without a model.
 
-    `limits` are exclusive upper bounds of integer inputs, by default 2. With `frames`, all arrays, including the
-    arrays of the caller, are recordings with a first axis of that size.
+    `ranges` are the numbers of integer inputs, by default 0 and 1. With `frames`, all arrays, including the arrays of
+    the caller, are recordings with a first axis of that size.
     """
     lead = () if frames is None else (frames,)
     missing = [info for info in infos if info.name not in inputs]
     shapes = {name: getattr(array, "shape", ())[len(lead) :] for name, array in inputs.items()}
     sizes, assumed = _sizes(infos, missing, shapes, dims or {})
-    highest = limits or {}
-    drawn = {info.name: _random_array(info, lead, sizes, seed, highest.get(info.name, 2)) for info in missing}
-    return Sample({**inputs, **drawn}, sizes, assumed, tuple(drawn))
+    arrays, drawn = dict(inputs), {}
+    for info in missing:
+        numbers = (ranges or {}).get(info.name, FLAGS)
+        way = (floats or {}).get(info.name, NORMAL)
+        arrays[info.name] = _random_array(info, lead, sizes, seed, numbers, FLOATS[way])
+        drawn[info.name] = way if arrays[info.name].dtype.kind not in "iub" else f"{numbers[0]} to {numbers[-1]}"
+    return Sample(arrays, sizes, assumed, drawn)
+
+
+def inside_domain(
+    draw: Callable[[Mapping[str, str]], Sample], results: Callable[[Sample], Mapping[Any, Any]]
+) -> Sample:
+    """Return a sample for which the results are finite, with as many standard normal inputs as possible.
+
+    If no way to draw floats gives finite results only, return the sample with the most finite results.
+
+    Args:
+        draw: the function from ``floats``, as in `random_inputs`, to a sample.
+        results: the function to verify, in jaxrnn.
+    """
+    sample = draw({})
+    best, most = sample, _finite(results(sample))
+    names = [name for name, way in sample.drawn.items() if way == NORMAL]
+    if most[0] or not names:
+        return best
+    for way in [*FLOATS][1:]:
+        found = _finite_if_it_runs(results, sample := draw(dict.fromkeys(names, way)))
+        if found > most:
+            best, most = sample, found
+        if most[0]:
+            break
+    floats = {name: best.drawn[name] for name in names}
+    for name in names:
+        fewer = {**floats, name: NORMAL}
+        if floats[name] != NORMAL and _finite_if_it_runs(results, sample := draw(fewer)) >= most:
+            best, floats = sample, fewer
+    return best
+
+
+def verifiable_inputs(
+    model: Model, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None, seed: int = 0
+) -> Sample:
+    """Return inputs as `random_inputs`, for which the results of the model are finite if possible."""
+
+    def draw(floats: Mapping[str, str]) -> Sample:
+        return random_inputs(model, inputs, dims=dims, seed=seed, floats=floats)
+
+    def results(sample: Sample) -> Mapping[str, Any]:
+        with sample.naming_assumptions():
+            return model(sample.inputs)
+
+    return inside_domain(draw, results)
+
+
+#: Whether all results are finite, how many results have a finite element, and the number of finite elements.
+_Finite = tuple[bool, int, int]
+
+
+def _finite(results: Mapping[Any, Any]) -> _Finite:
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(dict(results))]
+    inexact = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.inexact)]
+    counts = [int(np.isfinite(array.astype(np.complex128)).sum()) for array in inexact]
+    return counts == [array.size for array in inexact], sum(map(bool, counts)), sum(counts)
+
+
+def _finite_if_it_runs(results: Callable[[Sample], Mapping[Any, Any]], sample: Sample) -> _Finite:
+    """Return how many results are finite, and the least if the function refuses other inputs than the first."""
+    try:
+        return _finite(results(sample))
+    except JaxrnnError:
+        return False, -1, -1
 
 
 def _sizes(
@@ -140,12 +245,17 @@ def _sizes(
 
 
 def _random_array(
-    info: ArraySpec, lead: tuple[int, ...], sizes: Mapping[str, int], seed: int, limit: int
+    info: ArraySpec,
+    lead: tuple[int, ...],
+    sizes: Mapping[str, int],
+    seed: int,
+    numbers: range,
+    floats: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray],
 ) -> np.ndarray:
     if info.dtype is None or info.shape is None or info.dtype.kind in "OUS":
         what = "declared rank" if info.dtype is not None and info.shape is None else "random value"
         raise InputError(f"{info.as_input} has no {what}: it must be given")
-    shape = lead + tuple(size if isinstance(size, int) else _size(size, sizes) for size in info.shape)
+    shape = lead + _shape(info, sizes)
     if min(shape, default=0) < 0:
         raise InputError(f"{info.as_input} would have the shape {shape}; give larger dimensions")
     needed = math.prod(shape) * np.dtype(np.float64).itemsize
@@ -159,8 +269,8 @@ def _random_array(
         if info.dtype == np.bool_:
             return random.integers(0, 2, shape).astype(np.bool_)
         if jnp.issubdtype(info.dtype, jnp.integer):
-            return random.integers(0, limit, shape).astype(info.dtype)
-        values = random.standard_normal(shape)
+            return random.integers(numbers.start, numbers.stop, shape).astype(info.dtype)
+        values = floats(random, shape)
         if jnp.issubdtype(info.dtype, jnp.complexfloating):
             return (values + 1j * random.standard_normal(shape)).astype(info.dtype)
         return values.astype(info.dtype)
@@ -168,19 +278,68 @@ def _random_array(
         raise InputError(f"{info.as_input} of shape {shape} cannot be made: {error}") from error
 
 
-def index_limits(model: Model) -> dict[str, int]:
-    """Return the number of table rows for each input that indexes a constant table with Gather."""
-    block, limits = model.program.block, {}
-    for node in block.nodes:
-        if node.operator.name != "Gather" or node.inputs[0] is None or node.inputs[1] not in block.inputs:
-            continue
-        table, indices = node.inputs[0], node.inputs[1]
-        array = model.program.parameters.get(block.parameters.get(table, ""), block.constants.get(table))
-        if array is not None:
-            rows = array.shape[node.attributes.get("axis", 0)]
-            name = str(indices.name)
-            limits[name] = min(rows, limits.get(name, rows))
-    return {name: max(rows, 1) for name, rows in limits.items()}
+def integer_ranges(model: Any, dims: Mapping[str, int], inputs: Mapping[str, Any] | None = None) -> dict[str, range]:
+    """Return the numbers that integer inputs of a model take, at these sizes of open dimensions.
+
+    Inputs are followed through casts and moves of elements to the operators that use them: positions on an axis,
+    lengths of sequences, and comparisons with known numbers, as in a mask. Inputs without such a use are left out.
+    """
+    missing = [info for info in model.inputs if info.name not in (inputs or {}) and info.shape is not None]
+    if not any(info.dtype is not None and info.dtype.kind in "iu" for info in missing):
+        return {}
+    sizes, _ = _sizes(
+        model.inputs, missing, {}, {name: dims[name] for name in symbols_of(model.inputs) if name in dims}
+    )
+    structs = {info.name: jax.ShapeDtypeStruct(_shape(info, sizes), info.dtype) for info in missing if not info.is_text}
+    watch = _Uses({value: str(value.name) for value in model.program.block.inputs})
+    # A graph that needs values to be traced shows the uses up to the node that needs a value.
+    with contextlib.suppress(JaxrnnError), exact_types():
+        jax.eval_shape(
+            lambda drawn: [*model.intermediates(model.params, {**(inputs or {}), **drawn}, watch)][:0], structs
+        )
+    return watch.ranges
+
+
+class _Uses:
+    """Computes nodes, and notes the numbers that the nodes accept from the inputs of the graph."""
+
+    def __init__(self, inputs: Mapping[Any, str]):
+        #: The values that hold elements of an input.
+        self._inputs = dict(inputs)
+        self.ranges: dict[str, range] = {}
+
+    def __call__(self, node: BoundNode, arguments: Sequence[Any], scope: Scope) -> tuple[Any, ...]:
+        for place, value in enumerate(node.inputs):
+            if value in self._inputs and (numbers := _accepted(node, place, arguments)):
+                name = self._inputs[value]
+                known = self.ranges.get(name, numbers)
+                least, most = max(known.start, numbers.start), min(known.stop, numbers.stop)
+                self.ranges[name] = range(least, max(most, least + 1))
+        if node.operator.traits.moves_first and node.inputs[0] in self._inputs:
+            self._inputs[node.outputs[0]] = self._inputs[node.inputs[0]]
+        return call(node, arguments, scope)
+
+
+def _accepted(node: BoundNode, place: int, arguments: Sequence[Any]) -> range | None:
+    """Return the numbers that a node accepts as an input, or None if all numbers mean something to the node."""
+    slot, first = node.operator.slot(place), arguments[0]
+    if node.operator.traits.compares not in ("", "="):
+        other = arguments[1 - place]
+        is_range = isinstance(other, np.ndarray) and other.dtype.kind in "iu" and other.size > 1
+        return range(int(other.min()) + 1, int(other.max()) + 2) if is_range else None
+    if slot is None or place == 0 or not getattr(first, "shape", ()):
+        return None
+    attributes = {**node.operator.attributes, **node.attributes}
+    if slot.name == "indices":
+        axis = attributes.get("axis", 0)
+        return range(max(first.shape[axis], 1))
+    if slot.name == "sequence_lens":
+        return range(1, first.shape[attributes.get("time_axis", attributes.get("layout", 0))] + 1)
+    return None
+
+
+def _shape(info: ArraySpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(size if isinstance(size, int) else _size(size, sizes) for size in info.shape or ())
 
 
 def _expression(dimension: str) -> ast.expr | None:

@@ -9,20 +9,20 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.core import Tracer
+import onnx
 
 from jaxrnn._files.messages import near, short_repr
 from jaxrnn._jax.context import exact_types
-from jaxrnn.errors import InputError, StaticValueError
+from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
-from jaxrnn.onnx.evaluate import BoundNode
 from jaxrnn.onnx.graph import bind_inputs, spec_of
 from jaxrnn.onnx.reading import Source
-from jaxrnn.onnx.values import is_text
-from jaxrnn.verification.comparison import Comparison, compare
+from jaxrnn.verification.arbiter import Arbiter
+from jaxrnn.verification.comparison import Comparison, agree, compare
+from jaxrnn.verification.inside import intermediates, precisions
 from jaxrnn.verification.peers import Peer, PeerError, candidates, complete_proto, expose, feed
-from jaxrnn.verification.sampling import Sample, random_inputs, restore_types
+from jaxrnn.verification.sampling import Sample, restore_types, verifiable_inputs
 
 
 @short_repr
@@ -62,15 +62,16 @@ class Case:
 
     Attributes:
         dims: sizes of the symbolic dimensions of the inputs.
-        random: names of the random inputs.
+        drawn: for each random input, the way in which it is drawn: ``"standard normal"``, ``"positive"``, ``"between 0
+            and 1"`` or ``"above 1"`` for floats, and a range such as ``"0 to 6"`` for integers.
         outputs: comparison of each output.
-        values: number of compared intermediate values.
+        values: number of intermediate values of which an element was compared.
         first: first node that differs; None if all nodes agree or nodes were not compared.
         recorded: comparison of each recorded array with both engines, in order of evaluation.
     """
 
     dims: dict[str, int]
-    random: tuple[str, ...]
+    drawn: dict[str, str]
     outputs: tuple[Comparison, ...]
     values: int
     first: Mismatch | None
@@ -79,12 +80,21 @@ class Case:
     @property
     def ok(self) -> bool:
         """True if all outputs, all compared intermediate values and all recorded arrays agree."""
-        return self.engines_agree and all(each.here.ok for each in self.recorded)
+        return self.engines_agree and self._here_agrees
+
+    @property
+    def _differs(self) -> bool:
+        compared = (*self.outputs, *(each.here for each in self.recorded))
+        return self.first is not None or any(each.differs for each in compared)
+
+    @property
+    def _here_agrees(self) -> bool:
+        return not self.recorded or agree(each.here for each in self.recorded)
 
     @property
     def engines_agree(self) -> bool:
         """True if both engines agree on all outputs and all compared intermediate values."""
-        return self.first is None and all(output.ok for output in self.outputs)
+        return self.first is None and agree(self.outputs)
 
     @property
     def fault(self) -> str | None:
@@ -93,7 +103,7 @@ class Case:
         ``"file"`` if both engines agree with each other and differ from the recording. ``"unknown"`` if all three
         differ; None without a recording, and if both engines agree with the recording.
         """
-        here, peer = (all(getattr(each, side).ok for each in self.recorded) for side in ("here", "peer"))
+        here, peer = (not any(getattr(each, side).differs for each in self.recorded) for side in ("here", "peer"))
         if here and peer:
             return None
         return "engine" if here else "jaxrnn" if peer else "file" if self.engines_agree else "unknown"
@@ -101,7 +111,7 @@ class Case:
     @property
     def first_recorded(self) -> Recorded | None:
         """The first recorded array in order of evaluation that differs from the value of jaxrnn."""
-        return next((each for each in self.recorded if not each.here.ok), None)
+        return next((each for each in self.recorded if each.here.differs), None)
 
 
 @short_repr
@@ -129,8 +139,14 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True if all cases agree."""
-        return all(case.ok for case in self.cases)
+        """True if no case differs, and each output and recorded array was compared in at least one case."""
+        outputs = [output for case in self.cases for output in case.outputs]
+        return agree(outputs) and all(case._here_agrees and not case._differs for case in self.cases)
+
+    @property
+    def compared(self) -> int:
+        """The number of compared elements of outputs in all cases."""
+        return sum(output.compared for case in self.cases for output in case.outputs)
 
     @property
     def conclusion(self) -> str | None:
@@ -157,7 +173,14 @@ def verify(
     With `outputs`, also compare with arrays that the framework of the model recorded for these inputs. If the engines
     agree with each other and differ from the recording, the file is at fault: the exporter wrote a different function.
 
-    jaxrnn compiles the model, with matrix products at full precision and the element types of the file.
+    jaxrnn compiles the model, with matrix products at full precision and the element types of the file. Tolerances
+    follow the float type with the fewest digits on the way to an output. An output without a finite element is a
+    failure, because nothing was compared.
+
+    If floats differ by more than the tolerance, the same graph in float64 decides, in jaxrnn and in a second engine. If
+    these two agree, the difference is rounding, and the output passes if jaxrnn is within the tolerance of float64, or
+    at most twice as far from float64 as the peer and within 1 % of the largest value. The reason gives both distances.
+    In all other cases the output differs; `Comparison.arbiter` says which engine is nearer, or that this is unknown.
 
     Example::
 
@@ -166,12 +189,13 @@ def verify(
 
     Args:
         source: path, bytes or ``onnx.ModelProto``.
-        inputs: a dict of arrays; missing inputs come from `jaxrnn.verification.random_inputs`.
+        inputs: a dict of arrays; missing inputs are random, as in `jaxrnn.verification.random_inputs`. Floats are
+            standard normal if the outputs are then finite, and otherwise positive, between 0 and 1, or above 1.
         static: fixed inputs as in `jaxrnn.load`, for both engines.
         dims: sizes of symbolic dimensions, each a number or several numbers. Each combination is a case.
         seed: seed of the random inputs.
-        atol: absolute tolerance in ``|here - peer| <= atol + rtol * |peer|``. The default is 1e-5, more for types with
-            fewer digits than float32, and 0 for integers.
+        atol: absolute tolerance in ``|here - peer| <= atol + rtol * |peer|``. The default is 1e-5, more for values that
+            are computed in a type with fewer digits than float32, and 0 for integers.
         rtol: relative tolerance. The default is 1e-4, with the same exceptions.
         engine: ``"ort"`` for ONNX Runtime, ``"reference"`` for the reference evaluator of ONNX, or ``"auto"``: ONNX
             Runtime if installed and able to run the model, else the reference evaluator.
@@ -196,7 +220,8 @@ def verify(
     given = restore_types(model.inputs, given)
     recorded = {name: array for name, array in (outputs or {}).items() if name not in own}
     recorded = _native(restore_types(model.outputs, recorded))
-    samples = [random_inputs(model, given, dims=sizes, seed=seed) for sizes in _combinations(dims or {})]
+    with jax.default_matmul_precision("highest"):
+        samples = [verifiable_inputs(model, given, dims=sizes, seed=seed) for sizes in _combinations(dims or {})]
     inside = [name for node in proto.graph.node for name in node.output if name]
     if outputs is not None:
         _check_recording(model, recorded, samples, inside)
@@ -206,7 +231,9 @@ def verify(
     for opener in openers:
         try:
             peer = opener(proto)
-            cases = tuple(_check(model, peer, sample, static or {}, atol, rtol, nodes, recorded) for sample in samples)
+            cases = tuple(
+                _check(model, proto, peer, sample, static or {}, atol, rtol, nodes, recorded) for sample in samples
+            )
         except PeerError as error:
             failures.append(str(error))
             continue
@@ -226,6 +253,7 @@ def _combinations(dims: Mapping[str, int | Sequence[int]]) -> Iterator[dict[str,
 
 def _check(
     model: Model,
+    proto: onnx.ModelProto,
     peer: Peer,
     sample: Sample,
     static: Mapping[str, Any],
@@ -237,32 +265,39 @@ def _check(
     names = [info.name for info in model.outputs]
     with jax.default_matmul_precision("highest"), sample.naming_assumptions():
         here = model(sample.inputs)
-        values = _intermediates(model, sample.inputs) if nodes or not {*recorded} <= {*names} else {}
+        values = intermediates(model, sample.inputs) if nodes or not {*recorded} <= {*names} else {}
+        narrow = precisions(model, sample.inputs)
     computed = {name: value for name, (_, value) in values.items()} | here
     _check_shapes({name: computed[name] for name in recorded}, recorded)
     infos = [spec_of(value) for value in model.program.block.inputs]
     with exact_types():
         bound = bind_inputs(infos, {**sample.inputs, **static})
     there = peer.run({info.name: feed(info, bound[info.name]) for info in infos})
-    outputs = tuple(compare(name, here[name], there[name], atol=atol, rtol=rtol) for name in names)
-    shared = {name: pair for name, pair in values.items() if name in there and nodes}
-    first = None
-    for name, (node, value) in shared.items():
-        comparison = compare(name, value, there[name], atol=atol, rtol=rtol, scaled=True)
-        if not comparison.ok:
-            first = Mismatch(node.name, str(node.operator), comparison)
-            break
+
+    arbiter = Arbiter(lambda: proto, sample.inputs, static)
+
+    def compared(name: str, value: Any, scaled: bool = False) -> Comparison:
+        limits = {"atol": atol, "rtol": rtol, "scaled": scaled, "precision": narrow.get(name)}
+        found = compare(name, value, there[name], **limits)
+        return arbiter.judge(found, value, there[name], **limits) if found.differs else found
+
+    outputs = tuple(compared(name, here[name]) for name in names)
+    first, count = None, 0
+    for name, (node, value) in values.items() if nodes else ():
+        if name not in there:
+            continue
+        found = compared(name, value, scaled=True)
+        count += found.compared > 0
+        if found.differs and first is None:
+            first = Mismatch(node.name, str(node.operator), found)
     makers = _makers(model)
     order = [*(name for name in makers if name in recorded), *(name for name in recorded if name not in makers)]
-    against = [
-        Recorded(
-            name,
-            *makers.get(name, (None, None)),
-            *(compare(name, side[name], recorded[name], atol=atol, rtol=rtol) for side in (computed, there)),
-        )
-        for name in order
-    ]
-    return Case(sample.dims, sample.random, outputs, len(shared), first, tuple(against))
+    against = []
+    for name in order:
+        limits = {"atol": atol, "rtol": rtol, "precision": narrow.get(name)}
+        sides = (compare(name, side[name], recorded[name], **limits) for side in (computed, there))
+        against.append(Recorded(name, *makers.get(name, (None, None)), *sides))
+    return Case(sample.dims, sample.drawn, outputs, count, first, tuple(against))
 
 
 def _makers(model: Model) -> dict[str, tuple[str, str]]:
@@ -326,7 +361,7 @@ def _conclusion(case: Case, engine: str) -> str:
     """Name the part that differs from the recording, with the outputs and the first node that differ."""
     side = "peer" if case.fault == "engine" else "here"
     wrong = ((each.name, getattr(each, side)) for each in case.recorded)
-    listed = ", ".join(f"{name!r} ({_error(found)})" for name, found in wrong if not found.ok)
+    listed = ", ".join(f"{name!r} ({_error(found)})" for name, found in wrong if found.differs)
     if case.fault == "engine":
         return f"jaxrnn agrees with the recording, and {engine} differs in {listed}."
     if case.fault == "jaxrnn":
@@ -362,23 +397,3 @@ def _place(case: Case) -> str:
     before = case.recorded[: case.recorded.index(first)]
     after = f" {before[-1].name!r} of node {before[-1].node!r} still agrees." if before else ""
     return f" The first recorded value that differs is {first.name!r} of node {first.node!r} ({first.operator}).{after}"
-
-
-def _intermediates(model: Model, inputs: Mapping[str, Any]) -> dict[str, tuple[BoundNode, Any]]:
-    """Compute `Model.intermediates` in a compiled function if possible, which is faster than node by node."""
-    seen: dict[str, tuple[BoundNode, Any]] = {}
-
-    def traced_values(params: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        seen.update(model.intermediates(params, inputs))
-        traced = {name: value for name, (_, value) in seen.items()}
-        return {name: x for name, x in traced.items() if any(isinstance(y, Tracer) for y in jax.tree.leaves(x))}
-
-    with exact_types():
-        bound = bind_inputs(model.inputs, inputs)
-        if any(map(is_text, jax.tree.leaves(bound))):  # JAX has no strings
-            return model.intermediates(model.params, bound)
-        try:
-            values = jax.jit(traced_values)(model.params, bound)
-        except StaticValueError:
-            return model.intermediates(model.params, bound)
-    return {name: (node, values.get(name, value)) for name, (node, value) in seen.items()}
