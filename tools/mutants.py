@@ -113,6 +113,9 @@ FACTS = _mutants(
     ),
     ("frames in front of a large pulse", PASSES, "jnp.clip(count - where[0], 0,", "jnp.clip(count - where[0] + 1, 0,"),
     ("fields of strides", "streaming/reach.py", "[::stride][:count])", "[:count])"),
+    ("facts of short recordings", "streaming/reach.py", "1 << (2 * bound + 8).bit_length()", "16"),
+    ("facts of half of the windows", "streaming/reach.py", "node._wide + max(", "max("),
+    ("facts of lengths that do not occur", TIMELINE, "lengths[self._allow(lengths)], 4", "lengths, 4"),
 )
 
 BODIES = "cells/cell.py"

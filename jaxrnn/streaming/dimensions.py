@@ -290,12 +290,17 @@ class Clock:
         self._allow, self._most = allow, most
 
     def lengths(self, least: int) -> list[int]:
-        """Return up to four allowed lengths, from `least` on if possible, that end at different places in a unit."""
-        span = 4 * self.unit + 1024
-        begin = least if self._most is None else max(0, min(least, self._most - 4 * self.unit))
-        lengths = np.arange(begin, begin + span)
-        allowed = lengths[self._allow(lengths)]
-        allowed = allowed if len(allowed) else lengths
+        """Return up to four allowed lengths, from `least` on if possible, that end at different places in a unit.
+
+        If the constraints allow no longer recording, one of the lengths is the largest that they allow.
+        """
+        begin = least if self._most is None else max(0, min(least, self._most - self.unit))
+        span, allowed = 4 * self.unit + 1024, np.empty(0, int)
+        while not len(allowed):
+            if span > 4 * LARGEST:
+                raise StreamError(f"the constraints allow no length between {begin} and {begin + span}")
+            lengths = np.arange(begin, begin + span)
+            allowed, span = lengths[self._allow(lengths)], 4 * span
         places = np.linspace(0, min(len(allowed) - 1, self.unit), 4).astype(int)
         return sorted({int(length) for length in allowed[places]})
 
