@@ -115,7 +115,6 @@ FACTS = _mutants(
     ("fields of strides", "streaming/reach.py", "[::stride][:count])", "[:count])"),
     ("facts of short recordings", "streaming/reach.py", "1 << (2 * bound + 8).bit_length()", "16"),
     ("facts of half of the windows", "streaming/reach.py", "node._wide + max(", "max("),
-    ("facts of lengths that do not occur", TIMELINE, "lengths[self._allow(lengths)], 4", "lengths, 4"),
 )
 
 BODIES = "cells/cell.py"
