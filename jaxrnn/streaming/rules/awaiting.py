@@ -335,7 +335,7 @@ def _total(run: Pass, equation: JaxprEqn, x: Awaiting, shape: Sequence[Any], axe
     last: Any = 1
     if x.exponent is not None:
         info = jnp.finfo(wide)
-        exponents = run.fill(streams[-1], -np.inf).array.astype(wide)
+        exponents = run.fill(like.holding(arrays[-1]), -np.inf).array
         top = jnp.clip(jnp.max(exponents, x.axis, keepdims=True), info.min, info.max)
         old, level = carried(info.min, top, lambda old: jnp.where(top > old + SLACK, top, old))
         weights = weights * jnp.exp(exponents - level)
