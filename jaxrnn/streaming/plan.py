@@ -28,6 +28,7 @@ from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
 from jaxrnn.streaming.diagnostics import describe_equation, located
 from jaxrnn.streaming.dimensions import (
+    SYMBOL,
     Clock,
     Laps,
     is_symbolic,
@@ -35,12 +36,13 @@ from jaxrnn.streaming.dimensions import (
     smallest_period,
     symbolic_axes,
     symbolic_sizes,
+    value_of,
 )
 from jaxrnn.streaming.interpreter import LARGEST_STATIC, interpret
 from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.passes import Facts, Pass, Placeholder
 from jaxrnn.streaming.reach import Extent, Reach
-from jaxrnn.streaming.rewriting import at_length, with_band, with_numbers
+from jaxrnn.streaming.rewriting import at_length, sizes_of_nothing, with_band, with_numbers
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs, is_length
 
 #: Names of state entries: the count of units up to the horizon, the count without a limit, and the laps of the latter.
@@ -133,11 +135,14 @@ class Plan:
         jaxpr = _without_dead_code(with_numbers(closed.jaxpr))
         self.closed = Closed(jaxpr, [_static_integers(value) for value in closed.consts])
         #: The timelines; `clock.unit` is the smallest pulse, in frames of the trace.
-        self.clock = _clock_of(jaxpr, multiple, lengths.allow, lengths.most)
+        of_nothing = self._sizes_of_nothing()
+        if of_nothing is None:
+            self.lengths = lengths = Lengths((*lengths.constraints, f"{SYMBOL} >= 1"))
+        self.clock = Clock(_unit_of(jaxpr), multiple, lengths.allow, lengths.most, of_nothing or {})
         # After this many units, the constraints depend on the place of the end in a unit only.
         settled = lengths.settled(self.clock.unit)
         laps = Laps(math.lcm(self.clock.unit, lengths.period) // self.clock.unit, self.clock.unit)
-        begin = functools.partial(Facts, horizon=settled or 0, counts=settled is None)
+        begin = functools.partial(Facts, horizon=settled or int(bool(of_nothing)), counts=settled is None)
         self.facts = begin(laps=laps, past=past)
         self.outputs: list[Any] = []  # chunks and final values without arrays; other outputs are None
         self.results: list[jax.ShapeDtypeStruct] = []  # of each output, for the smallest pulse
@@ -151,6 +156,20 @@ class Plan:
                 self.closed = Closed(self._with_band(past), self.closed.consts)
                 self.facts = begin(laps=laps)
                 self.initial = start()
+
+    def _sizes_of_nothing(self) -> dict[str, int] | None:
+        """Return the sizes in an empty recording that differ from their expressions; None if they are not known."""
+        sizes = (size for size, _ in symbolic_sizes(self.closed.jaxpr))
+        if not self.lengths.allow(np.zeros((), int)):
+            return {}
+        if not _spaces_frames(self.closed.jaxpr) and all(value_of(size, 0) >= 0 for size in sizes):
+            return {}
+        inputs = [jax.ShapeDtypeStruct(leaf.frames(0), leaf.dtype) for leaf in self.leaves]
+        try:
+            with own_arithmetic():
+                return sizes_of_nothing(self.closed, [*jax.tree.leaves(self.params), *inputs])
+        except Exception:  # the function may raise any error for an empty recording
+            return None
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -384,15 +403,25 @@ def _front_pads(jaxpr: Any) -> Iterator[int]:
                     yield int(low)
 
 
-def _clock_of(jaxpr: Any, multiple: int, allow: Callable[[Any], Any], most: int | None) -> Clock:
-    """Return the clock of a jaxpr; refuse a length that does not grow evenly."""
+def _spaces_frames(jaxpr: Any) -> bool:
+    """Return True if an equation adds elements between the elements of an array, as a transposed convolution does."""
+    for equation in walk(jaxpr):
+        params = equation.params
+        spacing = [*(params.get("lhs_dilation") or ()), *(params.get("base_dilation") or ())]
+        if any(each > 1 for each in spacing) or any(inside for _, _, inside in params.get("padding_config", ())):
+            return True
+    return False
+
+
+def _unit_of(jaxpr: Any) -> int:
+    """Return the smallest pulse; refuse a length that does not grow evenly."""
     unit, seen = 1, set[str]()
     for size, path in symbolic_sizes(jaxpr):
         if str(size) not in seen:
             seen.add(str(size))
             with located(functools.partial(describe_equation, path)):
                 unit = math.lcm(unit, smallest_period(size))
-    return Clock(unit, multiple, allow, most)
+    return unit
 
 
 def as_struct(leaf: Any) -> jax.ShapeDtypeStruct:
