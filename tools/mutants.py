@@ -63,7 +63,7 @@ TOTALS = "streaming/totals.py"
 PASSES, TIMELINE = "streaming/passes.py", "streaming/dimensions.py"
 WINDOWS, RECURRENCE, TIME = (f"streaming/rules/{name}.py" for name in ("windows", "recurrence", "time"))
 STREAMS = _mutants(
-    "test_stream.py test_stream_lengths.py test_stream_totals.py test_stream_odd_input.py test_stream_random.py",
+    "test_stream_totals.py test_stream_lengths.py test_stream.py test_stream_ends.py test_stream_odd_input.py test_stream_random.py",
     ("pads at the end", WINDOWS, "window.low != 0 or high != 0 or", "window.low != 0 or"),
     ("too early windows", WINDOWS, "- low + window.extent) // window.stride", "- low) // window.stride"),
     ("absent frames in carries", RECURRENCE, "new = [jnp.where(here, after, earlier) for", "new = [after for"),
@@ -82,6 +82,21 @@ STREAMS = _mutants(
         "np.dtype(np.float32) if dtype.itemsize < 4",
         "dtype if dtype.itemsize < 4",
     ),
+    (
+        "horizons of whole pulses",
+        PASSES,
+        "timeline.settled, -(-frames // timeline",
+        "timeline.settled, (frames // timeline",
+    ),
+    ("narrow totals of files", "export/conversions.py", '("total", "remainder", "counter"', '("remainder", "counter"'),
+    (
+        "limits of narrow floats",
+        "_jax/context.py",
+        "limit = infinite if infinite == sign * np.inf else limit",
+        "limit = infinite",
+    ),
+    ("lengths of empty recordings", TIMELINE, "if str(size) not in self.of_nothing:", "if True:"),
+    ("squares that overflow", "streaming/rules/awaiting.py", "& ~(distant & endless)", "& (distant & ~distant)"),
     ("masks by the length", "streaming/rules/elementwise.py", "timeline.certain + wait)", "timeline.certain)"),
 )
 

@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Var
 from jax.interpreters import partial_eval
 
 from jaxrnn._files.arguments import argument
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.equations import evaluate, fingerprint, is_key, trace_nested, type_of, walk
+from jaxrnn.jaxprs.equations import dependents, evaluate, fingerprint, is_key, trace_nested, type_of, walk
 from jaxrnn.jaxprs.moves import split
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
@@ -162,7 +162,7 @@ class Plan:
         sizes = (size for size, _ in symbolic_sizes(self.closed.jaxpr))
         if not self.lengths.allow(np.zeros((), int)):
             return {}
-        if not _spaces_frames(self.closed.jaxpr) and all(value_of(size, 0) >= 0 for size in sizes):
+        if not _is_empty_otherwise(self.closed.jaxpr) and all(value_of(size, 0) >= 0 for size in sizes):
             return {}
         inputs = [jax.ShapeDtypeStruct(leaf.frames(0), leaf.dtype) for leaf in self.leaves]
         try:
@@ -403,10 +403,20 @@ def _front_pads(jaxpr: Any) -> Iterator[int]:
                     yield int(low)
 
 
-def _spaces_frames(jaxpr: Any) -> bool:
-    """Return True if an equation adds elements between the elements of an array, as a transposed convolution does."""
+def _is_empty_otherwise(jaxpr: Any) -> bool:
+    """Return True if lengths in an empty recording may differ from their expressions.
+
+    They differ if an equation adds elements between the elements of an array, as a transposed convolution does, or if
+    it joins a stream and single frames of a stream.
+    """
     for equation in walk(jaxpr):
-        params = equation.params
+        params, axis = equation.params, equation.params.get("dimension")
+        if equation.primitive.name == "concatenate" and axis in symbolic_axes(out_shape(equation)):
+            parts = [
+                each for each in equation.invars if isinstance(each, Var) and not is_symbolic(each.aval.shape[axis])
+            ]
+            if dependents(jaxpr.eqns, jaxpr.invars).intersection(parts):
+                return True
         spacing = [*(params.get("lhs_dilation") or ()), *(params.get("base_dilation") or ())]
         if any(each > 1 for each in spacing) or any(inside for _, _, inside in params.get("padding_config", ())):
             return True

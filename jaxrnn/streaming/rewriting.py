@@ -154,8 +154,9 @@ def sizes_of_nothing(inner: Any, arguments: Sequence[Any]) -> dict[str, int]:
             results = _apply(size, equation, operands)
         for variable, result in zip(equation.outvars, results, strict=True):
             for each, here in zip(shape_of(variable), np.shape(result), strict=True):
-                if is_symbolic(each) and known.setdefault(str(each), here) != here:
-                    raise ValueError(f"sizes {each} are {known[str(each)]} and {here} in an empty recording")
+                value = known.setdefault(str(each), here) if is_symbolic(each) else each
+                if value != here:
+                    raise ValueError(f"sizes {each} are {value} and {here} in an empty recording")
         return results
 
     jax.eval_shape(lambda *arrays: evaluate(inner, arrays, apply), *arguments)
