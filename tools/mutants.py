@@ -63,7 +63,8 @@ TOTALS = "streaming/totals.py"
 PASSES, TIMELINE = "streaming/passes.py", "streaming/dimensions.py"
 WINDOWS, RECURRENCE, TIME = (f"streaming/rules/{name}.py" for name in ("windows", "recurrence", "time"))
 STREAMS = _mutants(
-    "test_stream_totals.py test_stream_lengths.py test_stream.py test_stream_ends.py test_stream_odd_input.py test_stream_random.py",
+    "test_stream_totals.py test_stream_lengths.py test_stream.py test_stream_ends.py test_stream_odd_input.py "
+    "test_stream_random.py",
     ("pads at the end", WINDOWS, "window.low != 0 or high != 0 or", "window.low != 0 or"),
     ("too early windows", WINDOWS, "- low + window.extent) // window.stride", "- low) // window.stride"),
     ("absent frames in carries", RECURRENCE, "new = [jnp.where(here, after, earlier) for", "new = [after for"),

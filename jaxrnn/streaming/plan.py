@@ -22,7 +22,7 @@ from jaxrnn._files.arguments import argument
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.equations import dependents, evaluate, fingerprint, is_key, trace_nested, type_of, walk
+from jaxrnn.jaxprs.equations import dependents, evaluate, fingerprint, is_key, shape_of, trace_nested, type_of, walk
 from jaxrnn.jaxprs.moves import split
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
@@ -135,7 +135,7 @@ class Plan:
         jaxpr = _without_dead_code(with_numbers(closed.jaxpr))
         self.closed = Closed(jaxpr, [_static_integers(value) for value in closed.consts])
         #: The timelines; `clock.unit` is the smallest pulse, in frames of the trace.
-        of_nothing = self._sizes_of_nothing()
+        of_nothing = self._sizes_of_nothing(closed)
         if of_nothing is None:
             self.lengths = lengths = Lengths((*lengths.constraints, f"{SYMBOL} >= 1"))
         self.clock = Clock(_unit_of(jaxpr), multiple, lengths.allow, lengths.most, of_nothing or {})
@@ -157,17 +157,18 @@ class Plan:
                 self.facts = begin(laps=laps)
                 self.initial = start()
 
-    def _sizes_of_nothing(self) -> dict[str, int] | None:
+    def _sizes_of_nothing(self, closed: Any) -> dict[str, int] | None:
         """Return the sizes in an empty recording that differ from their expressions; None if they are not known."""
-        sizes = (size for size, _ in symbolic_sizes(self.closed.jaxpr))
+        # A dead equation may compute an array of which the function reads the length.
+        sizes = (size for size, _ in symbolic_sizes(closed.jaxpr))
         if not self.lengths.allow(np.zeros((), int)):
             return {}
-        if not _is_empty_otherwise(self.closed.jaxpr) and all(value_of(size, 0) >= 0 for size in sizes):
+        if not _is_empty_otherwise(closed.jaxpr) and all(value_of(size, 0) >= 0 for size in sizes):
             return {}
         inputs = [jax.ShapeDtypeStruct(leaf.frames(0), leaf.dtype) for leaf in self.leaves]
         try:
             with own_arithmetic():
-                return sizes_of_nothing(self.closed, [*jax.tree.leaves(self.params), *inputs])
+                return sizes_of_nothing(closed, [*jax.tree.leaves(self.params), *inputs])
         except Exception:  # the function may raise any error for an empty recording
             return None
 
@@ -413,7 +414,7 @@ def _is_empty_otherwise(jaxpr: Any) -> bool:
         params, axis = equation.params, equation.params.get("dimension")
         if equation.primitive.name == "concatenate" and axis in symbolic_axes(out_shape(equation)):
             parts = [
-                each for each in equation.invars if isinstance(each, Var) and not is_symbolic(each.aval.shape[axis])
+                each for each in equation.invars if isinstance(each, Var) and not is_symbolic(shape_of(each)[axis])
             ]
             if dependents(jaxpr.eqns, jaxpr.invars).intersection(parts):
                 return True
