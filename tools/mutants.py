@@ -89,7 +89,7 @@ STREAMS = _mutants(
         "timeline.settled, -(-frames // timeline",
         "timeline.settled, (frames // timeline",
     ),
-    ("narrow totals of files", "export/conversions.py", '("total", "remainder", "counter"', '("remainder", "counter"'),
+    ("narrow totals of files", "export/conversions.py", '("total", "remainder", "counter"', '("counter"'),
     (
         "limits of narrow floats",
         "_jax/context.py",
