@@ -306,8 +306,14 @@ def test_empty_recordings(name):
 
 
 def test_empty_recordings_whose_length_is_not_known():
-    """JAX assumes a frame, so the last frame of no frames has the length 1."""
-    streamed = jaxrnn.stream(lambda x: jnp.concatenate([x, x[-1:]]), jax.ShapeDtypeStruct((9, 1), np.float32), axes=0)
-    check_refused(
-        jaxrnn.InputError, r"0 frame\(s\) does not satisfy .*S >= 1", streamed.run, None, np.ones((0, 1), np.float32)
-    )
+    """JAX assumes a frame, so the last frame of no frames has the length 1, and frames that look ahead the length 0."""
+    example = jax.ShapeDtypeStruct((9, 1), np.float32)
+    for function in (lambda x: jnp.concatenate([x, x[-1:]]), lambda x: jnp.pad(x[1:], ((0, 1), (0, 0)))):
+        streamed = jaxrnn.stream(function, example, axes=0)
+        check_refused(
+            jaxrnn.InputError,
+            r"0 frame\(s\) does not satisfy .*S >= 1",
+            streamed.run,
+            None,
+            np.ones((0, 1), np.float32),
+        )

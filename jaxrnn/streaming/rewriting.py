@@ -130,7 +130,12 @@ def sizes_of_nothing(inner: Any, arguments: Sequence[Any]) -> dict[str, int]:
         ValueError: two equal sizes differ in an empty recording.
         Exception: the function does not work on empty recordings.
     """
-    known: dict[str, int] = {}
+    known = {
+        str(each): here
+        for variable, argument in zip(inner.jaxpr.invars, arguments, strict=True)
+        for each, here in zip(shape_of(variable), argument.shape, strict=True)
+        if is_symbolic(each)
+    }
 
     def size(each: Any) -> int:
         return known.get(str(each), max(0, int(value_of(each, 0))))
