@@ -24,12 +24,17 @@ class Measured:
         receptive_field: input frames from the first to the last that an output frame depends on, at most.
         delay: the smallest with which each frame can leave once it depends on nothing that is to come; None for what is
             known at the end.
+        frames: of the output; without any, the facts are not known.
     """
 
     look_ahead: int
     receptive_field: int
     delay: int | None
+    frames: int
 
+
+#: The longest recording to measure in.
+LONGEST = 1 << 11
 
 Recording = list[np.ndarray]  # the leaves of an input
 
@@ -120,12 +125,12 @@ def changes(found: list[list[np.ndarray]], total: int) -> list[np.ndarray]:
     for whole, *others in zip(*found, strict=True):
         copies = np.stack(others)
         differs = ~((copies == whole) | ((copies != copies) & (whole != whole)))
-        changed.append(differs.reshape(-1, total, *whole.shape).any(0))
+        changed.append(differs.reshape(len(others) // total, total, *whole.shape).any(0))
     return changed
 
 
 def measure(offline: Offline, total: int, nan: bool = True) -> list[Any]:
-    """Return the facts of every output; None for one that depends on no input."""
+    """Return the facts of every output."""
     streamed, x = offline.streamed, offline.recording(total, total)
     frames, continued = changed_frames(offline, x, total, nan), continuations(offline, x, total, nan)
     found = offline.on_each([*frames, *(each for recordings in continued.values() for each in recordings)])
@@ -135,17 +140,17 @@ def measure(offline: Offline, total: int, nan: bool = True) -> list[Any]:
     for kind, changed, delay in outputs:
         streams = isinstance(kind, Chunk)
         depends = np.moveaxis(changed, kind.axis + 1, 1) if streams else changed[:, None]
-        depends = depends.reshape(*depends.shape[:2], -1).any(2).T  # [output frames, input frames]
+        depends = depends.any(tuple(range(2, depends.ndim))).T  # [output frames, input frames]
         some = depends.any(1)
         if not some.any():
-            results.append(Measured(0, 0, delay))
+            results.append(Measured(0, 0, delay, len(depends)))
             continue
         first, last = np.argmax(depends, 1)[some], total - 1 - np.argmax(depends[:, ::-1], 1)[some]
         ahead = 0
         if streams:
             places = np.arange(len(depends)) * kind.timeline.unit * streamed.multiple // kind.timeline.per_unit
             ahead = max(0, int(np.max(last - places[some])))
-        results.append(Measured(ahead, int(np.max(last - first)) + 1, delay))
+        results.append(Measured(ahead, int(np.max(last - first)) + 1, delay, len(depends)))
     return results
 
 
@@ -219,19 +224,26 @@ def check_facts(
         function: on whole recordings.
         streamed: the same as a stream.
         larger: whether the facts may be larger.
-        total: the input frames of a recording; None for some 36, or ten of the smallest pulses.
+        total: the least number of input frames of a recording; None for some 36, or ten of the smallest pulses.
         nan: whether frames become NaN, too.
         compile: False for a function that is not JAX's.
         something: False for outputs that no frame changes.
     """
-    if total is None:
-        smallest, allow = streamed.smallest_pulse, streamed._plan.lengths.allow
-        total = max(n for n in range(0, max(36, 10 * smallest) + 1, smallest) if allow(n // streamed.multiple))
-    found = measure(Offline(function, streamed, compile=compile), total, nan)
+    smallest, allow = streamed.smallest_pulse, streamed._plan.lengths.allow
+    offline = Offline(function, streamed, compile=compile)
+    total = total or max(36, 10 * smallest, 2 * streamed._plan.lengths.least * streamed.multiple)
+    while True:
+        total = max(n for n in range(0, total + 1, smallest) if allow(n // streamed.multiple))
+        found = measure(offline, total, nan)
+        field = max(each.receptive_field for each in found)
+        bounded = streamed.receptive_field is not None
+        if all(each.frames for each in found) and not (bounded and 2 * field > total):
+            break
+        assert 2 * total <= LONGEST, f"{total} frames do not show what the outputs depend on: {found}"
+        total *= 2
     if something:
         assert any(each.receptive_field for each in found), "nothing is measured: no output changes with a frame"
     ahead = max(each.look_ahead for each in found)
-    field = max(each.receptive_field for each in found)
     delays = [getattr(kind, "delay", None) for kind in streamed._plan.outputs]
     least = [each.delay for each in found]
     said = streamed.look_ahead, streamed.receptive_field, delays

@@ -53,6 +53,16 @@ def test_metadata(tmp_path):
     assert jaxrnn.load(tmp_path / "s.onnx").spec is not None
 
 
+def test_metadata_of_frames_longer_than_a_short_recording(tmp_path):
+    def frames(inputs):
+        return {"y": jax.lax.reduce_window(inputs["x"], 0.0, jax.lax.add, (400, 1), (160, 1), "VALID")}
+
+    streamed = jaxrnn.stream(frames, {"x": X}, axes=0)
+    jaxrnn.export_onnx(streamed, None, tmp_path / "s.onnx", frame_rate=16_000)
+    told = metadata_of(tmp_path / "s.onnx")
+    assert float(told["jaxrnn.look_ahead_ms"]) == 1000 * 399 / 16_000
+
+
 @pytest.mark.parametrize("rate", [np.float64(44_100 / 512), np.int64(1_234_567), np.float32(62.5)])
 def test_metadata_have_all_digits(tmp_path, rate):
     """Of any number, in the facts for programs without a JSON parser, too."""

@@ -214,6 +214,18 @@ def test_excursions_of_a_final_value(name, pulse):
     np.testing.assert_allclose(gradient, exact, rtol=1e-3, atol=1e-3 * np.max(np.abs(exact)) + 1e-30)
 
 
+def test_squares_that_overflow():
+    """Variances are infinite, as offline; an infinite frame has no mean."""
+    frames = [[1e25, 1, 3e38, 1], [-3e25, -1e20, 3e38, np.inf], [2e25, 1e30, 3e38, 2], [0, 3, 2e38, 1]]
+    x = np.array(frames, np.float32)
+    function = lambda x: (x.var(0), x.std(0))  # noqa: E731
+    for pulse in (1, 3):
+        streamed = jaxrnn.stream(function, jax.ShapeDtypeStruct((20, 4), np.float32), axes=0, pulse=pulse)
+        for found, expected in zip(streamed.run(None, x), function(jnp.asarray(x)), strict=True):
+            np.testing.assert_array_equal(found, expected)
+            np.testing.assert_array_equal(found, [np.inf, np.inf, np.inf, np.nan])
+
+
 def test_sums_without_drift():
     """The state of a variance stays exact over many frames."""
     streamed = jaxrnn.stream(lambda x: jnp.var(x), jnp.zeros(8, jnp.float32), axes=0, pulse=1)

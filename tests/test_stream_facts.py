@@ -14,6 +14,7 @@ from conftest import MODELS
 from facts_verifier import check_facts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jax import lax
 from streaming_verifier import check_values, recording
 from test_stream_models import offline_of
 from test_stream_random import CHANNELS, chain, convolution, other_length, same_length, undecided_by_jax
@@ -22,6 +23,8 @@ from tiers import of_tiers
 import jaxrnn
 from jaxrnn.jaxprs.equations import walk
 from jaxrnn.streaming.dimensions import in_shape, out_shape, symbolic_axes
+
+X = jax.ShapeDtypeStruct((20, 1), np.float32)
 
 #: Facts that are larger than what is measured, and why.
 LARGER = {
@@ -58,6 +61,70 @@ def test_architectures_are_exact(name):
     least = 7 if "constraints" in case.options else 1
     lengths = (least, least + 1, least + 6, 25)
     check_values(case.function, (20, WIDTH), lengths=lengths, chunkings=((1,), (3, 1)), **case.options)
+
+
+#: Stacks of windows (length, stride, dilation), without padding, that no short recording fills.
+STACKS = {
+    "frames of 25 ms": [(400, 160, 1)],
+    "one behind another": [(30, 1, 1), (30, 1, 1), (30, 1, 1)],
+    "dilated": [(3, 1, 5), (3, 2, 25), (2, 1, 60)],
+    "wav2vec": [(10, 5, 1), *[(3, 2, 1)] * 4, *[(2, 2, 1)] * 2],
+}
+
+
+def windows(stack, padding):
+    """Return sums over windows, one after the other."""
+
+    def function(x):
+        for length, stride, dilation in stack:
+            x = lax.reduce_window(x, 0.0, lax.add, (length, 1), (stride, 1), padding, window_dilation=(dilation, 1))
+        return x
+
+    return function
+
+
+@pytest.mark.parametrize("name", of_tiers(STACKS, ["one behind another", "dilated"]))
+def test_windows_that_no_short_recording_fills(name):
+    """A recording without an output frame does not show that an output depends on nothing."""
+    stack = STACKS[name]
+    field, hop = 1, 1
+    for length, stride, dilation in stack:
+        field, hop = field + (length - 1) * dilation * hop, hop * stride
+    function = windows(stack, "VALID")
+    streamed = jaxrnn.stream(function, X, axes=0, constraints=[f"S >= {field}"])
+    assert (streamed.look_ahead, streamed.receptive_field) == (field - 1, field)
+    check_facts(function, streamed, larger=False)
+
+
+#: Functions whose facts only recordings of some hundred frames show, with look-ahead and receptive field.
+DISTANT = {
+    "the middle of a window is seen before its ends": (windows([(3, 1, 150)], "SAME"), {}, 150, 301),
+    "a branch without frames": (
+        lambda x: x[:-49] + windows([(50, 1, 1)], "VALID")(x),
+        {"constraints": ["S >= 50"]},
+        49,
+        50,
+    ),
+    "zeros before the recording": (lambda x: jnp.concatenate([jnp.zeros((300, 1)), x])[: x.shape[0]], {}, 0, 1),
+    "frames after the beginning": (lambda x: x[300:], {}, 300, 1),
+    "lengths that are rare": (windows([(90, 16, 1)], "VALID"), {"constraints": ["mod(S, 5000) == 0"]}, 89, 90),
+    "no longer recordings": (windows([(90, 16, 1)], "VALID"), {"constraints": ["S <= 100"]}, 89, 90),
+    "a total of frames of 40": (lambda x: jnp.cumsum(windows([(40, 16, 1)], "VALID")(x)), {}, 39, None),
+}
+
+
+@pytest.mark.parametrize("name", DISTANT)
+def test_facts_that_only_long_recordings_show(name):
+    function, options, *expected = DISTANT[name]
+    streamed = jaxrnn.stream(function, X, axes=0, **options)
+    assert [streamed.look_ahead, streamed.receptive_field] == expected
+
+
+def test_a_measurement_without_frames_fails():
+    """Facts that no recording of the verifier shows are not confirmed."""
+    streamed = jaxrnn.stream(windows([(3000, 1, 1)], "VALID"), X, axes=0)
+    with pytest.raises(AssertionError, match="do not show what the outputs depend on"):
+        check_facts(lambda x: x[2999:], streamed, larger=False, nan=False)
 
 
 @pytest.mark.parametrize("mode", of_tiers(["edge", "symmetric"], ["symmetric"]))

@@ -13,6 +13,7 @@ import pytest
 from exported_files import ExportedStream, check_exported
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax import lax
 from plain_graphs import node
 from refusals import check_refused
 from small_models import graph_of, make_model
@@ -275,3 +276,44 @@ def test_the_command_times_one_stream(tmp_path):
         "stream", tmp_path / "m.onnx", "--symbol", "unk__2", "--random", "--frames", 4, "--dim", "unk__1=2"
     )
     assert given["dims"] == {"unk__1": 2, "unk__2": 4}
+
+
+def spaced(x):
+    """Return frames with numbers around and between them."""
+    return lax.pad(x, np.float32(3), [(2, 2, 1), (0, 0, 0)])
+
+
+def upsampled(x):
+    kernel = jnp.arange(1.0, 5.0).reshape(4, 1, 1)
+    numbers = ("NWC", "WIO", "NWC")
+    return 1 + lax.conv_general_dilated(x[None], kernel, (1,), [(6, 6)], (4,), dimension_numbers=numbers)[0]
+
+
+#: Functions that give frames or other numbers for an empty recording.
+OF_NOTHING = {
+    "transposed convolutions": lambda x: upsampled(upsampled(x)),
+    "numbers between frames": lambda x: (spaced(x), jnp.cumsum(spaced(x), 0), spaced(x)[1:].sum(0)),
+    "spaced windows": lambda x: lax.reduce_window(x, 0.0, lax.add, (2, 1), (1, 1), ((3, 3), (0, 0)), (3, 1)),
+    "cut and padded": lambda x: jnp.pad(x[1:], ((0, 2), (0, 0)), constant_values=7),
+    "the length as a number": lambda x: spaced(x).shape[0] + x.sum(0),
+}
+
+
+@pytest.mark.parametrize("name", OF_NOTHING)
+def test_empty_recordings(name):
+    function = OF_NOTHING[name]
+    check_values(function, (20, 1), lengths=(0, 1, 3), chunkings=((1,),))
+
+
+def test_empty_recordings_whose_length_is_not_known():
+    """JAX assumes a frame, so the last frame of no frames has the length 1, and frames that look ahead the length 0."""
+    example = jax.ShapeDtypeStruct((9, 1), np.float32)
+    for function in (lambda x: jnp.concatenate([x, x[-1:]]), lambda x: jnp.pad(x[1:], ((0, 1), (0, 0)))):
+        streamed = jaxrnn.stream(function, example, axes=0)
+        check_refused(
+            jaxrnn.InputError,
+            r"0 frame\(s\) does not satisfy .*S >= 1",
+            streamed.run,
+            None,
+            np.ones((0, 1), np.float32),
+        )

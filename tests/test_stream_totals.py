@@ -224,6 +224,33 @@ def test_a_variance_whose_origin_is_far_away():
     assert streamed_by(jnp.var, 1).run(None, x) == jnp.var(x) == 0
 
 
+@pytest.mark.parametrize(("rate", "ahead"), [(2, 1), (3, 2)])
+def test_totals_of_repeated_frames_that_look_ahead(rate, ahead):
+    """The first frames of the total do not exist, for a part of a pulse."""
+
+    def function(x):
+        repeated = jnp.pad(jnp.repeat(x, rate, axis=0), ((0, ahead), (0, 0)))[ahead:]
+        return jnp.cumsum(repeated, 0), repeated.sum(0)
+
+    check_values(function, (20, 1), lengths=(1, 4), chunkings=((1,),))
+
+
+#: Floats of 8 bits; all but the last have no infinity.
+FLOAT8 = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e4m3b11fnuz", "float8_e5m2"]
+
+
+@pytest.mark.parametrize("dtype", of_tiers(FLOAT8, FLOAT8[:1], FLOAT8[1:4]))
+def test_extremes_of_floats_without_infinity(dtype):
+    def function(x):
+        x = x.astype(dtype)
+        least = jnp.asarray(jnp.finfo(dtype).min, dtype)
+        pooled = lax.reduce_window(x, least, lax.max, (3, 1), (1, 1), ((1, 1), (0, 0)))
+        extremes = lax.cummax(x, 0), lax.cummin(x, 0), pooled, x.max(0), x.min(0)
+        return *(each.astype(np.float32) for each in extremes), jnp.argmax(x, 0), jnp.argmin(x, 0)
+
+    check_values(function, (20, 3), lengths=(1, 8), chunkings=((3,),))
+
+
 def test_totals_wait_for_the_last_frames():
     """Those that come long after the input has ended."""
     check_values(lambda x: (conv(x, (0, 5)).sum(0), conv(x, (0, 5)).prod(0)), (20, 3))
@@ -310,6 +337,18 @@ def test_float64(tmp_path, name, pulse):
     np.testing.assert_array_equal(np.asarray(found), expected)
     np.testing.assert_array_equal(ExportedStream(*paths).run({"x": x})["y"], expected)
     assert not np.array_equal(np.add.accumulate(x) if name == "sum" else np.multiply.accumulate(x), expected)
+
+
+def test_totals_of_files_in_float16(tmp_path):
+    """Totals are wider than all other numbers of the file: 4000 frames of 0.1 are 400, in steps of 0.25."""
+    streamed = stream(
+        lambda inputs: {"y": jnp.cumsum(inputs["x"])}, {"x": jax.ShapeDtypeStruct((160,), np.float32)}, axes=0, pulse=16
+    )
+    paths = tmp_path / "step.onnx", tmp_path / "flush.onnx"
+    jaxrnn.export_onnx(streamed, None, paths[0], flush=paths[1], dtype="float16")
+    x = np.full(4000, 0.1, np.float32)
+    found, exact = ExportedStream(*paths).run({"x": x})["y"], np.cumsum(x.astype(np.float16), dtype=np.float64)
+    np.testing.assert_allclose(found, exact, rtol=np.finfo(np.float16).eps)
 
 
 @pytest.mark.parametrize("pulse", PULSES)

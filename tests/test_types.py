@@ -259,6 +259,18 @@ def test_mixed_types_are_refused():
         jaxrnn.load(model(nodes, [("x", FLOAT, [2])], [("y", FLOAT, [2])], [("w", np.ones(2, np.float64))]))
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_negative_powers_of_integers(dtype):
+    """As in ONNX Runtime, except for 1 / 0, where processors and engines differ."""
+    base, exponent = (each.ravel().astype(dtype) for each in np.meshgrid(np.arange(-4, 5), np.arange(-4, 5)))
+    for arrays in ({"x": base, "p": exponent}, {"x": base[exponent == -3], "p": dtype(-3)}):
+        for constants in ([], ["p"]):
+            proto, given = one_operator("Pow", arrays, outputs=["y"], constants=constants)
+            endless = (arrays["x"] == 0) & (arrays["p"] < 0)
+            expected = np.where(endless, np.iinfo(dtype).max, by_onnx_runtime(proto, given))
+            np.testing.assert_array_equal(computed(proto, given), expected)
+
+
 def test_whole_powers_have_finite_gradients_everywhere():
     loaded = jaxrnn.load(
         model(

@@ -71,8 +71,8 @@ TOTALS = "streaming/totals.py"
 PASSES, TIMELINE = "streaming/passes.py", "streaming/dimensions.py"
 WINDOWS, RECURRENCE, TIME = (f"streaming/rules/{name}.py" for name in ("windows", "recurrence", "time"))
 STREAMS = _mutants(
-    "test_stream.py test_stream_lengths.py test_stream_totals.py test_stream_odd_input.py test_stream_random.py"
-    " test_stream_equality.py",
+    "test_stream_totals.py test_stream_lengths.py test_stream.py test_stream_ends.py test_stream_odd_input.py "
+    "test_stream_random.py test_stream_equality.py",
     ("pads at the end", WINDOWS, "window.low != 0 or high != 0 or", "window.low != 0 or"),
     ("too early windows", WINDOWS, "- low + window.extent) // window.stride", "- low) // window.stride"),
     ("absent frames in carries", RECURRENCE, "new = [jnp.where(here, after, earlier) for", "new = [after for"),
@@ -95,6 +95,21 @@ STREAMS = _mutants(
     ("no single lengths", "streaming/transform.py", "            offline.compare(plan)", "            pass"),
     ("all forms are equal", "streaming/comparison.py", 'return "" if all(', 'return "" if any('),
     ("lengths taken for unequal", "_jax/sizes.py", "inside[1][str(difference)] = difference", "pass"),
+    (
+        "horizons of whole pulses",
+        PASSES,
+        "timeline.settled, -(-frames // timeline",
+        "timeline.settled, (frames // timeline",
+    ),
+    ("narrow totals of files", "export/conversions.py", '("total", "remainder", "counter"', '("counter"'),
+    (
+        "limits of narrow floats",
+        "_jax/context.py",
+        "limit = infinite if infinite == sign * np.inf else limit",
+        "limit = infinite",
+    ),
+    ("lengths of empty recordings", TIMELINE, "if str(size) not in self.of_nothing:", "if True:"),
+    ("squares that overflow", "streaming/rules/awaiting.py", "& ~(distant & endless)", "& (distant & ~distant)"),
     ("masks by the length", "streaming/rules/elementwise.py", "timeline.certain + wait)", "timeline.certain)"),
 )
 
@@ -126,6 +141,8 @@ FACTS = _mutants(
     ),
     ("frames in front of a large pulse", PASSES, "jnp.clip(count - where[0], 0,", "jnp.clip(count - where[0] + 1, 0,"),
     ("fields of strides", "streaming/reach.py", "[::stride][:count])", "[:count])"),
+    ("facts of short recordings", "streaming/reach.py", "1 << (2 * bound + 8).bit_length()", "16"),
+    ("facts of half of the windows", "streaming/reach.py", "node._wide + max(", "max("),
 )
 
 BODIES = "cells/cell.py"
@@ -158,7 +175,7 @@ LOWERING = [
     ),
     *_mutants(
         "test_lowering_indexing.py",
-        ("minima as maxima", "export/rules/windows.py", "windows, _extremes(x)[1])", "windows, _extremes(x)[0])"),
+        ("minima as maxima", "export/rules/windows.py", "highest(dtype_of(x))", "lowest(dtype_of(x))"),
         ("reads behind the end", INDEXING, "np.asarray(np.clip(places, 0, last))", "np.asarray(places)"),
         ("slices behind the end", INDEXING, "begins[axis] = int(np.clip(start, 0, room))", "begins[axis] = int(start)"),
     ),

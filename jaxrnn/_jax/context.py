@@ -2,7 +2,7 @@
 
 With ``dtype="bfloat16"``, or float16, operands of matrix products and convolutions are rounded to that type. Sums
 accumulate in float32, and all other work stays in the file's types (mixed precision). `check_params` checks parameters
-under a compute dtype.
+under a compute dtype. `lowest` and `highest` are the limits of a dtype.
 """
 
 from __future__ import annotations
@@ -206,6 +206,27 @@ def compute_type(dtype: Any) -> np.dtype | None:
         types = " or ".join(map(repr, COMPUTE_TYPES))
         raise InputError(f"dtype must be {types}, or None for the types of the file, not {name!r}")
     return jnp.dtype(name)
+
+
+def lowest(dtype: Any) -> Any:
+    """Return the smallest value of a dtype, the neutral element of a maximum: -inf, or a number without infinities."""
+    return _limit(np.dtype(dtype), -1)
+
+
+def highest(dtype: Any) -> Any:
+    """Return the largest value of a dtype, the neutral element of a minimum: inf, or a number without infinities."""
+    return _limit(np.dtype(dtype), 1)
+
+
+def _limit(dtype: np.dtype, sign: int) -> Any:
+    if dtype == np.bool_:
+        return np.bool_(sign > 0)
+    info = jnp.finfo(dtype) if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype)
+    limit = np.asarray(info.max if sign > 0 else info.min, dtype)
+    if jnp.issubdtype(dtype, jnp.inexact):
+        infinite = np.asarray(sign * np.inf, dtype)  # NaN in some floats of 8 bits
+        limit = infinite if infinite == sign * np.inf else limit
+    return limit[()]
 
 
 def check_params(params: Any, expected: Mapping[str, Any], dtype: np.dtype | None = None) -> None:

@@ -14,7 +14,7 @@ import ast
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -220,9 +220,10 @@ class Timeline:
     For long recordings, each unit of input frames adds `per_unit` frames. A unit is the smallest pulse.
     """
 
-    def __init__(self, size: Any, outer: int, unit: int):
+    def __init__(self, size: Any, outer: int, unit: int, length_of: Callable[[Any, Any], Any] = value_of):
         #: The symbolic dimension, the number of streams concatenated along the axis, and the smallest pulse.
         self.size, self.outer, self.unit = size, outer, unit
+        self._length_of = length_of
         far = magnitude_of(size) // unit + 1
         if far * unit > LARGEST:
             raise StreamError(f"the length {size} becomes regular only after {far * unit} frames, too late to stream")
@@ -251,7 +252,7 @@ class Timeline:
 
     def length(self, total: Any) -> Any:
         """Return the number of frames of one stream after `total` input frames, which may be traced."""
-        return value_of(self.size, total) // self.outer
+        return self._length_of(self.size, total) // self.outer
 
 
 @dataclass
@@ -300,20 +301,33 @@ class Clock:
 
     `unit` is the smallest pulse, a common multiple of the periods of all sizes. `multiple` is the number of input
     frames for each frame of the trace. `allow` is True for lengths that recordings may have, in frames of the trace,
-    and `most` is the largest of these lengths, or None.
+    and `most` is the largest of these lengths, or None. `of_nothing` has the sizes in an empty recording that differ
+    from their expressions.
     """
 
-    def __init__(self, unit: int, multiple: int, allow: Callable[[np.ndarray], np.ndarray], most: int | None):
-        self.unit, self.multiple = unit, multiple
+    def __init__(
+        self,
+        unit: int,
+        multiple: int,
+        allow: Callable[[np.ndarray], np.ndarray],
+        most: int | None,
+        of_nothing: Mapping[str, int],
+    ):
+        self.unit, self.multiple, self.of_nothing = unit, multiple, of_nothing
         self._allow, self._most = allow, most
 
     def lengths(self, least: int) -> list[int]:
-        """Return up to four allowed lengths, from `least` on if possible, that end at different places in a unit."""
-        span = 4 * self.unit + 1024
-        begin = least if self._most is None else max(0, min(least, self._most - 4 * self.unit))
-        lengths = np.arange(begin, begin + span)
-        allowed = lengths[self._allow(lengths)]
-        allowed = allowed if len(allowed) else lengths
+        """Return up to four allowed lengths, from `least` on if possible, that end at different places in a unit.
+
+        If the constraints allow no longer recording, one of the lengths is the largest that they allow.
+        """
+        begin = least if self._most is None else max(0, min(least, self._most - self.unit))
+        span, allowed = 4 * self.unit + 1024, np.empty(0, int)
+        while not len(allowed):
+            if span > 4 * LARGEST:
+                raise StreamError(f"the constraints allow no length between {begin} and {begin + span}")
+            lengths = np.arange(begin, begin + span)
+            allowed, span = lengths[self._allow(lengths)], 4 * span
         places = np.linspace(0, min(len(allowed) - 1, self.unit), 4).astype(int)
         return sorted({int(length) for length in allowed[places]})
 
@@ -329,7 +343,16 @@ class Clock:
 
     @functools.cache  # noqa: B019 - a clock lives as long as the function that was traced with it
     def _timeline(self, spelling: str, outer: int, size: Any) -> Timeline:
-        return Timeline(size, outer, self.unit)
+        return Timeline(size, outer, self.unit, self.length_of)
+
+    def length_of(self, size: Any, total: Any) -> Any:
+        """Return the value of a dimension in a recording, which may be empty; see `value_of`."""
+        value = value_of(size, total)
+        if str(size) not in self.of_nothing:
+            return value
+        numbers: Any = jnp if isinstance(total, Array) else np
+        value = numbers.where(total == 0, self.of_nothing[str(size)], value)
+        return int(value) if isinstance(total, int) else value
 
     def timeline(self, size: Any, outer: int = 1) -> Timeline:
         """Return the timeline of an axis of symbolic size that contains `outer` streams."""

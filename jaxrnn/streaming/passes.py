@@ -39,7 +39,7 @@ from jaxrnn.streaming.diagnostics import (
     place_of_equation,
     scope_of,
 )
-from jaxrnn.streaming.dimensions import Clock, Laps, Timeline, magnitude_of, value_of
+from jaxrnn.streaming.dimensions import Clock, Laps, Timeline, magnitude_of
 from jaxrnn.streaming.values import (
     Affine,
     Chunk,
@@ -284,7 +284,7 @@ class Pass:
         for size, (period, each) in zip(sizes.flat, paces, strict=True):
             frames, far = period * self.clock.unit, magnitude_of(size)
             units = jnp.maximum(total - np.int32(far), np.int32(0)) // np.int32(frames)
-            near = jnp.asarray(value_of(size, total - units * np.int32(frames)), jnp.int32)
+            near = jnp.asarray(self.clock.length_of(size, total - units * np.int32(frames)), jnp.int32)
             values.append(near.astype(jnp.float32) + units.astype(jnp.float32) * np.float32(period * each))
         shorter = jnp.stack(values).reshape(sizes.shape)
         return self._with_laps(shorter, growth, dtype)
@@ -383,7 +383,7 @@ class Pass:
             for item in value.reshape(-1):
                 self.facts.laps.note(self.clock.pace(item)[0])
             dtype = jax.dtypes.canonicalize_dtype(np.int64)
-            items = [jnp.asarray(value_of(item, self.total), dtype) for item in value.reshape(-1)]
+            items = [jnp.asarray(self.clock.length_of(item, self.total), dtype) for item in value.reshape(-1)]
             return jnp.stack(items).reshape(value.shape)
         return value
 

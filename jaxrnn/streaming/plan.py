@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -15,19 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Var
 from jax.interpreters import partial_eval
 
 from jaxrnn._files.arguments import argument
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.equations import evaluate, fingerprint, is_key, trace_nested, type_of, walk
+from jaxrnn.jaxprs.equations import dependents, evaluate, fingerprint, is_key, shape_of, trace_nested, type_of, walk
 from jaxrnn.jaxprs.moves import split
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
 from jaxrnn.streaming.diagnostics import describe_equation, located
 from jaxrnn.streaming.dimensions import (
+    SYMBOL,
     Clock,
     Laps,
     is_symbolic,
@@ -35,12 +36,13 @@ from jaxrnn.streaming.dimensions import (
     smallest_period,
     symbolic_axes,
     symbolic_sizes,
+    value_of,
 )
 from jaxrnn.streaming.interpreter import LARGEST_STATIC, interpret
 from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.passes import Facts, Pass, Placeholder
 from jaxrnn.streaming.reach import Extent, Reach
-from jaxrnn.streaming.rewriting import at_length, with_band, with_numbers
+from jaxrnn.streaming.rewriting import at_length, sizes_of_nothing, with_band, with_numbers
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs, is_length
 
 #: Names of state entries: the count of units up to the horizon, the count without a limit, and the laps of the latter.
@@ -133,11 +135,14 @@ class Plan:
         jaxpr = _without_dead_code(with_numbers(closed.jaxpr))
         self.closed = Closed(jaxpr, [_static_integers(value) for value in closed.consts])
         #: The timelines; `clock.unit` is the smallest pulse, in frames of the trace.
-        self.clock = _clock_of(jaxpr, multiple, lengths.allow, lengths.most)
+        of_nothing = self._sizes_of_nothing(closed)
+        if of_nothing is None:
+            self.lengths = lengths = Lengths((*lengths.constraints, f"{SYMBOL} >= 1"))
+        self.clock = Clock(_unit_of(jaxpr), multiple, lengths.allow, lengths.most, of_nothing or {})
         # After this many units, the constraints depend on the place of the end in a unit only.
         settled = lengths.settled(self.clock.unit)
         laps = Laps(math.lcm(self.clock.unit, lengths.period) // self.clock.unit, self.clock.unit)
-        begin = functools.partial(Facts, horizon=settled or 0, counts=settled is None)
+        begin = functools.partial(Facts, horizon=settled or int(bool(of_nothing)), counts=settled is None)
         self.facts = begin(laps=laps, past=past)
         self.outputs: list[Any] = []  # chunks and final values without arrays; other outputs are None
         self.results: list[jax.ShapeDtypeStruct] = []  # of each output, for the smallest pulse
@@ -151,6 +156,21 @@ class Plan:
                 self.closed = Closed(self._with_band(past), self.closed.consts)
                 self.facts = begin(laps=laps)
                 self.initial = start()
+
+    def _sizes_of_nothing(self, closed: Any) -> dict[str, int] | None:
+        """Return the sizes in an empty recording that differ from their expressions; None if they are not known."""
+        # A dead equation may compute an array of which the function reads the length.
+        sizes = (size for size, _ in symbolic_sizes(closed.jaxpr))
+        if not self.lengths.allow(np.zeros((), int)):
+            return {}
+        if not _is_empty_otherwise(closed.jaxpr) and all(value_of(size, 0) >= 0 for size in sizes):
+            return {}
+        inputs = [jax.ShapeDtypeStruct(leaf.frames(0), leaf.dtype) for leaf in self.leaves]
+        try:
+            with own_arithmetic():
+                return sizes_of_nothing(closed, [*jax.tree.leaves(self.params), *inputs])
+        except Exception:  # the function may raise any error for an empty recording
+            return None
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -384,15 +404,35 @@ def _front_pads(jaxpr: Any) -> Iterator[int]:
                     yield int(low)
 
 
-def _clock_of(jaxpr: Any, multiple: int, allow: Callable[[Any], Any], most: int | None) -> Clock:
-    """Return the clock of a jaxpr; refuse a length that does not grow evenly."""
+def _is_empty_otherwise(jaxpr: Any) -> bool:
+    """Return True if lengths in an empty recording may differ from their expressions.
+
+    They differ if an equation adds elements between the elements of an array, as a transposed convolution does, or if
+    it joins a stream and single frames of a stream.
+    """
+    for equation in walk(jaxpr):
+        params, axis = equation.params, equation.params.get("dimension")
+        if equation.primitive.name == "concatenate" and axis in symbolic_axes(out_shape(equation)):
+            parts = [
+                each for each in equation.invars if isinstance(each, Var) and not is_symbolic(shape_of(each)[axis])
+            ]
+            if dependents(jaxpr.eqns, jaxpr.invars).intersection(parts):
+                return True
+        spacing = [*(params.get("lhs_dilation") or ()), *(params.get("base_dilation") or ())]
+        if any(each > 1 for each in spacing) or any(inside for _, _, inside in params.get("padding_config", ())):
+            return True
+    return False
+
+
+def _unit_of(jaxpr: Any) -> int:
+    """Return the smallest pulse; refuse a length that does not grow evenly."""
     unit, seen = 1, set[str]()
     for size, path in symbolic_sizes(jaxpr):
         if str(size) not in seen:
             seen.add(str(size))
             with located(functools.partial(describe_equation, path)):
                 unit = math.lcm(unit, smallest_period(size))
-    return Clock(unit, multiple, allow, most)
+    return unit
 
 
 def as_struct(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -202,22 +202,23 @@ class Reach:
         return self._extents[key]
 
     def _measured(self, timeline: Timeline | None, clock: Clock, kept: Spans | None) -> Extent:
-        least, longest, bound = 16, -1, self._bound(clock.unit)
-        while True:
-            lengths = clock.lengths(least)
-            found = [_extent_of(self.span(total, kept), timeline, clock, total) for total in lengths]
-            extent = functools.reduce(operator.or_, found)
-            # Some frames in the middle must depend on neither end of the recording.
-            far = max(abs(extent.first or 0), abs(extent.last), extent.field or 0)
-            if 2 * far // clock.multiple + 8 <= lengths[0] or lengths[-1] <= longest:
-                return extent
-            if lengths[0] > 2 * bound + 8:  # the interval grows with the recording
-                return extent._replace(first=None, field=None)
-            longest, least = lengths[-1], min(2 * max(least, lengths[0]), 2 * bound + 9)
+        bound = self._bound(clock.unit)
+        # Shorter recordings would not do: their windows reach beyond an end, or do not fit. The power of two makes
+        # many values share `kept`.
+        lengths = clock.lengths(1 << (2 * bound + 8).bit_length())
+        found = [_extent_of(self.span(total, kept), timeline, clock, total) for total in lengths]
+        extent = functools.reduce(operator.or_, found)
+        far = max(abs(extent.first or 0), abs(extent.last), extent.field or 0)
+        if lengths[0] > 2 * bound + 8 and far > bound * clock.multiple:  # the interval grows with the recording
+            return extent._replace(first=None, field=None)
+        return extent
 
     def _bound(self, unit: int) -> int:
-        """Return an upper bound of the frames of the trace that all windows together read."""
-        return sum(node._wide for node in self._ancestors()) + 4 * unit
+        """Return an upper bound of the frames of the trace between a frame and the input frames that it depends on."""
+        bounds: dict[Reach, int] = {}
+        for node in self._ancestors():
+            bounds[node] = node._wide + max((bounds[parent] for parent in node._parents), default=4 * unit)
+        return bounds[self]
 
     def _ancestors(self) -> list[Reach]:
         """Return the expressions that this expression depends on, parents first, and this expression."""

@@ -28,7 +28,18 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.extend.core.primitives import closed_call_p
 
-from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Atom, Domain, bind, evaluate, shape_of, type_of, with_rule
+from jaxrnn.jaxprs.equations import (
+    CUSTOM_RULES,
+    INLINED,
+    Atom,
+    Domain,
+    bind,
+    called,
+    evaluate,
+    shape_of,
+    type_of,
+    with_rule,
+)
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes, symbolic_sizes, value_of
 from jaxrnn.streaming.places import operation_of
 from jaxrnn.streaming.values import Mask
@@ -106,6 +117,55 @@ def renamed(equations: Sequence[JaxprEqn], names: Mapping[Any, Any]) -> list[Jax
 def at_length(inner: Any, arguments: Sequence[Any], length: int) -> list[Any]:
     """Evaluate a jaxpr with a symbolic length on arrays of a whole recording of this length."""
     return at_sizes(inner, arguments, functools.partial(value_of, length=length))
+
+
+def sizes_of_nothing(inner: Any, arguments: Sequence[Any]) -> dict[str, int]:
+    """Return the symbolic sizes that differ from their expressions in an empty recording, and their values there.
+
+    JAX assumes at least one frame, so the length ``S - 1`` of ``x[1:]`` stands for 0 if there are 0 frames, and the
+    length ``2*S - 1`` after padding between the frames stands for 0, too. A call on `arguments`, the shapes of an empty
+    recording, shows the true sizes.
+
+    Raises:
+        ValueError: two equal sizes differ in an empty recording.
+        Exception: the function does not work on empty recordings.
+    """
+    known = {
+        str(each): here
+        for variable, argument in zip(inner.jaxpr.invars, arguments, strict=True)
+        for each, here in zip(shape_of(variable), argument.shape, strict=True)
+        if is_symbolic(each)
+    }
+
+    def size(each: Any) -> int:
+        return known.get(str(each), max(0, int(value_of(each, 0))))
+
+    def apply(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+        name, params = equation.primitive.name, equation.params
+        if name in ("gather", "dynamic_slice"):  # a slice is shorter than the array by the same number as elsewhere
+            for part, whole, here in zip(params["slice_sizes"], in_shape(equation), operands[0].shape, strict=True):
+                if is_symbolic(part):
+                    known.setdefault(str(part), max(0, int(here + value_of(part, 1) - value_of(whole, 1))))
+        if name in INLINED:
+            results = evaluate(params[INLINED[name]], operands, apply)
+        elif name in CUSTOM_RULES:
+            results = evaluate(called(equation), operands, apply)
+        elif name == "slice":  # as in NumPy, slices end where the array ends
+            bounds = zip(params["start_indices"], params["limit_indices"], operands[0].shape, strict=True)
+            places = [[int(np.clip(size(each), 0, most)) for each in (start, end)] for start, end, most in bounds]
+            begins, ends = zip(*((min(pair), pair[1]) for pair in places), strict=True)
+            results = [lax.slice(operands[0], begins, ends, params["strides"])]
+        else:
+            results = _apply(size, equation, operands)
+        for variable, result in zip(equation.outvars, results, strict=True):
+            for each, here in zip(shape_of(variable), np.shape(result), strict=True):
+                value = known.setdefault(str(each), here) if is_symbolic(each) else each
+                if value != here:
+                    raise ValueError(f"sizes {each} are {value} and {here} in an empty recording")
+        return results
+
+    jax.eval_shape(lambda *arrays: evaluate(inner, arrays, apply), *arguments)
+    return {spelling: here for spelling, here in known.items() if here != value_of(spelling, 0)}
 
 
 def at_sizes(inner: Any, arguments: Sequence[Any], size: Callable[[Any], Any]) -> list[Any]:

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn._jax.context import highest, lowest
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.streaming.dimensions import Timeline
 from jaxrnn.streaming.passes import Pass
@@ -85,18 +86,6 @@ def _logaddexp(a: Wide, b: Wide) -> Wide:
     return _rounded(high, error + jnp.where(swapped, jnp.zeros_like(error), a.low))
 
 
-def _lowest(dtype: Any) -> Any:
-    if jnp.issubdtype(dtype, np.bool_):
-        return False
-    return -np.inf if jnp.issubdtype(dtype, np.inexact) else jnp.iinfo(dtype).min
-
-
-def _highest(dtype: Any) -> Any:
-    if jnp.issubdtype(dtype, np.bool_):
-        return True
-    return np.inf if jnp.issubdtype(dtype, np.inexact) else jnp.iinfo(dtype).max
-
-
 class _Monoid(NamedTuple):
     """An associative operation, the neutral element of each dtype, and the operation on `Wide` numbers, if any."""
 
@@ -109,9 +98,9 @@ class _Monoid(NamedTuple):
 _MONOIDS = {
     "sum": _Monoid(lax.add, lambda dtype: 0, _sum),
     "prod": _Monoid(lax.mul, lambda dtype: 1, _product),
-    "max": _Monoid(lax.max, _lowest),
-    "min": _Monoid(lax.min, _highest),
-    "logsumexp": _Monoid(jnp.logaddexp, _lowest, _logaddexp),
+    "max": _Monoid(lax.max, lowest),
+    "min": _Monoid(lax.min, highest),
+    "logsumexp": _Monoid(jnp.logaddexp, lowest, _logaddexp),
     "and": _Monoid(lax.bitwise_and, lambda dtype: np.invert(np.zeros((), dtype))),
     "or": _Monoid(lax.bitwise_or, lambda dtype: 0),
     "xor": _Monoid(lax.bitwise_xor, lambda dtype: 0),

@@ -110,13 +110,39 @@ def totals(w: Writer) -> Line:
     return f"lax.cum{name}({w.limited(v, in_order=False)}, {v.axis})", FRAMES * w.most(v)
 
 
+def faster(w: Writer) -> Line:
+    """More frames than the input has, of which each sees later frames and sums up earlier frames."""
+    v = w.pick("fi")
+    if v is None:
+        return None
+    k, rate = w.draw.choice([1, 1, 2, 3]), w.draw.choice([2, 3])
+    text, most = f"jnp.repeat({w.limited(v)}, {rate}, axis=0)", w.most(v)
+    text = w.draw.choice(["ahead({}, {})", "ahead({}, {})", "{}[{}:]", "before({}, {})"]).format(text, k)
+    forms = [(text, most), (f"lax.cummax({text}, 0)", most), (f"pool({text}, lax.add, 2, 1, (0, 1))", 2 * most)]
+    return w.draw.choice([*forms, *[(f"lax.cumsum({text}, 0)", rate * FRAMES * most)] * 3])
+
+
+def narrow(w: Writer) -> Line:
+    """Extremes of floats of 8 bits, some of which have no infinity."""
+    v = w.pick("fi")
+    if v is None:
+        return None
+    kind = w.draw.choice(["e4m3fn", "e4m3fnuz", "e5m2fnuz", "e4m3b11fnuz", "e5m2"])
+    text, name = f"jnp.clip({v.in_order}, -4, 4).astype(jnp.float8_{kind})", w.draw.choice(["max", "min"])
+    if w.draw.random() < 0.15:
+        return f"jnp.arg{name}({text}, 0)", 2 * FRAMES
+    pad = w.draw.choice([(0, 0), (1, 0), (0, 1)])
+    forms = [f"lax.cum{name}({text}, 0)", f"{text}.{name}(0)", f"pool({text}, lax.{name}, 2, 1, {pad})"]
+    return f"{w.draw.choice(forms)}.astype(jnp.float32)", 448
+
+
 def loops(w: Writer) -> Line:
     v = w.pick("f")
     if v is None:
         return None
     text = w.limited(v)
     flags = ["True", "False", "x.dtype == bool", f"jnp.float32({w.draw.randrange(2)}) > 0"]
-    forms = [f"leaky({text})", f"repeated({text})", f"either({w.draw.choice(flags)}, {text})"]
+    forms = [f"leaky({text})", f"resetting({text})", f"repeated({text})", f"either({w.draw.choice(flags)}, {text})"]
     if len(v.rest) == 1:
         pad = w.draw.choice([(2, 0), (1, 1), (0, 2)])
         forms += [f"layered({text}, {pad})", f"remembering({text})", f"counted({text})"]
@@ -278,6 +304,8 @@ MOMENTS = {
     faster: 4,
     branched: 0.2,
     totals: 4,
+    faster: 3,
+    narrow: 2,
     loops: 6,
     of_two: 6,
     positions: 5,

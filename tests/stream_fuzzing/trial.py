@@ -67,14 +67,25 @@ class Cut:
         return self.single + 3 * self.triple
 
 
-def cuts_of(least: int, unit: int, place: int) -> list[Cut]:
-    """A short recording and a long one, in pulses of one size and of two."""
-    cuts = []
+def cuts_of(least: int, unit: int, place: int, empty: bool) -> list[Cut]:
+    """A short recording and a long one, in pulses of one size and of two, and one without frames."""
+    cuts = [Cut(0, 0, 0)] if empty else []
     for total in (least + place % 3, max(20, 5 * unit + 1)):
         units = total // unit
         cuts += [Cut(total, units, 0), Cut(total, min(1, units), max(0, units - 1) // 3)]
         cuts += [Cut(total, max(0, units - 2), 0)]
     return cuts
+
+
+def takes_nothing(program: Program, streamed: Streamed) -> bool:
+    """Whether the program and its stream work on a recording without frames."""
+    if not streamed._plan.lengths.allow(np.zeros((), int)):
+        return False
+    try:
+        jax.eval_shape(program.function(), recording(0))
+    except Exception:  # of any kind
+        return False
+    return True
 
 
 def everything(program: Program, streamed: Streamed, cuts: list[Cut]) -> Callable[..., Any]:
@@ -126,7 +137,7 @@ def run(program: Program) -> Outcome:
         streamed = streamed_of(program)
     except StreamError as error:
         return Outcome("refused", reason_of(error))
-    cuts = cuts_of(program.least, streamed.smallest_pulse, len(program.source))
+    cuts = cuts_of(program.least, streamed.smallest_pulse, len(program.source), takes_nothing(program, streamed))
     whole = recording(max(cut.total for cut in cuts))
     compiled = jax.jit(everything(program, streamed, cuts)).lower(whole).compile(QUICK)
     offline, singles, tripled, (flushed, counts) = jax.device_get(compiled(whole))

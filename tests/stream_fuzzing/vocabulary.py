@@ -42,8 +42,9 @@ def depthwise(x, seed, length, pad):
 def pool(x, join, window, stride, pad):
     """The largest, smallest or summed elements of windows over time."""
     limits = (-jnp.inf, jnp.inf)
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
-        limits = jnp.iinfo(x.dtype).min, jnp.iinfo(x.dtype).max
+    if x.dtype.itemsize == 1 or not jnp.issubdtype(x.dtype, jnp.inexact):  # some floats of 8 bits have no infinity
+        info = (jnp.finfo if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo)(x.dtype)
+        limits = info.min, info.max
     initial = {lax.max: limits[0], lax.min: limits[1], lax.add: 0}[join]
     rest = x.ndim - 1
     return lax.reduce_window(
@@ -64,6 +65,11 @@ def before(x, count, value=0):
 def leaky(x):
     """A recurrence over time."""
     return lax.scan(lambda c, frame: (jnp.clip(c + frame, -5, 5),) * 2, jnp.ones(x.shape[1:], x.dtype), x)
+
+
+def resetting(x):
+    """A recurrence over time whose decay is 0 in some frames."""
+    return lax.scan(lambda c, frame: (small(c * jnp.clip(frame, 0, 1) + frame),) * 2, jnp.ones(x.shape[1:], x.dtype), x)
 
 
 def linear(x, axis):

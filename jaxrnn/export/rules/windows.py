@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn._jax.context import highest, lowest
 from jaxrnn.cells.convolution import Windows, windows_of
 from jaxrnn.export.lowering import Lowering, Rule
 from jaxrnn.export.reshaping import pad, reshape, transpose
@@ -32,7 +33,7 @@ def maximum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     windows = _windows(equation)
     if dtype_of(x) in _MAX_POOL and _is_pooled(windows):
         return _pooled(lowering, "MaxPool", x, windows, dilations=[each.dilation for each in windows.values()])
-    return _gathered(lowering, "ReduceMax", x, windows, _extremes(x)[0])
+    return _gathered(lowering, "ReduceMax", x, windows, lowest(dtype_of(x)))
 
 
 def minimum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
@@ -43,7 +44,7 @@ def minimum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
         return elements(
             lowering, "Neg", _pooled(lowering, "MaxPool", elements(lowering, "Neg", x), windows, dilations=dilations)
         )
-    return _gathered(lowering, "ReduceMin", x, windows, _extremes(x)[1])
+    return _gathered(lowering, "ReduceMin", x, windows, highest(dtype_of(x)))
 
 
 def total(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
@@ -152,13 +153,6 @@ def _gathered(lowering: Lowering, operator: str, x: Operand, windows: Mapping[in
     x = gathered(writer, x, windows, np.asarray(absent, dtype))
     taps = [axis + 1 + number for number, axis in enumerate(sorted(windows))]
     return reduced(lowering, operator, x, taps)
-
-
-def _extremes(x: Operand) -> tuple[float, float]:
-    dtype = dtype_of(x)
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).min, np.iinfo(dtype).max
-    return (0, 1) if dtype.kind == "b" else (-np.inf, np.inf)
 
 
 def gathered(writer: Writer, x: Operand, windows: Mapping[int, Windows], absent: np.ndarray) -> Operand:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn._jax.context import highest
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.registry import Foldable, Pair, Versions, elementwise, since
 from jaxrnn.onnx.values import Value, check_choice, dtype_of, is_static, is_symbolic, operands, traced
@@ -118,9 +119,24 @@ def power(base: Value, exponent: Foldable) -> Value:
             return jnp.broadcast_to(lax.integer_pow(base_array, int(number)), shape)
     if is_integer(base) and not is_integer(exponent):
         return np_or_jnp.power(base_array.astype(exponent_array.dtype), exponent_array).astype(dtype)
-    if is_integer(base) or np_or_jnp is np:
-        return np_or_jnp.power(base_array, exponent_array).astype(dtype)
+    if is_integer(base):
+        return _integer_power(np_or_jnp, base_array, exponent_array, dtype)
+    if np_or_jnp is np:
+        return np.power(base_array, exponent_array).astype(dtype)
     return lax.pow(*jnp.broadcast_arrays(base_array, exponent_array.astype(dtype)))
+
+
+def _integer_power(np_or_jnp: Any, base: Any, exponent: Any, dtype: np.dtype) -> Any:
+    """Return a power of integers: the real power, rounded towards 0 as in ONNX Runtime."""
+    result = np_or_jnp.power(base, np_or_jnp.maximum(exponent, 0)).astype(dtype)
+    if not jnp.issubdtype(exponent.dtype, jnp.signedinteger):
+        return result
+    # Engines cast the infinite 1 / 0 to the largest or the smallest integer, depending on the processor.
+    inverse = np_or_jnp.where(base == 0, highest(dtype), (base == 1).astype(dtype))
+    if jnp.issubdtype(dtype, jnp.signedinteger):
+        odd = (exponent % np.asarray(2, exponent.dtype)).astype(dtype)
+        inverse = np_or_jnp.where(base == -1, dtype.type(1) - dtype.type(2) * odd, inverse)
+    return np_or_jnp.where(exponent < 0, inverse, result)
 
 
 def unary(function: Callable[[Any], Any]) -> Callable[[Value], Value]:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn._jax.context import lowest
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.registry import Static, Versions, inherits, since
 from jaxrnn.onnx.values import Value, check_choice, dimensions, traced
@@ -128,16 +129,16 @@ def max_pool(x: Value, *, storage_order: int = 0, output_count: int = 1, **geome
     """MaxPool; the second output is the flat index of each maximum."""
     x = traced(x)
     windows = PoolingWindows(x, **geometry)
-    lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
+    least = lowest(x.dtype)
     if set(windows.dilations) == {1}:
-        y = windows.reduce(x, lowest, lax.max)
+        y = windows.reduce(x, least, lax.max)
     else:  # axis by axis, because JAX has no derivative of a maximum over windows with holes
         y = x
         for axis in range(2, x.ndim):
-            (y,) = _over_windows([y], [lowest], windows, axis, lambda one, other: [jnp.maximum(one[0], other[0])])
+            (y,) = _over_windows([y], [least], windows, axis, lambda one, other: [jnp.maximum(one[0], other[0])])
     if output_count == 1:
         return y
-    return [y, _max_indices(x, windows, lowest, storage_order)]
+    return [y, _max_indices(x, windows, least, storage_order)]
 
 
 def _over_windows(
@@ -169,7 +170,7 @@ def _over_windows(
     return [lax.slice_in_dim(part, 0, part.shape[axis], windows.strides[axis - 2], axis) for part in parts]
 
 
-def _max_indices(x: Any, windows: PoolingWindows, lowest: Any, storage_order: int) -> Any:
+def _max_indices(x: Any, windows: PoolingWindows, least: Any, storage_order: int) -> Any:
     """Return the flat index of the first maximum of each window, axis by axis."""
     spatial = x.shape[2:]
     count = math.prod(spatial)
@@ -182,7 +183,7 @@ def _max_indices(x: Any, windows: PoolingWindows, lowest: Any, storage_order: in
 
     for axis in range(2, x.ndim):
         # The padding has the largest index, so that it is never the first of equal elements.
-        x, index = _over_windows([x, index], [lowest, count], windows, axis, first)
+        x, index = _over_windows([x, index], [least, count], windows, axis, first)
     if storage_order:
         parts = jnp.unravel_index(index, spatial)
         index = sum(part * math.prod(spatial[:axis]) for axis, part in enumerate(parts))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxrnn._jax.context import highest, lowest
 from jaxrnn.onnx.operators.shaping import axes_of
 from jaxrnn.onnx.registry import Static, Versions, as_attributes, bounded, earlier
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, traced
@@ -63,13 +64,7 @@ def _mean(x, axis, keepdims):
 def _extreme(name: str) -> Reducer:
     def apply(x, axis, keepdims):
         function = getattr(jnp, name)
-        if x.dtype == bool:
-            return function(x, axis, keepdims=keepdims, initial=name == "min")
-        if jnp.issubdtype(x.dtype, jnp.floating):
-            low, high = -jnp.inf, jnp.inf
-        else:  # JAX refuses the largest uint64 as a Python int
-            low, high = x.dtype.type(jnp.iinfo(x.dtype).min), x.dtype.type(jnp.iinfo(x.dtype).max)
-        return function(x, axis, keepdims=keepdims, initial=low if name == "max" else high)
+        return function(x, axis, keepdims=keepdims, initial=(lowest if name == "max" else highest)(x.dtype))
 
     return apply
 

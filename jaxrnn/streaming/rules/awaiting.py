@@ -24,6 +24,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -335,7 +336,7 @@ def _total(run: Pass, equation: JaxprEqn, x: Awaiting, shape: Sequence[Any], axe
     last: Any = 1
     if x.exponent is not None:
         info = jnp.finfo(wide)
-        exponents = run.fill(streams[-1], -np.inf).array.astype(wide)
+        exponents = run.fill(like.holding(arrays[-1]), -np.inf).array
         top = jnp.clip(jnp.max(exponents, x.axis, keepdims=True), info.min, info.max)
         old, level = carried(info.min, top, lambda old: jnp.where(top > old + SLACK, top, old))
         weights = weights * jnp.exp(exponents - level)
@@ -352,7 +353,7 @@ def _total(run: Pass, equation: JaxprEqn, x: Awaiting, shape: Sequence[Any], axe
 
         def mean(old: Any, array: Any = array) -> Any:
             """Return the weighted mean of the frames so far."""
-            new = old + over_time(share * (array - old)) / jnp.where(heavy > 0, heavy, 1)
+            new = old + over_time(share / jnp.where(heavy > 0, heavy, 1) * (array - old))
             return jnp.where(jnp.isfinite(new), new, old)
 
         old, centre = carried(0, over_time(share * array), mean)
@@ -387,12 +388,25 @@ def _total(run: Pass, equation: JaxprEqn, x: Awaiting, shape: Sequence[Any], axe
 
 def _expanded(index: Sequence[int], moved: Sequence[Any], sums: dict[Any, Any]) -> Any:
     """Return the change of ``sum(weights * x**k * y**l)`` if x and y move by these distances."""
-    change: Any = 0
-    for lower in itertools.product(*(range(power + 1) for power in index)):
-        if lower != tuple(index):
-            factors = (math.comb(k, j) * d ** (k - j) for k, j, d in zip(index, lower, moved, strict=True) if k > j)
-            change = change + math.prod(factors) * sums[lower]
-    return change
+
+    def change(of: Callable[[int], bool]) -> Any:
+        total: Any = 0
+        for lower in itertools.product(*(range(power + 1) for power in index)):
+            if lower != tuple(index) and all(map(of, lower)):
+                factors = (math.comb(k, j) * d ** (k - j) for k, j, d in zip(index, lower, moved, strict=True) if k > j)
+                total = total + math.prod(factors) * sums[lower]
+        return total
+
+    whole = change(lambda power: True)
+    if not any(index) or any(power % 2 for power in index):
+        return whole
+    # If squares overflow, terms may be infinities of both signs. Terms of odd powers are smaller than their neighbours
+    # of even powers, so the even powers decide, unless an infinite distance meets an infinite frame.
+    linear = [each for lower, each in sums.items() if sum(lower) == 1]
+    distant, endless = (functools.reduce(operator.or_, (~jnp.isfinite(x) for x in each)) for each in (moved, linear))
+    return jnp.where(
+        jnp.isnan(sums[tuple(index)] + whole) & ~(distant & endless), change(lambda power: power % 2 == 0), whole
+    )
 
 
 RULES: dict[str, Any] = {

@@ -37,7 +37,7 @@ from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import UNCHANGED, Places
-from jaxrnn.streaming.totals import Total, carried_as
+from jaxrnn.streaming.totals import Total, carried_as, identity_of
 from jaxrnn.streaming.values import Chunk, Pairs, along, is_length
 
 
@@ -362,7 +362,7 @@ def running_extreme(run: Pass, kind: str, x: Pairs, grid: Any, exist: Any) -> An
     if not isinstance(term, ScoreTerm) or term.growth is not None or term.key is None:
         raise InseparableError("the largest score is not the score of the largest key part")
     queries, keys = x.axes[grid.query], x.axes[1 - grid.query]
-    key = where_keys_exist(term.key, keys, exist, -jnp.inf if kind == "max" else jnp.inf)
+    key = where_keys_exist(term.key, keys, exist, identity_of(kind, term.key.dtype))
     shape = [1 if axis == keys else size for axis, size in enumerate(key.shape)]
     total = Total(run, kind, shape, key.dtype, x.timeline, grid.delay)
     cumulate = lax.cummax if kind == "max" else lax.cummin
