@@ -61,6 +61,14 @@ def keys_first(x):
     ).T @ v
 
 
+def powers(x):
+    """Powers of numbers that have no logarithm, by the distance of the frames."""
+    q, k, v = parts(x)
+    base = jnp.asarray([0, -0.9, 0.9, -1], x.dtype)[:, None, None]
+    decay = jnp.where(apart(x) >= 0, base ** jnp.maximum(apart(x), 0).astype(x.dtype), 0).sum(0)
+    return (q @ k.T * decay) @ v
+
+
 def gated(x):
     """A decay that depends on the frames, as a difference of running sums."""
     q, k, v = parts(x)
@@ -151,23 +159,24 @@ def two_layers(x):
 CASES = {
     "linear attention": (linear, 2 * 36),
     "normalised linear attention": (normalised, 2 * 36 + 2 * 6),
-    "retention": (retention, HEADS * SIZE**2),
-    "keys first": (keys_first, 36),
-    "gated": (gated, 36 + 1 + 2),
-    "gated features": (gated_features, 36 + 6 + 2 * 6),
-    "mLSTM": (mlstm, HEADS * (SIZE**2 + SIZE + 1 + 1 + 1 + 2)),
-    "Mamba-2": (state_space_duality, HEADS * SIZE**2),
-    "attention free": (attention_free, 5 * 6),
-    "RWKV": (rwkv, 2 * 6 + 2 * 12),
-    "log of a cumulative sum": (log_cumulative_sum, 3 * 6),
+    "retention": (retention, 2 * HEADS * SIZE**2),
+    "keys first": (keys_first, 2 * 36),
+    "gated": (gated, 2 * 36 + 1 + 2),
+    "gated features": (gated_features, 2 * 36 + 6 + 2 * 6),
+    "mLSTM": (mlstm, HEADS * (2 * (SIZE**2 + SIZE) + 1 + 1 + 1 + 2)),
+    "Mamba-2": (state_space_duality, 2 * HEADS * SIZE**2),
+    "powers": (powers, 8 * 36),
+    "attention free": (attention_free, 7 * 6),
+    "RWKV": (rwkv, 4 * 6 + 2 * 12),
+    "log of a cumulative sum": (log_cumulative_sum, 4 * 6),
     "mean so far": (mean_so_far, 2 * 6 + 2),
     "squared": (squared, 2 * 6 * 36),
     "strictly past": (strictly_past, 2 * 36 + 2 * 6),
     "with look-ahead": (with_look_ahead, 2 * 36 + 2 * 6),
-    "sum of two": (sum_of_two, 2 * 36),
-    "two layers": (two_layers, 39 + HEADS * SIZE**2),
+    "sum of two": (sum_of_two, 4 * 36),
+    "two layers": (two_layers, 75 + 2 * HEADS * SIZE**2),
 }
-QUICK = ["keys first", "mLSTM", "Mamba-2", "RWKV", "with look-ahead"]
+QUICK = ["keys first", "mLSTM", "Mamba-2", "powers", "RWKV", "with look-ahead"]
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, QUICK, thorough=()))
@@ -238,9 +247,21 @@ REFUSED = {
         lambda x: jnp.where(apart(x) // 4 * 4 >= jnp.arange(x.shape[0])[:, None] % 4, x @ x.T, 0) @ x,
         "because a mask or bias depends on more than the distance",
     ),
-    "a negative decay": (
-        lambda x: jnp.where(apart(x) >= 0, np.float32(-0.9) ** apart(x).astype(x.dtype), 0) @ x,
-        "base of 'pow' .* not positive",
+    "a power of a base below 0": (
+        lambda x: jnp.tril(np.float32(-0.9) ** (x[:, :1] - x[:, 0])) @ x,
+        "base of 'pow' .* may be 0 or negative, and the exponent is not the distance",
+    ),
+    "such a power, with an exponential": (
+        lambda x: jnp.tril(np.float32(-0.9) ** apart(x).astype(x.dtype) * jnp.exp(x[:, :1] + x[:, 0])) @ x,
+        "an exponential of both frames is multiplied by a power",
+    ),
+    "a rounded distance": (
+        lambda x: jnp.tril(jnp.exp(-(x[:, :1] - x[:, 0]).astype(jnp.int32).astype(x.dtype))) @ x,
+        "'convert_element_type' .* rounds or wraps the sum",
+    ),
+    "a rounded quotient": (
+        lambda x: jnp.tril((x @ x.T).astype(jnp.int32) // 2).astype(x.dtype) @ x,
+        "does not split|rounds or wraps",
     ),
     "a mask of data": (
         lambda x: jnp.where((apart(x) >= 0) & (x[:, :1] > x[:, :1].T), x @ x.T, 0) @ x,

@@ -13,6 +13,7 @@ the query waits for two frames.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ from jaxrnn.streaming.rules.parallel import (
     where_keys_exist,
 )
 from jaxrnn.streaming.rules.windows import Window, framed
-from jaxrnn.streaming.totals import identity_of
+from jaxrnn.streaming.totals import carried_as, identity_of
 from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Low, Mask, Outside, Pairs, static_number
 
 #: Finite mask values at or below this number mean minus infinity: -10,000, as bfloat16 rounds it.
@@ -408,11 +409,12 @@ def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
     grid, level, older = _grid(run, x, key, kind, type_of(equation.invars[0]))
     array = _full(x, shape, grid)
     array = _of_existing(x, grid, key, array, identity_of(kind, array.dtype), older)
+    array = array.astype(carried_as(kind, array.dtype)) if older else array
     (result,) = run.bind(equation, [array])
     if older:
         kept = [axis for axis in range(len(shape)) if axis not in axes]
         summed = lambda weights: run.bind(equation, [weights])[0]  # noqa: E731
-        result = _with_older(run, x, grid, kind, result, summed, kept)
+        result = _with_older(run, x, grid, kind, result, summed, kept).astype(type_of(equation.outvars[0]))
     if level is not None:  # a finite mask means minus infinity only if some score is far above it
         with np.errstate(over="ignore"):  # a low number may be minus infinity in float16
             lowest = np.asarray(level / 2).astype(result.dtype)
@@ -444,7 +446,7 @@ def _with_older(
     try:
         exist = grid.existing(x.timeline)
         if kind == "sum":
-            return result + recurrent_sum(run, x, grid, exist, summed, layout).astype(result.dtype)
+            return result + recurrent_sum(run, x, grid, exist, summed, layout)
         return running_extreme(run, kind, x, grid, exist)
     except InseparableError as error:
         if run.facts.past is None or not x.masked:
@@ -530,10 +532,12 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
         arrays = [weights, frames.astype(weights.dtype)]
         return run.bind(equation, arrays if place == 0 else arrays[::-1], **changed)[0]
 
-    result = summed(weights)
     if older:
-        wide = lambda weights: summed(weights, preferred_element_type=weights.dtype)  # noqa: E731
-        result = _with_older(run, x, grid, "sum", result, wide, _layout(equation, place))
+        dtype = type_of(equation.outvars[0])
+        wide = functools.partial(summed, preferred_element_type=carried_as("sum", dtype))
+        result = _with_older(run, x, grid, "sum", wide(weights), wide, _layout(equation, place)).astype(dtype)
+    else:
+        result = summed(weights)
     (axis,) = symbolic_axes(out_shape(equation))
     return run.make(result, axis, x.timeline, grid.delay, _reach(with_other.leaves, x.timeline, grid, older))
 
