@@ -314,11 +314,11 @@ REFUSED = {
     ),
     "a power of a base below 0": (
         lambda x: jnp.tril(np.float32(-0.9) ** (x[:, :1] - x[:, 0])) @ x,
-        "base of 'pow' .* may be 0 or negative, and the exponent is not the distance",
+        "base of 'pow' .* may be 0 or negative, and the exponent is not the distance .*; write exp",
     ),
     "such a power, with an exponential": (
-        lambda x: jnp.tril(np.float32(-0.9) ** apart(x).astype(x.dtype) * jnp.exp(x[:, :1] + x[:, 0])) @ x,
-        "an exponential of both frames is multiplied by a power",
+        lambda x: (np.float32(-0.9) ** apart(x).astype(x.dtype) * jnp.exp(segments(x, gates(x[:, 0])) + x[:, 1])) @ x,
+        "an exponential of both frames is multiplied by a power .*; write exp",
     ),
     "a rounded distance": (
         lambda x: jnp.tril(jnp.exp(-(x[:, :1] - x[:, 0]).astype(jnp.int32).astype(x.dtype))) @ x,

@@ -450,7 +450,7 @@ def _with_older(
         return running_extreme(run, kind, x, grid, exist)
     except InseparableError as error:
         if run.facts.past is None or not x.masked:
-            _refuse_unbounded(run, x, ["earlier"], str(error))
+            _refuse_unbounded(run, x, ["earlier"], error)
         run.facts.masks += x.masked
         return result  # for shapes only: the function with the band follows, see `jaxrnn.streaming.rewriting`
 
@@ -478,15 +478,15 @@ def _grid(run: Pass, x: Pairs, key: int, kind: str, dtype: Any) -> tuple[Grid, f
     return Grid(run, 1 - key, delay, first, last, run.frames_of(x.timeline)), max(levels, default=None), older
 
 
-def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str], why_not: str = "") -> NoReturn:
+def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str], why_not: InseparableError | None = None) -> NoReturn:
     why = f"each frame depends on all {' and '.join(seen)} frames"
-    masked = seen == ["earlier"] and x.masked
-    if why_not and not masked:
+    masked, remedy = seen == ["earlier"] and x.masked, why_not.remedy if why_not else ""
+    if why_not and (remedy or not masked):
         why += f", and the sum over these frames has no recurrent form, because {why_not}"
     if x.unclear is not None and len(seen) == 2:
         why += f", as {x.unclear} does not compare the numbers of two frames"
     past = f"give {argument('past', 64)} to mask keys that are more than 64 frames older than their query"
-    run.refuse(why, _HINT, first=past if masked else "")
+    run.refuse(why, _HINT, first=remedy or (past if masked else ""))
 
 
 def _reach(leaves: Iterable[tuple[Chunk, int]], timeline: Timeline, grid: Grid, older: bool) -> Reach | None:

@@ -50,7 +50,15 @@ def _described(equation: JaxprEqn) -> str:
 
 
 class InseparableError(Exception):
-    """Raised if the element for a pair of frames does not factor; the argument is the reason."""
+    """Raised if the element for a pair of frames does not factor, with the reason and possibly a remedy."""
+
+    def __init__(self, reason: str, remedy: str = ""):
+        super().__init__(reason)
+        self.remedy = remedy
+
+
+#: The remedy for a power that is refused only because the base may be 0 or negative.
+_WITH_LOGARITHM = "write exp(exponent * log(base)) if the base is positive"
 
 
 @dataclass(frozen=True)
@@ -329,8 +337,8 @@ def _power(base: Any, x: ScoreTerm, equation: JaxprEqn, queries: int) -> ScorePr
         return _exponential(x, jnp.log(base))
     if x.key is not None or not (x.fixed and x.counted):
         raise InseparableError(
-            f"the base of {_described(equation)} may be 0 or negative, and the exponent is not the distance of two "
-            "frames (if the base is positive, write exp(exponent * log(base)))"
+            f"the base of {_described(equation)} may be 0 or negative, and the exponent is not the distance of frames",
+            _WITH_LOGARITHM,
         )
     # The logarithm of 0, times the distance 0, would be NaN.
     numbers = x.query + x.since, x.until, _last(x.since, queries)
@@ -469,8 +477,7 @@ def recurrent_sum(
         product, exponent = dataclasses.replace(product, query=query, key=key), ScoreTerm()
     if product.whole is not None and exponent.key is not None:
         raise InseparableError(
-            "an exponential of both frames is multiplied by a power whose base may be 0 or negative (if the base is "
-            "positive, write exp(exponent * log(base)))"
+            "an exponential of both frames is multiplied by a power whose base may be 0 or negative", _WITH_LOGARITHM
         )
     dtype = product.key.dtype
     full = [1 if axis in x.axes else size for axis, size in enumerate(x.shape)]
