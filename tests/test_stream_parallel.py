@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jax import lax
 from refusals import check_refused
 from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
@@ -91,7 +92,7 @@ def mlstm(x):
     forget, enter = jnp.cumsum(jax.nn.log_sigmoid(x[:, :HEADS]).T, -1), x[:, HEADS : 2 * HEADS].T
     log = jnp.where(apart(x) >= 0, forget[:, :, None] - forget[:, None] + enter[:, None], -jnp.inf)
     largest = log.max(-1, keepdims=True)
-    weights = jnp.einsum("qhd,khd->hqk", q, k) / np.sqrt(SIZE) * jnp.exp(log - largest)
+    weights = jnp.einsum("qhd,khd->hqk", q, k) / float(np.sqrt(SIZE)) * jnp.exp(log - largest)
     weights = weights / jnp.maximum(jnp.abs(weights.sum(-1, keepdims=True)), jnp.exp(-largest))
     return jnp.einsum("hqk,khd->qhd", weights, v).reshape(x.shape)
 
@@ -165,7 +166,7 @@ def sum_of_two(x):
     """Two scores with decays of their own, added."""
     q, k, v = parts(x)
     d = apart(x).astype(x.dtype)
-    return jnp.where(d >= 0, q @ k.T * jnp.exp(-0.1 * d) + k @ q.T * jnp.exp(-0.5 * d), 0) @ v
+    return jnp.where(apart(x) >= 0, q @ k.T * jnp.exp(-0.1 * d) + k @ q.T * jnp.exp(-0.5 * d), 0) @ v
 
 
 def two_layers(x):
@@ -222,6 +223,22 @@ def test_exports(name, pulse, tmp_path):
     report = verify_export(streamed, None, tmp_path / "step.onnx", offline=function)
     assert report.ok
     assert report.flushed
+
+
+@pytest.mark.parametrize("dtype", of_tiers([jnp.int8, jnp.bfloat16], [jnp.int8]))
+def test_products_in_a_wider_type(dtype):
+    """Whole numbers are equal to the bit: no part of an element is computed in the narrow type of the frames."""
+
+    def function(x):
+        scores = lax.dot(x, x.T, preferred_element_type=jnp.int32 if dtype == jnp.int8 else jnp.float32)
+        weights = jnp.where(apart(x) >= 0, scores + jnp.square(scores), 0)
+        ones = jnp.where(apart(x) >= 0, jnp.broadcast_to(x[:, 0], scores.shape), 0)
+        return weights @ x.astype(scores.dtype), lax.dot(ones, x, preferred_element_type=scores.dtype)
+
+    x = jnp.asarray(RANDOM.integers(-11, 11, (18, 3)), dtype)
+    for pulse in (1, 16):
+        found = jaxrnn.stream(function, x, axes=0, pulse=pulse).run(None, x)
+        jax.tree.map(np.testing.assert_array_equal, found, function(x))
 
 
 @pytest.mark.thorough

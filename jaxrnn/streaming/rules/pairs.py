@@ -13,7 +13,6 @@ the query waits for two frames.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -533,9 +532,11 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
         return run.bind(equation, arrays if place == 0 else arrays[::-1], **changed)[0]
 
     if older:
+        # XLA's CPU backend refuses some products of bfloat16 that accumulate in float32, so operands are cast, too.
         dtype = type_of(equation.outvars[0])
-        wide = functools.partial(summed, preferred_element_type=carried_as("sum", dtype))
-        result = _with_older(run, x, grid, "sum", wide(weights), wide, _layout(equation, place)).astype(dtype)
+        wide = carried_as("sum", dtype)
+        sums = lambda weights: summed(weights.astype(wide), preferred_element_type=wide)  # noqa: E731
+        result = _with_older(run, x, grid, "sum", sums(weights), sums, _layout(equation, place)).astype(dtype)
     else:
         result = summed(weights)
     (axis,) = symbolic_axes(out_shape(equation))

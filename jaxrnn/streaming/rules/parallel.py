@@ -377,9 +377,9 @@ def _dot_general(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
     if any(isinstance(value, Pairs) for value in operands):
         raise InseparableError("a product mixes several rows of pairs")
     summed, batch = equation.params["dimension_numbers"]
-    free, factors = free_axes(equation), []
+    free, factors, dtype = free_axes(equation), [], carried_as("sum", type_of(equation.outvars[0]))
     for side, (leaf, _) in enumerate(x.leaves):
-        array = jnp.transpose(_wide(grid.frames(leaf, side)), (*batch[side], *free[side], *summed[side]))
+        array = jnp.transpose(grid.frames(leaf, side).astype(dtype), (*batch[side], *free[side], *summed[side]))
         array = array.reshape(*array.shape[: array.ndim - len(summed[side])], -1)
         first = len(batch[0]) + (0 if side else len(free[0]))
         factors.append(jnp.expand_dims(array, range(first, first + len(free[1 - side]))))
@@ -500,31 +500,36 @@ def recurrent_sum(
         weights = jnp.broadcast_to(weights, (*sizes, weights.shape[-1]))
         return jnp.moveaxis(summed(jnp.moveaxis(jnp.squeeze(weights, queries), -1, queries)), place, -1)
 
-    # The state contains the sum times exp(-level). The level is the largest exponent, so that no exponential overflows,
-    # rounded up to a whole number, so that differences of levels are exact.
-    before = level = zero = jnp.zeros([1] * product.key.ndim, dtype)
-    growth = zero if exponent.since is None else _last(exponent.since, queries)
-    weights = zero if exponent.until is None else exponent.until
-    if exponent.key is not None:
-        weights = where_keys_exist(weights + exponent.key, keys, exist, -jnp.inf)
-        largest, lowest = jnp.max(weights, keys, keepdims=True), float(jnp.finfo(dtype).min) / 4
-        shape = jnp.broadcast_shapes(largest.shape, growth.shape)
-        name, before = run.carry("level", lambda: jnp.full(shape, lowest, dtype))
-        level = jnp.ceil(jnp.maximum(before + growth, largest))
-        level = lax.stop_gradient(jnp.maximum(level, lowest))  # after a decay of 0, no exponent may be left
-        run.store(name, level, x.timeline, grid.delay)
-    new = of_keys(product.key * jnp.exp(weights - level))
-    total = Total(run, "sum", new.shape, dtype, x.timeline, grid.delay)
+    query, key, change = product.query, product.key, None
+    if not exponent.one_sided:
+        # The state contains the sum times exp(-level). The level is the largest exponent, so that no exponential
+        # overflows, rounded up to a whole number, so that differences of levels are exact.
+        before = level = zero = jnp.zeros([1] * key.ndim, dtype)
+        growth = zero if exponent.since is None else _last(exponent.since, queries)
+        weights = zero if exponent.until is None else exponent.until
+        if exponent.key is not None:
+            weights = where_keys_exist(weights + exponent.key, keys, exist, -jnp.inf)
+            largest, lowest = jnp.max(weights, keys, keepdims=True), float(jnp.finfo(dtype).min) / 4
+            shape = jnp.broadcast_shapes(largest.shape, growth.shape)
+            name, before = run.carry("level", lambda: jnp.full(shape, lowest, dtype))
+            level = jnp.ceil(jnp.maximum(before + growth, largest))
+            level = lax.stop_gradient(jnp.maximum(level, lowest))  # after a decay of 0, no exponent may be left
+            run.store(name, level, x.timeline, grid.delay)
+        change = (before - level) + growth
+        key = key * jnp.exp(weights - level)
+        exponents = [part for part in (exponent.query, exponent.since) if part is not None]
+        query = query * jnp.exp(sum(exponents, start=before))
+    new = of_keys(key)
+    total = Total(run, "sum", new.shape, new.dtype, x.timeline, grid.delay)
     older = total.before
-    if exponent.since is not None or exponent.key is not None:
-        change = jnp.squeeze(per_query((before - level) + growth), place)
+    if change is not None:
+        change = jnp.squeeze(per_query(change), place)
         total.scale(jnp.exp(change), jnp.expm1(change))
     if product.whole is not None:
         whole = jnp.squeeze(per_query(product.whole), place)
         total.scale(whole, whole - 1)
     total.after(new)
-    exponents = sum([part for part in (exponent.query, exponent.since) if part is not None], start=before)
-    return _combined(per_query(product.query * jnp.exp(exponents)), older, place)
+    return _combined(per_query(query), older, place)
 
 
 def _combined(query: Any, memory: Any, place: int) -> Any:
@@ -535,4 +540,4 @@ def _combined(query: Any, memory: Any, place: int) -> Any:
     gone = [axis for axis in range(len(result)) if axis != place and query.shape[axis] == 1]
     kept = "".join(letter for axis, letter in enumerate(result) if axis not in gone)
     spec = f"{kept}z,{result[:place]}{result[place + 1 :]}z->{result}"
-    return jnp.einsum(spec, jnp.squeeze(query, gone), memory)
+    return jnp.einsum(spec, jnp.squeeze(query, gone).astype(memory.dtype), memory)
