@@ -396,7 +396,7 @@ def forms(draw):
         log = log + (segments(x, gates(x[:, 1])) if "segments" in gate else 0)
         weights = score(q, k) * jnp.exp(jnp.where(d >= edge, log, -jnp.inf))
         if base != 1:
-            weights = weights * jnp.where(d >= edge, jnp.asarray(base, x.dtype) ** (d - edge).astype(x.dtype), 0)
+            weights = weights * jnp.where(d >= edge, np.float32(base) ** (d - edge).astype(x.dtype), 0)
         out = weights @ v
         return out / (1 + jnp.abs(weights.sum(-1, keepdims=True))) if bias else out
 

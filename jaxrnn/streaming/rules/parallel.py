@@ -295,7 +295,7 @@ def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
         return _exponential(terms[0], math.log(2) if name == "exp2" else 1)
     if name == "pow" and len(terms) == 2 and terms[0].is_number:
         exponent = terms[1].map(lambda array: jnp.asarray(array, carried_as("sum", x.dtype)))
-        return _power(_wide(terms[0].query), exponent, equation, x.axes[grid.query])
+        return _power(terms[0].query, exponent, equation, x.axes[grid.query])
     if name in ("add", "sub"):
         first, second = values[0], values[1] if name == "add" else _scaled(values[1], -1)
         if isinstance(first, ScoreTerm) and isinstance(second, ScoreTerm):
@@ -333,7 +333,9 @@ def _exponential(x: ScoreTerm, factor: Any) -> ScoreProduct:
 
 def _power(base: Any, x: ScoreTerm, equation: JaxprEqn, queries: int) -> ScoreProduct:
     """Return a power as an exponential, or as a product of powers if the base may be 0 or negative."""
-    if not isinstance(base, Tracer) and np.all(np.asarray(base) > 0):
+    is_positive = not isinstance(base, Tracer) and np.all(np.asarray(base) > 0)
+    base = _wide(base)  # an operation on a known number may return a tracer
+    if is_positive:
         return _exponential(x, jnp.log(base))
     if x.key is not None or not (x.fixed and x.counted):
         raise InseparableError(
