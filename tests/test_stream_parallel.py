@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jax import lax
 from refusals import check_refused
 from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
@@ -19,7 +20,8 @@ from jaxrnn.export import verify_export
 
 WIDTH, HEADS, SIZE = 6, 2, 3
 RANDOM = np.random.default_rng(0)
-W = [jnp.asarray(RANDOM.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH), jnp.float32) for _ in range(3)]
+#: Weights that all types of floats hold.
+W = [jnp.asarray(RANDOM.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH), jnp.bfloat16) for _ in range(3)]
 EXAMPLE = jax.ShapeDtypeStruct((12, WIDTH), np.float32)
 
 
@@ -61,6 +63,14 @@ def keys_first(x):
     ).T @ v
 
 
+def powers(x):
+    """Powers of numbers that have no logarithm, by the distance of the frames."""
+    q, k, v = parts(x)
+    base = jnp.asarray([0, -0.9, 0.9, -1], x.dtype)[:, None, None]
+    decay = jnp.where(apart(x) >= 0, base ** jnp.maximum(apart(x), 0).astype(x.dtype), 0).sum(0)
+    return (q @ k.T * decay) @ v
+
+
 def gated(x):
     """A decay that depends on the frames, as a difference of running sums."""
     q, k, v = parts(x)
@@ -82,18 +92,34 @@ def mlstm(x):
     forget, enter = jnp.cumsum(jax.nn.log_sigmoid(x[:, :HEADS]).T, -1), x[:, HEADS : 2 * HEADS].T
     log = jnp.where(apart(x) >= 0, forget[:, :, None] - forget[:, None] + enter[:, None], -jnp.inf)
     largest = log.max(-1, keepdims=True)
-    weights = jnp.einsum("qhd,khd->hqk", q, k) / np.sqrt(SIZE) * jnp.exp(log - largest)
+    weights = jnp.einsum("qhd,khd->hqk", q, k) / float(np.sqrt(SIZE)) * jnp.exp(log - largest)
     weights = weights / jnp.maximum(jnp.abs(weights.sum(-1, keepdims=True)), jnp.exp(-largest))
     return jnp.einsum("hqk,khd->qhd", weights, v).reshape(x.shape)
+
+
+def segments(x, log):
+    """Sums of logarithms after each key, ``[..., queries, keys]``, as Mamba-2 writes them."""
+    rows = jnp.where(apart(x) > 0, jnp.broadcast_to(log[..., None], (*log.shape, x.shape[0])), 0)
+    return jnp.where(apart(x) >= 0, jnp.cumsum(rows, -2), -jnp.inf)
+
+
+def gates(x):
+    """Logarithms of a gate that also opens, closes, and closes so far that float32 loses all digits after it."""
+    soft = -jax.nn.softplus(x)
+    return jnp.where(x > 0.8, 0, jnp.where(x < -1.2, -jnp.inf, jnp.where(x < -1, -1e6, soft).astype(x.dtype)))
 
 
 def state_space_duality(x):
     """Mamba-2: a decay by segment sums."""
     c, b, v = parts(x, heads=True)
-    step = -jax.nn.softplus(x[:, :HEADS]).T
-    rows = jnp.where(apart(x) > 0, jnp.broadcast_to(step[..., None], (*step.shape, x.shape[0])), 0)
-    decay = jnp.exp(jnp.where(apart(x) >= 0, jnp.cumsum(rows, -2), -jnp.inf))
+    decay = jnp.exp(segments(x, gates(x[:, :HEADS]).T))
     return jnp.einsum("lhn,shn,hls,shp->lhp", c, b, decay, v).reshape(x.shape)
+
+
+def segments_and_keys(x):
+    """Segment sums in an exponent with a key part, which is relative to the largest exponent."""
+    q, k, v = parts(x)
+    return (q @ k.T * jnp.exp(segments(x, gates(x[:, 0])) + x[:, 1])) @ v
 
 
 def attention_free(x):
@@ -140,7 +166,7 @@ def sum_of_two(x):
     """Two scores with decays of their own, added."""
     q, k, v = parts(x)
     d = apart(x).astype(x.dtype)
-    return jnp.where(d >= 0, q @ k.T * jnp.exp(-0.1 * d) + k @ q.T * jnp.exp(-0.5 * d), 0) @ v
+    return jnp.where(apart(x) >= 0, q @ k.T * jnp.exp(-0.1 * d) + k @ q.T * jnp.exp(-0.5 * d), 0) @ v
 
 
 def two_layers(x):
@@ -151,23 +177,25 @@ def two_layers(x):
 CASES = {
     "linear attention": (linear, 2 * 36),
     "normalised linear attention": (normalised, 2 * 36 + 2 * 6),
-    "retention": (retention, HEADS * SIZE**2),
-    "keys first": (keys_first, 36),
-    "gated": (gated, 36 + 1 + 2),
-    "gated features": (gated_features, 36 + 6 + 2 * 6),
-    "mLSTM": (mlstm, HEADS * (SIZE**2 + SIZE + 1 + 1 + 1 + 2)),
-    "Mamba-2": (state_space_duality, HEADS * SIZE**2),
-    "attention free": (attention_free, 5 * 6),
-    "RWKV": (rwkv, 2 * 6 + 2 * 12),
-    "log of a cumulative sum": (log_cumulative_sum, 3 * 6),
+    "retention": (retention, 2 * HEADS * SIZE**2),
+    "keys first": (keys_first, 2 * 36),
+    "gated": (gated, 2 * 36 + 1 + 2),
+    "gated features": (gated_features, 2 * 36 + 6 + 2 * 6),
+    "mLSTM": (mlstm, HEADS * (2 * (SIZE**2 + SIZE) + 1 + 1 + 1 + 2)),
+    "Mamba-2": (state_space_duality, 2 * HEADS * SIZE**2),
+    "segments and keys": (segments_and_keys, 2 * 36 + 1),
+    "powers": (powers, 8 * 36),
+    "attention free": (attention_free, 7 * 6),
+    "RWKV": (rwkv, 4 * 6 + 2 * 12),
+    "log of a cumulative sum": (log_cumulative_sum, 4 * 6),
     "mean so far": (mean_so_far, 2 * 6 + 2),
     "squared": (squared, 2 * 6 * 36),
     "strictly past": (strictly_past, 2 * 36 + 2 * 6),
     "with look-ahead": (with_look_ahead, 2 * 36 + 2 * 6),
-    "sum of two": (sum_of_two, 2 * 36),
-    "two layers": (two_layers, 39 + HEADS * SIZE**2),
+    "sum of two": (sum_of_two, 4 * 36),
+    "two layers": (two_layers, 75 + 2 * HEADS * SIZE**2),
 }
-QUICK = ["keys first", "mLSTM", "Mamba-2", "RWKV", "with look-ahead"]
+QUICK = ["keys first", "mLSTM", "Mamba-2", "segments and keys", "powers", "RWKV", "with look-ahead"]
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, QUICK, thorough=()))
@@ -197,6 +225,22 @@ def test_exports(name, pulse, tmp_path):
     assert report.flushed
 
 
+@pytest.mark.parametrize("dtype", of_tiers([jnp.int8, jnp.bfloat16], [jnp.int8]))
+def test_products_in_a_wider_type(dtype):
+    """Whole numbers are equal to the bit: no part of an element is computed in the narrow type of the frames."""
+
+    def function(x):
+        scores = lax.dot(x, x.T, preferred_element_type=jnp.int32 if dtype == jnp.int8 else jnp.float32)
+        weights = jnp.where(apart(x) >= 0, scores + jnp.square(scores), 0)
+        ones = jnp.where(apart(x) >= 0, jnp.broadcast_to(x[:, 0], scores.shape), 0)
+        return weights @ x.astype(scores.dtype), lax.dot(ones, x, preferred_element_type=scores.dtype)
+
+    x = jnp.asarray(RANDOM.integers(-11, 11, (18, 3)), dtype)
+    for pulse in (1, 16):
+        found = jaxrnn.stream(function, x, axes=0, pulse=pulse).run(None, x)
+        jax.tree.map(np.testing.assert_array_equal, found, function(x))
+
+
 @pytest.mark.thorough
 def test_batches():
     streamed = jaxrnn.stream(retention, EXAMPLE, axes=0, pulse=4)
@@ -220,6 +264,53 @@ def test_exponents_stay_small(name):
         np.testing.assert_allclose(found, expected, atol=(3e-3 if name in ("gated", "mLSTM") else 1e-5) * scale)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("name", CASES)
+def test_errors(name, dtype):
+    """The stream is at most twice as far from float64 as the function on the whole recording."""
+    function = CASES[name][0]
+    x = jnp.asarray(np.random.default_rng(2).normal(size=(200, WIDTH)), dtype)
+    with jax.enable_x64(True):
+        exact = np.asarray(jax.jit(function)(x.astype(jnp.float64)))
+
+    def error(found):
+        return np.sqrt(np.mean((np.asarray(found).astype(np.float64) - exact) ** 2))
+
+    allowed = 2 * error(jax.jit(function)(x)) + jnp.finfo(dtype).eps / 2 * np.sqrt(np.mean(exact**2))
+    for pulse in (1, 16, 64):
+        assert error(jaxrnn.stream(function, x[:12], axes=0, pulse=pulse).run(None, x)) <= allowed
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("decays", [(0, 1e-30, 1e-8, 0.5, 0.9, 0.999, 1), (0.999,), (1,)], ids=str)
+@pytest.mark.parametrize(("dtype", "pulse"), [(jnp.float32, 1), (jnp.float32, 100), (jnp.bfloat16, 100)])
+def test_many_frames(decays, dtype, pulse):
+    """Segment sums keep their digits: 100,000 frames against rows of the matrix in float64.
+
+    Queries and keys are single numbers, so an element has one rounding of a product, and a decay has one of a sum whose
+    size is at most 1 where the element counts.
+    """
+
+    def function(x):
+        q, k, log = x[:, 0], x[:, 1], x[:, 2]
+        return (q[:, None] * k * jnp.exp(segments(x, log))) @ x[:, 3:]
+
+    rng, frames = np.random.default_rng(3), 100_000
+    x = rng.uniform(0.5, 1, (frames, 5))
+    with np.errstate(divide="ignore"):
+        x[:, 2] = np.log(rng.choice(decays, frames))
+    x = jnp.asarray(x, dtype)
+    found = jaxrnn.stream(function, x[:12], axes=0, pulse=pulse).run(None, x)
+    exact = np.asarray(x.astype(jnp.float32)).astype(np.float64)
+    for last in (1_000, 65_537, frames - 1):
+        q, k, log, v = exact[last, 0], exact[: last + 1, 1], exact[1 : last + 1, 2], exact[: last + 1, 3:]
+        decay = np.exp(np.append(np.cumsum(log[::-1])[::-1], 0))
+        np.testing.assert_allclose(
+            np.asarray(found[last], np.float64), q * (k * decay) @ v, rtol=4 * jnp.finfo(dtype).eps
+        )
+
+
 REFUSED = {
     "softmax": (
         lambda x: jax.nn.softmax(jnp.where(apart(x) >= 0, x @ x.T, -jnp.inf)) @ x,
@@ -238,9 +329,21 @@ REFUSED = {
         lambda x: jnp.where(apart(x) // 4 * 4 >= jnp.arange(x.shape[0])[:, None] % 4, x @ x.T, 0) @ x,
         "because a mask or bias depends on more than the distance",
     ),
-    "a negative decay": (
-        lambda x: jnp.where(apart(x) >= 0, np.float32(-0.9) ** apart(x).astype(x.dtype), 0) @ x,
-        "base of 'pow' .* not positive",
+    "a power of a base below 0": (
+        lambda x: jnp.tril(np.float32(-0.9) ** (x[:, :1] - x[:, 0])) @ x,
+        "base of 'pow' .* may be 0 or negative, and the exponent is not the distance .*; write exp",
+    ),
+    "such a power, with an exponential": (
+        lambda x: (np.float32(-0.9) ** apart(x).astype(x.dtype) * jnp.exp(segments(x, gates(x[:, 0])) + x[:, 1])) @ x,
+        "an exponential of both frames is multiplied by a power .*; write exp",
+    ),
+    "a rounded distance": (
+        lambda x: jnp.tril(jnp.exp(-(x[:, :1] - x[:, 0]).astype(jnp.int32).astype(x.dtype))) @ x,
+        "'convert_element_type' .* rounds or wraps the sum",
+    ),
+    "a rounded quotient": (
+        lambda x: jnp.tril((x @ x.T).astype(jnp.int32) // 2).astype(x.dtype) @ x,
+        "does not split|rounds or wraps",
     ),
     "a mask of data": (
         lambda x: jnp.where((apart(x) >= 0) & (x[:, :1] > x[:, :1].T), x @ x.T, 0) @ x,
@@ -256,6 +359,10 @@ def test_refusals(name):
     check_refused(jaxrnn.StreamError, words, jaxrnn.stream, function, EXAMPLE, axes=0)
 
 
+def exponential(q, k):
+    return jnp.exp(q[:, :1] + k[:, 0])
+
+
 @st.composite
 def forms(draw):
     """A function of a T x T matrix under a causal mask, at random."""
@@ -267,14 +374,16 @@ def forms(draw):
                 lambda q, k: (q[:, None] * k).sum(-1),
                 lambda q, k: jnp.square(q @ k.T),
                 lambda q, k: q @ k.T + q[:, :1] * k[:, 0],
-                lambda q, k: jnp.exp(q[:, :1] + k[:, 0]),
+                exponential,
                 lambda q, k: -(q @ k.T) / (1 + jnp.square(k[:, 0])) - q[:, :1],
             ]
         )
     )
-    edge = draw(st.integers(-2, 2))
     rate = draw(st.sampled_from([0.0, 0.1, 1.0]))
-    gate = draw(st.sampled_from(["none", "sum", "key", "both"]))
+    gate = draw(st.sampled_from(["none", "sum", "key", "both", "segments", "segments and key"]))
+    edge = 0 if "segments" in gate else draw(st.integers(-2, 2))
+    no_logarithms = () if score is exponential or gate not in ("none", "segments") else (0.0, -0.7, -1.0)
+    base = draw(st.sampled_from([1.0, 0.9, *no_logarithms]))
     bias = draw(st.booleans())
 
     def function(x):
@@ -283,8 +392,11 @@ def forms(draw):
         log = -rate * d.astype(x.dtype) if rate else jnp.zeros((), x.dtype)
         total = jnp.cumsum(jax.nn.log_sigmoid(x[:, 1]))
         log = log + (total[:, None] - total if gate in ("sum", "both") else 0)
-        log = log + (x[:, 2] if gate in ("key", "both") else 0)
+        log = log + (x[:, 2] if gate in ("key", "both", "segments and key") else 0)
+        log = log + (segments(x, gates(x[:, 1])) if "segments" in gate else 0)
         weights = score(q, k) * jnp.exp(jnp.where(d >= edge, log, -jnp.inf))
+        if base != 1:
+            weights = weights * jnp.where(d >= edge, np.float32(base) ** (d - edge).astype(x.dtype), 0)
         out = weights @ v
         return out / (1 + jnp.abs(weights.sum(-1, keepdims=True))) if bias else out
 

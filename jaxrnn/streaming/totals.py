@@ -153,6 +153,19 @@ class Total:
             moved = Wide(*(part * scale for part in moved))
         self._before = moved
 
+    def scale(self, factor: Any, less_one: Any) -> None:
+        """Multiply the total before the chunk by a factor; `less_one` is the factor minus 1, with all digits.
+
+        The rounding of a factor near 1 would add up over all chunks that the total remembers.
+        """
+        near = jnp.abs(less_one) < 0.5
+        by = jnp.where(near, less_one, factor)
+        kept, changed = (
+            Wide(*(change(part) for part in self._before))
+            for change in (lambda part: jnp.where(near, part, jnp.zeros_like(part)), lambda part: part * by)
+        )
+        self._before = _sum(kept, changed)
+
     def after_each(self, x: Any, axis: int, cumulate: Callable[[Any], Any]) -> Any:
         """Return the total after each frame of a chunk; `cumulate` computes running totals of an array."""
         x = x.astype(self._carried)

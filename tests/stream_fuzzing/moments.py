@@ -56,17 +56,6 @@ def padded(w: Writer) -> Line:
     return w.draw.choice(forms), max(7, w.most(v))
 
 
-def faster(w: Writer) -> Line:
-    """Frames at a higher rate before their future, their past and their sums."""
-    v = w.pick("fi")
-    if v is None:
-        return None
-    text, k = f"jnp.repeat({w.limited(v)}, {w.draw.choice([2, 2, 3])}, axis=0)", w.draw.choice([1, 1, 2, 3])
-    forms = [f"ahead({text}, {k})", f"ahead({text}, {k})[::2]", f"before({text}, {k})", f"{text}[{k}:]"]
-    forms += [f"jnp.cumsum({text}, 0)", f"jnp.cumsum(ahead({text}, {k}), 0)", f"leaky(ahead({text}, {k}))[1]"]
-    return w.draw.choice(forms), 2 * FRAMES * w.most(v)
-
-
 def branched(w: Writer) -> Line:
     """A branch on a length, which constraints may decide; any other branch must be refused."""
     v = w.pick("fi")
@@ -117,9 +106,10 @@ def faster(w: Writer) -> Line:
         return None
     k, rate = w.draw.choice([1, 1, 2, 3]), w.draw.choice([2, 3])
     text, most = f"jnp.repeat({w.limited(v)}, {rate}, axis=0)", w.most(v)
-    text = w.draw.choice(["ahead({}, {})", "ahead({}, {})", "{}[{}:]", "before({}, {})"]).format(text, k)
+    text = w.draw.choice(["ahead({}, {})", "ahead({}, {})", "{}[{}:]", "before({}, {})", "ahead({}, {})[::2]"]).format(text, k)
     forms = [(text, most), (f"lax.cummax({text}, 0)", most), (f"pool({text}, lax.add, 2, 1, (0, 1))", 2 * most)]
-    return w.draw.choice([*forms, *[(f"lax.cumsum({text}, 0)", rate * FRAMES * most)] * 3])
+    sums = [(f"lax.cumsum({text}, 0)", rate * FRAMES * most), (f"leaky({text})[1]", 2 * FRAMES * most)]
+    return w.draw.choice([*forms, *sums[:1] * 3, sums[1]])
 
 
 def narrow(w: Writer) -> Line:
@@ -301,10 +291,9 @@ MOMENTS = {
     around: 16,
     padded: 9,
     windows: 10,
-    faster: 4,
     branched: 0.2,
     totals: 4,
-    faster: 3,
+    faster: 5,
     narrow: 2,
     loops: 6,
     of_two: 6,

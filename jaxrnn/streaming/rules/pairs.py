@@ -41,7 +41,7 @@ from jaxrnn.streaming.rules.parallel import (
     where_keys_exist,
 )
 from jaxrnn.streaming.rules.windows import Window, framed
-from jaxrnn.streaming.totals import identity_of
+from jaxrnn.streaming.totals import carried_as, identity_of
 from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Low, Mask, Outside, Pairs, static_number
 
 #: Finite mask values at or below this number mean minus infinity: -10,000, as bfloat16 rounds it.
@@ -408,11 +408,12 @@ def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
     grid, level, older = _grid(run, x, key, kind, type_of(equation.invars[0]))
     array = _full(x, shape, grid)
     array = _of_existing(x, grid, key, array, identity_of(kind, array.dtype), older)
+    array = array.astype(carried_as(kind, array.dtype)) if older else array
     (result,) = run.bind(equation, [array])
     if older:
         kept = [axis for axis in range(len(shape)) if axis not in axes]
         summed = lambda weights: run.bind(equation, [weights])[0]  # noqa: E731
-        result = _with_older(run, x, grid, kind, result, summed, kept)
+        result = _with_older(run, x, grid, kind, result, summed, kept).astype(type_of(equation.outvars[0]))
     if level is not None:  # a finite mask means minus infinity only if some score is far above it
         with np.errstate(over="ignore"):  # a low number may be minus infinity in float16
             lowest = np.asarray(level / 2).astype(result.dtype)
@@ -444,11 +445,11 @@ def _with_older(
     try:
         exist = grid.existing(x.timeline)
         if kind == "sum":
-            return result + recurrent_sum(run, x, grid, exist, summed, layout).astype(result.dtype)
+            return result + recurrent_sum(run, x, grid, exist, summed, layout)
         return running_extreme(run, kind, x, grid, exist)
     except InseparableError as error:
         if run.facts.past is None or not x.masked:
-            _refuse_unbounded(run, x, ["earlier"], str(error))
+            _refuse_unbounded(run, x, ["earlier"], error)
         run.facts.masks += x.masked
         return result  # for shapes only: the function with the band follows, see `jaxrnn.streaming.rewriting`
 
@@ -476,15 +477,15 @@ def _grid(run: Pass, x: Pairs, key: int, kind: str, dtype: Any) -> tuple[Grid, f
     return Grid(run, 1 - key, delay, first, last, run.frames_of(x.timeline)), max(levels, default=None), older
 
 
-def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str], why_not: str = "") -> NoReturn:
+def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str], why_not: InseparableError | None = None) -> NoReturn:
     why = f"each frame depends on all {' and '.join(seen)} frames"
-    masked = seen == ["earlier"] and x.masked
-    if why_not and not masked:
+    masked, remedy = seen == ["earlier"] and x.masked, why_not.remedy if why_not else ""
+    if why_not and (remedy or not masked):
         why += f", and the sum over these frames has no recurrent form, because {why_not}"
     if x.unclear is not None and len(seen) == 2:
         why += f", as {x.unclear} does not compare the numbers of two frames"
     past = f"give {argument('past', 64)} to mask keys that are more than 64 frames older than their query"
-    run.refuse(why, _HINT, first=past if masked else "")
+    run.refuse(why, _HINT, first=remedy or (past if masked else ""))
 
 
 def _reach(leaves: Iterable[tuple[Chunk, int]], timeline: Timeline, grid: Grid, older: bool) -> Reach | None:
@@ -530,10 +531,14 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
         arrays = [weights, frames.astype(weights.dtype)]
         return run.bind(equation, arrays if place == 0 else arrays[::-1], **changed)[0]
 
-    result = summed(weights)
     if older:
-        wide = lambda weights: summed(weights, preferred_element_type=weights.dtype)  # noqa: E731
-        result = _with_older(run, x, grid, "sum", result, wide, _layout(equation, place))
+        # XLA's CPU backend refuses some products of bfloat16 that accumulate in float32, so operands are cast, too.
+        dtype = type_of(equation.outvars[0])
+        wide = carried_as("sum", dtype)
+        sums = lambda weights: summed(weights.astype(wide), preferred_element_type=wide)  # noqa: E731
+        result = _with_older(run, x, grid, "sum", sums(weights), sums, _layout(equation, place)).astype(dtype)
+    else:
+        result = summed(weights)
     (axis,) = symbolic_axes(out_shape(equation))
     return run.make(result, axis, x.timeline, grid.delay, _reach(with_other.leaves, x.timeline, grid, older))
 

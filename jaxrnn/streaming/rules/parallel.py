@@ -9,6 +9,10 @@ so a sum over keys is a recurrence: h_i = h_(i-1) + exp(b_i) K_i v_i, and the re
 finds the factors of a `Pairs` from the operations that made the value. A step computes the pairs of frames inside the
 pulse as the function does, and reads all older keys from the state h.
 
+A decay between two frames never becomes a difference of two running sums, which loses a decay of 0 and the digits
+before a strong decay. The pulse is divided at the state: one sum runs from the state to the query, and the other sum
+runs backwards from the end of the pulse to the key.
+
 Example: in ``where(i >= j, 0.9 ** (i - j), 0) * (q @ k.T) @ v``, r counts features, and h is a matrix that shrinks by
 0.9 in each frame.
 
@@ -46,69 +50,103 @@ def _described(equation: JaxprEqn) -> str:
 
 
 class InseparableError(Exception):
-    """Raised if the element for a pair of frames does not factor; the argument is the reason."""
+    """Raised if the element for a pair of frames does not factor, with the reason and possibly a remedy."""
+
+    def __init__(self, reason: str, remedy: str = ""):
+        super().__init__(reason)
+        self.remedy = remedy
+
+
+#: The remedy for a power that is refused only because the base may be 0 or negative.
+_WITH_LOGARITHM = "write exp(exponent * log(base)) if the base is positive"
 
 
 @dataclass(frozen=True)
 class ScoreTerm:
-    """The sum ``query_i + key_j + growth_i - past_j``.
+    """The sum ``query_i + key_j + growth``, for keys before the pulse.
 
-    All arrays have the rank of the pairs, and size 1 along the axis of the other side. `growth` and `past` count from
-    the frame before the pulse, so they stay small in long streams; both are None, or neither. `fixed` is True for a
-    query part that is the same for all frames.
+    The growth from a key to a query of a later pulse is the sum of three parts: ``until_j`` from the key to the end of
+    its pulse, the growth of all pulses in between, and ``since_i`` from there to the query. The growth of a whole pulse
+    is `since` of the last query. Both parts are None, or neither. All arrays have the rank of the pairs, and size 1
+    along the axis of the other side.
+
+    `fixed` is True for a query part that is the same for all frames, and `counted` for a growth that counts frames.
     """
 
     query: Any = None
     key: Any = None
-    growth: Any = None
-    past: Any = None
+    since: Any = None
+    until: Any = None
     fixed: bool = False
+    counted: bool = False
 
     @property
     def arrays(self) -> tuple[Any, Any, Any, Any]:
         """The four arrays."""
-        return self.query, self.key, self.growth, self.past
+        return self.query, self.key, self.since, self.until
 
     def map(self, function: Callable[[Any], Any]) -> ScoreTerm:
         """Apply a linear function to each array."""
-        return ScoreTerm(*(None if x is None else function(x) for x in self.arrays), fixed=self.fixed)
+        arrays = (None if x is None else function(x) for x in self.arrays)
+        return ScoreTerm(*arrays, fixed=self.fixed, counted=self.counted)
 
     def plus(self, other: ScoreTerm) -> ScoreTerm:
         """Add two terms."""
-        pairs = zip(self.arrays, other.arrays, strict=True)
-        return ScoreTerm(*(y if x is None else x if y is None else x + y for x, y in pairs))
+        first, second = self.map(_wide), other.map(_wide)
+        pairs = zip(first.arrays, second.arrays, strict=True)
+        arrays = (y if x is None else x if y is None else x + y for x, y in pairs)
+        counted = all(term.counted or term.since is None for term in (self, other))
+        return ScoreTerm(*arrays, fixed=self.fixed and other.fixed, counted=counted)
 
     @property
     def one_sided(self) -> bool:
         """True for a function of only the query or only the key."""
-        return self.growth is None and (self.query is None or self.key is None)
+        return self.since is None and (self.query is None or self.key is None)
+
+    @property
+    def is_number(self) -> bool:
+        """True for a value that is the same for all pairs."""
+        return self.fixed and self.key is None and self.since is None
 
 
 @dataclass(frozen=True)
 class ScoreProduct:
-    """The sum over r of ``exp(exponent_r) * query_ir * key_jr``; r is the last axis of all arrays."""
+    """The sum over r of ``exp(exponent_r) * query_ir * key_jr * whole_r ** n``; r is the last axis of all arrays.
+
+    n is the number of pulses between the pulse of the key and the pulse of the query. `whole` is the decay in a pulse
+    where a logarithm does not exist, because the decay may be 0 or negative; None stands for 1.
+    """
 
     exponent: ScoreTerm
     query: Any
     key: Any
+    whole: Any = None
 
     def map(self, function: Callable[[Any], Any]) -> ScoreProduct:
         """Apply a function to each array, for each r."""
         function = jax.vmap(function, -1, -1)
-        return ScoreProduct(self.exponent.map(function), function(self.query), function(self.key))
+        whole = None if self.whole is None else function(self.whole)
+        return ScoreProduct(self.exponent.map(function), function(self.query), function(self.key), whole)
 
     def times(self, other: ScoreProduct) -> ScoreProduct:
         """Multiply two sums: r becomes all pairs of both r."""
 
-        def crossed(combine: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
-            both = combine(x[..., :, None], y[..., None, :])
+        def crossed(x: Any, y: Any) -> Any:
+            both = x[..., :, None] * y[..., None, :]
             return both.reshape(*both.shape[:-2], -1)
 
         sizes = self.query.shape[-1], other.query.shape[-1]
         first = self.exponent.map(lambda x: jnp.repeat(x, sizes[1], -1) if x.shape[-1] > 1 else x)
         second = other.exponent.map(lambda x: jnp.tile(x, sizes[0]) if x.shape[-1] > 1 else x)
-        factors = (crossed(jnp.multiply, x, y) for x, y in ((self.query, other.query), (self.key, other.key)))
-        return ScoreProduct(first.plus(second), *factors)
+        whole = None
+        if self.whole is not None or other.whole is not None:
+            whole = crossed(
+                *(
+                    x.whole if x.whole is not None else jnp.ones([1] * (x.query.ndim - 1) + [size], x.query.dtype)
+                    for x, size in zip((self, other), sizes, strict=True)
+                )
+            )
+        return ScoreProduct(first.plus(second), crossed(self.query, other.query), crossed(self.key, other.key), whole)
 
     def plus(self, other: ScoreProduct) -> ScoreProduct:
         """Add two sums: r counts the terms of both."""
@@ -118,7 +156,7 @@ class ScoreProduct:
             if x is None and y is None:
                 return None
             blank = jnp.full([1] * self.query.ndim, missing, self.query.dtype)
-            x, y = (blank if each is None else each for each in (x, y))
+            x, y = (blank if each is None else each.astype(blank.dtype) for each in (x, y))
             shape = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
             return jnp.concatenate(
                 [jnp.broadcast_to(each, (*shape, size)) for each, size in zip((x, y), sizes, strict=True)], -1
@@ -129,14 +167,22 @@ class ScoreProduct:
             ScoreTerm(*(joined(x, y, 0) for x, y in exponents)),
             joined(self.query, other.query, 1),
             joined(self.key, other.key, 1),
+            joined(self.whole, other.whole, 1),
         )
+
+
+def _wide(array: Any) -> Any:
+    """Cast to the dtype of the state. Sums and products of parts of an element would round in narrower types."""
+    array = jnp.asarray(array)
+    return array.astype(carried_as("sum", array.dtype))
 
 
 def _as_product(x: ScoreTerm | ScoreProduct) -> ScoreProduct:
     if isinstance(x, ScoreProduct):
         return x
-    if x.growth is not None:
+    if x.since is not None:
         raise InseparableError("the distance of two frames is a factor, outside of an exponential")
+    x = x.map(_wide)
     like = x.key if x.query is None else x.query
     ones = jnp.ones([1] * (like.ndim + 1), like.dtype)
     query, key = (part if part is None else jnp.expand_dims(part, -1) for part in (x.query, x.key))
@@ -169,14 +215,13 @@ def _of_places(x: Pairs, places: Places, grid: Any) -> ScoreTerm:
     slope = values[1] - values[0]
     if len(distances) > 1 and np.any(np.diff(values) != slope):
         raise InseparableError("a bias is not linear in the distance of two frames")
-    start = np.full([1] * rank, values[-1] - slope * grid.last, x.dtype)
+    nearest = np.full([1] * rank, values[-1], x.dtype)  # the value at the edge of the mask
     if not slope:
-        return ScoreTerm(start, fixed=True)
-    # The distance j - i, counted from the frame before the pulse.
-    local = np.arange(1, grid.count + 1)
-    growth = along(np.asarray(-slope * local, x.dtype), x.axes[grid.query], rank)
-    past = along(np.asarray(-slope * (local + grid.last), x.dtype), x.axes[1 - grid.query], rank)
-    return ScoreTerm(start, None, growth, past)
+        return ScoreTerm(nearest, fixed=True)
+    local, dtype = np.arange(1, grid.count + 1), carried_as("sum", x.dtype)
+    since = along(np.asarray(-slope * local, dtype), x.axes[grid.query], rank)
+    until = along(np.asarray(-slope * (grid.count - local), dtype), x.axes[1 - grid.query], rank)
+    return ScoreTerm(nearest, None, since, until, fixed=True, counted=True)
 
 
 def _broadcast(x: Pairs, grid: Any) -> ScoreTerm:
@@ -243,15 +288,14 @@ def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
             fixed = all(term.fixed for term in terms)
             return ScoreTerm(array, fixed=fixed) if side == "query" else ScoreTerm(None, array)
     if name in UNCHANGED:
-        return values[0].map(lambda array: grid.run.bind(equation, [array])[0])
+        return _cast(values[0], equation)
     if name == "neg":
         return _scaled(values[0], -1)
     if name in ("exp", "exp2") and terms:
         return _exponential(terms[0], math.log(2) if name == "exp2" else 1)
-    if name == "pow" and len(terms) == 2 and terms[0].fixed:
-        if not isinstance(terms[0].query, Tracer) and not np.all(np.asarray(terms[0].query) > 0):
-            raise InseparableError(f"the base of {_described(equation)} is not positive")
-        return _exponential(terms[1].map(lambda array: array.astype(x.dtype)), jnp.log(terms[0].query))
+    if name == "pow" and len(terms) == 2 and terms[0].is_number:
+        exponent = terms[1].map(lambda array: jnp.asarray(array, carried_as("sum", x.dtype)))
+        return _power(terms[0].query, exponent, equation, x.axes[grid.query])
     if name in ("add", "sub"):
         first, second = values[0], values[1] if name == "add" else _scaled(values[1], -1)
         if isinstance(first, ScoreTerm) and isinstance(second, ScoreTerm):
@@ -259,32 +303,67 @@ def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
         return _as_product(first).plus(_as_product(second))
     if name == "mul":
         return _times(values[0], values[1])
-    if name == "div" and isinstance(values[1], ScoreTerm) and values[1].one_sided:
-        return _times(values[0], values[1].map(lambda array: 1 / array))
+    if name == "div" and isinstance(values[1], ScoreTerm) and values[1].one_sided and _is_float(x.dtype):
+        return _times(values[0], values[1].map(lambda array: 1 / _wide(array)))
     if name == "square" or (name == "integer_pow" and equation.params["y"] == 2):
         return _times(values[0], values[0])
     raise InseparableError(f"{_described(equation)} does not split into a query part and a key part")
 
 
+def _is_float(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.inexact)
+
+
+def _cast(x: ScoreTerm | ScoreProduct, equation: JaxprEqn) -> ScoreTerm | ScoreProduct:
+    """Cast a sum or product. The parts are not rounded: the error of each part would be as large as of the sum."""
+    before, after = type_of(equation.invars[0]), type_of(equation.outvars[0])
+    if not _is_float(after) and not np.can_cast(before, after):
+        raise InseparableError(f"{_described(equation)} rounds or wraps the sum of a query part and a key part")
+    if equation.primitive.name == "stop_gradient":
+        return x.map(lax.stop_gradient)
+    return x.map(lambda array: jnp.asarray(array, carried_as("sum", after)))
+
+
 def _exponential(x: ScoreTerm, factor: Any) -> ScoreProduct:
-    exponent = x.map(lambda array: jnp.expand_dims(array * factor, -1))
+    exponent = x.map(lambda array: jnp.expand_dims(_wide(array) * factor, -1))
     like = next(array for array in exponent.arrays if array is not None)
     ones = jnp.ones([1] * like.ndim, like.dtype)
     return ScoreProduct(exponent, ones, ones)
 
 
+def _power(base: Any, x: ScoreTerm, equation: JaxprEqn, queries: int) -> ScoreProduct:
+    """Return a power as an exponential, or as a product of powers if the base may be 0 or negative."""
+    is_positive = not isinstance(base, Tracer) and np.all(np.asarray(base) > 0)
+    base = _wide(base)  # an operation on a known number may return a tracer
+    if is_positive:
+        return _exponential(x, jnp.log(base))
+    if x.key is not None or not (x.fixed and x.counted):
+        raise InseparableError(
+            f"the base of {_described(equation)} may be 0 or negative, and the exponent is not the distance of frames",
+            _WITH_LOGARITHM,
+        )
+    # The logarithm of 0, times the distance 0, would be NaN.
+    numbers = x.query + x.since, x.until, _last(x.since, queries)
+    return ScoreProduct(ScoreTerm(), *(jnp.expand_dims(base**number, -1) for number in numbers))
+
+
+def _last(array: Any, axis: int) -> Any:
+    return lax.slice_in_dim(array, array.shape[axis] - 1, None, axis=axis)
+
+
 def _times(x: ScoreTerm | ScoreProduct, y: ScoreTerm | ScoreProduct) -> ScoreTerm | ScoreProduct:
     for one, other in ((x, y), (y, x)):
-        if isinstance(one, ScoreTerm) and one.fixed:
+        if isinstance(one, ScoreTerm) and one.is_number:
             return _scaled(other, one.query)
     return _as_product(x).times(_as_product(y))
 
 
 def _scaled(x: ScoreTerm | ScoreProduct, factor: Any) -> ScoreTerm | ScoreProduct:
     """Multiply by a number, or by an array that is the same for all frames."""
+    factor = factor if isinstance(factor, int) else _wide(factor)
     if isinstance(x, ScoreProduct):
         return dataclasses.replace(x, query=x.query * (factor if np.ndim(factor) == 0 else jnp.expand_dims(factor, -1)))
-    return x.map(lambda array: array * factor)
+    return x.map(lambda array: _wide(array) * factor)
 
 
 def _select(equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm | ScoreProduct:
@@ -300,9 +379,9 @@ def _dot_general(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
     if any(isinstance(value, Pairs) for value in operands):
         raise InseparableError("a product mixes several rows of pairs")
     summed, batch = equation.params["dimension_numbers"]
-    free, factors = free_axes(equation), []
+    free, factors, dtype = free_axes(equation), [], carried_as("sum", type_of(equation.outvars[0]))
     for side, (leaf, _) in enumerate(x.leaves):
-        array = jnp.transpose(grid.frames(leaf, side), (*batch[side], *free[side], *summed[side]))
+        array = jnp.transpose(grid.frames(leaf, side).astype(dtype), (*batch[side], *free[side], *summed[side]))
         array = array.reshape(*array.shape[: array.ndim - len(summed[side])], -1)
         first = len(batch[0]) + (0 if side else len(free[0]))
         factors.append(jnp.expand_dims(array, range(first, first + len(free[1 - side]))))
@@ -321,24 +400,27 @@ def _reduce_sum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any
         array = jnp.transpose(array, (*kept, *axes, len(shape)))
         return array.reshape(*array.shape[: len(kept)], -1)
 
-    return ScoreProduct(product.exponent.map(merged), merged(product.query), merged(product.key))
+    whole = None if product.whole is None else merged(product.whole)
+    return ScoreProduct(product.exponent.map(merged), merged(product.query), merged(product.key), whole)
 
 
 def _cumsum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm:
-    """Return the sums of a query part over the queries after each key: a difference of two running sums."""
+    """Return the sums of a query part over the queries after each key."""
     (inner,) = operands
     term = separate(inner, dataclasses.replace(grid, first=-1, last=-1))
     axis = x.axes[grid.query]
     high = inner.high if grid.query == 0 else -inner.low
     if (high, inner.above if grid.query == 0 else inner.below) != (-1, 0) or equation.params["axis"] != axis:
         raise InseparableError("a running sum over pairs of frames does not begin after the key")
-    if grid.last or not isinstance(term, ScoreTerm) or term.key is not None or term.growth is not None:
-        raise InseparableError("a running sum over pairs of frames is not a difference of two running sums")
+    if grid.last or not isinstance(term, ScoreTerm) or term.key is not None or term.since is not None:
+        raise InseparableError("a running sum over pairs of frames adds more than a query part")
     run, timeline = grid.run, inner.timeline
-    array = jnp.broadcast_to(term.query, [grid.count if n == axis else size for n, size in enumerate(term.query.shape)])
+    array = _wide(term.query)
+    array = jnp.broadcast_to(array, [grid.count if n == axis else size for n, size in enumerate(array.shape)])
     array = where_keys_exist(array, axis, run.exists(timeline, grid.delay), 0)
-    growth = lax.cumsum(array, axis)
-    return ScoreTerm(None, None, growth, jnp.swapaxes(growth, *x.axes))
+    after = lax.slice_in_dim(array, 1, None, axis=axis)
+    after = jnp.concatenate([after, jnp.zeros_like(_last(array, axis))], axis)
+    return ScoreTerm(since=lax.cumsum(array, axis), until=jnp.swapaxes(lax.cumsum(after, axis, reverse=True), *x.axes))
 
 
 _RULES: dict[str, Any] = {
@@ -359,7 +441,7 @@ _RULES: dict[str, Any] = {
 def running_extreme(run: Pass, kind: str, x: Pairs, grid: Any, exist: Any) -> Any:
     """Return the maximum or minimum over all earlier keys, without the axis of the keys."""
     term = separate(x, grid)
-    if not isinstance(term, ScoreTerm) or term.growth is not None or term.key is None:
+    if not isinstance(term, ScoreTerm) or term.since is not None or term.key is None:
         raise InseparableError("the largest score is not the score of the largest key part")
     queries, keys = x.axes[grid.query], x.axes[1 - grid.query]
     key = where_keys_exist(term.key, keys, exist, identity_of(kind, term.key.dtype))
@@ -389,14 +471,17 @@ def recurrent_sum(
     queries, keys = x.axes[grid.query], x.axes[1 - grid.query]
     product, place = _as_product(separate(x, grid)), layout.index(queries)
     exponent = product.exponent
-    if (exponent.query is None or exponent.key is None) and exponent.growth is None:
-        # An exponential that depends on a single side is a factor of this side.
+    if exponent.one_sided:
         query, key = (
             array if part is None else array * jnp.exp(part)
             for array, part in ((product.query, exponent.query), (product.key, exponent.key))
         )
-        product, exponent = ScoreProduct(ScoreTerm(), query, key), ScoreTerm()
-    dtype = carried_as("sum", product.key.dtype)
+        product, exponent = dataclasses.replace(product, query=query, key=key), ScoreTerm()
+    if product.whole is not None and exponent.key is not None:
+        raise InseparableError(
+            "an exponential of both frames is multiplied by a power whose base may be 0 or negative", _WITH_LOGARITHM
+        )
+    dtype = product.key.dtype
     full = [1 if axis in x.axes else size for axis, size in enumerate(x.shape)]
 
     def per_query(array: Any) -> Any:
@@ -417,32 +502,36 @@ def recurrent_sum(
         weights = jnp.broadcast_to(weights, (*sizes, weights.shape[-1]))
         return jnp.moveaxis(summed(jnp.moveaxis(jnp.squeeze(weights, queries), -1, queries)), place, -1)
 
-    if all(part is None for part in exponent.arrays):
-        shape = jax.eval_shape(of_keys, product.key).shape
-        total = Total(run, "sum", shape, product.key.dtype, x.timeline, grid.delay)
-        before = total.before
-        total.after(of_keys(product.key))
-        return _combined(per_query(product.query), before, place)
-
-    # The state contains the sum times exp(-level). The level is the largest exponent, so that no exponential overflows.
-    query, key, growth, past = exponent.map(lambda array: array.astype(dtype)).arrays
-    before = level = zero = jnp.zeros([1] * product.key.ndim, dtype)
-    final = zero if growth is None else lax.slice_in_dim(growth, grid.count - 1, None, axis=queries)
-    weights = final - (zero if past is None else past)
-    if key is not None:
-        weights = where_keys_exist(weights + key, keys, exist, -jnp.inf)
-        largest = jnp.max(weights, keys, keepdims=True)
-        shape = jnp.broadcast_shapes(largest.shape, final.shape)
-        name, before = run.carry("level", lambda: jnp.full(shape, float(jnp.finfo(dtype).min) / 4, dtype))
-        level = lax.stop_gradient(jnp.maximum(before + final, largest))
-        run.store(name, level, x.timeline, grid.delay)
-    new = of_keys(product.key.astype(dtype) * jnp.exp(weights - level))
-    name, older = run.carry("sum", lambda: jnp.zeros(new.shape, dtype))
-    run.store(
-        name, older * jnp.squeeze(per_query(jnp.exp(before + final - level)), place) + new, x.timeline, grid.delay
-    )
-    exponents = sum([part for part in (query, growth) if part is not None], start=before)
-    return _combined(per_query(product.query.astype(dtype) * jnp.exp(exponents)), older, place)
+    query, key, change = product.query, product.key, None
+    if not exponent.one_sided:
+        # The state contains the sum times exp(-level). The level is the largest exponent, so that no exponential
+        # overflows, rounded up to a whole number, so that differences of levels are exact.
+        before = level = zero = jnp.zeros([1] * key.ndim, dtype)
+        growth = zero if exponent.since is None else _last(exponent.since, queries)
+        weights = zero if exponent.until is None else exponent.until
+        if exponent.key is not None:
+            weights = where_keys_exist(weights + exponent.key, keys, exist, -jnp.inf)
+            largest, lowest = jnp.max(weights, keys, keepdims=True), float(jnp.finfo(dtype).min) / 4
+            shape = jnp.broadcast_shapes(largest.shape, growth.shape)
+            name, before = run.carry("level", lambda: jnp.full(shape, lowest, dtype))
+            level = jnp.ceil(jnp.maximum(before + growth, largest))
+            level = lax.stop_gradient(jnp.maximum(level, lowest))  # after a decay of 0, no exponent may be left
+            run.store(name, level, x.timeline, grid.delay)
+        change = (before - level) + growth
+        key = key * jnp.exp(weights - level)
+        exponents = [part for part in (exponent.query, exponent.since) if part is not None]
+        query = query * jnp.exp(sum(exponents, start=before))
+    new = of_keys(key)
+    total = Total(run, "sum", new.shape, new.dtype, x.timeline, grid.delay)
+    older = total.before
+    if change is not None:
+        change = jnp.squeeze(per_query(change), place)
+        total.scale(jnp.exp(change), jnp.expm1(change))
+    if product.whole is not None:
+        whole = jnp.squeeze(per_query(product.whole), place)
+        total.scale(whole, whole - 1)
+    total.after(new)
+    return _combined(per_query(query), older, place)
 
 
 def _combined(query: Any, memory: Any, place: int) -> Any:

@@ -114,6 +114,8 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
         return run.bind(equation, arrays)
     reach = union([left.reach, right.reach])
     dtype = type_of(equation.outvars[0])
+    # XLA's CPU backend refuses some products of bfloat16 that accumulate in float32.
+    arrays = [array.astype(carried_as("sum", array.dtype)) for array in arrays]
     (part,) = run.bind(equation, arrays, preferred_element_type=carried_as("sum", dtype))
     total = Total(run, "sum", part.shape, dtype, left.timeline, left.delay)
     return FinalValue(total.after(part), reach=reach and reach.of_all)
