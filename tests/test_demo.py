@@ -20,7 +20,7 @@ from scipy.io import wavfile
 from verifier import assert_same, peer_outputs
 
 import jaxrnn
-from jaxrnn._files.stores import in_place_of
+from jaxrnn._files.writing import in_place_of
 from jaxrnn.cli import main
 from jaxrnn.cli.demo import demo
 from jaxrnn.demo import PACKAGED, RATE, denoise, denoise_at_once, mixture, si_sdr, signals

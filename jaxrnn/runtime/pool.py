@@ -139,8 +139,10 @@ class StreamPool:
 
     @property
     def params(self) -> Any:
-        """The parameters. Assigned parameters are checked, and apply from the next run on, which compiles; the states
-        of the streams do not change. After a reset, the state is the first state for these parameters.
+        """The parameters, which can be assigned.
+
+        New parameters are checked, and apply from the next run on, which compiles; the states of the streams do not
+        change. After a reset, a stream has the first state for the new parameters.
         """
         return self._live.value.loaded.stream.params
 
@@ -316,9 +318,7 @@ def _first(loaded: _Loaded, constants: Arrays | None) -> State:
 def _find(streams: _Streams, stream: int) -> _Open:
     is_id = isinstance(stream, int | np.integer) and not isinstance(stream, bool)  # True and 1.0 are equal to 1
     if not is_id or stream not in streams.open:
-        raise StateError(
-            f"stream {stream!r} is not open; open streams: {', '.join(map(str, streams.open)) or 'none'}"
-        )
+        raise StateError(f"stream {stream!r} is not open; open streams: {', '.join(map(str, streams.open)) or 'none'}")
     return streams.open[stream]
 
 

@@ -154,8 +154,10 @@ class Runner:
 
     @property
     def params(self) -> Any:
-        """The parameters. Assigned parameters are checked, and apply from the next step on, which compiles; the state
-        does not change. After a reset, the state is the first state for these parameters.
+        """The parameters, which can be assigned.
+
+        New parameters are checked, and apply from the next step on, which compiles; the state does not change. After a
+        reset, the state is the first state for the new parameters.
         """
         return self._live.value[0].stream.params
 
