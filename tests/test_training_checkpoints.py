@@ -319,6 +319,23 @@ def test_other_settings_and_models_are_refused(model, tmp_path):
     assert longer.step == 4
 
 
+def test_a_folder_has_one_training_at_a_time(model, whole, tmp_path):
+    """A second one, here in the middle of the first, is refused, and disturbs nothing."""
+    options, refused = {**OPTIONS, "checkpoints": tmp_path}, []
+
+    class Watched(list):
+        def __getitem__(self, index):
+            if not refused:
+                words = rf"another process keeps the checkpoints of a training in {tmp_path}: wait for its end"
+                check_refused(jaxrnn.InputError, words, flat_fit, model, DATA, mean_square, steps=8, **options)
+                refused.append(index)
+            return super().__getitem__(index)
+
+    flat_fit(model, DATA, mean_square, steps=4, **options)
+    assert same(flat_fit(model, Watched(DATA), mean_square, steps=23, **options).params, whole.params)
+    assert refused
+
+
 def test_options_may_be_numbers_of_numpy(model, tmp_path):
     numbers = {name: np.int64(OPTIONS[name]) for name in ("batch_size", "chunk")} | {
         "clip_norm": np.float32(OPTIONS["clip_norm"])

@@ -80,7 +80,7 @@ def write_step(
             stepper = pulses.stream(model, dims)
     if example is not None:
         batch = options["batch"]
-        check_example(example, output, flush, dims.get(model.spec.batch_symbol or "") if batch is None else batch)
+        check_example(example, output, flush, dims.get(stepper.spec.batch_symbol or "") if batch is None else batch)
 
     def write(path: Path, flush: Path | None) -> Exported:
         exported = export_onnx(stepper, arrays, path, flush=flush, label=name, **options)

@@ -160,7 +160,7 @@ class StreamPool:
                     starts[entry.slot] = opened[stream].start
             return None, now._replace(loaded=loaded, open=opened, starts=starts)
 
-        self._live.change(replaced)
+        return self._live.change(replaced)
 
     def open(self, constants: Arrays | None = None) -> int:
         """Begin a stream with a new state, and return the id. A pool never uses an id twice.
@@ -202,7 +202,7 @@ class StreamPool:
             pushed[entry.slot] += 1
             return None, now._replace(pushed=pushed, frames=frames)
 
-        self._live.change(queued)
+        return self._live.change(queued)
 
     def run(self) -> dict[int, dict[str, np.ndarray]]:
         """Run one step of each stream with a waiting frame, in a single call; other streams do not change.
@@ -285,7 +285,7 @@ class StreamPool:
             entry = _find(now, stream)._replace(frames={})
             return None, now._replace(open={**now.open, stream: entry}).begun(entry)
 
-        self._live.change(restarted)
+        return self._live.change(restarted)
 
     def close(self, stream: int) -> None:
         """End a stream, and free the slot."""
@@ -296,7 +296,7 @@ class StreamPool:
             kept = {name: each for name, each in now.open.items() if name != stream}
             return None, after._replace(open=kept, free=(*now.free, entry.slot), starts=starts)
 
-        self._live.change(closed)
+        return self._live.change(closed)
 
     def state(self, stream: int) -> dict[str, np.ndarray]:
         """Return a copy of the state of a stream: a dict of the entries in `StepSpec.state`."""

@@ -172,11 +172,11 @@ class Runner:
             with exact_types():
                 return None, (new, new.step.pack(loaded.step.unpack(state)))
 
-        self._live.change(replaced)
+        return self._live.change(replaced)
 
     def reset(self) -> None:
         """Begin a new stream."""
-        self._live.change(lambda now: (None, _begun(now[0])))
+        return self._live.change(lambda now: (None, _begun(now[0])))
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Run one step.
