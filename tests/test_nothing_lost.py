@@ -364,7 +364,10 @@ class Interrupting:
             finally:
                 ended.set()
                 sender.join()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemError) as error:
+            # An interrupt in a function in Python that NumPy calls can arrive as a SystemError.
+            if not isinstance(error if isinstance(error, KeyboardInterrupt) else error.__cause__, KeyboardInterrupt):
+                raise
             self.count += 1
             ended.set()
             sender.join()
@@ -394,6 +397,7 @@ def interrupt_runner(interrupting, count, folder):
     frames = [draws(model.spec.inputs, seed, time=1) for seed in range(50)]
     # A bound method, because ``run(frame)`` is a call of C: an interrupt can arrive between its end and an assignment.
     run, expected = jaxrnn.Runner(model).__call__, jaxrnn.Runner(model)
+    jaxrnn.Runner(model)(frames[0])  # JAX cannot be imported again after an interrupted import
     in_loop(interrupting, count, lambda number: run(frames[number % 50]), lambda number: expected(frames[number % 50]))
 
 
@@ -461,7 +465,9 @@ def interrupt_fit(interrupting, count, folder):
         assert same(fitted.params, whole.params)
         assert same(fitted.last_params, whole.last_params)
         assert [each["loss"] for each in fitted.history] == [each["loss"] for each in whole.history]
-        assert {path.name for path in place.iterdir()} == {path.name for path in (folder / "whole").iterdir()}
+        names = {path.name for path in place.iterdir()}
+        assert {"23", "lock"} < names
+        assert all(name.isdigit() for name in names - {"lock"})
 
 
 def interrupt_evaluate(interrupting, count, folder):

@@ -88,8 +88,8 @@ class _Held:
         return self.folder
 
     def __exit__(self, *exception: object) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.lock.close()
+        with self.lock:  # closed also after an interrupt, so that the next call takes over the folder
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _hold(folder: Path) -> _Held | None:
