@@ -90,6 +90,7 @@ def test_a_folder_that_is_a_file(tmp_path):
         write_example(exported, tmp_path / "file")
 
 
+@pytest.mark.filterwarnings("always:.* edited, or written by another version")
 def test_a_folder_is_renewed_and_what_was_edited_stays(tmp_path):
     """Another stream into the folder of an example: its files are replaced, together, but not the user's work."""
     folder, files = tmp_path / "folder", ("-o", tmp_path / "s.onnx", "--example", tmp_path / "folder")

@@ -175,7 +175,9 @@ def replace_all(files: Mapping[Path, Path]) -> None:
 def _one_at_a_time(folders: Iterable[Path]) -> Iterator[None]:
     """Wait until no other process moves files into these folders."""
     with contextlib.ExitStack() as stack:
-        for folder in sorted(folders) if fcntl is not None else ():
+        for folder in sorted(folders):
+            if fcntl is None:
+                break
             number = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, number)
             with contextlib.suppress(OSError):  # a file system that locks no folders

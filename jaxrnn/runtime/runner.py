@@ -44,7 +44,8 @@ class Live:
     """
 
     def __init__(self, value: Any):
-        self._turn, self.value = threading.RLock(), value
+        self._turn = threading.RLock()
+        self.value: Any = value
 
     def change(self, function: Callable[..., tuple[Any, Any]], *arguments: Any) -> Any:
         """Call ``result, value = function(value, *arguments)``, keep the new value, and return the result."""
