@@ -97,9 +97,9 @@ def insisted(call, image):
         return result
 
 
+@pytest.mark.thorough
 def test_an_interrupt_anywhere_leaves_a_pool_as_before():
     pool = jaxrnn.StreamPool(counting(), None, 3)
-    pool.params  # noqa: B018 - and see below
 
     def image():
         now = pool._live.value
@@ -129,7 +129,7 @@ def test_an_interrupt_anywhere_leaves_a_pool_as_before():
 
 def test_an_interrupt_anywhere_leaves_a_runner_as_before():
     run = jaxrnn.Runner(counting())
-    for total in (2, 4, 6):
+    for total in (2, 4):
         assert insisted(lambda: run(frame(2)), lambda: run.state)["y"][0, 0] == total
     insisted(run.flush, lambda: run.state)
     assert insisted(lambda: run(frame(2)), lambda: run.state)["y"][0, 0] == 2
