@@ -30,7 +30,7 @@ from benchmarks.peers import ENGINES as PACKAGES
 from benchmarks.peers import is_installed
 from benchmarks.report import ENGINES as ENGINES_FILE
 from benchmarks.report import markdown
-from jaxrnn._files.stores import in_place_of
+from jaxrnn._files.writing import in_place_of
 from jaxrnn.export import ExportedGraph
 from jaxrnn.onnx.stepfile import FLUSH, StepFile
 from jaxrnn.verification.comparison import agree, compare

@@ -66,8 +66,8 @@ class Executable:
 
     def __init__(self, runner: jaxrnn.Runner):
         # The compiled step is private to the runner; there is no other way to time it.
-        self._step = runner._step  # pyright: ignore[reportPrivateUsage]
-        self._state = jax.tree.map(lambda array: array + 0, runner._state)  # pyright: ignore[reportPrivateUsage]
+        loaded, state = runner._live.value  # pyright: ignore[reportPrivateUsage]
+        self._step, self._state = loaded.step, jax.tree.map(lambda array: array + 0, state)
 
     def __call__(self, frame: Arrays) -> Any:
         """Return the outputs of one step."""

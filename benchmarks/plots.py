@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.results import Result, Row
 from benchmarks.tables import UNITS
-from jaxrnn._files.stores import in_place_of
+from jaxrnn._files.writing import in_place_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

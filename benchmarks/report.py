@@ -21,7 +21,7 @@ from benchmarks.stages import STAGES
 from benchmarks.tables import UNITS, digits
 from benchmarks.targets import target_cells
 from benchmarks.train import GRID, KINDS
-from jaxrnn._files.stores import in_place_of
+from jaxrnn._files.writing import in_place_of
 
 #: The table of engines, which has a separate page: `benchmarks.engines`.
 ENGINES = "engines.json"

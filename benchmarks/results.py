@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.timing import Timing
 from jaxrnn._files.messages import as_json
-from jaxrnn._files.stores import in_place_of
+from jaxrnn._files.writing import in_place_of
 
 #: The contender to which peers are compared. Names that begin with this name are forms of jaxrnn, not peers.
 SUBJECT = "jaxrnn"

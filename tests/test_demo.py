@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -20,7 +19,6 @@ from scipy.io import wavfile
 from verifier import assert_same, peer_outputs
 
 import jaxrnn
-from jaxrnn._files.stores import in_place_of
 from jaxrnn.cli import main
 from jaxrnn.cli.demo import demo
 from jaxrnn.demo import PACKAGED, RATE, denoise, denoise_at_once, mixture, si_sdr, signals
@@ -168,39 +166,6 @@ def test_command_refuses_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     ran = CliRunner().invoke(main, ["demo", "--out", str(tmp_path / "file" / "below")])
     assert (ran.exit_code, ran.stderr) == (2, f"error: {tmp_path / 'file' / 'below'}: Not a directory\n")
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-
-    def fail() -> None:
-        with in_place_of(path) as written:
-            written.write_bytes(b"half")
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"old")]
-    with in_place_of(path) as written:
-        written.write_bytes(b"new")
-    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"new")]
-
-
-def test_an_error_names_the_file_that_was_asked_for(tmp_path):
-    with pytest.raises(FileNotFoundError) as caught, in_place_of(tmp_path / "none" / "file"):
-        pass
-    assert caught.value.filename == str(tmp_path / "none" / "file")
-
-
-def test_a_file_is_not_written_in_place_of_a_device(tmp_path):
-    device = tmp_path / "device"
-    os.mkfifo(device)
-    with pytest.raises(jaxrnn.InputError, match="is a FIFO, not a regular file"), in_place_of(device):
-        pytest.fail("written")
-    with pytest.raises(jaxrnn.InputError, match="is a folder"), in_place_of(tmp_path):
-        pytest.fail("written")
-    assert device.is_fifo()
 
 
 @pytest.mark.nightly

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import http.server
 import importlib.util
 import json
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.io.wavfile
+from refusals import check_refused
 from test_cli import call, call_json
 
 import jaxrnn
@@ -86,6 +88,45 @@ def test_a_folder_that_is_a_file(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(jaxrnn.InputError, match=r"file is a file, and an example is a folder"):
         write_example(exported, tmp_path / "file")
+
+
+@pytest.mark.filterwarnings("always:.* edited, or written by another version")
+def test_a_folder_is_renewed_and_what_was_edited_stays(tmp_path):
+    """Another stream into the folder of an example: its files are replaced, together, but not the user's work."""
+    folder, files = tmp_path / "folder", ("-o", tmp_path / "s.onnx", "--example", tmp_path / "folder")
+    call("export", PACKAGED, "--dim", "time=1", *files)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert before["s.onnx"] == (tmp_path / "s.onnx").read_bytes()
+    (folder / "ort").mkdir()  # of the user, as docs/deploying.md tells
+    (folder / "run.py").write_text("mine")
+    (folder / "index.html").write_text("of an earlier version")
+    facts = json.loads((folder / "stream.json").read_text())
+    facts["programs"]["index.html"] = hashlib.sha256(b"of an earlier version").hexdigest()
+    (folder / "stream.json").write_text(json.dumps(facts))
+    again = call("export", PACKAGED, *OPTIONS, *files)
+    assert f"warning: {folder}: run.py was edited, or written by another version, and stay" in again.stderr
+    assert str(folder / "run.py") not in again.stdout
+    assert (folder / "run.py").read_text() == "mine"
+    assert (folder / "s.onnx").read_bytes() == (tmp_path / "s.onnx").read_bytes() != before["s.onnx"]
+    assert json.loads((folder / "stream.json").read_text())["pulse"] == 128
+    assert (folder / "index.html").read_bytes() == before["index.html"]
+    assert {path.name for path in folder.iterdir()} == {*before, "ort"}
+    del facts["programs"]  # as version 0.2 wrote the facts: unknown is not "as it was written"
+    (folder / "stream.json").write_text(json.dumps(facts))
+    (folder / "main.cpp").write_text("perhaps mine")
+    assert "main.cpp, run.py were edited" in call("export", PACKAGED, *OPTIONS, *files).stderr
+    assert (folder / "main.cpp").read_text() == "perhaps mine"
+
+
+@pytest.mark.parametrize("name", ["stream.json", "state.bin", "s.onnx"])
+def test_files_of_others_are_not_replaced_nor_is_the_export_written(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / name).write_text("{}")
+    files = ("-o", tmp_path / "s.onnx", "--example", tmp_path / "folder")
+    assert f"{name} " in call("export", PACKAGED, "--dim", "time=1", *files, status=2).stderr
+    assert "an example is for a stream" in call("export", PACKAGED, *OPTIONS, "--batch", "2", *files, status=2).stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert [path.read_text() for path in (tmp_path / "folder").iterdir()] == ["{}"]
 
 
 def test_two_files_with_the_same_name(tmp_path):
@@ -176,6 +217,9 @@ def test_a_batch_and_a_function_are_refused(tmp_path):
         "export", PACKAGED, *OPTIONS, "--batch", "2", "-o", tmp_path / "s.onnx", "--example", tmp_path / "f", status=2
     )
     assert "an example is for a stream or a step of one stream" in refused.stderr
+    assert not list(tmp_path.iterdir())
+    exported = jaxrnn.export_onnx(lambda x: {"y": x["x"]}, None, tmp_path / "f.onnx", example={"x": np.zeros(2)})
+    check_refused(jaxrnn.InputError, "not for a function", write_example, exported, tmp_path / "f")
 
 
 def test_the_page_shows_the_programs():

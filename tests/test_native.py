@@ -102,6 +102,8 @@ def everything(path, *, asked):
                 pool.push(other, inputs_of(stepper, seed + 10))
             results.append(pool.run())
         results.append(pool.flush(one, *((OFFSET,) if constants else ())))
+        pool.push(one, inputs_of(stepper, 7))
+        results.append(pool.run())
     return jax.tree.map(np.asarray, results), len(compiled), stepper
 
 

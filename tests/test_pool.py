@@ -120,8 +120,8 @@ def test_errors_change_nothing(dtln):
     np.testing.assert_array_equal(pool.state(name)["input_3"], before["input_3"])
 
 
-def test_a_step_that_fails_while_it_runs_closes_all_streams():
-    fails = [True]
+def test_a_step_that_fails_while_it_runs_changes_nothing():
+    fails = [False]
 
     class Failing(Stepper):
         spec = StepSpec(
@@ -147,15 +147,17 @@ def test_a_step_that_fails_while_it_runs_closes_all_streams():
             return nothing_left(self.spec, tail, valid)
 
     pool, frame = StreamPool(Failing(), None, 2), {"x": np.ones(2, np.float32)}
-    first, _ = pool.open(), pool.open()
-    pool.push(first, frame)
-    check_refused(jaxrnn.StateError, r"the sensor is off.*all 2 streams are closed; open new ones", pool.run)
-    check_refused(jaxrnn.StateError, f"stream {first} is not open", pool.state, first)
-    fails[0] = False
-    again = pool.open()
+    first, second = pool.open(), pool.open()
     for number in (1, 2):
-        pool.push(again, frame)
-        assert pool.run()[again]["y"].tolist() == [number, number]
+        pool.push(first, frame)
+        pool.push(second, frame)
+        fails[0] = True
+        check_refused(jax.errors.JaxRuntimeError, "the sensor is off", pool.run)
+        assert pool.state(first)["sum"].tolist() == [number - 1] * 2
+        fails[0] = False
+        outputs = pool.run()
+        assert [outputs[stream]["y"].tolist() for stream in (first, second)] == [[number] * 2] * 2
+    assert pool.run() == {}
 
 
 @pytest.mark.parametrize("capacity", [0, -1, True, 2.0, "2", None, np.float32(2)])
@@ -180,6 +182,73 @@ def test_parameters_are_checked_before_anything_runs(dtln, make):
     with pytest.raises(jaxrnn.InputError, match=r"a model, a streamed function, .* not function, which has no spec"):
         make(lambda x: x, params)
     assert make(dtln, params) is not None
+
+
+@pytest.mark.thorough
+def test_parameters_of_a_network_are_exchanged(dtln):
+    other = {name: array * 1.25 for name, array in dtln.params.items()}
+    run, pool = jaxrnn.Runner(dtln), StreamPool(dtln, None, 2)
+    stream, step, state = pool.open(), jax.jit(dtln.step), dtln.init()
+    for params, frame in zip((dtln.params, other, dtln.pack(dtln.params)), frames(3), strict=True):
+        run.params = pool.params = params
+        assert run.params is pool.params is params
+        pool.push(stream, frame)
+        outputs, state = step(params, state, frame)
+        for found in (run(frame), pool.run()[stream]):
+            np.testing.assert_allclose(found["activation_2"], outputs["activation_2"], atol=1e-5)
+        for found in (run.state, pool.state(stream)):
+            np.testing.assert_allclose(found["input_3"], state["input_3"], atol=1e-5)
+
+
+class Gain(Stepper):
+    """The sum of all frames from a parameter on, and the sum times a parameter."""
+
+    spec = StepSpec(
+        "gain",
+        inputs=(ArraySpec("x", np.dtype("float32"), (2,)),),
+        outputs=(OutputSpec("y", np.dtype("float32"), (2,)),),
+        state=(StateSpec("sum", np.dtype("float32"), ("n",)),),
+    )
+
+    def init(self, batch=None, *, params=None, constants=None):
+        if not isinstance(params, dict):
+            raise jaxrnn.InputError("params must be a dict")
+        return {"sum": params["start"]}
+
+    def step(self, params, state, inputs):
+        after = state["sum"] + inputs["x"]
+        return {"y": after * params["gain"]}, {"sum": after}
+
+    def flush(self, params, state, tail=None, valid=None):
+        return nothing_left(self.spec, tail, valid)
+
+
+def test_parameters_are_exchanged_and_the_state_stays():
+    """After a reset, and for a stream that has not run, the first state is that of the new parameters."""
+    params = [{"start": jnp.full(2, 10.0 * n), "gain": jnp.float32(n)} for n in range(4)]
+    frame, run, pool = {"x": np.ones(2, np.float32)}, jaxrnn.Runner(Gain(), params[1]), StreamPool(Gain(), params[1], 2)
+    stream = pool.open()
+
+    def step():
+        pool.push(stream, frame)
+        (found,) = {run(frame)["y"][0], pool.run()[stream]["y"][0]}
+        return found
+
+    assert step() == 11 * 1
+    late = pool.open()
+    run.params = pool.params = params[2]
+    assert run.params is pool.params is params[2]
+    assert step() == 12 * 2
+    assert pool.state(late)["sum"][0] == 20
+    for live in (run, pool):
+        check_refused(jaxrnn.InputError, "must be a dict", setattr, live, "params", [1])
+        wrong = {**params[3], "start": jnp.zeros(3)}
+        check_refused(jaxrnn.StateError, r"'sum' is float32\[2\].* float32\[3\]", setattr, live, "params", wrong)
+    assert step() == 13 * 2
+    run.params = pool.params = params[3]
+    run.reset()
+    pool.reset(stream)
+    assert step() == 31 * 3
 
 
 def counting():

@@ -58,7 +58,7 @@ def test_a_step_runs_in_the_calling_thread(models, tmp_path):
     for stepper in model, jaxrnn.load_compiled(tmp_path / "step.jaxrnn", native=True):
         run = Runner(stepper)
         run(frame)
-        devices = {device for array in jax.tree.leaves(run._state) for device in array.devices()}
+        devices = {device for array in jax.tree.leaves(run._live.value[1]) for device in array.devices()}
         assert not devices & set(jax.devices())
         assert all(array.devices() == {jax.devices()[0]} for array in run.state.values())
 
@@ -209,7 +209,7 @@ def test_other_inputs_than_arrays_of_the_declared_type(models):
 
 def test_a_runner_is_not_transformed(models):
     run = jaxrnn.Runner(jaxrnn.load(models / "dtln_1.onnx"))
-    (frame,) = draws(run._stream.spec.inputs, 0).values()
+    (frame,) = draws(run._inputs, 0).values()
     for transform, x in ((jax.jit, frame), (jax.vmap, frame[None]), (jax.grad, frame)):
         with pytest.raises(jaxrnn.InputError, match=r"stepper\.step\(params, state, inputs\)"):
             transform(lambda x: run({"input_2": x})["activation_2"].sum())(x)

@@ -211,7 +211,7 @@ def test_what_is_no_checkpoint_is_left_alone(model, whole, tmp_path, foreign):
         fitted = flat_fit(model, DATA, mean_square, steps=23, **options)
     assert same(fitted.params, whole.params)
     assert (tmp_path / foreign).read_text() == "mine"
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([place, "23"])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([place, "23", "lock"])
     with pytest.raises(jaxrnn.InputError, match=rf"no checkpoint after update {place} .* there are: \[23\]"):
         load_checkpoint(tmp_path, model, step=int(place))
 
@@ -289,7 +289,7 @@ def test_an_interrupt_in_the_middle_of_writing_comes_behind_it(model, whole, tmp
     finally:
         signal.signal(signal.SIGINT, before)
     monkeypatch.undo()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["4", "8"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["4", "8", "lock"]
     assert same(flat_fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS).params, whole.params)
 
 
@@ -317,6 +317,26 @@ def test_other_settings_and_models_are_refused(model, tmp_path):
     assert sorted(p.name for p in tmp_path.rglob("*")) == before
     longer = flat_fit(model, DATA, mean_square, steps=4, checkpoints=tmp_path, **{**OPTIONS, "every": 1})
     assert longer.step == 4
+
+
+def test_a_folder_has_one_training_at_a_time(model, whole, tmp_path):
+    """A second one, here in the middle of the first, is refused, and disturbs nothing."""
+    options, refused = {**OPTIONS, "checkpoints": tmp_path}, []
+
+    class Watched(list):
+        asked = 0
+
+        def __getitem__(self, index):
+            self.asked += 1
+            if self.asked == 5:  # the first example is read before the folder is opened
+                words = rf"another process keeps the checkpoints of a training in {tmp_path}: wait for its end"
+                check_refused(jaxrnn.InputError, words, flat_fit, model, DATA, mean_square, steps=8, **options)
+                refused.append(index)
+            return super().__getitem__(index)
+
+    flat_fit(model, DATA, mean_square, steps=4, **options)
+    assert same(flat_fit(model, Watched(DATA), mean_square, steps=23, **options).params, whole.params)
+    assert refused
 
 
 def test_options_may_be_numbers_of_numpy(model, tmp_path):

@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime
 
 import jaxrnn
-from jaxrnn._files.stores import in_place_of
+from jaxrnn._files.writing import in_place_of
 from jaxrnn.audio import Frames, Network, Waveform, latency
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.verification.sampling import random_inputs

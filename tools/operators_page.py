@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxrnn._files.stores import in_place_of
+from jaxrnn._files.writing import in_place_of
 from jaxrnn.onnx.operators import operator_table
 from jaxrnn.onnx.registry import operator
 from tools.trials import Evidence, Key, try_operators

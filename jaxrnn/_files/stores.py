@@ -289,27 +289,6 @@ def _relative(folder: Location, file: Url) -> str:
     return file.text[len(str(folder)) + 1 :]
 
 
-@contextmanager
-def in_place_of(path: Location) -> Iterator[Path]:
-    """Write a file whole or not at all: yield a temporary path that replaces the file if no error is raised.
-
-    The temporary path is in a new folder beside the file, so the file gets the usual permissions. The temporary path of
-    an object is in the system's folder for temporary files.
-    """
-    if isinstance(path, Path):
-        check_replaceable(path)
-    beside = path.parent if isinstance(path, Path) else None
-    try:
-        held = tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=beside)
-    except OSError as error:
-        error.filename = str(path)  # in place of the name of the temporary folder
-        raise
-    with held as folder:
-        written = Path(folder, path.name)
-        yield written
-        place(written, path)
-
-
 def place(written: Path, path: Location) -> None:
     """Move a finished file to a location."""
     if isinstance(path, Url):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import xla_bridge
 
 from jaxrnn._files.arguments import argument
 from jaxrnn._files.messages import describe, near_or_all
 from jaxrnn._jax.varying import alike
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, StateError
 
 _UNCHANGED = contextlib.nullcontext()
 #: The names of JAX's settings for moves between host and device.
@@ -159,6 +161,30 @@ def _synchronous_cpu() -> Any:
         return xla_client.make_cpu_client(asynchronous=False).local_devices()[0]
     except Exception:  # any error: this interface of JAX is private
         return None
+
+
+#: The first process of this family of forks that had started JAX before a fork; None if there is no such process.
+_computed_in: int | None = None
+
+
+def _note_fork() -> None:
+    global _computed_in
+    if _computed_in is None and xla_bridge.backends_are_initialized():
+        _computed_in = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_note_fork)
+
+
+def check_process() -> None:
+    """Raise StateError in a fork of a process that has started JAX: JAX's threads are missing, and calls never end."""
+    if _computed_in is not None and _computed_in != os.getpid():
+        raise StateError(
+            f"this process is a fork of process {_computed_in}, which had used JAX before: the threads of JAX do not "
+            "exist here, and a computation may never end. Start processes with multiprocessing's 'spawn', as in "
+            "multiprocessing.get_context('spawn').Process(...), or fork before JAX is used"
+        )
 
 
 def compiled(method: Callable[..., Any]) -> Any:

@@ -18,7 +18,8 @@ from scipy.io import wavfile
 from jaxrnn._files.arguments import NAME, VALUE, argument, called, either
 from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import short_repr, without_folders
-from jaxrnn._files.stores import check_regular, in_place_of
+from jaxrnn._files.stores import check_regular
+from jaxrnn._files.writing import in_place_of
 from jaxrnn._jax.context import compiled, exact_types
 from jaxrnn.audio.frames import Frames, complex_of, with_mask
 from jaxrnn.errors import InputError, is_count

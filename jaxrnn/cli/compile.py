@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from jaxrnn._files.messages import bytes_of
-from jaxrnn._files.stores import in_place_of
+from jaxrnn._files.writing import in_place_of
 from jaxrnn.cli.errors import MismatchError
 from jaxrnn.cli.options import Inputs, ModelFile, dim_option, input_files, json_option, model_file, output_option
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, show, text_of

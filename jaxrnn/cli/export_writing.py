@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,13 +12,27 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn._files.messages import as_json, bytes_of
+from jaxrnn._files.writing import scratch
 from jaxrnn.cli.errors import MISMATCH, MismatchError
 from jaxrnn.cli.options import Inputs, ModelFile, ParamsOptions
-from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, past_line, show, text_of, verdict
+from jaxrnn.cli.output import (
+    COMPARED,
+    Block,
+    Table,
+    TextLine,
+    busy,
+    fields,
+    past_line,
+    plain_warnings,
+    show,
+    text_of,
+    verdict,
+)
 from jaxrnn.cli.stream_options import PulseOptions, check_steps, described
 from jaxrnn.cli.verify import difference
 from jaxrnn.errors import InputError, ModelError
 from jaxrnn.export import Exported, ExportedGraph, export_onnx, write_example
+from jaxrnn.export.examples import check_example
 from jaxrnn.export.verification import ExportReport, compare_converted, verify_export
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load, stored_params, write_graph
@@ -68,6 +81,9 @@ def write_step(
             options |= {"step": True, "dims": dims or None}
         else:
             stepper = pulses.stream(model, dims)
+    if example is not None:
+        batch = options["batch"]
+        check_example(example, output, flush, dims.get(stepper.spec.batch_symbol or "") if batch is None else batch)
 
     def write(path: Path, flush: Path | None) -> Exported:
         exported = export_onnx(stepper, arrays, path, flush=flush, label=name, **options)
@@ -76,9 +92,9 @@ def write_step(
 
     checked = None
     if seed is not None:
-        with tempfile.TemporaryDirectory(prefix=".jaxrnn.", dir=output.parent) as folder:
+        with scratch(output) as folder:
             with busy(f"writing {output.name}"):
-                trial = write(Path(folder, output.name), flush and Path(folder, f"flush.{flush.name}"))
+                trial = write(folder / output.name, flush and folder / f"flush.{flush.name}")
             offline = None if pulses.symbol is None else pulses.offline(stepper, model, arrays)
             checking = {"offline": offline, "limits": integer_ranges(model, dims), "seed": seed}
             recordings = given.of(recording_specs(stepper.spec, "frames"))
@@ -87,7 +103,7 @@ def write_step(
             if not checked.ok:
                 show({**facts_of(file.path, trial, checked), "sound": described(model)}, report)
                 click.get_current_context().exit(MISMATCH)
-    with busy(f"writing {output.name}"):
+    with busy(f"writing {output.name}"), plain_warnings():
         written = write(output, flush)
         files = (*written.files, *(() if example is None else write_example(written, example)))
     show({**facts_of(file.path, written, checked, files), "sound": described(model)}, report)
@@ -254,14 +270,14 @@ def write_graph_again(
     arrays = stored_params(model, params.of(model))
     verified = None
     if verify:
-        with busy(f"verifying {output.name}"), tempfile.TemporaryDirectory(dir=output.parent) as folder:
-            trial = Path(folder, output.name)
+        with busy(f"verifying {output.name}"), scratch(output) as folder:
+            trial = folder / output.name
             write_graph(model, arrays, trial)
             inputs = given.of(model.inputs)
             report = _verified(trial, model, arrays, inputs, static=file.static, dims=dims, seed=seed)
             verified = {"engine": report.engine, "cases": as_json(report.cases)}
             if any(types.values()):
-                converted = Path(folder, "converted.onnx")
+                converted = folder / "converted.onnx"
                 export_onnx(model, arrays, converted, **types)
                 sizes = {name: size for name, (size, *_) in dims.items()}
                 options = {"dims": sizes, "static": file.static, "seed": seed}

@@ -8,7 +8,6 @@ import re
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from jaxrnn._files.messages import first_line
 from jaxrnn.cli.errors import INTERRUPTED, on_signal, wants_json
 from jaxrnn.cli.options import grouped, json_option, settings_options
-from jaxrnn.cli.output import Block, Table, busy, show, text_of
+from jaxrnn.cli.output import Block, Table, busy, plain_warnings, show, text_of
 from jaxrnn.errors import JaxrnnError, TrainingError
 
 if TYPE_CHECKING:
@@ -197,7 +196,7 @@ def _finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume
     before = _measured(training, training.arguments["params"], "measuring the model as it is")
     began = time.monotonic()
     try:
-        with _plain_warnings(is_primary()):
+        with plain_warnings(is_primary()):
             fitted = training.run(resume=resume, progress=False if wants_json() else None)
     except KeyboardInterrupt:
         if checkpoints is None:
@@ -209,14 +208,6 @@ def _finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume
     after = _measured(training, fitted.params, "measuring the trained model")
     if is_primary():
         show(_result(path, training, fitted, before, after, seconds), _report)
-
-
-@contextlib.contextmanager
-def _plain_warnings(shown: bool) -> Iterator[None]:
-    """Print warnings on standard error without source lines, or hide warnings if ``shown`` is False."""
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: click.echo(f"warning: {message}", err=True) if shown else None
-        yield
 
 
 def _measured(training: PreparedTraining, params: Mapping[str, Any], what: str) -> dict[str, float] | None:

@@ -19,7 +19,8 @@ import numpy as np
 
 from jaxrnn._files.arguments import writing_for
 from jaxrnn._files.arrays import read_arrays
-from jaxrnn._files.stores import check_writable, in_place_of
+from jaxrnn._files.stores import check_writable
+from jaxrnn._files.writing import in_place_of
 from jaxrnn.cli.errors import ask_for_json
 from jaxrnn.errors import InputError
 
@@ -91,12 +92,17 @@ _ENDINGS = {
 }
 
 
+#: The placeholder of an option for a folder, which may exist.
+FOLDER = "FOLDER"
+
+
 def path_option(names: Sequence[str], metavar: str, text: str, *, required: bool = False) -> Decorator:
     """Return an option for a file or folder to write, in an existing folder."""
     endings, rule = _ENDINGS.get(Path(metavar).suffix, ((), ""))
 
     def writable(path: Path) -> Path:
-        check_writable(path)
+        if metavar != FOLDER or not path.is_dir():
+            check_writable(path)
         if endings and path.suffix.lower() not in endings:
             raise click.BadParameter(f"{path.name!r} {rule}")
         return path

@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,14 @@ _WIDTH = 120
 
 #: Columns of a comparison of values with those of another engine.
 COMPARED = {"compared": "compared", "largest absolute": "max_abs", "largest relative": "max_rel"}
+
+
+@contextlib.contextmanager
+def plain_warnings(shown: bool = True) -> Iterator[None]:
+    """Print warnings on standard error without source lines, or hide warnings if ``shown`` is False."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: click.echo(f"warning: {message}", err=True) if shown else None
+        yield
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxrnn._files.stores import in_place_of
+from jaxrnn._files.writing import in_place_of
 from jaxrnn.errors import optional_package
 
 if TYPE_CHECKING:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import itertools
 import json
-import os
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from filelock import FileLock, Timeout
-
-from jaxrnn._files.stores import Location, Url, files_below, in_place_of, local_copy
+from jaxrnn._files.stores import Location, files_below, local_copy
+from jaxrnn._files.writing import in_place_of, locked
 from jaxrnn.errors import InputError, JaxrnnError, StoreError
 from jaxrnn.evaluation.corpus import Item
 
@@ -28,8 +24,8 @@ Row = dict[str, Any]
 COLUMNS = ("id", "path", "reference", "seconds", "status", "error", "notes")
 OK = "ok"
 
-#: Names in a folder of results: the folder of finished units, the facts that determine the results, and the lock.
-UNITS, RUN, LOCK = "units", "run.json", "lock"
+#: Names in a folder of results: the folder of finished units, and the facts that determine the results.
+UNITS, RUN = "units", "run.json"
 #: The key of the versions and devices in ``run.json``.
 ENVIRONMENT = "environment"
 #: Bytes after which a new file of finished units is begun.
@@ -125,7 +121,9 @@ class Journal:
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Lock the folder against other processes; the end of the context closes and uploads the journal."""
-        with _locked(self.folder), contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
+            with writing_to(self.folder):
+                stack.enter_context(locked(self.folder, "runs an evaluation"))
             self._check({})
             if isinstance(self.folder, Path):
                 self._written = self.folder / UNITS
@@ -184,53 +182,6 @@ class Journal:
             with writing_to(self.folder / UNITS):
                 self._upload()
             self._segment = None
-
-
-@contextlib.contextmanager
-def _locked(folder: Location) -> Iterator[None]:
-    """Lock a folder of results; the operating system ends a lock on this machine with the process."""
-    mine = hashlib.sha256(f"{os.path.expanduser('~')} {folder}".encode()).hexdigest()[:16]
-    here = folder if isinstance(folder, Path) else Path(tempfile.gettempdir(), f"jaxrnn-{mine}")
-    with writing_to(folder):
-        here.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(here / LOCK, blocking=False)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise InputError(
-                f"another process runs an evaluation in {folder}: wait for its end, or choose another folder"
-            ) from error
-    try:
-        if isinstance(folder, Path):
-            yield
-            return
-        with writing_to(folder):
-            _take(folder, here / "machine")
-        try:
-            yield
-        finally:
-            with contextlib.suppress(StoreError, FileNotFoundError):
-                (folder / LOCK).unlink()
-    finally:
-        lock.release()
-
-
-def _take(folder: Url, machine: Path) -> None:
-    """Create a lock file in a store, with a name for this machine as content.
-
-    A later run on this machine takes over the lock of a killed run; other machines are refused.
-    """
-    if not machine.exists():
-        machine.write_text(uuid.uuid4().hex)
-    lock, name = folder / LOCK, machine.read_bytes()
-    try:
-        lock.create(name)
-    except FileExistsError:
-        if lock.read_bytes() != name:
-            raise InputError(
-                f"a process on another machine runs an evaluation in {folder}: wait for its end, or choose another "
-                f"folder; if that process was killed, delete {lock}"
-            ) from None
 
 
 def _segments(units: Location) -> list[Any]:

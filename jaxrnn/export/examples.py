@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn._files.messages import without_folders
-from jaxrnn._files.stores import check_writable
+from jaxrnn._files.messages import first_line, without_folders
+from jaxrnn._files.stores import check_replaceable, check_writable
+from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn.errors import InputError
-from jaxrnn.export.files import Exported, ExportedGraph
+from jaxrnn.export.files import Exported, ExportedGraph, data_path
 
 #: The programs: each reads stream.json, or the metadata of the ONNX files.
 TEMPLATES = Path(__file__).parent / "templates"
+#: The facts of an example, and the state before the first frame.
+FACTS, STATE = "stream.json", "state.bin"
 
 
 def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -28,6 +33,9 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
     the pulse, the delay and the rate), ``state.bin`` (the first state, little-endian), ``run.py`` (NumPy and ONNX
     Runtime), ``main.cpp`` with ``CMakeLists.txt``, and ``index.html`` for onnxruntime-web.
 
+    The files of an earlier example in the folder are replaced, all or none. Programs that were edited since, or whose
+    origin is unknown, are kept.
+
     Args:
         exported: the result of `jaxrnn.export_onnx` for a stream or a step.
         folder: the folder, which is created if the parent exists.
@@ -36,24 +44,122 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
         The paths of the written files.
 
     Raises:
-        InputError: the export is a function without steps, has a batch, or has two files with the same name.
+        InputError: the export is a function without steps, has a batch, or has two files with the same name; or the
+            folder has other files with the names of the example.
+
+    Warns:
+        UserWarning: programs were kept.
     """
     step, flush, folder = exported.step, exported.flush, Path(folder)
-    facts, spec = step.facts, step.facts.spec
-    if facts.kind != "step" or facts.batch is not None:
-        raise InputError("an example is for a stream or a step of one stream: export without a batch")
-    if flush is not None and flush.path.name.casefold() == step.path.name.casefold():
-        raise InputError(
-            f"{step.path} and {flush.path} have the same name, and an example is a single folder: give other names"
+    facts = step.facts
+    if facts.kind != "step":
+        raise InputError("an example is for a stream or a step of one stream, not for a function")
+    earlier = check_example(folder, step.path, None if flush is None else flush.path, facts.batch)
+    described, state = _facts_of(step, flush)
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(TEMPLATES.iterdir()) if path.is_file()}
+    for mark, name in (("@STEP@", described["step"]), ("@FLUSH@", described["flush"] or "")):
+        texts["main.cpp"] = texts["main.cpp"].replace(mark, name)
+    kept = [name for name, text in texts.items() if _is_edited(folder / name, text, earlier.get(name))]
+    described["programs"] = {name: _digest(text) for name, text in texts.items()} | {
+        name: earlier[name] for name in kept if name in earlier
+    }
+    with scratch(folder / FACTS if folder.exists() else folder) as beside:
+        new = beside / "new"
+        new.mkdir()
+        for path in exported.files:
+            if path.suffix != ".npz" and os.path.realpath(path) != os.path.realpath(folder / path.name):
+                shutil.copyfile(path, new / path.name)
+        for name, text in texts.items():
+            if name not in kept:
+                (new / name).write_text(text, encoding="utf-8")
+        (new / STATE).write_bytes(state)
+        (new / FACTS).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+        names = sorted(path.name for path in new.iterdir())
+        try:
+            os.replace(new, folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+            replace_all({folder / name: new / name for name in names})
+    if kept:
+        warnings.warn(
+            f"{folder}: {', '.join(kept)} {'was' if len(kept) == 1 else 'were'} edited, or written by another version, "
+            "and stay as before; delete or rename a program, and export again, to get the new one",
+            stacklevel=2,
         )
-    check_writable(folder)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file, and an example is a folder: give another name")
-    folder.mkdir(exist_ok=True)
-    paths = [path for path in exported.files if path.suffix != ".npz"]
-    for path in paths:
-        if not (folder / path.name).exists() or not os.path.samefile(path, folder / path.name):
-            shutil.copyfile(path, folder / path.name)
+    return tuple(folder / name for name in names)
+
+
+def check_example(folder: Path, step: Path, flush: Path | None, batch: int | None) -> dict[str, str]:
+    """Check before an export that an example can be written; return the digests of the programs of an earlier example.
+
+    Raises:
+        InputError: see `write_example`.
+    """
+    if batch is not None:
+        raise InputError("an example is for a stream or a step of one stream: export without a batch")
+    if flush is not None and flush.name.casefold() == step.name.casefold():
+        raise InputError(f"{step} and {flush} have the same name, and an example is a single folder: give other names")
+    if not folder.is_dir():
+        check_writable(folder)
+        if folder.exists():
+            raise InputError(f"{folder} is a file, and an example is a folder: give another name")
+        return {}
+    paths = [step, *([] if flush is None else [flush])]
+    outside = [path for path in paths if os.path.realpath(path) != os.path.realpath(folder / path.name)]
+    data = {STATE, *(each.name for path in outside for each in (path, data_path(path)))}
+    earlier = _earlier(folder)
+    own = {FACTS, STATE}
+    if earlier is not None:
+        named = (earlier[key] for key in ("step", "flush") if isinstance(earlier[key], str))
+        own |= {each.name for name in named for each in (Path(name), data_path(Path(name)))}
+    if foreign := sorted(name for name in data if (folder / name).exists() and (earlier is None or name not in own)):
+        raise InputError(
+            f"{folder / foreign[0]} does not belong to an example, and would be replaced: choose another folder, or "
+            "move the file"
+        )
+    for name in (*data, FACTS):
+        check_replaceable(folder / name)
+    programs = (earlier or {}).get("programs")
+    return programs if isinstance(programs, dict) else {}
+
+
+def _earlier(folder: Path) -> dict[str, Any] | None:
+    """Return the facts of the example in a folder; None without an example."""
+    path = folder / FACTS
+    if not path.exists():
+        return None
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(facts, dict) and {"label", "step", "flush", "state"} <= facts.keys():
+            return facts
+        reason = "it does not have the facts of a stream"
+    except (OSError, ValueError) as error:
+        reason = first_line(error)
+    raise InputError(
+        f"{path} is not of an example of jaxrnn, and would be replaced: {reason}. Choose another folder, or move the "
+        "file"
+    )
+
+
+def _is_edited(path: Path, text: str, digest: str | None) -> bool:
+    """Return True for an existing program that is neither the new one nor as it was written."""
+    if not path.exists():
+        return False
+    try:
+        found = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return True
+    return found != text and _digest(found) != digest
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _facts_of(step: ExportedGraph, flush: ExportedGraph | None) -> tuple[dict[str, Any], bytes]:
+    """Return the facts for the programs, and the bytes of the first state."""
+    facts, spec = step.facts, step.facts.spec
     first, blob, state = facts.first_inputs, b"", []
     types = {value.name: value for value in ir.load(step.path).graph.inputs}
     for names in facts.state.values():
@@ -76,14 +182,7 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
         "state": state,
         "valid": None if flush is None else flush.facts.valid,
     }
-    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(TEMPLATES.iterdir()) if path.is_file()}
-    for mark, name in (("@STEP@", described["step"]), ("@FLUSH@", described["flush"] or "")):
-        texts["main.cpp"] = texts["main.cpp"].replace(mark, name)
-    texts["stream.json"] = json.dumps(described, indent=1) + "\n"
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    (folder / "state.bin").write_bytes(blob)
-    return tuple(folder / name for name in (*(path.name for path in paths), "state.bin", *sorted(texts)))
+    return described, blob
 
 
 def _described(value: Any) -> dict[str, Any]:

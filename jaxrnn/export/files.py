@@ -7,8 +7,6 @@ import dataclasses
 import json
 import math
 import os
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ import onnx_ir as ir
 from jaxrnn._files.arguments import argument, called
 from jaxrnn._files.messages import first_line, short_repr
 from jaxrnn._files.stores import check_writable
+from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
 from jaxrnn.export.conversions import LARGEST, WIDE_KINDS, Conversion
 from jaxrnn.export.graphs import Graph, Names, flush_graph, function_graph, step_graph
@@ -152,8 +151,8 @@ def export_onnx(
 def _write_converted(model: Model, params: Any, path: Path, conversion: Conversion) -> None:
     """Write the whole graph of a model in other types."""
     check_writable(path)
-    with tempfile.TemporaryDirectory(prefix=".jaxrnn.", dir=path.parent) as folder:
-        written = Path(folder, path.name)
+    with scratch(path) as folder:
+        written = folder / path.name
         write_graph(model, params, written)
         proto = onnx.shape_inference.infer_shapes(onnx.load(written), data_prop=True)
         converted, _ = conversion.apply(ir.from_proto(proto), None)
@@ -301,17 +300,15 @@ def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[s
     The last model refers to the previous files. Returns all paths in the order of appearance.
     """
     with contextlib.ExitStack() as stack:
-        scratch = {
-            folder: Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".jaxrnn.", dir=folder)))
-            for folder in dict.fromkeys(path.parent for path in (*graphs, *arrays))
-        }
+        first = {path.parent: path for path in reversed((*graphs, *arrays))}
+        beside = {folder: stack.enter_context(scratch(path)) for folder, path in first.items()}
         data: list[Path] = []
         for path, model in graphs.items():
-            data += _write_model(model, path, scratch[path.parent])
+            data += _write_model(model, path, beside[path.parent])
         for path, entries in arrays.items():
-            _write_arrays(entries, scratch[path.parent] / path.name)
+            _write_arrays(entries, beside[path.parent] / path.name)
         paths = (*data, *arrays, *graphs)
-        _replace({path: scratch[path.parent] / path.name for path in paths})
+        replace_all({path: beside[path.parent] / path.name for path in paths})
     return paths
 
 
@@ -350,33 +347,6 @@ def _write_arrays(arrays: Mapping[str, np.ndarray], written: Path) -> None:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
-
-
-def _replace(files: Mapping[Path, Path]) -> None:
-    """Move files to their places in order. If a move fails, restore the files that were there before."""
-    moved: list[tuple[Path, Path | None]] = []
-    try:
-        for index, (path, written) in enumerate(files.items()):
-            before = written.with_name(f"{index}.before") if os.path.lexists(path) else None
-            if before is not None:
-                _keep(path, before)
-            moved.append((path, before))
-            os.replace(written, path)
-    except BaseException:
-        for path, before in reversed(moved):
-            if before is not None:
-                os.replace(before, path)
-            else:
-                path.unlink(missing_ok=True)
-        raise
-
-
-def _keep(path: Path, before: Path) -> None:
-    """Create a hard link to a file, or a copy if the file system has no hard links."""
-    try:
-        os.link(path, before, follow_symlinks=False)
-    except (OSError, NotImplementedError):
-        shutil.copy2(path, before, follow_symlinks=False)
 
 
 def describe_file(model: ir.Model, facts: StepFile) -> None:

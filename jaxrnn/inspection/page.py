@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxrnn._files.messages import as_json, bytes_of, environment
-from jaxrnn._files.stores import in_place_of
+from jaxrnn._files.writing import in_place_of
 from jaxrnn.errors import MissingPackageError, optional_package
 from jaxrnn.model.graph_facts import GraphInfo
 from jaxrnn.model.inspection import Inspection, inspect_model

@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import stat
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import Message
 
+from jaxrnn._files.writing import deferred_interrupts, scratch
 from jaxrnn.errors import InputError, ModelError, UnsupportedError
 from jaxrnn.onnx.graph import Address, Origin
 from jaxrnn.onnx.reading import SourceFile
@@ -38,11 +38,9 @@ def write_model(
     """Write a model with new numbers in some tensors, and all other bytes unchanged."""
     if source.data is None:
         raise UnsupportedError("the model is larger than the 2 GB of a protobuf message; load it with external data")
-    # A new file in a new folder has the user's default permissions.
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        scratch = Path(folder)
+    with scratch(path) as folder:
         created: list[Path] = []
-        written = scratch / "model"
+        written = folder / "model"
         written.touch()
         try:
             edits: dict[Address, Edit] = {}
@@ -52,7 +50,7 @@ def write_model(
                 external = {tensor.address for tensor in tensors}
                 # Including unchanged parameters, because the data file may have changed since the model was read.
                 named = {origins[name].address: name for name in arrays if origins[name].address in external}
-                edits = write_data(tensors, arrays, named, source.folder, path, scratch, created)
+                edits = write_data(tensors, arrays, named, source.folder, path, folder, created)
             for name in changed:
                 address, kind, _ = origins[name]
                 if address not in external:
@@ -183,12 +181,13 @@ def _place(written: Path, original: Path, location: str, other: str, target: Pat
         if not _may_lie_at(path, target):
             continue
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            with deferred_interrupts():  # a file that this call creates is listed, or it would stay after an interrupt
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+                created.append(path)
         except FileExistsError:
             if _is_equal(path, written, original):
                 return name
             continue
-        created.append(path)
         os.replace(written, path)
         return name
     raise AssertionError("there is always another number")

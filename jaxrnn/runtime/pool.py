@@ -3,57 +3,77 @@
 from __future__ import annotations
 
 import copy
-import functools
-import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._files.messages import describe
-from jaxrnn._jax.context import exact_types, on_device, on_host, placed
+from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, placed
 from jaxrnn.errors import InputError, StateError, check_count
-from jaxrnn.runtime.runner import host_arrays
+from jaxrnn.runtime.runner import Live, check_same_state, host_arrays
 from jaxrnn.steps.specs import ArraySpec
-from jaxrnn.steps.stepper import Bound, Stepper
+from jaxrnn.steps.stepper import Bound, State, Stepper
 
 Frame = dict[str, np.ndarray]
 Step = Callable[[Any, Any], tuple[Any, Any]]
 Arrays = Mapping[str, Any]
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 
-def _in_turn(method: Callable[Concatenate[Any, Arguments], Result]) -> Callable[Concatenate[Any, Arguments], Result]:
-    """Wrap a method of a pool, so that each call holds the lock of the pool."""
+class _Loaded(NamedTuple):
+    """The compiled functions of a pool with the parameters as given, and the first state if no input determines it."""
 
-    @functools.wraps(method)
-    def alone(self: Any, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
-        with self._turn:
-            return method(self, *arguments, **named)
-
-    return alone
+    params: Any
+    stream: Bound
+    fresh: State | None
+    functions: Mapping[str, Callable[..., Any]]
 
 
-@dataclass
-class _Open:
-    """An open stream: the slot in the pool, the first state and the waiting frames."""
+class _Open(NamedTuple):
+    """An open stream: the slot in the pool, the first state with its constants, and the frames by number.
+
+    The frames `_Streams.taken` to `_Streams.pushed` wait; other frames belong to calls that have ended or failed.
+    """
 
     slot: int
-    start: dict[str, Any]
-    queue: deque[Frame] = field(default_factory=deque)
+    constants: Arrays | None
+    start: State
+    frames: dict[int, Frame]
+
+
+class _Streams(NamedTuple):
+    """The streams of a pool between two calls. Nothing in here is overwritten but frames that do not wait."""
+
+    loaded: _Loaded
+    open: Mapping[int, _Open]
+    free: tuple[int, ...]
+    following: int  # the id of the next stream
+    states: Any  # the states of all slots, with a leading axis; None before the first run
+    starts: Mapping[int, State]  # the states of the slots whose streams have not run yet
+    taken: np.ndarray  # int64[capacity]: frames of each slot that have run
+    pushed: np.ndarray
+    frames: Frames | None  # None before the first frame
+
+    def begun(self, entry: _Open) -> _Streams:
+        """Return the streams with a slot at its first state, and without waiting frames."""
+        taken, pushed = self.taken.copy(), self.pushed.copy()
+        taken[entry.slot] = pushed[entry.slot] = 0
+        return self._replace(starts={**self.starts, entry.slot: entry.start}, taken=taken, pushed=pushed)
+
+    def state_of(self, entry: _Open) -> State:
+        """Return the state of a stream."""
+        start = self.starts.get(entry.slot)
+        return self.loaded.functions["take"](self.states, np.int32(entry.slot)) if start is None else start
 
 
 class StreamPool:
     """A pool of concurrent streams. A pool owns the states of the streams and is not a pure function.
 
     The outputs of a stream never depend on other streams: on the same device, the outputs are bit-identical to the
-    outputs of a pool without other streams. An error leaves the pool unchanged, with one exception: if a step fails
-    while it runs, as a Python callback can, all streams are closed, because a run overwrites the states.
+    outputs of a pool without other streams. A call that raises leaves the pool unchanged, also if a step fails while it
+    runs, or if Ctrl-C interrupts it: after an interrupted run, all frames wait again.
 
     Threads can share a pool: calls run in sequence. A copy is a second pool with the same streams, which continue from
     the same states. A pickle contains the stepper, the parameters, the states and the waiting frames.
@@ -73,61 +93,75 @@ class StreamPool:
         capacity: the largest number of open streams. Each run computes all of these streams.
 
     Raises:
-        StateError: the model forgets its state, so it has no steps; stream the model with `Model.stream`.
+        StateError: the model forgets its state, so it has no steps; stream the model with `Model.stream`. Or the
+            process is a fork of a process that has used JAX.
         InputError: the capacity is not a positive integer, the parameters do not fit, or the object is not a stepper
             with named arrays.
     """
 
     def __init__(self, stepper: Stepper, params: Any, capacity: int):
+        check_process()
         self.capacity = capacity = check_count("capacity, the largest number of open streams,", capacity)
-        self._turn = threading.RLock()
-        self._arguments = {"stepper": stepper, "params": params, "capacity": capacity}
-        self._stream = Bound(stepper, params)
-        self._frames = Frames(self._stream.spec.inputs, capacity)
-        #: The state before the first step, if the state does not depend on inputs.
-        first = self._stream.start(self._stream.example_constants())
-        self._fresh = None if self._stream.spec.constants else first
-        self._state: Any = None
-        self._free = list(reversed(range(capacity)))
-        self._open: dict[int, _Open] = {}
-        self._next = 0
+        self._stepper = stepper
+        none, free = np.zeros(capacity, np.int64), tuple(reversed(range(capacity)))
+        self._live = Live(_Streams(self._load(params), {}, free, 0, None, {}, none, none, None))
 
-        self._functions = {
-            name: self._stream.ready(f"pool_{name}_{capacity}")
+    def _load(self, params: Any) -> _Loaded:
+        stream = Bound(self._stepper, params)
+        first = stream.start(stream.example_constants())
+        functions = {
+            name: stream.ready(f"pool_{name}_{self.capacity}")
             or jax.jit(function, donate_argnums=0 if name in DONATING else ())
-            for name, function in slot_functions(self._stream.step).items()
+            for name, function in slot_functions(stream.step).items()
         }
+        return _Loaded(params, stream, None if stream.spec.constants else first, functions)
 
     def __repr__(self) -> str:
-        return f"StreamPool({self._stream.spec.summary}, {len(self._open)} of {self.capacity} streams open)"
+        streams = self._live.value
+        return f"StreamPool({streams.loaded.stream.spec.summary}, {len(streams.open)} of {self.capacity} streams open)"
 
-    @_in_turn
     def __getstate__(self) -> dict[str, Any]:
-        streams = {
-            name: _Open(entry.slot, on_host(entry.start), deque(entry.queue)) for name, entry in self._open.items()
-        }
-        return {
-            "arguments": on_host(self._arguments),
-            "streams": streams,
-            "free": list(self._free),
-            "next": self._next,
-            "frames": copy.deepcopy(self._frames),
-            "state": on_host(self._state),
-        }
+        check_process()
+        streams = self._live.value
+        arguments = {"stepper": self._stepper, "params": streams.loaded.params, "capacity": self.capacity}
+        kept = {name: entry._replace(frames=dict(entry.frames)) for name, entry in streams.open.items()}
+        streams = streams._replace(loaded=None, open=kept, frames=copy.deepcopy(streams.frames))
+        return on_host({"arguments": arguments, "streams": tuple(streams)})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**on_device(state["arguments"]))
-        self._open, self._free, self._next = state["streams"], state["free"], state["next"]
-        self._frames = state["frames"]
-        for entry in self._open.values():
-            entry.start = on_device(entry.start)
-        self._state = on_device(state["state"])
+        state = on_device(state)
+        self.__init__(**state["arguments"])
+        self._live = Live(_Streams(*state["streams"])._replace(loaded=self._live.value.loaded))
 
     def __len__(self) -> int:
         """Return the number of open streams."""
-        return len(self._open)
+        return len(self._live.value.open)
 
-    @_in_turn
+    @property
+    def params(self) -> Any:
+        """The parameters, which can be assigned.
+
+        New parameters are checked, and apply from the next run on, which compiles; the states of the streams do not
+        change. After a reset, a stream has the first state for the new parameters.
+        """
+        return self._live.value.loaded.stream.params
+
+    @params.setter
+    def params(self, params: Any) -> None:
+        check_process()
+        loaded = self._load(params)
+
+        def replaced(now: _Streams) -> tuple[None, _Streams]:
+            opened, starts = {}, dict(now.starts)
+            for stream, entry in now.open.items():
+                opened[stream] = entry._replace(start=_first(loaded, entry.constants))
+                check_same_state(entry.start, opened[stream].start)
+                if entry.slot in starts:
+                    starts[entry.slot] = opened[stream].start
+            return None, now._replace(loaded=loaded, open=opened, starts=starts)
+
+        return self._live.change(replaced)
+
     def open(self, constants: Arrays | None = None) -> int:
         """Begin a stream with a new state, and return the id. A pool never uses an id twice.
 
@@ -139,22 +173,20 @@ class StreamPool:
             StateError: the pool is full.
             InputError: constants are needed and missing, or do not fit.
         """
-        if not self._free:
-            raise StateError(f"all {self.capacity} streams are open; close one, or make the pool larger")
-        with exact_types():
-            start = self._fresh if constants is None and self._fresh is not None else self._stream.start(constants)
-            if self._state is None:
-                # The states have a leading axis, even with a capacity of 1.
-                self._state = jax.tree.map(
-                    lambda x: placed(np.broadcast_to(np.asarray(x), (self.capacity, *x.shape))), start
-                )
-        stream, slot = self._next, self._free.pop()
-        self._next += 1
-        self._open[stream] = _Open(slot, start)
-        self._reset_slot(self._open[stream])
-        return stream
 
-    @_in_turn
+        def opened(now: _Streams) -> tuple[int, _Streams]:
+            if not now.free:
+                raise StateError(f"all {self.capacity} streams are open; close one, or make the pool larger")
+            start = _first(now.loaded, constants)
+            given = None if constants is None else {name: np.array(value) for name, value in constants.items()}
+            entry = _Open(now.free[-1], given, start, {})
+            after = now._replace(
+                open={**now.open, now.following: entry}, free=now.free[:-1], following=now.following + 1
+            )
+            return now.following, after.begun(entry)
+
+        return self._live.change(opened)
+
     def push(self, stream: int, frame: Arrays) -> None:
         """Queue the inputs of a step of a stream, a dict without a batch: a frame, or a pulse (`StepSpec.pulse`).
 
@@ -162,49 +194,61 @@ class StreamPool:
             StateError: the stream is not open.
             InputError: the frame does not fit the stepper, or differs in shape from earlier frames in the pool.
         """
-        self._find(stream).queue.append(self._frames.checked(frame))
 
-    @_in_turn
+        def queued(now: _Streams) -> tuple[None, _Streams]:
+            entry, pushed = _find(now, stream), now.pushed.copy()
+            frames = now.frames or Frames(now.loaded.stream.spec.inputs, self.capacity, frame)
+            entry.frames[int(pushed[entry.slot])] = frames.checked(frame)
+            pushed[entry.slot] += 1
+            return None, now._replace(pushed=pushed, frames=frames)
+
+        return self._live.change(queued)
+
     def run(self) -> dict[int, dict[str, np.ndarray]]:
         """Run one step of each stream with a waiting frame, in a single call; other streams do not change.
 
         Returns:
             For each stream a dict of outputs, as NumPy arrays with the shapes of a single stream. Results for the whole
             recording come from `flush`.
-
-        Raises:
-            StateError: the step failed while it ran, and all streams are closed.
         """
-        waiting = {stream: entry for stream, entry in self._open.items() if entry.queue}
-        if not waiting:
-            return {}
-        active = np.zeros(self.capacity, bool)
+        return self._live.change(self._stepped)
+
+    def _stepped(self, now: _Streams) -> tuple[dict[int, dict[str, np.ndarray]], _Streams]:
+        active = now.pushed > now.taken
+        if now.frames is None or not active.any():
+            return {}, now
+        numbers, waits = now.taken.tolist(), active.tolist()
+        waiting = {stream: entry for stream, entry in now.open.items() if waits[entry.slot]}
         for entry in waiting.values():
-            active[entry.slot] = True
-            self._frames.put(entry.slot, entry.queue[0])
+            number = numbers[entry.slot]
+            entry.frames.pop(number - 2, None)  # not the frame before, because an interrupt may undo the last run
+            now.frames.put(entry.slot, entry.frames[number])
         with exact_types():
-            try:
-                outputs, after = self._functions["run"](self._state, self._frames.arrays(), active)
-                host = {name: np.asarray(value) for name, value in outputs.items()}
-            except Exception as error:
-                if not any(array.is_deleted() for array in jax.tree.leaves(self._state)):
-                    raise
-                closed, self._open, self._state = len(self._open), {}, None
-                self._free = list(reversed(range(self.capacity)))
-                reason = (str(error).strip() or type(error).__name__).splitlines()[-1]  # XLA ends with the callback's
-                raise StateError(
-                    f"a step failed while it ran ({reason}), and a run overwrites the states: all {closed} "
-                    "streams are closed; open new ones"
-                ) from error
-            self._state = after
-        for entry in waiting.values():
-            entry.queue.popleft()
-        return {
+            # The states are not donated: a step that fails or is interrupted would lose them.
+            outputs, states = now.loaded.functions["run"](self._begun_states(now), now.frames.arrays(), active)
+            host = {name: np.asarray(value) for name, value in outputs.items()}
+            jax.block_until_ready(states)  # a step that fails can have no outputs
+        results = {
             stream: {name: value[entry.slot].copy() for name, value in host.items()}
             for stream, entry in waiting.items()
         }
+        return results, now._replace(states=states, starts={}, taken=now.taken + active)
 
-    @_in_turn
+    def _begun_states(self, now: _Streams) -> Any:
+        """Return the states of all slots, with the first states of the streams that begin."""
+        states, first = now.states, None
+        if states is None:
+            first = next(iter(now.starts.values()))
+            # The states have a leading axis, even with a capacity of 1.
+            states = jax.tree.map(lambda x: placed(np.broadcast_to(np.asarray(x), (self.capacity, *x.shape))), first)
+        elif now.starts:
+            # A copy, because clearing overwrites the states.
+            states = jax.tree.map(lambda x: jax.device_put(x, x.sharding, may_alias=False), states)
+        for slot, start in now.starts.items():
+            if start is not first:
+                states = now.loaded.functions["clear"](states, start, np.int32(slot))
+        return states
+
     def flush(self, stream: int, tail: Arrays | None = None, valid: int | None = None) -> dict[str, np.ndarray]:
         """Return the rest of a recording that has ended, and give the stream a new state; other streams do not change.
 
@@ -224,46 +268,58 @@ class StreamPool:
             InputError: the tail does not fit the stepper, or the constraints of the stream do not allow a recording of
                 this length; the stream then stays as it was.
         """
-        entry = self._find(stream)
-        if entry.queue:
-            raise StateError(f"{len(entry.queue)} frame(s) of stream {stream} wait: call run until no frame waits")
-        with exact_types():
-            rest = self._stream.rest(self._functions["take"](self._state, np.int32(entry.slot)), tail, valid)
-        self._reset_slot(entry)
-        return rest
 
-    @_in_turn
+        def flushed(now: _Streams) -> tuple[dict[str, np.ndarray], _Streams]:
+            entry = _find(now, stream)
+            if waiting := now.pushed[entry.slot] - now.taken[entry.slot]:
+                raise StateError(f"{waiting} frame(s) of stream {stream} wait: call run until no frame waits")
+            with exact_types():
+                return now.loaded.stream.rest(now.state_of(entry), tail, valid), now.begun(entry)
+
+        return self._live.change(flushed)
+
     def reset(self, stream: int) -> None:
         """Give a stream a new state, and drop the waiting frames of the stream."""
-        entry = self._find(stream)
-        entry.queue.clear()
-        self._reset_slot(entry)
 
-    @_in_turn
+        def restarted(now: _Streams) -> tuple[None, _Streams]:
+            entry = _find(now, stream)._replace(frames={})
+            return None, now._replace(open={**now.open, stream: entry}).begun(entry)
+
+        return self._live.change(restarted)
+
     def close(self, stream: int) -> None:
         """End a stream, and free the slot."""
-        self._free.append(self._find(stream).slot)
-        del self._open[stream]
 
-    @_in_turn
+        def closed(now: _Streams) -> tuple[None, _Streams]:
+            after, entry = now.begun(_find(now, stream)), now.open[stream]
+            starts = {slot: start for slot, start in now.starts.items() if slot != entry.slot}
+            kept = {name: each for name, each in now.open.items() if name != stream}
+            return None, after._replace(open=kept, free=(*now.free, entry.slot), starts=starts)
+
+        return self._live.change(closed)
+
     def state(self, stream: int) -> dict[str, np.ndarray]:
         """Return a copy of the state of a stream: a dict of the entries in `StepSpec.state`."""
-        slot = self._find(stream).slot
+        check_process()
+        now = self._live.value
         with exact_types():
-            entries = self._stream.spec.entries(self._functions["take"](self._state, np.int32(slot)))
-            return {name: np.asarray(value) for name, value in entries.items()}
+            entries = now.loaded.stream.spec.entries(now.state_of(_find(now, stream)))
+            return {name: np.array(value) for name, value in entries.items()}
 
-    def _find(self, stream: int) -> _Open:
-        is_id = isinstance(stream, int | np.integer) and not isinstance(stream, bool)  # True and 1.0 are equal to 1
-        if not is_id or stream not in self._open:
-            raise StateError(
-                f"stream {stream!r} is not open; open streams: {', '.join(map(str, self._open)) or 'none'}"
-            )
-        return self._open[stream]
 
-    def _reset_slot(self, entry: _Open) -> None:
-        with exact_types():
-            self._state = self._functions["clear"](self._state, entry.start, np.int32(entry.slot))
+def _first(loaded: _Loaded, constants: Arrays | None) -> State:
+    """Return the first state of a stream."""
+    if constants is None and loaded.fresh is not None:
+        return loaded.fresh
+    with exact_types():
+        return loaded.stream.start(constants)
+
+
+def _find(streams: _Streams, stream: int) -> _Open:
+    is_id = isinstance(stream, int | np.integer) and not isinstance(stream, bool)  # True and 1.0 are equal to 1
+    if not is_id or stream not in streams.open:
+        raise StateError(f"stream {stream!r} is not open; open streams: {', '.join(map(str, streams.open)) or 'none'}")
+    return streams.open[stream]
 
 
 class Frames:
@@ -272,12 +328,13 @@ class Frames:
     The first frame fixes the open dimensions of the inputs.
     """
 
-    def __init__(self, specs: Sequence[ArraySpec], capacity: int):
-        self._specs, self._capacity = specs, capacity
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._buffers: dict[str, np.ndarray] = {}
+    def __init__(self, specs: Sequence[ArraySpec], capacity: int, first: Arrays):
+        self._specs = specs
+        self._buffers = {
+            name: np.zeros((capacity, *array.shape), array.dtype) for name, array in host_arrays(specs, first).items()
+        }
 
-    def put(self, slot: int, frame: Mapping[str, np.ndarray]) -> None:
+    def put(self, slot: int, frame: Frame) -> None:
         """Write a checked frame into a slot."""
         for name, array in frame.items():
             self._buffers[name][slot] = array
@@ -287,31 +344,24 @@ class Frames:
         # A copy, because on CPU JAX can read a NumPy array after the call has returned.
         return {name: buffer.copy() for name, buffer in self._buffers.items()}
 
-    def checked(self, frame: Mapping[str, Any]) -> Frame:
+    def checked(self, frame: Arrays) -> Frame:
         """Return a copy of a frame with the declared dtypes; raise InputError for a frame that does not fit."""
-        if not self._shapes or not self._fits(frame):
+        if not self._fits(frame):
             frame = host_arrays(self._specs, frame)
-            shapes = {name: array.shape for name, array in frame.items()}
-            if not self._shapes:
-                self._shapes = shapes
-                self._buffers = {
-                    name: np.zeros((self._capacity, *array.shape), array.dtype) for name, array in frame.items()
-                }
-            elif shapes != self._shapes:
-                name = next(name for name in shapes if shapes[name] != self._shapes[name])
-                raise InputError(
-                    f"input {name!r} got {describe(frame[name])}, but every frame of this pool has shape "
-                    f"{list(self._shapes[name])}"
-                )
-        return {name: np.array(frame[name]) for name in self._shapes}
+            for name, array in frame.items():
+                if array.shape != (shape := self._buffers[name].shape[1:]):
+                    raise InputError(
+                        f"input {name!r} got {describe(array)}, but every frame of this pool has shape {list(shape)}"
+                    )
+        return {name: np.array(frame[name]) for name in self._buffers}
 
-    def _fits(self, frame: Mapping[str, Any]) -> bool:
+    def _fits(self, frame: Arrays) -> bool:
         return (
             isinstance(frame, Mapping)
-            and frame.keys() == self._shapes.keys()
+            and frame.keys() == self._buffers.keys()
             and all(
                 isinstance(array, np.ndarray)
-                and array.shape == self._shapes[name]
+                and array.shape == self._buffers[name].shape[1:]
                 and array.dtype == self._buffers[name].dtype
                 for name, array in frame.items()
             )
@@ -319,7 +369,7 @@ class Frames:
 
 
 #: The functions of `slot_functions` that may overwrite the first argument.
-DONATING = ("run", "clear")
+DONATING = ("clear",)
 
 
 def slot_functions(step: Step) -> dict[str, Callable[..., Any]]:

@@ -8,12 +8,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import (
+    check_process,
     default_device,
     exact_types,
     in_calling_thread,
@@ -22,9 +24,9 @@ from jaxrnn._jax.context import (
     own_transfers,
     unmapped,
 )
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, StateError
 from jaxrnn.steps.specs import ArraySpec, bind, taken
-from jaxrnn.steps.stepper import Bound, Stepper
+from jaxrnn.steps.stepper import Bound, State, Stepper
 from jaxrnn.steps.stepspec import Layout
 
 Arrays = Mapping[str, Any]
@@ -32,6 +34,49 @@ Vectors = tuple[Any, ...]
 Step = Callable[[Any, Arrays], tuple[dict[str, Any], Any]]
 
 _UNCHANGED = contextlib.nullcontext()
+
+
+class Live:
+    """The value of a live object, which calls replace in turn.
+
+    A call that returns has replaced the value, and a call that raises has not, whatever is raised: an interrupt from
+    the keyboard can arrive between any two instructions.
+    """
+
+    def __init__(self, value: Any):
+        self._turn = threading.RLock()
+        self.value: Any = value
+
+    def change(self, function: Callable[..., tuple[Any, Any]], *arguments: Any) -> Any:
+        """Call ``result, value = function(value, *arguments)``, keep the new value, and return the result."""
+        check_process()
+        before = after = None
+        try:
+            with self._turn:
+                before = self.value
+                result, after = function(before, *arguments)
+                if self.value is not before:
+                    raise StateError(
+                        "a signal handler or a callback called the same stream or pool in the middle of this call, "
+                        "which therefore had no effect: call again"
+                    )
+                self.value = after
+            return result
+        except BaseException:
+            # The interrupt may have arrived after the assignment, as when the lock is released.
+            with self._turn:
+                if self.value is after:
+                    self.value = before
+            raise
+
+
+class _Loaded(NamedTuple):
+    """A compiled step with the parameters as given, and the state before the first frame."""
+
+    params: Any
+    stream: Bound
+    start: State
+    step: Any  # a JoinedStep or a ReadyStep, which represent the state differently
 
 
 class Runner:
@@ -47,8 +92,9 @@ class Runner:
             outputs = run({"input": pulse})
         rest = run.flush()
 
-    Threads can share a runner: calls run in sequence, each a whole step. A copy is a second stream that continues from
-    the same state. A pickle contains the stepper, the parameters and the state.
+    Threads can share a runner: calls run in sequence, each a whole step. A call that raises leaves the stream
+    unchanged, also if Ctrl-C interrupts it. A copy is a second stream that continues from the same state. A pickle
+    contains the stepper, the parameters and the state.
 
     On CPU, steps run in the calling thread, which is faster than JAX's default.
 
@@ -58,52 +104,80 @@ class Runner:
         constants: the inputs without a time axis on which the state before the first frame depends.
 
     Raises:
-        StateError: the model forgets its state, so it has no steps; stream the model with `Model.stream`.
+        StateError: the model forgets its state, so it has no steps; stream the model with `Model.stream`. Or the
+            process is a fork of a process that has used JAX.
         InputError: the parameters do not fit, or the object is not a stepper with named arrays.
     """
 
     def __init__(self, stepper: Stepper, params: Any = None, constants: Arrays | None = None):
-        self._arguments = {"stepper": stepper, "params": params, "constants": constants}
-        self._stream = Bound(stepper, params)
-        self._turn = threading.Lock()
-        self._start = self._stream.start(constants)
-        device = in_calling_thread(default_device())
-        ready = self._stream.ready("step", device)
-        #: The two kinds of steps represent the state differently, and convert with `pack` and `unpack`.
-        self._step: Any = (
-            JoinedStep(self._stream.step, self._start, device)
-            if ready is None
-            else ReadyStep(ready, self._stream.spec.bind, device)
-        )
-        self._dtypes = {spec.name: spec.dtype for spec in self._stream.spec.inputs}
+        check_process()
+        self._stepper, self._constants = stepper, constants
+        loaded = self._load(params)
+        self._inputs = loaded.stream.spec.inputs
+        self._dtypes = {spec.name: spec.dtype for spec in self._inputs}
         # 64-bit types need a context, and entering a context takes time.
-        self._wide = any(each.is_wide for each in (*self._stream.spec.inputs, *self._stream.spec.state))
-        self.reset()
+        self._wide = any(each.is_wide for each in (*self._inputs, *loaded.stream.spec.state))
+        with exact_types():
+            self._live = Live((loaded, loaded.step.pack(loaded.start)))
+
+    def _load(self, params: Any) -> _Loaded:
+        stream = Bound(self._stepper, params)
+        start = stream.start(self._constants)
+        device = in_calling_thread(default_device())
+        ready = stream.ready("step", device)
+        if ready is None:
+            return _Loaded(params, stream, start, JoinedStep(stream.step, start, device))
+        return _Loaded(params, stream, start, ReadyStep(ready, stream.spec.bind, device))
 
     def __repr__(self) -> str:
-        return f"Runner({self._stream.spec.summary})"
+        return f"Runner({self._live.value[0].stream.spec.summary})"
 
     def __copy__(self) -> Runner:
         result = object.__new__(Runner)
         # The copy shares the compiled step and the state, because arrays of a state are never overwritten.
-        vars(result).update(vars(self), _turn=threading.Lock())
+        vars(result).update(vars(self), _live=Live(self._live.value))
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Runner:
         return self.__copy__()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"arguments": on_host(self._arguments), "state": self._step.unpack(self._state)}
+        check_process()
+        loaded, state = self._live.value
+        arguments = {"stepper": self._stepper, "params": loaded.params, "constants": self._constants}
+        return {"arguments": on_host(arguments), "state": loaded.step.unpack(state)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**on_device(state["arguments"]))
+        loaded, _ = self._live.value
         with exact_types():
-            self._state = self._step.pack(state["state"])
+            self._live = Live((loaded, loaded.step.pack(state["state"])))
+
+    @property
+    def params(self) -> Any:
+        """The parameters, which can be assigned.
+
+        New parameters are checked, and apply from the next step on, which compiles; the state does not change. After a
+        reset, the state is the first state for the new parameters.
+        """
+        return self._live.value[0].stream.params
+
+    @params.setter
+    def params(self, params: Any) -> None:
+        check_process()
+        new = self._load(params)
+
+        def replaced(now: tuple[_Loaded, Any]) -> tuple[None, Any]:
+            loaded, state = now
+            check_same_state(loaded.start, new.start)
+            with exact_types():
+                return None, (new, new.step.pack(loaded.step.unpack(state)))
+
+        return self._live.change(replaced)
 
     def reset(self) -> None:
         """Begin a new stream."""
-        with self._turn, exact_types():
-            self._state = self._step.pack(self._start)
+        return self._live.change(lambda now: (None, _begun(now[0])))
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Run one step.
@@ -119,24 +193,27 @@ class Runner:
             InputError: an input is missing or unknown, or has a wrong dtype or shape. The stream does not change.
         """
         if type(inputs) is not dict:
-            inputs = host_arrays(self._stream.spec.inputs, inputs)
+            inputs = host_arrays(self._inputs, inputs)
         for name, array in inputs.items():
             dtype = self._dtypes.get(name)
             if type(array) is not np.ndarray or (array.dtype is not dtype and array.dtype != dtype):
-                inputs = host_arrays(self._stream.spec.inputs, inputs)
+                inputs = host_arrays(self._inputs, inputs)
                 break
-        with self._turn:
-            # A context such as `exact_types` takes as long as a step of a small network: enter contexts only if needed.
-            if not self._wide:
-                try:
-                    outputs, self._state = self._step(self._state, inputs)
-                    return outputs
-                except jax.errors.JaxRuntimeError as error:
-                    if "transfer" not in str(error):
-                        raise
-            with own_transfers(), jax.enable_x64(True) if self._wide else _UNCHANGED:
-                outputs, self._state = self._step(self._state, inputs)
-                return outputs
+        return self._live.change(self._stepped, inputs)
+
+    def _stepped(self, now: tuple[_Loaded, Any], inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
+        loaded, state = now
+        # A context such as `exact_types` takes as long as a step of a small network: enter contexts only if needed.
+        if not self._wide:
+            try:
+                outputs, after = loaded.step(state, inputs)
+                return outputs, (loaded, after)
+            except jax.errors.JaxRuntimeError as error:
+                if "transfer" not in str(error):
+                    raise
+        with own_transfers(), jax.enable_x64(True) if self._wide else _UNCHANGED:
+            outputs, after = loaded.step(state, inputs)
+            return outputs, (loaded, after)
 
     def flush(self, tail: Arrays | None = None, valid: int | None = None) -> dict[str, np.ndarray]:
         """Return the rest of the recording as a dict of outputs, and begin a new stream.
@@ -152,17 +229,39 @@ class Runner:
             InputError: the tail does not fit the stepper, or the constraints of the stream do not allow a recording of
                 this length; the stream then stays as it was.
         """
-        with self._turn, exact_types():
-            results = self._stream.rest(self._step.unpack(self._state), tail, valid)
-            self._state = self._step.pack(self._start)
-        return results
+
+        def flushed(now: tuple[_Loaded, Any]) -> tuple[dict[str, np.ndarray], Any]:
+            loaded, state = now
+            with exact_types():
+                return loaded.stream.rest(loaded.step.unpack(state), tail, valid), _begun(loaded)
+
+        return self._live.change(flushed)
 
     @property
     def state(self) -> dict[str, Any]:
         """The state after the last step: a dict of the entries in ``spec.state`` of the stepper."""
+        check_process()
+        loaded, state = self._live.value
         with exact_types():
-            entries = self._stream.spec.entries(self._step.unpack(self._state))
+            entries = loaded.stream.spec.entries(loaded.step.unpack(state))
             return {name: jax.device_put(array) for name, array in entries.items()}
+
+
+def _begun(loaded: _Loaded) -> tuple[_Loaded, Any]:
+    with exact_types():
+        return loaded, loaded.step.pack(loaded.start)
+
+
+def check_same_state(before: State, after: State) -> None:
+    """Check that the state before the first frame has the same entries with other parameters."""
+    described = [{name: describe(array) for name, array in each.items()} for each in (before, after)]
+    if described[0] != described[1]:
+        name = next(name for name in {**before, **after} if described[0].get(name) != described[1].get(name))
+        had, has = (each.get(name, "missing") for each in described)
+        raise StateError(
+            f"the state {name!r} is {had}, and with these parameters {has}, so that the stream cannot go on: make a "
+            "new one"
+        )
 
 
 def host_arrays(specs: Sequence[ArraySpec], inputs: Arrays) -> dict[str, np.ndarray]:

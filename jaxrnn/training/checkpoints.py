@@ -7,13 +7,10 @@ import dataclasses
 import logging
 import os
 import shutil
-import signal
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import jax
@@ -22,12 +19,13 @@ import numpy as np
 
 from jaxrnn._files.messages import first_line
 from jaxrnn._files.stores import check_regular
+from jaxrnn._files.writing import deferred_interrupts, locked
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, TrainingError, optional_package
 from jaxrnn.model import Model
-from jaxrnn.training.agreement import digest_of_all
+from jaxrnn.training.agreement import check_shared, digest_of_all
 from jaxrnn.training.options import Checkpoints
-from jaxrnn.training.sharding import is_primary
+from jaxrnn.training.sharding import Placement, is_primary
 from jaxrnn.training.train_state import Snapshot, decode, encode
 
 #: New name of the folder of an unreadable checkpoint, which is then neither read nor counted.
@@ -48,6 +46,30 @@ class _Kept:
         return [step in ours[-self.newest :] or step == self.best or step not in ours for step in steps]
 
 
+@contextlib.contextmanager
+def open_folder(options: Checkpoints, placement: Placement) -> Iterator[Folder]:
+    """Open a folder of checkpoints as the only training that writes to it. All processes raise an error together."""
+    path, problem = Path(options.folder).absolute(), None
+    check_shared(placement, path)
+    with contextlib.ExitStack() as stack:
+        try:
+            check_folder(path)
+            if is_primary():
+                stack.enter_context(locked(path, "keeps the checkpoints of a training"))
+        except InputError as error:
+            problem = error
+        except OSError as error:
+            problem = InputError(f"checkpoints: the folder {path} cannot be used: {error.strerror or error}")
+        placement.agree([], problem)
+        yield stack.enter_context(closing(Folder(options)))
+
+
+def check_folder(path: Path) -> None:
+    """Check that a path can be a folder of checkpoints."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"checkpoints: {path} is a file, not a folder")
+
+
 class Folder:
     """The checkpoints of a training. With ``reading``, the folder must exist and is not changed."""
 
@@ -55,8 +77,7 @@ class Folder:
         self.options = options
         self.path = Path(options.folder).absolute()
         self._kept = _Kept(options.keep, self._is_ours)
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"checkpoints: {self.path} is a file, not a folder")
+        check_folder(self.path)
         if reading and not self.path.is_dir():
             raise InputError(f"there is no folder {self.path}")
         ocp = _orbax()
@@ -101,7 +122,7 @@ class Folder:
         self._kept.best = best_step
         contents = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts))
         try:
-            with _quiet(), _deferred_interrupts():
+            with _quiet(), deferred_interrupts():
                 self._manager.save(step, args=contents, force=True)
         except Exception as error:
             self._kept.best = before
@@ -176,22 +197,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
-
-
-@contextlib.contextmanager
-def _deferred_interrupts() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    caught: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if caught:
-        before(*caught[0])
 
 
 def _orbax() -> Any:

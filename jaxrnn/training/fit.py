@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,12 @@ import jax
 import numpy as np
 
 from jaxrnn._files.arguments import either
-from jaxrnn._files.stores import in_place_of
+from jaxrnn._files.writing import in_place_of
 from jaxrnn._jax.context import compute_type
 from jaxrnn.errors import InputError, TrainingError, check_count, optional_package
 from jaxrnn.training.agreement import (
     check_alike,
     check_joined,
-    check_shared,
     differences,
     digest,
     digest_of_examples,
@@ -27,7 +26,7 @@ from jaxrnn.training.agreement import (
     training_facts,
 )
 from jaxrnn.training.batches import Batches, drawn_order, sequence_order
-from jaxrnn.training.checkpoints import Folder
+from jaxrnn.training.checkpoints import Folder, open_folder
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.layout import make_layout
 from jaxrnn.training.loop import TrainingLoop, announce
@@ -113,7 +112,7 @@ def fit(
         Parameters and history.
 
     Raises:
-        InputError: An argument or an example does not fit.
+        InputError: An argument or an example does not fit, or another training keeps checkpoints in the folder.
         StateError: The model forgets its state, so it has no steps.
         TrainingError: A loss or gradient is not finite, a checkpoint cannot be written or belongs to another training,
             or the arguments of processes differ.
@@ -198,8 +197,7 @@ def fit(
         state = TrainState(updates.begin({name: start[name] for name in trained}), facts, changed)
         folder = None
         if checkpoints is not None:
-            check_shared(placement, Path(checkpoints.folder).absolute())
-            folder = stack.enter_context(closing(Folder(checkpoints)))
+            folder = stack.enter_context(open_folder(checkpoints, placement))
             _resume(state, placement, folder)
         loop = TrainingLoop(
             updates=updates,

@@ -147,14 +147,15 @@ class TrainState:
 
     def judge(self, measured: Mapping[str, float]) -> None:
         """Record a validation after the last update."""
-        self.history[-1] |= {f"validation_{name}": value for name, value in measured.items()}
-        counters, loss = dataclasses.replace(self.counters, validated_step=self.step), measured["loss"]
-        if counters.best_loss is None or loss < counters.best_loss:
-            self.best = host(self.arrays.trained)
-            best = {"best_step": self.step, "best_loss": loss, "patience_counter": 0}
-            self.counters = dataclasses.replace(counters, **best)
+        best, loss, facts = self.best, measured["loss"], dataclasses.replace(self.counters, validated_step=self.step)
+        if facts.best_loss is None or loss < facts.best_loss:
+            best = host(self.arrays.trained)
+            facts = dataclasses.replace(facts, best_step=self.step, best_loss=loss, patience_counter=0)
         else:
-            self.counters = dataclasses.replace(counters, patience_counter=counters.patience_counter + 1)
+            facts = dataclasses.replace(facts, patience_counter=facts.patience_counter + 1)
+        self.history[-1] |= {f"validation_{name}": value for name, value in measured.items()}
+        # Together, so that an interrupt leaves the state before or after the validation.
+        self.best, self.counters = best, facts
 
     def snapshot(self, placement: Placement) -> Snapshot:
         """Return a snapshot in host memory."""

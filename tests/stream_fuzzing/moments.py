@@ -106,7 +106,8 @@ def faster(w: Writer) -> Line:
         return None
     k, rate = w.draw.choice([1, 1, 2, 3]), w.draw.choice([2, 3])
     text, most = f"jnp.repeat({w.limited(v)}, {rate}, axis=0)", w.most(v)
-    text = w.draw.choice(["ahead({}, {})", "ahead({}, {})", "{}[{}:]", "before({}, {})", "ahead({}, {})[::2]"]).format(text, k)
+    moved = ["ahead({}, {})", "ahead({}, {})", "{}[{}:]", "before({}, {})", "ahead({}, {})[::2]"]
+    text = w.draw.choice(moved).format(text, k)
     forms = [(text, most), (f"lax.cummax({text}, 0)", most), (f"pool({text}, lax.add, 2, 1, (0, 1))", 2 * most)]
     sums = [(f"lax.cumsum({text}, 0)", rate * FRAMES * most), (f"leaky({text})[1]", 2 * FRAMES * most)]
     return w.draw.choice([*forms, *sums[:1] * 3, sums[1]])

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrnn._files.arrays import read_member
-from jaxrnn._files.stores import check_regular, in_place_of
+from jaxrnn._files.stores import check_regular
+from jaxrnn._files.writing import in_place_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import ModelError
 from jaxrnn.runtime.compiled.native import BATCHED, Native, arguments_of
