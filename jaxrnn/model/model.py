@@ -457,7 +457,10 @@ class Model:
 
     @functools.cached_property
     def _findings(self) -> Findings:
-        return self._stated if self._search is None else self._search.find()
+        if self._stated is not None:
+            return self._stated
+        assert self._search is not None
+        return self._search.find()
 
     @functools.cached_property
     def _steps(self) -> Steps:
