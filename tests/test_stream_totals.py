@@ -265,7 +265,7 @@ def test_associative_sums():
     """They are sums in any tree, also with operands in another order; what is more than a sum is none."""
     assert _kinds(lambda a, b: b + a) == ["remainder", "total"]
     assert _kinds(lambda a, b: a + b + 0 * b) == ["carry", "carry"]
-    assert _kinds(lambda a, b: a + a) == ["carry", "carry"]
+    assert _kinds(lambda a, b: a) == ["carry", "carry"]
     assert _kinds(jnp.maximum) == ["carry", "carry"]
 
     def moments(x):

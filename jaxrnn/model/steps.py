@@ -175,7 +175,8 @@ def scan(
         counts = {name: array.shape[0] for name, (array, _) in frames.items()}
         if not counts:
             raise InputError("a model without inputs besides its state has no time axis to scan")
-        if len(set(counts.values())) > 1:
+        first, *others = counts.values()
+        if any(count != first for count in others):
             raise InputError(f"the inputs must have equal numbers of frames, not {counts}")
         stacked = all(is_stacked for _, is_stacked in frames.values())
         arrays = {name: array for name, (array, _) in frames.items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -97,12 +98,15 @@ class Lengths:
         return int(lengths[np.argmax(zero)]) if zero.any() else None
 
     def spread(self, places: Sequence[int]) -> list[int]:
-        """Return the allowed lengths at or after some places; the smallest allowed length has place 1."""
+        """Return different allowed lengths at or after some places; the smallest allowed length has place 1."""
         base = max(self.least, 1) - 1
-        lengths = np.arange(1, min(LARGEST, base + max(places) + self.period + 2))
+        lengths = np.arange(1, min(LARGEST, base + max(places) + self.period * len(places) + 2))
         allowed = lengths[self.allow(lengths)]
-        found = np.searchsorted(allowed, np.array(places) + base)
-        return [int(allowed[min(place, len(allowed) - 1)]) for place in found]
+        chosen: dict[int, None] = {}
+        for place in np.searchsorted(allowed, np.array(places) + base):
+            free = (each for each in (*range(place, len(allowed)), *range(place)) if each not in chosen)
+            chosen.update(dict.fromkeys(itertools.islice(free, 1)))
+        return [int(allowed[place]) for place in chosen]
 
     def settled(self, unit: int) -> int | None:
         """Return the units after which the constraints depend on the place in a unit only, or None."""

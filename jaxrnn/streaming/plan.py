@@ -163,13 +163,13 @@ class Plan:
         sizes = (size for size, _ in symbolic_sizes(closed.jaxpr))
         if not self.lengths.allow(np.zeros((), int)):
             return {}
-        if not _is_empty_otherwise(closed.jaxpr) and all(value_of(size, 0) >= 0 for size in sizes):
-            return {}
         inputs = [jax.ShapeDtypeStruct(leaf.frames(0), leaf.dtype) for leaf in self.leaves]
         try:
+            if not _is_empty_otherwise(closed.jaxpr) and all(value_of(size, 0) >= 0 for size in sizes):
+                return {}
             with own_arithmetic():
                 return sizes_of_nothing(closed, [*jax.tree.leaves(self.params), *inputs])
-        except Exception:  # the function may raise any error for an empty recording
+        except Exception:  # a size may divide by the length, and the function may raise any error
             return None
 
     @functools.cached_property

@@ -264,7 +264,7 @@ def _all_are(numbers: np.ndarray, size: Any) -> bool:
     """Return True if all numbers are a size; equal texts mean equal symbolic dimensions."""
     if numbers.dtype != object:
         return not numbers.size or (isinstance(size, int) and bool((numbers == size).all()))
-    return all(str(number) == str(size) for number in set(numbers.reshape(-1).tolist()))
+    return all(str(number) == str(size) for number in {id(each): each for each in numbers.flat}.values())
 
 
 def _equal_in_concat(attributes: Mapping[str, Any], operands: Sequence[Any], open_sizes: Any) -> Iterator[Pair]:
