@@ -197,7 +197,7 @@ def _keep(path: Path, before: Path) -> None:
 def locked(folder: Location, doing: str) -> Iterator[None]:
     """Lock a folder with one writer at a time; the operating system ends a lock on this machine with the process.
 
-    An InputError says what another process is ``doing`` in the folder, such as "runs an evaluation". A file system
+    An InputError reports what a second process is ``doing`` in the folder, such as "runs an evaluation". A file system
     without locks is reported by a warning.
     """
     with optional_package("filelock", "a folder with one writer", "train", "evaluate"):

@@ -25,8 +25,10 @@ import jax
 import numpy as np
 from jax.extend.core import InconclusiveDimensionOperation
 
-#: Returns whether a symbolic dimension is zero for all lengths (True), for no length (False), or for some (None).
-Decide = Callable[[Any], bool | None]
+from jaxrnn.answers import Answer, Unknown
+
+#: Returns True if a symbolic dimension is zero for all lengths, False if for no length, else Unknown.
+Decide = Callable[[Any], Answer]
 
 #: Packages that compare sizes for caches and fast forms, or hash sizes: JAX, and the packages that JAX calls.
 _JAX = frozenset({"jax", "jaxlib", "numpy", "opt_einsum"})
@@ -125,7 +127,7 @@ def _is_equal(decide: Decide, size: Any, other: Any) -> Any:
     if not isinstance(other, numbers.Integral) and not (isinstance(other, type(size)) and other.scope is size.scope):
         return False
     answer = are_equal(size, other, decide)
-    if answer is None:
+    if isinstance(answer, Unknown):
         raise undecided(size, other)
     return answer
 
@@ -138,10 +140,10 @@ def undecided(first: Any, second: Any) -> InconclusiveDimensionOperation:
     )
 
 
-def are_equal(first: Any, second: Any, decide: Decide | None = None) -> bool | None:
-    """Return whether two sizes are equal for all lengths (True), for no length (False), or for some (None).
+def are_equal(first: Any, second: Any, decide: Decide | None = None) -> Answer:
+    """Return True if two sizes are equal for all lengths, False if for no length, else Unknown.
 
-    Without `decide`, the decision in force decides. Without any decision, the result is None if JAX cannot exclude
+    Without `decide`, the decision in force decides. Without any decision, the answer is Unknown if JAX cannot exclude
     that the sizes are equal.
     """
     difference = first - second
@@ -151,9 +153,11 @@ def are_equal(first: Any, second: Any, decide: Decide | None = None) -> bool | N
     return (decide or (by_bounds if inside is None else inside[0]))(difference)
 
 
-def by_bounds(difference: Any) -> bool | None:
-    """Return False if JAX's bounds exclude that a symbolic dimension is zero, or None."""
+def by_bounds(difference: Any) -> Answer:
+    """Return False if JAX's bounds exclude that a symbolic dimension is zero, else Unknown."""
     try:
-        return False if difference > 0 or difference < 0 else None
+        if difference > 0 or difference < 0:
+            return False
     except InconclusiveDimensionOperation:
-        return None
+        pass
+    return Unknown(f"'{difference}' may be 0")

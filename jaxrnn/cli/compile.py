@@ -132,7 +132,7 @@ def compile_model(
 
 
 def _complaint(checks: Sequence[Comparison]) -> str:
-    """Describe the differences of a compiled file, or the values of which nothing was compared."""
+    """Describe the differences of a compiled file, or the values without a compared element."""
     if wrong := [check for check in checks if check.differs]:
         said = (f"{check.name}: {check.reason} (largest difference {text_of(check.max_abs)})" for check in wrong)
         return "nothing was written: a step or the flush of the compiled file differs from the model's: " + "; ".join(

@@ -144,7 +144,7 @@ def text_of(value: Any) -> str:
 
 
 def verdict(ok: bool, comparisons: Iterable[Mapping[str, Any]]) -> TextLine:
-    """Return the last line of a comparison: ``agrees``, ``differs``, or that nothing was compared of some values."""
+    """Return the last line of a comparison: ``agrees``, ``differs``, or the values without a compared element."""
     comparisons = list(comparisons)
     if ok:
         count = sum(each["compared"] for each in comparisons)

@@ -57,7 +57,7 @@ def verify(
     agree. Inputs that are not given are random: floats are standard normal, or positive or between bounds if only that
     gives finite outputs. With several sizes of a dimension, each size is a separate case. The relative errors shown
     leave out elements with a magnitude below atol. With --nodes, atol grows with the largest magnitude of each value
-    inside the graph. If the engines differ, the same graph in float64 shows which of them is nearer, and accepts mere
+    inside the graph. If the engines differ, the same graph in float64 shows which engine is nearer, and accepts mere
     rounding. Exit status 1 if anything differs, and if no element of an output is finite.
 
     With --outputs, the report says whether the file, jaxrnn or the other engine differs from the recording. If both
@@ -130,7 +130,7 @@ def _recorded(engine: str) -> dict[str, Any]:
 def difference(comparison: Mapping[str, Any]) -> str:
     """Return ``agrees``, or the reason why values differ and the place of the largest difference.
 
-    If nothing was compared, the reason says so.
+    The reason says if no element was compared.
     """
     if comparison["ok"]:
         return f"agrees {comparison['reason']}" if comparison["reason"] else "agrees"

@@ -120,9 +120,9 @@ def verify_export(
         stepper: the exported stepper.
         params: the exported parameters; by default the parameters of the stepper.
         path: the file of the step.
-        inputs: recordings by name, in the layout of the stepper, or of the file with a recording for each stream of the
-            batch. The recordings set the longest length. Missing recordings are random: floats are standard normal if
-            the outputs are then finite, and otherwise positive, between 0 and 1, or above 1.
+        inputs: a dict of recordings, in the layout of the stepper, or of the file with a recording for each stream of
+            the batch. The recordings set the longest length. Missing recordings are random: floats are standard normal
+            if the outputs are then finite, and otherwise positive, between 0 and 1, or above 1.
         flush: the file of the flush; by default the file that the step names, in the same folder.
         offline: the model that was streamed, or the function over whole recordings, from a dict of arrays to a dict of
             arrays. With a model, the graph in float64 decides on differences, as in `jaxrnn.verification.verify`.

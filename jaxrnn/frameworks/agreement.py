@@ -39,8 +39,8 @@ class Agreement:
 def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framework: str) -> tuple[Agreement, ...]:
     """Compare a model with the original module at the sizes of the example and at other sizes.
 
-    A ModelError lists the outputs that differ, names sizes at which the module runs and the model fails, or says that
-    nothing was compared: the outputs are empty or not finite, or the module runs at a single size.
+    A ModelError lists the outputs that differ, names sizes at which the module runs and the model fails, or reports
+    that no element was compared: the outputs are empty or not finite, or the module runs at a single size.
     """
     found: list[Agreement] = []
     for sizes in _choices(example, axes):

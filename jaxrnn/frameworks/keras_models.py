@@ -197,7 +197,7 @@ class _PureNetwork:
         self.example = {**example, **{name: variable.numpy().copy() for name, variable in self.states.items()}}
 
     def run(self, inputs: Mapping[str, Any], weights: Mapping[str, Any] = MappingProxyType({})) -> list[np.ndarray]:
-        """Run the network on inputs and states by name, with other weights if given; return outputs and next states."""
+        """Return outputs and next states for dicts of inputs and states, with other weights if given."""
         import keras
 
         values = [(self.states[name], inputs[name]) for name in self.states]

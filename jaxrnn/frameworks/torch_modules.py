@@ -265,7 +265,7 @@ def _reason(error: Exception) -> str:
 
 
 def _leaves(result: Any) -> list[torch.Tensor]:
-    """Return the tensors of a result in order; None stands for an output that the module leaves out."""
+    """Return the tensors of a result in order; None is an output that the module leaves out."""
     import torch
 
     if result is None or isinstance(result, torch.Tensor):

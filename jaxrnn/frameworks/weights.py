@@ -43,7 +43,7 @@ def state_weights(proto: onnx.ModelProto, weights: Arrays) -> None:
     computed with its value. Weights that no output needs are left out.
 
     Raises:
-        ModelError: an initializer with the name of a weight has another value.
+        ModelError: an initializer with the name of a weight has a different value.
     """
     graph = proto.graph
     kept = {tensor.name: tensor for tensor in graph.initializer}
@@ -90,7 +90,7 @@ def check_other_weights(model: Model, run: RunWith, weights: Arrays, inputs: Arr
     """Compare a model with the module for other weights: random, of both signs, large and small, and their negatives.
 
     A module that reads a weight as a number while it is exported agrees with the file only for the weights of the
-    export. Other weights decide nothing if the outputs do not change, are not finite, or let rounding errors grow;
+    export. Other weights do not decide if the outputs do not change, are not finite, or let rounding errors grow;
     then smaller weights follow.
 
     Raises:
@@ -114,7 +114,7 @@ def check_other_weights(model: Model, run: RunWith, weights: Arrays, inputs: Arr
 def _decides(
     model: Model, run: RunWith, inputs: Arrays, weights: Arrays, first: Outputs, other: Arrays, framework: str
 ) -> bool:
-    """Return True if model and module agree for other weights, and False if these weights decide nothing."""
+    """Return True if model and module agree for other weights, and False if these weights do not decide."""
     there = run(inputs, other)
     if not _agree(there, run(inputs, _rounded(other)), _ROUNDING_SHARE):
         return False

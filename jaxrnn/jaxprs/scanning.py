@@ -69,7 +69,7 @@ def scan_recognised(
 ) -> tuple[Any, Any] | None:
     """Evaluate like `scan_cells`; return None without cells, or in plain forms with cells that are not layers.
 
-    While state is traced, no cell is looked for: recognition would take most of the time, and change nothing.
+    While state is traced, no cell is recognised: recognition would take most of the time, and not change the state.
     """
     if not jax.tree.leaves(frames) or only_followed():
         return None

@@ -20,6 +20,7 @@ from jax.core import max_dim, min_dim
 from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn._jax.sizes import are_equal, undecided
+from jaxrnn.answers import Unknown
 
 
 def each(function: Callable[..., Any], *arrays: Any) -> np.ndarray:
@@ -196,7 +197,7 @@ def same(first: Any, second: Any) -> Any:
     """Compare two items by ``==``; return a bool if all lengths give the same result, else a `Claim`."""
     a, b = size_of(first), size_of(second)
     answer = are_equal(a, b)
-    return Claim((a - b - 1, b - a - 1), (a, b)) if answer is None else answer
+    return Claim((a - b - 1, b - a - 1), (a, b)) if isinstance(answer, Unknown) else answer
 
 
 def decided(array: np.ndarray) -> np.ndarray:

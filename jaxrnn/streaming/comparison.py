@@ -300,7 +300,7 @@ class Forms:
         ]
 
     def view(self, base: Any, shape: tuple[int, ...]) -> Any:
-        """Return the form of the same elements in another shape."""
+        """Return the form of the same elements in a different shape."""
         if tuple(base.shape) == shape:
             return base
         base = self._views.get(base.number, base)

@@ -25,6 +25,7 @@ from jax import Array, lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax.sizes import by_bounds
+from jaxrnn.answers import Answer, Unknown
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import inner_jaxprs, shape_of, walk
 
@@ -143,8 +144,8 @@ def largest_value(dimension: Any, size: Any) -> int | None:
     return most if np.max(values[: 2 * far][counts[: 2 * far] > 0]) == most else None
 
 
-def is_zero(size: Any, allow: Callable[[Any], Any] | None = None, period: int = 1, far: int = 1) -> bool | None:
-    """Return whether a dimension is 0 for all lengths (True), for no length (False), or for some (None).
+def is_zero(size: Any, allow: Callable[[Any], Any] | None = None, period: int = 1, far: int = 1) -> Answer:
+    """Return True if a dimension is 0 for all lengths, False if for no length, else Unknown.
 
     `allow` selects the lengths, and repeats its answers with a period from a length `far` on.
     """
@@ -157,7 +158,9 @@ def is_zero(size: Any, allow: Callable[[Any], Any] | None = None, period: int = 
     lengths = np.arange(1, 2 * far + 3 * period)
     zero = np.broadcast_to(value_of(size, lengths) == 0, lengths.shape)
     zero = zero if allow is None else zero[allow(lengths)]
-    return bool(zero.all()) if zero.all() or not zero.any() else None
+    if zero.any() and not zero.all():
+        return Unknown(f"'{size}' is 0 for some lengths only")
+    return bool(zero.all())
 
 
 def out_shape(equation: JaxprEqn) -> Any:

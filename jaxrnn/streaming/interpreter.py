@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn, Literal, Primitive
 
+from jaxrnn.answers import Unknown
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs import equations
 from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Atom, bind, shape_of, type_of
@@ -381,7 +382,7 @@ def _fold_lengths(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
         elif name in ("eq", "ne"):
             difference = np.asarray(operands[0] - operands[1])
             equal = list(map(is_zero, difference.flat))
-            if None in equal:
+            if any(isinstance(each, Unknown) for each in equal):
                 return None
             result = np.reshape([each == (name == "eq") for each in equal], difference.shape)
         elif name in ("copy", "stop_gradient") or (name == "convert_element_type" and is_wide(dtype)):

@@ -21,6 +21,7 @@ from jax import Array
 
 from jaxrnn._files.arguments import argument, called, either, in_python
 from jaxrnn._files.messages import first_line
+from jaxrnn.answers import Answer
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
 from jaxrnn.streaming.dimensions import (
     FUNCTIONS,
@@ -69,7 +70,7 @@ class Lengths:
         #: The smallest and the largest allowed length; None if unlimited.
         self.least = int(fitting[0]) if self.constraints else 0
         self.most = int(fitting[-1]) if fitting[-1] < self._far <= LARGEST else None
-        self._zeros: dict[str, bool | None] = {}  # the answers of `is_zero`, keyed by the spelling of the dimension
+        self._zeros: dict[str, Answer] = {}  # the answers of `is_zero`, keyed by the spelling of the dimension
 
     def __str__(self) -> str:
         return f"constraints={list(self.constraints)}"
@@ -83,8 +84,8 @@ class Lengths:
                 met = met & value_of(constraint, lengths if isinstance(lengths, Array) else np.asarray(lengths))
         return met
 
-    def is_zero(self, size: Any) -> bool | None:
-        """Return whether a dimension is 0 for all allowed lengths (True), for none (False), or for some (None)."""
+    def is_zero(self, size: Any) -> Answer:
+        """Return True if a dimension is 0 for all allowed lengths, False if for no allowed length, else Unknown."""
         spelling = str(size)
         if spelling not in self._zeros:
             self._zeros[spelling] = is_zero(size, self.allow, self.period, self._far)

@@ -122,8 +122,8 @@ def at_length(inner: Any, arguments: Sequence[Any], length: int) -> list[Any]:
 def sizes_of_nothing(inner: Any, arguments: Sequence[Any]) -> dict[str, int]:
     """Return the symbolic sizes that differ from their expressions in an empty recording, and their values there.
 
-    JAX assumes at least one frame, so the length ``S - 1`` of ``x[1:]`` stands for 0 if there are 0 frames, and the
-    length ``2*S - 1`` after padding between the frames stands for 0, too. A call on `arguments`, the shapes of an empty
+    JAX assumes at least one frame, so the length ``S - 1`` of ``x[1:]`` means 0 if there are 0 frames, and the
+    length ``2*S - 1`` after padding between the frames means 0 as well. A call on `arguments`, the shapes of an empty
     recording, shows the true sizes.
 
     Raises:

@@ -112,7 +112,7 @@ def fit(
         Parameters and history.
 
     Raises:
-        InputError: An argument or an example does not fit, or another training keeps checkpoints in the folder.
+        InputError: An argument or an example does not fit, or a second training keeps checkpoints in the folder.
         StateError: The model forgets its state, so it has no steps.
         TrainingError: A loss or gradient is not finite, a checkpoint cannot be written or belongs to another training,
             or the arguments of processes differ.

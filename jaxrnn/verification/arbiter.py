@@ -43,7 +43,7 @@ class NoArbiterError(Exception):
 
 
 class Arbiter:
-    """A graph in float64, in jaxrnn and in another engine."""
+    """A graph in float64, in jaxrnn and in a second engine."""
 
     def __init__(self, proto: Callable[[], ModelProto], inputs: Mapping[str, Any], static: Mapping[str, Any]):
         self._proto, self._inputs, self._static = proto, inputs, static
@@ -63,9 +63,9 @@ class Arbiter:
     ) -> Comparison:
         """Return the verdict on floats that differ.
 
-        The comparison is ``ok`` if jaxrnn and another engine agree in float64, and `here` is as near to float64 as the
-        tolerances demand, or nearly as near as `peer`. Otherwise the values differ. `Comparison.reason` or
-        `Comparison.arbiter` says how far both are off.
+        The comparison is ``ok`` if jaxrnn and the second engine agree in float64, and `here` is as near to float64 as
+        the tolerances demand, or nearly as near as `peer`. Otherwise the values differ. `Comparison.reason` or
+        `Comparison.arbiter` reports how far both are off.
 
         Args:
             found: the comparison of `here` and `peer`, which `differs`.
@@ -149,7 +149,7 @@ class Whole:
 
 
 def _distance(array: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Return the distance of each element from the value in float64; infinite if only one of them is finite."""
+    """Return the distance of each element from the value in float64; infinite if only one value is finite."""
     with np.errstate(all="ignore"):
         rounded, wide = exact.astype(array.dtype), array.astype(np.float64)
         equal = (array == rounded) | (np.isnan(array) & np.isnan(rounded))

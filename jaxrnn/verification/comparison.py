@@ -1,6 +1,6 @@
 """Comparison of two values, and the verdict on many comparisons: the rules of every verification.
 
-A comparison has three results: the values agree, the values differ, or nothing was compared. Two values without a
+A comparison has three results: the values agree, the values differ, or no element was compared. Two values without a
 finite element hold no number that could differ, so a verdict never counts such values as equal.
 """
 
@@ -36,13 +36,13 @@ class Comparison:
         scale: largest finite ``|peer|``; None if the values are strings.
         compared: number of compared elements: elements that are finite on at least one side.
         ok: True if element type, shape and all elements agree, and an element was compared.
-        differs: True if element type, shape or an element differs. If also ``ok`` is False, nothing was compared.
-        reason: description of the difference, or the reason why nothing was compared; None if the values agree.
+        differs: True if element type, shape or an element differs. If also ``ok`` is False, no element was compared.
+        reason: description of the difference, or the reason why no element was compared; None if the values agree.
         worst: index of the element with the largest difference beyond the tolerance.
         first_frame: first frame with a difference beyond the tolerance, if the value has a time axis.
         nearer: where the values differ, the side that is nearer to the same graph in float64: ``"here"`` or ``"peer"``;
             ``"unknown"`` if the graph does not run in float64. None if float64 was not needed, or does not decide.
-        arbiter: what the graph in float64 says about values that differ; None if float64 was not needed.
+        arbiter: the result of the graph in float64 for values that differ; None if float64 was not needed.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Comparison:
 
 
 def agree(comparisons: Iterable[Comparison]) -> bool:
-    """Return the verdict on comparisons: True if nothing differs, and an element of each value was compared.
+    """Return the verdict on comparisons: True if no value differs, and an element of each value was compared.
 
     Comparisons with the same name compare one value on several inputs. The value may be empty or not finite on some of
     these inputs, such as a recording of a single frame. Without any comparison, the verdict is False.
@@ -74,7 +74,7 @@ def agree(comparisons: Iterable[Comparison]) -> bool:
 
 
 def value_agrees(comparisons: Sequence[Comparison]) -> bool:
-    """Return True if no comparison of a value differs, and an element was compared in at least one of them."""
+    """Return True if no comparison of a value differs, and an element was compared in at least one comparison."""
     return not any(each.differs for each in comparisons) and any(each.compared for each in comparisons)
 
 
@@ -106,7 +106,7 @@ def compare(
     """Compare a value with the value of a peer: each element must satisfy ``|here - peer| <= atol + rtol * |peer|``.
 
     Element types and shapes must agree. NaNs must be at the same positions, and infinities must be equal. If no element
-    is finite on either side, nothing was compared, and the result is neither ``ok`` nor ``differs``. Sequences are
+    is finite on either side, no element was compared, and the result is neither ``ok`` nor ``differs``. Sequences are
     compared item by item, and the comparison of the worst item is returned.
 
     Args:
@@ -121,7 +121,7 @@ def compare(
         time_axis: axis of frames, for `Comparison.first_frame`.
         precision: the float type with the fewest digits in which the value was computed, if that is not the type of the
             value. The default tolerances are then at least 8 rounding steps of that type.
-        require_finite: False if NaN and infinities are what the caller compares, such as results for odd inputs. All
+        require_finite: False if the caller compares NaN and infinities, such as results for odd inputs. All
             elements then count as compared.
 
     Raises:

@@ -40,7 +40,7 @@ def intermediates(model: Model, inputs: Mapping[str, Any]) -> dict[str, tuple[Bo
 
 
 def precisions(model: Model, inputs: Mapping[str, Any]) -> dict[str, np.dtype]:
-    """Return the float type with the fewest digits that a value inside the model is computed in, by name.
+    """Return the float type with the fewest digits in which each value inside the model is computed.
 
     A node rounds to the type of its results. A node that moves elements of a type does not round, so weights that are
     stored in float16 and cast to float32 are numbers of float32. Values that are not computed from floats are left out.

@@ -65,7 +65,7 @@ class Case:
         drawn: for each random input, the way in which it is drawn: ``"standard normal"``, ``"positive"``, ``"between 0
             and 1"`` or ``"above 1"`` for floats, and a range such as ``"0 to 6"`` for integers.
         outputs: comparison of each output.
-        values: number of intermediate values of which an element was compared.
+        values: number of intermediate values with a compared element.
         first: first node that differs; None if all nodes agree or nodes were not compared.
         recorded: comparison of each recorded array with both engines, in order of evaluation.
     """
@@ -175,12 +175,12 @@ def verify(
 
     jaxrnn compiles the model, with matrix products at full precision and the element types of the file. Tolerances
     follow the float type with the fewest digits on the way to an output. An output without a finite element is a
-    failure, because nothing was compared.
+    failure, because no element was compared.
 
     If floats differ by more than the tolerance, the same graph in float64 decides, in jaxrnn and in a second engine. If
     these two agree, the difference is rounding, and the output passes if jaxrnn is within the tolerance of float64, or
     at most twice as far from float64 as the peer and within 1 % of the largest value. The reason gives both distances.
-    In all other cases the output differs; `Comparison.arbiter` says which engine is nearer, or that this is unknown.
+    In all other cases the output differs; `Comparison.arbiter` is the nearer engine, or ``"unknown"``.
 
     Example::
 

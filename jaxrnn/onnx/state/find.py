@@ -16,6 +16,7 @@ import onnx_ir as ir
 from jaxrnn._files.arguments import argument, static_argument
 from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.context import exact_types
+from jaxrnn.answers import Answer, Unknown, any_of
 from jaxrnn.errors import InputError, ModelError, StateError
 from jaxrnn.jaxprs import flows
 from jaxrnn.jaxprs.flows import DataFlow, Flow, Site
@@ -35,7 +36,7 @@ from jaxrnn.onnx.state.pairing import (
     Pairing,
     find_edge,
 )
-from jaxrnn.onnx.state.sizes import Answer, Probe, Unknown, any_of
+from jaxrnn.onnx.state.sizes import Probe
 from jaxrnn.onnx.stepfile import FUNCTION, METADATA, STEP, StepFile
 from jaxrnn.steps.specs import ArraySpec, Dimension
 
@@ -181,7 +182,7 @@ class StateSearch:
         return [isinstance(self.probe.dimensions.get(str(size)), str) for size in self.inputs[source].shape or ()]
 
     def _in_a_step(self, edges: Iterable[Edge]) -> Iterator[Edge]:
-        """Drop edges that are no evidence, because the input has a time axis, as data does.
+        """Drop edges without evidence, because the input has a time axis, as data does.
 
         Models without state also move and combine data along time; only the final value of a recurrence counts. Where
         it is not known whether an axis is time, arithmetic and movement do not decide either.

@@ -1,4 +1,4 @@
-"""Names of inputs and outputs: which pair by convention, and which say data, state or nothing."""
+"""Names of inputs and outputs: which pair by convention, and which suggest data or state."""
 
 from __future__ import annotations
 

@@ -437,7 +437,7 @@ def _groups(edges: Sequence[Edge]) -> Iterator[list[Edge]]:
 
 
 class _TieError(Exception):
-    """The error for edges with equal evidence, of which some are chosen as an example."""
+    """The error for edges with equal evidence, with some edges as an example."""
 
     def __init__(self, edges: Iterable[Edge], chosen: Iterable[Edge]):
         super().__init__()

@@ -8,7 +8,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn._files.messages import first_line
+from jaxrnn.answers import Answer, Unknown, any_of
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import JaxrnnError, LimitError, NodeError
 from jaxrnn.jaxprs.flows import DataFlow, Flow, Lost, union
@@ -43,33 +43,8 @@ class NotFollowedError(Exception):
         self.operands: Sequence[Any] = getattr(error, "operands", ())
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """The answer to a question that jaxrnn could not settle, and the reason: neither yes nor no."""
-
-    why: str
-
-    def __bool__(self) -> bool:
-        raise TypeError(f"an unknown answer counts neither as yes nor as no: {self.why}")
-
-
-#: The answer to a question about a graph.
-Answer = bool | Unknown
-
-
-def any_of(answers: Iterable[Answer]) -> Answer:
-    """Return True if an answer is yes, else the first unknown answer, else False."""
-    unknown = None
-    for answer in answers:
-        if isinstance(answer, Unknown):
-            unknown = unknown or answer.why
-        elif answer:
-            return True
-    return False if unknown is None else Unknown(unknown)
-
-
 class _Lost:
-    """A value that cannot be traced: the reason, and the values from which it is computed, which may be lost too."""
+    """A value that cannot be traced: the reason, and the values from which it is computed, traced or lost."""
 
     def __init__(self, origins: Iterable[Any], why: str = ""):
         self.origins, self.why = list(origins), why
@@ -513,7 +488,7 @@ class Probe:
         return tuple(self._named(size, self._growth(index, axis)) for axis, size in enumerate(sizes))
 
     def open_in_carry(self, index: int) -> tuple[set[str], set[str]]:
-        """Return the classes of dimensions on which the shape of the carry of a site depends, and those that may be."""
+        """Return the classes of dimensions on which the shape of a carry depends, and those on which it may depend."""
         growth = [self._growth(index, axis) for axis in range(len(self.flow.sites[index].final.shape or ()))]
         found = {symbol for each in growth for symbol, more in each.items() if not isinstance(more, Unknown)}
         return found, {symbol for each in growth for symbol in each} - found

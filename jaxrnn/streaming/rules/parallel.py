@@ -114,7 +114,7 @@ class ScoreProduct:
     """The sum over r of ``exp(exponent_r) * query_ir * key_jr * whole_r ** n``; r is the last axis of all arrays.
 
     n is the number of pulses between the pulse of the key and the pulse of the query. `whole` is the decay in a pulse
-    where a logarithm does not exist, because the decay may be 0 or negative; None stands for 1.
+    where a logarithm does not exist, because the decay may be 0 or negative; None means 1.
     """
 
     exponent: ScoreTerm
