@@ -169,6 +169,17 @@ def test_a_number_of_jax_in_every_frame_is_known_at_the_end_only():
     check_refused(jaxrnn.StreamError, "known only when the stream has ended", jaxrnn.stream, by_number, X, axes=0)
 
 
+def test_sizes_of_other_scopes_compare_as_before():
+    """JAX's caches and a caller's exports hold sizes of other traces."""
+    (other,) = jax.export.symbolic_shape("T")
+
+    def function(x):
+        assert (other == 3, other == other, {other: 1}[other]) == (False, True, 1)
+        return jnp.cumsum(x)
+
+    assert jaxrnn.stream(function, jax.ShapeDtypeStruct((8,), jnp.float32), axes=0).delay == 0
+
+
 def test_other_code_compares_as_before():
     """Outside of a trace of `stream`, JAX's answers are unchanged."""
     jaxrnn.stream(jnp.tanh, X, axes=0)

@@ -467,7 +467,8 @@ def _main() -> Any:
 def _entries() -> dict[str, tuple[Callable[..., Texts], tuple[str, ...]]]:
     """Return the function that makes the texts of each folder, and the arguments of the function."""
     entries: dict[str, tuple[Callable[..., Texts], tuple[str, ...]]] = {}
-    for path in sorted(MODELS.rglob("*.onnx"), key=lambda path: -path.stat().st_size):
+    files = (path for path in MODELS.rglob("*.onnx") if path.parent.name != "damaged")
+    for path in sorted(files, key=lambda path: -path.stat().st_size):
         name = str(path.relative_to(MODELS).with_suffix(""))
         entries[f"networks/{name}"] = (network, (name, str(path)))
     entries["networks/packaged"] = (packaged, ("packaged",))

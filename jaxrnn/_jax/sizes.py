@@ -36,8 +36,8 @@ _JAX = frozenset({"jax", "jaxlib", "numpy", "opt_einsum"})
 #: The folders of installed packages.
 _PACKAGES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib")})
 
-#: The decision in force, and the differences of sizes that JAX took to be unequal.
-_DECIDE: ContextVar[tuple[Decide, dict[str, Any]] | None] = ContextVar("jaxrnn_sizes", default=None)
+#: The decision in force, the scope of the sizes to decide on, and the differences of sizes that JAX took to be unequal.
+_DECIDE: ContextVar[tuple[Decide, Any, dict[str, Any]] | None] = ContextVar("jaxrnn_sizes", default=None)
 
 
 class UnhashableSizeError(InconclusiveDimensionOperation, TypeError):
@@ -45,14 +45,15 @@ class UnhashableSizeError(InconclusiveDimensionOperation, TypeError):
 
 
 @contextlib.contextmanager
-def deciding(decide: Decide) -> Iterator[dict[str, Any]]:
+def deciding(decide: Decide, example: Any) -> Iterator[dict[str, Any]]:
     """Refuse undecided comparisons, and hashes, of symbolic sizes in code that is traced inside the context.
 
+    `example` is a symbolic size of the trace. Sizes of other scopes, as in JAX's caches of earlier traces, are JAX's.
     Yield the differences of sizes that JAX's own code took to be unequal, by their spelling.
     """
     _wrap()
     taken: dict[str, Any] = {}
-    token = _DECIDE.set((decide, taken))
+    token = _DECIDE.set((decide, example.scope, taken))
     try:
         yield taken
     finally:
@@ -68,24 +69,24 @@ def _wrap() -> None:
 
     def as_jax(self: Any, other: Any) -> bool:
         answer = equal(self, other)
-        if not answer and (inside := _DECIDE.get()) is not None:
+        if not answer and (inside := _DECIDE.get()) is not None and self.scope is inside[1]:
             of_sizes = isinstance(other, int) or (isinstance(other, sizes) and other.scope is self.scope)
             difference = self - other if of_sizes else 1
             if jax.export.is_symbolic_dim(difference):
-                inside[1][str(difference)] = difference
+                inside[2][str(difference)] = difference
         return answer
 
     def eq(self: Any, other: Any) -> Any:
-        return as_jax(self, other) if (decide := _asked()) is None else _is_equal(decide, self, other)
+        return as_jax(self, other) if (decide := _asked(self)) is None else _is_equal(decide, self, other)
 
     def ne(self: Any, other: Any) -> Any:
-        if (decide := _asked()) is None:
+        if (decide := _asked(self)) is None:
             return not as_jax(self, other)
         answer = _is_equal(decide, self, other)
         return answer if answer is NotImplemented else np.logical_not(answer) if np.ndim(answer) else not answer
 
     def hash_(self: Any) -> int:
-        if _asked(packages=False) is not None:  # Flax puts equal lengths into a set
+        if _asked(self, packages=False) is not None:  # Flax puts equal lengths into a set
             raise UnhashableSizeError(
                 f"the size '{self}' is looked up in a dict or set (or in a cache of a function), but the size depends "
                 "on the length of the recording. Compute from the size instead"
@@ -93,15 +94,15 @@ def _wrap() -> None:
         return hashed(self)
 
     def bool_(self: Any) -> bool:
-        return True if (decide := _asked()) is None else not _is_equal(decide, self, 0)
+        return True if (decide := _asked(self)) is None else not _is_equal(decide, self, 0)
 
     sizes.__eq__, sizes.__ne__, sizes.__hash__, sizes.__bool__ = eq, ne, hash_, bool_
 
 
-def _asked(*, packages: bool = True) -> Decide | None:
+def _asked(size: Any, *, packages: bool = True) -> Decide | None:
     """Return the decision if code other than JAX's, or without `packages` the caller's own code, calls the method."""
     inside = _DECIDE.get()
-    if inside is None:
+    if inside is None or size.scope is not inside[1]:
         return None
     decide = inside[0]
     frame: Any = sys._getframe(2)
@@ -150,7 +151,9 @@ def are_equal(first: Any, second: Any, decide: Decide | None = None) -> Answer:
     if not jax.export.is_symbolic_dim(difference):
         return bool(difference == 0)
     inside = _DECIDE.get()
-    return (decide or (by_bounds if inside is None else inside[0]))(difference)
+    if decide is None and inside is not None and difference.scope is inside[1]:
+        decide = inside[0]
+    return (decide or by_bounds)(difference)
 
 
 def by_bounds(difference: Any) -> Answer:

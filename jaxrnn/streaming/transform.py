@@ -29,7 +29,7 @@ from jaxrnn.jaxprs.equations import is_key, trace_nested
 from jaxrnn.streaming.blocks import without_blocks
 from jaxrnn.streaming.comparison import Comparison
 from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, hint_for_message, place_of_error
-from jaxrnn.streaming.dimensions import SYMBOL, UndecidedError, parts_of, symbolic_axes, symbolic_sizes
+from jaxrnn.streaming.dimensions import SYMBOL, UndecidedError, is_symbolic, parts_of, symbolic_axes, symbolic_sizes
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
 from jaxrnn.streaming.passes import Placeholder
 from jaxrnn.streaming.plan import Leaf, Plan, as_struct
@@ -207,7 +207,7 @@ class _Offline:
             ]
             inputs, sizes = jax.tree.unflatten(self.structure, [leaf.struct for leaf in leaves]), ""
             try:
-                with deciding(lengths.is_zero):
+                with deciding(lengths.is_zero, _length_in(leaves)):
                     closed, outputs = trace_over_time(self.function, self.params, inputs)
                 closed = without_blocks(closed, _stream_part)
                 sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
@@ -251,9 +251,14 @@ class _Offline:
         leaves = jax.tree.leaves(self.params)
         known = [None if isinstance(leaf, (Tracer, jax.ShapeDtypeStruct)) else leaf for leaf in leaves]
         with plain_forms():
-            with deciding(plan.lengths.is_zero) as taken:
+            with deciding(plan.lengths.is_zero, _length_in(plan.leaves)) as taken:
                 symbolic = trace_over_time(self.function, self.params, inputs)
             Comparison(symbolic, at, known, self.multiple).run(plan.lengths, taken.values())
+
+
+def _length_in(leaves: Sequence[Leaf]) -> Any:
+    """Return a symbolic number of frames."""
+    return next(size for leaf in leaves for size in leaf.struct.shape if is_symbolic(size))
 
 
 def _stream_part(function: Callable[..., Any], example: Any, params: Any) -> Streamed:
