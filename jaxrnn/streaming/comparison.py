@@ -220,7 +220,8 @@ def _difference(expected: Any, found: Any) -> float | None:
         return float("inf")
     if expected.size and not finite.any():
         return None
-    gap = float(np.max(np.abs(expected - found), initial=0, where=finite))
+    with np.errstate(invalid="ignore"):  # infinity minus infinity, which is not compared
+        gap = float(np.max(np.abs(expected - found), initial=0, where=finite))
     scale = max(1.0, float(np.max(np.abs(expected), initial=0, where=finite)))
     return gap if gap > tolerance * scale else 0.0
 
