@@ -308,7 +308,8 @@ def test_empty_recordings(name):
 def test_empty_recordings_whose_length_is_not_known():
     """JAX assumes a frame, so the last frame of no frames has the length 1, and frames that look ahead the length 0."""
     example = jax.ShapeDtypeStruct((9, 1), np.float32)
-    for function in (lambda x: jnp.concatenate([x, x[-1:]]), lambda x: jnp.pad(x[1:], ((0, 1), (0, 0)))):
+    joined, padded = lambda x: jnp.concatenate([x, x[-1:]]), lambda x: jnp.pad(x[1:], ((0, 1), (0, 0)))
+    for function in (joined, padded, lambda x: x[-1:], lambda x: (x, jnp.concatenate([x[:1], x[:1] * 2]))):
         streamed = jaxrnn.stream(function, example, axes=0)
         check_refused(
             jaxrnn.InputError,

@@ -20,6 +20,7 @@ from jax.interpreters import partial_eval
 
 from jaxrnn._files.arguments import argument
 from jaxrnn._jax.context import own_arithmetic
+from jaxrnn.answers import Unknown
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import dependents, evaluate, fingerprint, is_key, shape_of, trace_nested, type_of, walk
@@ -124,6 +125,7 @@ class Plan:
         label: str,
         lengths: Lengths,
         multiple: int,
+        shapes_of_nothing: Sequence[Any] | Unknown,
         past: int | None = None,
     ):
         self.leaves = tuple(leaves)  # the arrays of the input
@@ -136,9 +138,10 @@ class Plan:
         self.closed = Closed(jaxpr, [_static_integers(value) for value in closed.consts])
         #: The timelines; `clock.unit` is the smallest pulse, in frames of the trace.
         of_nothing = self._sizes_of_nothing(closed)
-        if of_nothing is None:
+        if of_nothing is None or not self._has_shapes(shapes_of_nothing, of_nothing):
+            of_nothing = {}
             self.lengths = lengths = Lengths((*lengths.constraints, f"{SYMBOL} >= 1"))
-        self.clock = Clock(_unit_of(jaxpr), multiple, lengths.allow, lengths.most, of_nothing or {})
+        self.clock = Clock(_unit_of(jaxpr), multiple, lengths.allow, lengths.most, of_nothing)
         # After this many units, the constraints depend on the place of the end in a unit only.
         settled = lengths.settled(self.clock.unit)
         laps = Laps(math.lcm(self.clock.unit, lengths.period) // self.clock.unit, self.clock.unit)
@@ -156,6 +159,22 @@ class Plan:
                 self.closed = Closed(self._with_band(past), self.closed.consts)
                 self.facts = begin(laps=laps)
                 self.initial = start()
+
+    def _has_shapes(self, shapes: Sequence[Any] | Unknown, of_nothing: Mapping[str, int]) -> bool:
+        """Return True if the outputs have these shapes in an empty recording, or the function raises an error there.
+
+        JAX takes ``x[-1:]`` for one frame, because JAX assumes at least one frame.
+        """
+        if isinstance(shapes, Unknown) or not self.lengths.allow(np.zeros((), int)):
+            return True
+
+        def size_of(size: Any) -> int:
+            return of_nothing.get(str(size), value_of(size, 0))
+
+        try:
+            return [tuple(map(size_of, shape_of(each))) for each in self.closed.jaxpr.outvars] == list(shapes)
+        except ZeroDivisionError:  # a size divides by the length
+            return False
 
     def _sizes_of_nothing(self, closed: Any) -> dict[str, int] | None:
         """Return the sizes in an empty recording that differ from their expressions; None if they are not known."""

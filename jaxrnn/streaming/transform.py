@@ -23,6 +23,7 @@ from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn._files.messages import first_line, whole_message
 from jaxrnn._jax.sizes import deciding
+from jaxrnn.answers import Unknown
 from jaxrnn.cells.forms import Types, plain_forms
 from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_count
 from jaxrnn.jaxprs.equations import is_key, trace_nested
@@ -213,13 +214,22 @@ class _Offline:
                 sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
                 facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
                 if not facts:
-                    about = self.label, lengths, self.multiple, past
+                    about = self.label, lengths, self.multiple, self._shapes_of_nothing, past
                     return Plan(closed, outputs, self.params, leaves, PLACEHOLDER, *about)
             except StreamError as error:
                 facts = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
                 if not facts:
                     raise
             known = (*known, *facts)
+
+    @functools.cached_property
+    def _shapes_of_nothing(self) -> list[tuple[int, ...]] | Unknown:
+        """The shapes of the outputs for an empty recording; unknown if the function raises an error."""
+        try:
+            outputs = jax.eval_shape(self.function, self.params_example, self._example_of(0))
+        except Exception as error:  # the function may raise any error for an empty recording
+            return Unknown(first_line(error))
+        return [each.shape for each in jax.tree.leaves(outputs)]
 
     def _works(self, count: int) -> bool:
         """Return True if the function can be traced for this number of frames."""
