@@ -112,6 +112,8 @@ def test_branches_without_a_comparison():
     one, two = by(lambda x: isinstance(x.shape[0], int)), of_longer_ones
     check_refused(jaxrnn.StreamError, "at 1 frames, output differs by .*pad outside", jaxrnn.stream, one, X, axes=0)
     check_refused(jaxrnn.StreamError, "at 24 frames, .*differs at 24, 100 and", jaxrnn.stream, two, X, axes=0)
+    beside = lambda x: {"a": jnp.tanh(x), "b": one(x)}  # noqa: E731
+    check_refused(jaxrnn.StreamError, r"output\['b'\] differs by .*pad outside", jaxrnn.stream, beside, X, axes=0)
     same = lambda x: 2 * x if isinstance(x.shape[0], int) else x + x  # noqa: E731
     check_values(same, X.shape)
 
