@@ -64,6 +64,7 @@ BRANCHES = {
     "a remainder that is 0": (by(lambda x: not x.shape[0] % 4), "multiple=4"),
     "a single frame": (by(lambda x: x.shape[0] == 1), r"\['S >= 2'\]"),
     "any other number": (by(lambda x: x.shape[0] != 13), r"\['S >= 14'\]"),
+    "a number that no trace has": (by(lambda x: x.shape[0] == 57), r"\['S >= 58'\]"),
     "the number in front": (by(lambda x: np.int64(13) == x.shape[0]), r"\['S >= 14'\]"),
     "one of two numbers": (by(lambda x: x.shape[0] in (13, 24)), r"\['S >= 25'\]"),
     "a short range": (by(lambda x: x.shape[0] in range(5)), r"\['S >= 5'\]"),
