@@ -21,10 +21,10 @@ Answer = bool | Unknown
 
 def any_of(answers: Iterable[Answer]) -> Answer:
     """Return True if an answer is yes, else the first unknown answer, else False."""
-    unknown = None
+    unknown: list[Unknown] = []
     for answer in answers:
         if isinstance(answer, Unknown):
-            unknown = unknown or answer
+            unknown.append(answer)
         elif answer:
             return True
-    return unknown if isinstance(unknown, Unknown) else False
+    return unknown[0] if unknown else False
