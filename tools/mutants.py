@@ -108,7 +108,7 @@ STREAMS = _mutants(
         "limit = infinite if infinite == sign * np.inf else limit",
         "limit = infinite",
     ),
-    ("lengths of empty recordings", TIMELINE, "if str(size) not in self.of_nothing:", "if True:"),
+    ("lengths of empty recordings", TIMELINE, "if str(size) not in self.when_empty:", "if True:"),
     ("squares that overflow", "streaming/rules/awaiting.py", "& ~(distant & endless)", "& (distant & ~distant)"),
     ("masks by the length", "streaming/rules/elementwise.py", "timeline.certain + wait)", "timeline.certain)"),
 )

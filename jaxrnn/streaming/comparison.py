@@ -26,6 +26,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from jaxrnn._files.messages import describe, first_line
 from jaxrnn._jax.context import own_arithmetic
+from jaxrnn.answers import Unknown
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, bind, evaluate, is_key, shape_of, type_of
 from jaxrnn.jaxprs.moves import ON_ELEMENTS, counted, move
@@ -99,7 +100,7 @@ class Comparison:
                 error = raised
                 continue
             found = self._by_form(traced, length)
-            if found is None:
+            if isinstance(found, Unknown):
                 undecided.append((length, traced))
             elif found:
                 different.append(Difference(length, found))
@@ -114,10 +115,13 @@ class Comparison:
                 try:
                     found = self._by_numbers(traced, length)
                 except Exception as raised:  # a primitive without a lowering, for example
-                    error, found = raised, None
+                    error = raised
+                    continue
+                if isinstance(found, Unknown):
+                    continue
                 if found:
                     different.append(Difference(length, found))
-                elif found is not None:
+                else:
                     agreed.append(length)
         if different:
             raise StreamError(_said_of(different, agreed, self.multiple))
@@ -127,8 +131,8 @@ class Comparison:
                 + ("it computes no finite numbers" if error is None else f"{type(error).__name__}: {first_line(error)}")
             ) from error
 
-    def _by_form(self, traced: Traced, length: int) -> str | None:
-        """Compare forms: return a difference, an empty text if all forms are equal, or None if undecided."""
+    def _by_form(self, traced: Traced, length: int) -> str | Unknown:
+        """Compare forms: return a difference, an empty text if all forms are equal, or Unknown."""
         (symbolic, tree), (single, own_tree) = self.symbolic, traced
         if tree != own_tree:
             return f"the output is {own_tree}, and not {tree}"
@@ -138,10 +142,10 @@ class Comparison:
             if tuple(each.shape) != tuple(other.shape) or each.dtype != other.dtype:
                 return f"{name} is {describe(other)}, and not {describe(each)}"
         pairs = zip(expected, found, strict=True)
-        return "" if all(self.forms.key_of(each) == self.forms.key_of(other) for each, other in pairs) else None
+        return "" if all(self.forms.key_of(a) == self.forms.key_of(b) for a, b in pairs) else Unknown("other forms")
 
-    def _by_numbers(self, traced: Traced, length: int) -> str | None:
-        """Compare numbers on random inputs, like `_by_form`; None also means that an output has no finite number."""
+    def _by_numbers(self, traced: Traced, length: int) -> str | Unknown:
+        """Compare numbers on random inputs, like `_by_form`; unknown if an output has no finite number."""
         (symbolic, tree), (single, _) = self.symbolic, traced
         variables = single.jaxpr.invars
         stand_ins: dict[int, Any] = {}
@@ -179,7 +183,7 @@ class Comparison:
                     return f"{name} differs by {difference:.3g}"
             if None not in differences:
                 return ""
-        return None
+        return Unknown("an output has no finite number")
 
 
 def _names_of(tree: Any) -> list[str]:

@@ -304,7 +304,7 @@ class Clock:
 
     `unit` is the smallest pulse, a common multiple of the periods of all sizes. `multiple` is the number of input
     frames for each frame of the trace. `allow` is True for lengths that recordings may have, in frames of the trace,
-    and `most` is the largest of these lengths, or None. `of_nothing` has the sizes in an empty recording that differ
+    and `most` is the largest of these lengths, or None. `when_empty` has the sizes in an empty recording that differ
     from their expressions.
     """
 
@@ -314,9 +314,9 @@ class Clock:
         multiple: int,
         allow: Callable[[np.ndarray], np.ndarray],
         most: int | None,
-        of_nothing: Mapping[str, int],
+        when_empty: Mapping[str, int],
     ):
-        self.unit, self.multiple, self.of_nothing = unit, multiple, of_nothing
+        self.unit, self.multiple, self.when_empty = unit, multiple, when_empty
         self._allow, self._most = allow, most
 
     def lengths(self, least: int) -> list[int]:
@@ -351,10 +351,10 @@ class Clock:
     def length_of(self, size: Any, total: Any) -> Any:
         """Return the value of a dimension in a recording, which may be empty; see `value_of`."""
         value = value_of(size, total)
-        if str(size) not in self.of_nothing:
+        if str(size) not in self.when_empty:
             return value
         numbers: Any = jnp if isinstance(total, Array) else np
-        value = numbers.where(total == 0, self.of_nothing[str(size)], value)
+        value = numbers.where(total == 0, self.when_empty[str(size)], value)
         return int(value) if isinstance(total, int) else value
 
     def timeline(self, size: Any, outer: int = 1) -> Timeline:

@@ -19,6 +19,7 @@ from jax.extend.core import ClosedJaxpr, Var
 from jax.interpreters import partial_eval
 
 from jaxrnn._files.arguments import argument
+from jaxrnn._files.messages import first_line
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.answers import Unknown
 from jaxrnn.cells.forms import is_plain
@@ -43,7 +44,7 @@ from jaxrnn.streaming.interpreter import LARGEST_STATIC, interpret
 from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.passes import Facts, Pass, Placeholder
 from jaxrnn.streaming.reach import Extent, Reach
-from jaxrnn.streaming.rewriting import at_length, sizes_of_nothing, with_band, with_numbers
+from jaxrnn.streaming.rewriting import at_length, sizes_when_empty, with_band, with_numbers
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs, is_length
 
 #: Names of state entries: the count of units up to the horizon, the count without a limit, and the laps of the latter.
@@ -125,7 +126,7 @@ class Plan:
         label: str,
         lengths: Lengths,
         multiple: int,
-        shapes_of_nothing: Sequence[Any] | Unknown,
+        shapes_when_empty: Sequence[Any] | Unknown,
         past: int | None = None,
     ):
         self.leaves = tuple(leaves)  # the arrays of the input
@@ -137,15 +138,15 @@ class Plan:
         jaxpr = _without_dead_code(with_numbers(closed.jaxpr))
         self.closed = Closed(jaxpr, [_static_integers(value) for value in closed.consts])
         #: The timelines; `clock.unit` is the smallest pulse, in frames of the trace.
-        of_nothing = self._sizes_of_nothing(closed)
-        if of_nothing is None or not self._has_shapes(shapes_of_nothing, of_nothing):
-            of_nothing = {}
+        when_empty = self._sizes_when_empty(closed)
+        if isinstance(when_empty, Unknown) or not self._has_shapes(shapes_when_empty, when_empty):
+            when_empty = {}
             self.lengths = lengths = Lengths((*lengths.constraints, f"{SYMBOL} >= 1"))
-        self.clock = Clock(_unit_of(jaxpr), multiple, lengths.allow, lengths.most, of_nothing)
+        self.clock = Clock(_unit_of(jaxpr), multiple, lengths.allow, lengths.most, when_empty)
         # After this many units, the constraints depend on the place of the end in a unit only.
         settled = lengths.settled(self.clock.unit)
         laps = Laps(math.lcm(self.clock.unit, lengths.period) // self.clock.unit, self.clock.unit)
-        begin = functools.partial(Facts, horizon=settled or int(bool(of_nothing)), counts=settled is None)
+        begin = functools.partial(Facts, horizon=settled or int(bool(when_empty)), counts=settled is None)
         self.facts = begin(laps=laps, past=past)
         self.outputs: list[Any] = []  # chunks and final values without arrays; other outputs are None
         self.results: list[jax.ShapeDtypeStruct] = []  # of each output, for the smallest pulse
@@ -160,7 +161,7 @@ class Plan:
                 self.facts = begin(laps=laps)
                 self.initial = start()
 
-    def _has_shapes(self, shapes: Sequence[Any] | Unknown, of_nothing: Mapping[str, int]) -> bool:
+    def _has_shapes(self, shapes: Sequence[Any] | Unknown, when_empty: Mapping[str, int]) -> bool:
         """Return True if the outputs have these shapes in an empty recording, or the function raises an error there.
 
         JAX takes ``x[-1:]`` for one frame, because JAX assumes at least one frame.
@@ -169,27 +170,27 @@ class Plan:
             return True
 
         def size_of(size: Any) -> int:
-            return of_nothing.get(str(size), value_of(size, 0))
+            return when_empty.get(str(size), value_of(size, 0))
 
         try:
             return [tuple(map(size_of, shape_of(each))) for each in self.closed.jaxpr.outvars] == list(shapes)
         except ZeroDivisionError:  # a size divides by the length
             return False
 
-    def _sizes_of_nothing(self, closed: Any) -> dict[str, int] | None:
-        """Return the sizes in an empty recording that differ from their expressions; None if they are not known."""
+    def _sizes_when_empty(self, closed: Any) -> dict[str, int] | Unknown:
+        """Return the sizes in an empty recording that differ from their expressions, or Unknown."""
         # A dead equation may compute an array of which the function reads the length.
         sizes = (size for size, _ in symbolic_sizes(closed.jaxpr))
         if not self.lengths.allow(np.zeros((), int)):
             return {}
         inputs = [jax.ShapeDtypeStruct(leaf.frames(0), leaf.dtype) for leaf in self.leaves]
         try:
-            if not _is_empty_otherwise(closed.jaxpr) and all(value_of(size, 0) >= 0 for size in sizes):
+            if not _may_differ_when_empty(closed.jaxpr) and all(value_of(size, 0) >= 0 for size in sizes):
                 return {}
             with own_arithmetic():
-                return sizes_of_nothing(closed, [*jax.tree.leaves(self.params), *inputs])
-        except Exception:  # a size may divide by the length, and the function may raise any error
-            return None
+                return sizes_when_empty(closed, [*jax.tree.leaves(self.params), *inputs])
+        except Exception as error:  # a size may divide by the length, and the function may raise any error
+            return Unknown(first_line(error))
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -423,7 +424,7 @@ def _front_pads(jaxpr: Any) -> Iterator[int]:
                     yield int(low)
 
 
-def _is_empty_otherwise(jaxpr: Any) -> bool:
+def _may_differ_when_empty(jaxpr: Any) -> bool:
     """Return True if lengths in an empty recording may differ from their expressions.
 
     They differ if an equation adds elements between the elements of an array, as a transposed convolution does, or if

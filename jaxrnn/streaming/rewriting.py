@@ -119,7 +119,7 @@ def at_length(inner: Any, arguments: Sequence[Any], length: int) -> list[Any]:
     return at_sizes(inner, arguments, functools.partial(value_of, length=length))
 
 
-def sizes_of_nothing(inner: Any, arguments: Sequence[Any]) -> dict[str, int]:
+def sizes_when_empty(inner: Any, arguments: Sequence[Any]) -> dict[str, int]:
     """Return the symbolic sizes that differ from their expressions in an empty recording, and their values there.
 
     JAX assumes at least one frame, so the length ``S - 1`` of ``x[1:]`` means 0 if there are 0 frames, and the

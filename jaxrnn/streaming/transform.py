@@ -214,7 +214,7 @@ class _Offline:
                 sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
                 facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
                 if not facts:
-                    about = self.label, lengths, self.multiple, self._shapes_of_nothing, past
+                    about = self.label, lengths, self.multiple, self._shapes_when_empty, past
                     return Plan(closed, outputs, self.params, leaves, PLACEHOLDER, *about)
             except StreamError as error:
                 facts = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
@@ -223,7 +223,7 @@ class _Offline:
             known = (*known, *facts)
 
     @functools.cached_property
-    def _shapes_of_nothing(self) -> list[tuple[int, ...]] | Unknown:
+    def _shapes_when_empty(self) -> list[tuple[int, ...]] | Unknown:
         """The shapes of the outputs for an empty recording; unknown if the function raises an error."""
         try:
             outputs = jax.eval_shape(self.function, self.params_example, self._example_of(0))
