@@ -26,7 +26,7 @@ from verifier import in_float64, peer_outputs
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
-from jaxrnn.jaxprs.moves import ELEMENTWISE as NAMES
+from jaxrnn.jaxprs.primitives import named
 
 WIDE = {"xla_cpu_prefer_vector_width": 512}
 

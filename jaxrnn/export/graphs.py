@@ -31,6 +31,7 @@ from jaxrnn.export.rules import RULES
 from jaxrnn.export.sources import Source, check_params, exact, from_pairs, paired, to_pairs
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, make_value, maker_of, unused_name
 from jaxrnn.export.writer import shape_of as size_of
+from jaxrnn.jaxprs.canonical import canonical
 from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, STEP, StateNames, StepFile
 from jaxrnn.steps.specs import ArraySpec
@@ -439,7 +440,7 @@ def trace(function: Callable[[Any, Keyed], Keyed], params: Any, inputs: Structs)
 
     stored = {key: paired(struct) for key, struct in inputs.items()}
     with plain_forms():
-        closed = jax.make_jaxpr(flat)(list(map(_without_values, leaves)), list(stored.values()))
+        closed = canonical(jax.make_jaxpr(flat)(list(map(_without_values, leaves)), list(stored.values())))
     if any(isinstance(value, Tracer) for value in closed.consts):
         raise InputError("the function closes over values that are being traced; call export_onnx outside of jit")
     values = [np.asarray(leaf).astype(aval.dtype) for leaf, aval in zip(leaves, closed.in_avals, strict=False)]

@@ -17,9 +17,11 @@ from jaxrnn.errors import UnsupportedError
 from jaxrnn.export.quantized import FEW
 from jaxrnn.export.reshaping import thin
 from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, shape_of
-from jaxrnn.jaxprs.equations import bind, evaluate, is_key, needed, type_of
+from jaxrnn.jaxprs.elements import counted
+from jaxrnn.jaxprs.equations import bind, evaluate, is_key, needed, trace, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
-from jaxrnn.jaxprs.moves import ON_ELEMENTS, counted, move
+from jaxrnn.jaxprs.moves import move
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.diagnostics import Path, describe_equation, node_scope_of
 
 #: A function ``rule(lowering, equation, *operands)`` that writes an equation and returns the result, or a list of
@@ -61,7 +63,7 @@ class Lowering:
     def trace(self, function: Callable[..., Any], *operands: Operand) -> list[Operand]:
         """Trace a JAX function, write the jaxpr, and return the results."""
         structs = [jax.ShapeDtypeStruct(shape_of(each), dtype_of(each)) for each in operands]
-        return self.evaluate(jax.make_jaxpr(lambda *arrays: jax.tree.leaves(function(*arrays)))(*structs), operands)
+        return self.evaluate(trace(function, *structs)[0], operands)
 
     def check(self) -> None:
         """Raise an error that lists all equations that could not be written."""
@@ -174,8 +176,8 @@ def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | No
     if name == "iota":
         return [counted(equation.params)]
     plain = all(array.dtype.kind in "biuf" for array in arrays)
-    if name in ON_ELEMENTS and plain:
-        return [_spread(ON_ELEMENTS[name], equation, arrays)]
+    if (function := entry_of(equation).on_elements) is not None and plain:
+        return [_spread(function, equation, arrays)]
     return _computed(equation, arrays)
 
 

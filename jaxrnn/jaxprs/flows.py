@@ -193,21 +193,8 @@ OTHER, SCALED, GATED, SUMMED, MIXED, EXPOSED, SQUASHED, RETAINED, WRITTEN, SHOWN
 STEP = 16
 DENSE = OTHER  # position 0
 
-#: The kinds of primitives on elements; other primitives are "other". Two kinds belong to no primitive: "count" adds to
-#: integers, and "write" replaces elements at places that depend on data.
-KINDS = {
-    "add": "add",
-    "add_any": "add",
-    "sub": "add",
-    "mul": "multiply",
-    "div": "multiply",
-    "neg": "multiply",
-    "select_n": "select",
-    "max": "keep",
-    "min": "keep",
-    "clamp": "keep",
-    "rem": "keep",
-}
+#: The kinds of arithmetic are "add", "multiply", "select", "keep" and "other" (`Entry.arithmetic`), "count", which adds
+#: to integers, and "write", which replaces elements at places that depend on data.
 
 
 def _table(entries: dict[int, int]) -> np.ndarray:

@@ -18,7 +18,8 @@ import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from jaxrnn.jaxprs import flows as of
-from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, bind, called, evaluate, shape_of, type_of
+from jaxrnn.jaxprs.elements import counted
+from jaxrnn.jaxprs.equations import bind, called, evaluate, shape_of, type_of
 from jaxrnn.jaxprs.flows import (
     DataFlow,
     Flow,
@@ -31,11 +32,12 @@ from jaxrnn.jaxprs.flows import (
     union,
     without_neutral,
 )
-from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS, counted, move, moved_operands
-from jaxrnn.jaxprs.primitives import Carried
+from jaxrnn.jaxprs.moves import move, moved_operands
+from jaxrnn.jaxprs.own import Carried
+from jaxrnn.jaxprs.primitives import PRIMITIVES, entry_of
 
-#: Equations that call a function on their operands.
-_CALLS = frozenset({*INLINED, *CUSTOM_RULES})
+#: Kinds of equations that call a function on their operands.
+_CALLS = frozenset({"call", "checkpoint", "custom rule"})
 #: Primitives that only convert the type of elements.
 _SAME = frozenset({"convert_element_type", "reduce_precision"})
 #: Sums with weights. Between the state of a cell and its update, there is at most one of these sums, and no product of
@@ -100,7 +102,7 @@ class Following:
         label = next((s.name for s in reversed(stack) if getattr(s, "name", None) in self.operators), label)
         pairs = zip(equation.invars, operands, strict=True)
         flows = [x if isinstance(x, Flow) else _known(x, atom) for atom, x in pairs]
-        if name in _CALLS:
+        if entry_of(equation).kind in _CALLS:
             return self.run(called(equation), flows, label)
         if name == "recurrence":
             params, count = equation.params, equation.params["count"]
@@ -122,7 +124,7 @@ class Following:
             return [dataclasses.replace(flows[0], value=None, dtype=types[0][1])]
         if (found := self._moved(label, equation, flows)) is not None:
             return found
-        if name in ELEMENTWISE:
+        if entry_of(equation).kind == "elementwise":
             return [self._elementwise(label, name, *types[0], flows)]
         depth = sum(bool(flow.deps) for flow in flows) if name in _CONTRACTIONS else 2 * (name in _LOOPS)
         results = [self._create((label,), *each, flows, depth) for each in types]
@@ -174,7 +176,7 @@ class Following:
             return neutral[0]
         if name == "mul" and any(is_all(flow, 0) for flow in operands):
             return constant(np.broadcast_to(np.zeros((), dtype), shape))
-        kind = of.KINDS.get(name, "other")
+        kind = PRIMITIVES[name].arithmetic
         if kind == "add" and np.dtype(dtype).kind in "iu":
             kind = "count"
         divided = name in ("div", "rem") and bool(operands[1].deps)
@@ -317,9 +319,10 @@ def _folded(equation: JaxprEqn, flows: Sequence[Flow]) -> list[Flow] | None:
             return [constant(arrays[0].astype(types[0]))]
     if (moved := move(equation, arrays)) is not None:
         return [constant(array) for array in moved]
-    if name in ON_ELEMENTS and all(array.dtype.kind in "biuf" for array in arrays):
+    function = entry_of(equation).on_elements
+    if function is not None and all(array.dtype.kind in "biuf" for array in arrays):
         with np.errstate(all="ignore"):
-            return [constant(np.asarray(ON_ELEMENTS[name](*arrays), types[0]))]
+            return [constant(np.asarray(function(*arrays), types[0]))]
     if max((math.prod(shape_of(each)) for each in (*equation.outvars, *equation.invars)), default=0) > _FOLDED:
         return None
     with jax.ensure_compile_time_eval():

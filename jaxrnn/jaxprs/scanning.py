@@ -17,7 +17,7 @@ from jax.extend.core.primitives import copy_p
 from jaxrnn._jax import varying
 from jaxrnn.cells.forms import in_chunks, is_plain
 from jaxrnn.jaxprs.equations import Atom, made_by, needed, read_by, shape_of, type_of, variables
-from jaxrnn.jaxprs.primitives import only_followed, platforms_of
+from jaxrnn.jaxprs.own import only_followed, platforms_of
 from jaxrnn.jaxprs.recognition.algebra import Algebra
 from jaxrnn.jaxprs.recognition.body import (
     Body,

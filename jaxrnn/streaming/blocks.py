@@ -17,7 +17,6 @@ from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from jaxrnn.jaxprs.equations import (
-    CALLS,
     Atom,
     fingerprint,
     made_by,
@@ -85,11 +84,6 @@ class _Map(NamedTuple):
 def without_blocks(closed: Any, stream: Stream) -> Any:
     """Replace each map over blocks of frames in a closed jaxpr by a map over all frames."""
     jaxpr = closed.jaxpr
-    for equation in jaxpr.eqns:
-        name = CALLS.get(equation.primitive.name)
-        if name is not None and (inner := without_blocks(equation.params[name], stream)) is not equation.params[name]:
-            changed = equation.replace(params={**equation.params, name: inner})
-            jaxpr = jaxpr.replace(eqns=[changed if each is equation else each for each in jaxpr.eqns])
     constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     for scan in jaxpr.eqns:
         try:

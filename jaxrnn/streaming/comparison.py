@@ -28,8 +28,10 @@ from jaxrnn._files.messages import describe, first_line
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.answers import Unknown
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, bind, evaluate, is_key, shape_of, type_of
-from jaxrnn.jaxprs.moves import ON_ELEMENTS, counted, move
+from jaxrnn.jaxprs.elements import counted
+from jaxrnn.jaxprs.equations import bind, called, evaluate, is_key, shape_of, type_of
+from jaxrnn.jaxprs.moves import move
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import value_of
 from jaxrnn.streaming.lengths import Lengths, remedy_of
 from jaxrnn.streaming.rewriting import at_length
@@ -339,8 +341,8 @@ class _Trace:
         name, params = equation.primitive.name, equation.params
         if name == "dim_as_value":
             return [np.asarray(self.size(params["dim"]), type_of(equation.outvars[0]))]
-        if name in INLINED or name in CUSTOM_RULES:
-            return self.run(params["call_jaxpr" if name in CUSTOM_RULES else INLINED[name]], operands)
+        if entry_of(equation).kind in ("call", "checkpoint", "custom rule"):
+            return self.run(called(equation), operands)
         operands = [
             np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else value
             for atom, value in zip(equation.invars, operands, strict=True)
@@ -436,8 +438,8 @@ class _Trace:
                 return [operands[0].astype(dtype)]
             if name == "cumsum" and not params["reverse"]:
                 return [np.cumsum(operands[0], params["axis"], dtype)]
-            if name in ON_ELEMENTS:
-                return [np.asarray(ON_ELEMENTS[name](*operands), dtype)]
+            if (function := entry_of(equation).on_elements) is not None:
+                return [np.asarray(function(*operands), dtype)]
         if any(isinstance(value, (ClosedJaxpr, Jaxpr)) for value in params.values()) or largest > 1:
             return None
         with jax.ensure_compile_time_eval():

@@ -24,9 +24,10 @@ from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn, Literal, P
 from jaxrnn.answers import Unknown
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs import equations
-from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Atom, bind, shape_of, type_of
+from jaxrnn.jaxprs.equations import Atom, bind, shape_of, type_of
 from jaxrnn.jaxprs.moves import move
-from jaxrnn.jaxprs.primitives import is_platform_index
+from jaxrnn.jaxprs.own import is_platform_index
+from jaxrnn.jaxprs.primitives import named
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.dimensions import Clock, has_symbols, is_symbolic, is_zero, out_shape, own_sizes, symbolic_axes
 from jaxrnn.streaming.passes import Pass, listed
@@ -48,9 +49,10 @@ from jaxrnn.streaming.values import (
 )
 
 #: Primitives whose rules accept a `Deferred` operand: the rule may choose another operand, or raise a clearer error.
-TAKES_DEFERRED = {"select_n", "gather", *INLINED}
+_CALLS = named("call") | named("checkpoint")
+TAKES_DEFERRED = {"select_n", "gather", *_CALLS}
 #: Primitives whose rules take chunks with late frames.
-TAKES_LATE = {*INLINED, "concatenate", "conv_general_dilated", "gather", "slice"}
+TAKES_LATE = {*_CALLS, "concatenate", "conv_general_dilated", "gather", "slice"}
 TAKES_LATE |= {f"reduce_window{kind}" for kind in ("", "_sum", "_max", "_min")}
 #: Primitives that apply to late frames as to other frames: frame by frame, without singular derivatives.
 FRAME_BY_FRAME = {
@@ -60,7 +62,7 @@ FRAME_BY_FRAME = {
 
 
 #: Primitives with an inner function, in which values may have time on two axes.
-CONTAINERS = {*INLINED, *CUSTOM_RULES, "onnx_operator"}
+CONTAINERS = {*_CALLS, *named("custom rule"), "onnx_operator"}
 
 
 def interpret(run: Pass, inner: Any, arguments: Sequence[Any], *, late: bool = False) -> list[Any]:

@@ -28,21 +28,25 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.extend.core.primitives import closed_call_p
 
+from jaxrnn.jaxprs.canonical import kept_name
 from jaxrnn.jaxprs.equations import (
-    CUSTOM_RULES,
-    INLINED,
     Atom,
     Domain,
     bind,
     called,
     evaluate,
     shape_of,
+    trace,
     type_of,
     with_rule,
 )
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes, symbolic_sizes, value_of
 from jaxrnn.streaming.places import operation_of
 from jaxrnn.streaming.values import Mask
+
+#: Kinds of equations that call a function on their operands.
+_CALLS = ("call", "checkpoint", "custom rule")
 
 
 def with_band(jaxpr: Any, masks: Sequence[Mask], past: int) -> Any:
@@ -82,7 +86,7 @@ def _with_band_inside(equation: JaxprEqn, places: Sequence[Any], past: int) -> J
         jaxpr = _with_band(jaxpr, own, past) if own else jaxpr
         return ClosedJaxpr(jaxpr, value.consts) if isinstance(value, ClosedJaxpr) else jaxpr
 
-    if equation.primitive.name in CUSTOM_RULES:
+    if entry_of(equation).kind == "custom rule":
         inner = changed(equation.params["call_jaxpr"])
         return equation.replace(primitive=closed_call_p, params={"call_jaxpr": inner})
     return equation.replace(params={key: changed(value) for key, value in equation.params.items()})
@@ -100,7 +104,7 @@ def _band(scores: Var, result: Any, mask: Mask, past: int, source: Any) -> list[
         with np.errstate(over="ignore"):
             return lax.select(seen, array, lax.full(shape, np.asarray(mask.value).astype(dtype), dtype))
 
-    inner = jax.make_jaxpr(banded)(jax.ShapeDtypeStruct(shape, dtype)).jaxpr
+    inner = trace(banded, jax.ShapeDtypeStruct(shape, dtype))[0].jaxpr
     equations = renamed(inner.eqns, {inner.invars[0]: scores, inner.outvars[0]: result})
     return [each.replace(source_info=source) for each in equations]
 
@@ -146,9 +150,7 @@ def sizes_when_empty(inner: Any, arguments: Sequence[Any]) -> dict[str, int]:
             for part, whole, here in zip(params["slice_sizes"], in_shape(equation), operands[0].shape, strict=True):
                 if is_symbolic(part):
                     known.setdefault(str(part), max(0, int(here + value_of(part, 1) - value_of(whole, 1))))
-        if name in INLINED:
-            results = evaluate(params[INLINED[name]], operands, apply)
-        elif name in CUSTOM_RULES:
+        if entry_of(equation).kind in _CALLS:
             results = evaluate(called(equation), operands, apply)
         elif name == "slice":  # as in NumPy, slices end where the array ends
             bounds = zip(params["start_indices"], params["limit_indices"], operands[0].shape, strict=True)
@@ -177,9 +179,10 @@ def _apply(size: Callable[[Any], Any], equation: JaxprEqn, operands: list[Any]) 
     name = equation.primitive.name
     if name == "dim_as_value":
         return [np.asarray(size(equation.params["dim"]), type_of(equation.outvars[0]))]
-    if name in INLINED:
-        return at_sizes(equation.params[INLINED[name]], operands, size)
-    if name in CUSTOM_RULES:
+    kind = entry_of(equation).kind
+    if kind in ("call", "checkpoint"):
+        return at_sizes(called(equation), operands, size)
+    if kind == "custom rule":
         as_traced = lambda *arrays: bind(equation, arrays)  # noqa: E731
         domain = Domain(functools.partial(at_sizes, size=size))
         return with_rule(equation, as_traced, domain, [None] * len(operands))(*operands)
@@ -274,7 +277,7 @@ LARGEST_FACTOR = 1024
 
 def resized(equation: JaxprEqn) -> Any:
     """Return the jaxpr that replaces a call of `jax.image.resize` along time, or None."""
-    if equation.params.get("name") != "_resize" or len(equation.invars) != 1:
+    if kept_name(equation) != "_resize" or len(equation.invars) != 1:
         return None
     old, new = in_shape(equation), out_shape(equation)
     axes = [axis for axis in range(len(old)) if str(old[axis]) != str(new[axis])]
@@ -295,9 +298,9 @@ def resized(equation: JaxprEqn) -> Any:
     elif down:
         forms["nearest"] = lambda x: x[(slice(None),) * axis + (slice(down // 2, None, down),)]
     for method, form in forms.items():
-        traced = jax.make_jaxpr(lambda x, method=method: jax.image.resize(x, new, method))(x)
+        traced, _ = trace(lambda x, method=method: jax.image.resize(x, new, method), x)
         if str(traced.jaxpr.eqns[0].params["jaxpr"].jaxpr) == found:
-            return jax.make_jaxpr(form)(x)
+            return trace(form, x)[0]
     return None
 
 

@@ -16,18 +16,19 @@ from jaxrnn.export.lowering import Lowering, Rule, subgraph
 from jaxrnn.export.reshaping import concatenate, cut_along, reshape, source_of
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, maker_of, shape_of
-from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, evaluate, needed, type_of, walk
+from jaxrnn.jaxprs.equations import called, evaluate, needed, type_of, walk
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
-from jaxrnn.jaxprs.primitives import platforms_of
+from jaxrnn.jaxprs.own import platforms_of
+from jaxrnn.jaxprs.primitives import named
 from jaxrnn.jaxprs.scanning import scan_recognised
 
 #: Primitives that only call a function, and the parameter with the function.
-_CALLS = INLINED | dict.fromkeys(CUSTOM_RULES, "call_jaxpr")
+_CALLS = named("call") | named("checkpoint") | named("custom rule")
 
 
 def call(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Write the equations of the function."""
-    return lowering.evaluate(equation.params[_CALLS[equation.primitive.name]], operands)
+    return lowering.evaluate(called(equation), operands)
 
 
 def linear_solve(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:

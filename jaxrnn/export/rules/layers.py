@@ -26,7 +26,7 @@ from jaxrnn.export.rules.reduction import reduced
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import bind, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
-from jaxrnn.jaxprs.primitives import computed
+from jaxrnn.jaxprs.own import computed
 
 #: The operator of a cell, and the default activations.
 _OPERATORS: dict[type, tuple[str, tuple[Any, ...]]] = {

@@ -14,7 +14,7 @@ from jax.extend.core import JaxprEqn, Literal, Var
 
 from jaxrnn.jaxprs.equations import Atom, dependents, shape_of, type_of
 from jaxrnn.jaxprs.moves import move, moved_operands
-from jaxrnn.jaxprs.primitives import forms_of, platforms_of
+from jaxrnn.jaxprs.own import forms_of, platforms_of
 from jaxrnn.jaxprs.schedule import Step
 
 #: Constants up to this size are checked for equal elements.

@@ -20,7 +20,7 @@ from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import JaxrnnError, LimitError, NodeError
 from jaxrnn.jaxprs.flows import DataFlow, Flow, Lost, union
 from jaxrnn.jaxprs.following import Following
-from jaxrnn.jaxprs.primitives import visible_recurrences
+from jaxrnn.jaxprs.own import visible_recurrences
 from jaxrnn.onnx.evaluate import BoundNode, Scope, call, evaluate, reads_of
 from jaxrnn.onnx.graph import is_batch_name, spec_of
 from jaxrnn.onnx.limits import current, spending

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from jaxrnn.jaxprs.equations import INLINED
+from jaxrnn.jaxprs.primitives import named
 from jaxrnn.streaming.interpreter import AWAITING_RULES, PAIR_RULES, RULES, register
 from jaxrnn.streaming.rules import (
     awaiting,
@@ -22,7 +22,7 @@ from jaxrnn.streaming.rules import (
 __all__ = ["RULES"]
 
 #: Primitives whose rule also runs without streamed operands.
-_ALWAYS = {*INLINED, "dim_as_value"}
+_ALWAYS = {*named("call"), *named("checkpoint"), "dim_as_value"}
 
 for _family in (elementwise, movement, time, windows, reductions, recurrence, control):
     for _name, _rule in _family.RULES.items():

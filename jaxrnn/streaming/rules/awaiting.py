@@ -34,8 +34,8 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import free_axes, type_of
-from jaxrnn.jaxprs.moves import ELEMENTWISE
+from jaxrnn.jaxprs.equations import free_axes, trace, type_of
+from jaxrnn.jaxprs.primitives import named
 from jaxrnn.streaming.dimensions import Timeline, constant_value, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import RULES as FRAMES
 from jaxrnn.streaming.interpreter import interpret
@@ -264,7 +264,7 @@ def cumsum(run: Pass, equation: JaxprEqn, x: Any) -> Awaiting | None:
     stream = exponent.stream
     shape = [x.timeline.size if d == axis else size for d, size in enumerate(stream.array.shape)]
     struct = jax.ShapeDtypeStruct(shape, stream.array.dtype)
-    running = jax.make_jaxpr(functools.partial(lax.cumlogsumexp, axis=axis))(struct)
+    running, _ = trace(functools.partial(lax.cumlogsumexp, axis=axis), struct)
     (stream,) = interpret(run, running, [stream])
     return dataclasses.replace(x, exponent=dataclasses.replace(exponent, stream=stream))
 
@@ -410,7 +410,7 @@ def _expanded(index: Sequence[int], moved: Sequence[Any], sums: dict[Any, Any]) 
 
 
 RULES: dict[str, Any] = {
-    **dict.fromkeys(ELEMENTWISE, elementwise),
+    **dict.fromkeys(named("elementwise"), elementwise),
     **dict.fromkeys(("dynamic_slice", "gather", "reshape", "rev", "slice", "split", "squeeze", "transpose"), selected),
     "broadcast_in_dim": broadcast_in_dim,
     "cumsum": cumsum,

@@ -18,8 +18,9 @@ from jax.extend.core import JaxprEqn
 from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.cells.forms import Types
-from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Domain, bind, shape_of, type_of, with_rule
-from jaxrnn.jaxprs.primitives import choose, computed, platforms_of
+from jaxrnn.jaxprs.equations import Domain, bind, called, shape_of, trace, type_of, with_rule
+from jaxrnn.jaxprs.own import choose, computed, platforms_of
+from jaxrnn.jaxprs.primitives import named
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape
 from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import KeepsStateError, Pass
@@ -298,7 +299,7 @@ def _late(run: Pass, value: Any, delay: int | None) -> Any:
 
 def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Inline a call of an inner function."""
-    inner = resized(equation) or equation.params[INLINED[equation.primitive.name]]
+    inner = resized(equation) or called(equation)
     return interpret(run, inner, operands, late=True)
 
 
@@ -336,7 +337,7 @@ def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         if along == "windows" and (convolved := whole_convolution(run, equation, x, others)) is not None:
             return [convolved]
     structs = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
-    return interpret(run, jax.make_jaxpr(functools.partial(computed, **equation.params))(*structs), operands)
+    return interpret(run, trace(functools.partial(computed, **equation.params), *structs)[0], operands)
 
 
 class OnePass(Domain):
@@ -465,7 +466,7 @@ RULES: dict[str, Any] = {
     "scan": scan,
     "while": while_,
     "cond": cond,
-    **dict.fromkeys(INLINED, call),
-    **dict.fromkeys(CUSTOM_RULES, custom_rule),
+    **dict.fromkeys((*named("call"), *named("checkpoint")), call),
+    **dict.fromkeys(named("custom rule"), custom_rule),
     "onnx_operator": operator,
 }

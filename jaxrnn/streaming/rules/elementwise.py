@@ -19,7 +19,7 @@ from jax.extend.core import JaxprEqn, Literal
 
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import type_of
-from jaxrnn.jaxprs.moves import ELEMENTWISE
+from jaxrnn.jaxprs.primitives import named
 from jaxrnn.streaming.dimensions import (
     LARGEST,
     Timeline,
@@ -438,4 +438,4 @@ def dim_as_value(run: Pass, equation: JaxprEqn) -> np.ndarray:
     return boxed
 
 
-RULES: dict[str, Any] = {**dict.fromkeys(ELEMENTWISE, elementwise), "iota": iota, "dim_as_value": dim_as_value}
+RULES: dict[str, Any] = {**dict.fromkeys(named("elementwise"), elementwise), "iota": iota, "dim_as_value": dim_as_value}

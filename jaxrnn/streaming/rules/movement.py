@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import is_key
+from jaxrnn.jaxprs.equations import is_key, trace
 from jaxrnn.streaming.dimensions import (
     constant_value,
     gathered_axes,
@@ -400,7 +400,7 @@ def _with_edges(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> tupl
     pads = max(0, -int(np.min(offsets))), max(0, beyond)
     shape = list(in_shape(equation))
     config = [pads if axis == x.axis else (0, 0) for axis in range(len(shape))]
-    padded = jax.make_jaxpr(lambda x: jnp.pad(x, config, mode="edge"))(jax.ShapeDtypeStruct(shape, x.array.dtype))
+    padded, _ = trace(lambda x: jnp.pad(x, config, mode="edge"), jax.ShapeDtypeStruct(shape, x.array.dtype))
     (x,) = interpret(run, padded, [x], late=True) if any(pads) else [x]
     return x, dataclasses.replace(indices, affine=(hop, offsets + pads[0]), clipped=None)
 

@@ -25,8 +25,8 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn._files.arguments import argument
-from jaxrnn.jaxprs.equations import free_axes, shape_of, type_of
-from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS
+from jaxrnn.jaxprs.equations import free_axes, shape_of, trace, type_of
+from jaxrnn.jaxprs.primitives import PRIMITIVES, named
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import LARGEST, Timeline, gathered_axes, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import interpret
@@ -288,7 +288,7 @@ def _outside(equation: JaxprEqn, values: Sequence[Outside]) -> Outside:
         return values[1 + int(values[0])]
     if name in ("and", "or") and (name == "or") in [value for value in values if isinstance(value, bool)]:
         return name == "or"
-    if len(numbers) == len(values) and name in (*ON_ELEMENTS, *UNCHANGED, "div"):
+    if len(numbers) == len(values) and (_function_of(name) is not None or name in UNCHANGED):
         return _computed(equation, numbers)
     if name == "ne" and equation.invars[0] is equation.invars[1]:
         return None if values[0] is None else False  # a test for NaN
@@ -316,7 +316,12 @@ def _computed(equation: JaxprEqn, numbers: Sequence[bool | int | float]) -> Outs
     if name == "div" and not jnp.issubdtype(dtype, np.floating):
         return None
     with np.errstate(all="ignore"):
-        return _typed({**ON_ELEMENTS, "div": np.true_divide}[name](*arrays), dtype)
+        return _typed(_function_of(name)(*arrays), dtype)
+
+
+def _function_of(name: str) -> Any:
+    """Return the function of elements in NumPy, or None."""
+    return np.true_divide if name == "div" else PRIMITIVES[name].on_elements
 
 
 def _typed(value: Any, dtype: Any) -> Outside:
@@ -557,7 +562,7 @@ def _elementwise_product(run: Pass, equation: JaxprEqn, left: Pairs, right: Pair
         return lax.mul(*spread)
 
     structs = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
-    return interpret(run, jax.make_jaxpr(product)(*structs), [left, right])[0]
+    return interpret(run, trace(product, *structs)[0], [left, right])[0]
 
 
 def _layout(equation: JaxprEqn, place: int) -> list[int]:
@@ -630,7 +635,7 @@ def cumsum(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
 RULES: dict[str, Any] = {
     "cumsum": cumsum,
     "gather": gather,
-    **dict.fromkeys((*ELEMENTWISE, *DIVISIONS), elementwise),
+    **dict.fromkeys((*named("elementwise"), *DIVISIONS), elementwise),
     "iota": iota,
     "broadcast_in_dim": broadcast_in_dim,
     "transpose": transpose,

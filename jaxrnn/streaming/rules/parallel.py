@@ -36,7 +36,7 @@ from jax.core import Tracer
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import free_axes, type_of
-from jaxrnn.jaxprs.moves import ELEMENTWISE
+from jaxrnn.jaxprs.primitives import named
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
@@ -424,7 +424,7 @@ def _cumsum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) ->
 
 
 _RULES: dict[str, Any] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(named("elementwise"), _elementwise),
     "broadcast_in_dim": _broadcast_in_dim,
     "transpose": _move,
     "squeeze": _move,

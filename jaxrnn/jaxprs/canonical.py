@@ -1,0 +1,198 @@
+"""Canonical programs: jaxprs in which equal computations have equal spellings, so that rules know a single spelling.
+
+`canonical` inlines calls, drops equations that return their operands, and spells movements of axes of size 1, stacks,
+and squares in one way. Functions with custom derivative rules stay wrapped, and so do the functions of JAX in `KEPT`,
+for which some rules need the whole function. Each equation keeps the line of the user's code, and the scope, which is
+the name of the ONNX node.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
+from jax.extend.core.primitives import concatenate_p, jit_p, reshape_p, slice_p, square_p
+
+from jaxrnn.jaxprs.primitives import entry_of
+
+_LIBRARIES = tuple(f"{pathlib.Path(each).parent}{os.sep}" for each in (jax.__file__, pathlib.Path(__file__).parent))
+
+#: Functions of JAX that stay calls.
+KEPT = frozenset(("floor_divide", "remainder", "_resize"))
+
+
+def canonical(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return the canonical form of a jaxpr, also of the functions inside of its equations."""
+    return _Canonical().closed(closed)
+
+
+def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a jaxpr without calls, for a program that runs on devices as it was written.
+
+    Equations stay that place arrays, order computations, or name what a gradient stores.
+    """
+    return _Canonical(only_calls=True).closed(closed)
+
+
+def kept_name(equation: JaxprEqn) -> str | None:
+    """Return the name of the function in `KEPT` that an equation calls, or None."""
+    name = equation.params.get("name")
+    is_kept = equation.primitive is jit_p and name in KEPT and _is_of_library(equation.params["jaxpr"].jaxpr)
+    return name if is_kept else None
+
+
+def _is_of_library(jaxpr: Jaxpr) -> bool:
+    """Return True if a traced function is a function of JAX or jaxrnn, and not of the user."""
+    file = jaxpr.debug_info.func_filename
+    return file is None or file.startswith(_LIBRARIES)
+
+
+class _Canonical:
+    def __init__(self, *, only_calls: bool = False):
+        self.only_calls = only_calls
+        self.done: dict[int, tuple[Any, Any]] = {}  # functions that several equations share
+
+    def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        if id(closed) not in self.done:
+            constants = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+            jaxpr = self.jaxpr(closed.jaxpr, constants)
+            self.done[id(closed)] = closed, ClosedJaxpr(jaxpr, list(constants.values()))
+        return self.done[id(closed)][1]
+
+    def jaxpr(self, jaxpr: Jaxpr, constants: dict[Var, Any] | None) -> Jaxpr:
+        """Return the canonical form, and add the constants of inlined calls; without constants, keep such calls."""
+        names: dict[Any, Any] = {}
+        equations = list(self.equations(jaxpr, names, constants, None))
+        outvars = [_renamed(each, names) for each in jaxpr.outvars]
+        constvars = jaxpr.constvars if constants is None else list(constants)
+        return jaxpr.replace(constvars=constvars, eqns=equations, outvars=outvars)
+
+    def equations(
+        self, jaxpr: Jaxpr, names: dict[Any, Any], constants: dict[Var, Any] | None, caller: Any
+    ) -> Iterator[JaxprEqn]:
+        """Yield the equations of a jaxpr; `caller` is the source of the call, with its scope, if this is a call."""
+        outer = caller is not None and _is_of_library(jaxpr)
+        for equation in jaxpr.eqns:
+            source = equation.source_info
+            if caller is not None:
+                stack = caller.name_stack + source.name_stack
+                source = (caller if outer else source).replace(name_stack=stack)
+            invars = [_renamed(each, names) for each in equation.invars]
+            inner = self.called(equation)
+            if inner is not None and (constants is not None or not inner.consts):
+                within = dict(zip(inner.jaxpr.invars, invars, strict=True))
+                for variable, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
+                    within[variable] = Var(variable.aval)
+                    constants[within[variable]] = value  # type: ignore[index]
+                yield from self.equations(inner.jaxpr, within, constants, source)
+                results = [_renamed(each, within) for each in inner.jaxpr.outvars]
+                names.update(zip(equation.outvars, results, strict=True))
+            elif not self.only_calls and _is_identity(equation):
+                names.update(zip(equation.outvars, invars, strict=False))
+            else:
+                outvars = equation.outvars if caller is None else [Var(each.aval) for each in equation.outvars]
+                names.update(zip(equation.outvars, outvars, strict=True))
+                changed = equation.replace(invars=invars, outvars=outvars, source_info=source)
+                yield from [changed] if self.only_calls else self.spelled(changed)
+
+    def called(self, equation: JaxprEqn) -> ClosedJaxpr | None:
+        """Return the function that an equation calls, if the equation is only a call."""
+        entry = entry_of(equation)
+        if entry.kind != "call" or kept_name(equation):
+            return None
+        inner = equation.params[entry.body]
+        return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
+
+    def spelled(self, equation: JaxprEqn) -> Sequence[JaxprEqn]:
+        """Return equations with the same result in the canonical spelling."""
+        if any(True for _ in jaxprs_in_params(equation.params)):
+            return [equation.replace(params={key: self.value(each) for key, each in equation.params.items()})]
+        spelling = _SPELLINGS.get(equation.primitive.name)
+        return [equation] if spelling is None else spelling(equation)
+
+    def value(self, value: Any) -> Any:
+        """Return a parameter of an equation with functions in canonical form."""
+        if isinstance(value, ClosedJaxpr):
+            return self.closed(value)
+        if isinstance(value, Jaxpr):
+            return self.jaxpr(value, None)
+        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+            return tuple(map(self.value, value))
+        return value
+
+
+def _renamed(atom: Any, names: Mapping[Any, Any]) -> Any:
+    return atom if isinstance(atom, Literal) else names.get(atom, atom)
+
+
+def _is_identity(equation: JaxprEqn) -> bool:
+    """Return True if the results of an equation are its operands."""
+    if entry_of(equation).kind == "identity":
+        return True
+    kinds = [getattr(each.aval, "dtype", None) for each in (*equation.invars[:1], *equation.outvars)]
+    if equation.primitive.name == "stop_gradient":
+        return not jnp.issubdtype(kinds[0], jnp.inexact)
+    return equation.primitive.name == "convert_element_type" and kinds[0] == kinds[1]
+
+
+# -- spellings
+
+
+def _reshaped(equation: JaxprEqn) -> list[JaxprEqn]:
+    """Spell a movement of axes of size 1 as a reshape."""
+    old, new = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    if len(equation.invars) != 1 or _without_ones(old) != _without_ones(new):
+        return [equation]
+    return [_reshape(equation, equation.invars[0], equation.outvars[0])]
+
+
+def _without_ones(shape: Sequence[Any]) -> list[str]:
+    return [str(size) for size in shape if not (isinstance(size, int) and size == 1)]
+
+
+def _reshape(equation: JaxprEqn, x: Any, result: Any) -> JaxprEqn:
+    params = {"new_sizes": result.aval.shape, "dimensions": None, "sharding": None}
+    return equation.replace(primitive=reshape_p, invars=[x], outvars=[result], params=params)
+
+
+def _stacked(equation: JaxprEqn) -> list[JaxprEqn]:
+    """Spell a stack as a concatenation."""
+    axis, (result,) = equation.params["axis"], equation.outvars
+    shape = (*result.aval.shape[:axis], 1, *result.aval.shape[axis + 1 :])
+    parts = [Var(each.aval.update(shape=shape)) for each in equation.invars]
+    views = [_reshape(equation, x, part) for x, part in zip(equation.invars, parts, strict=True)]
+    return [*views, equation.replace(primitive=concatenate_p, invars=parts, params={"dimension": axis})]
+
+
+def _unstacked(equation: JaxprEqn) -> list[JaxprEqn]:
+    """Spell the parts of an array along an axis as slices."""
+    axis, (x,) = equation.params["axis"], equation.invars
+    whole, equations = x.aval.shape, []
+    for place, result in enumerate(equation.outvars):
+        starts = tuple(place if each == axis else 0 for each in range(len(whole)))
+        limits = tuple(place + 1 if each == axis else size for each, size in enumerate(whole))
+        part = Var(x.aval.update(shape=tuple(1 if each == axis else size for each, size in enumerate(whole))))
+        params = {"start_indices": starts, "limit_indices": limits, "strides": None}
+        cut = equation.replace(primitive=slice_p, outvars=[part], params=params)
+        equations += [cut, _reshape(equation, part, result)]
+    return equations
+
+
+def _squared(equation: JaxprEqn) -> list[JaxprEqn]:
+    """Spell a second power as a square."""
+    return [equation if equation.params["y"] != 2 else equation.replace(primitive=square_p, params={})]
+
+
+_SPELLINGS = {
+    "broadcast_in_dim": _reshaped,
+    "expand_dims": _reshaped,
+    "integer_pow": _squared,
+    "squeeze": _reshaped,
+    "stack": _stacked,
+    "unstack": _unstacked,
+}
