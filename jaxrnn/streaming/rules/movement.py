@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -29,6 +30,7 @@ from jaxrnn.streaming.rules.reductions import per_frame
 from jaxrnn.streaming.rules.time import Table, as_table, concatenate_time, numbered_frames, pick, split_time, take
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.values import (
+    Affine,
     Chunk,
     Deferred,
     FinalValue,
@@ -55,12 +57,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk | 
             run.refuse("it repeats a stream along a second time axis", "repeat along axes of known size only")
         shape[axis] = x.array.shape[x.axis]
         array = lax.broadcast_in_dim(x.array, shape, dimensions)
-        affine = x.affine and (x.affine[0], _stretched(x.affine[1], len(shape), dimensions))
-        made = run.make(array, axis, x.timeline, x.delay, x.reach, affine)
-        if x.clipped is None:
-            return made
-        (scale, offsets), *bounds = x.clipped
-        return dataclasses.replace(made, clipped=((scale, _stretched(offsets, len(shape), dimensions)), *bounds))
+        return _on_axes(run, x, array, axis, dimensions)
     if is_length(x):
         return Deferred(unknown_yet(run))
     shape[axis] = 1
@@ -72,20 +69,24 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk | 
     return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None, affine)
 
 
+def _on_axes(run: Pass, x: Chunk, array: Any, axis: int, dimensions: Sequence[int | None]) -> Chunk:
+    """Return the frames of a chunk in an array with other axes of size 1; `dimensions` are the new axes, or None."""
+
+    def moved(affine: Affine) -> Affine:
+        scale, offsets = affine
+        kept = [(size, new) for size, new in zip(offsets.shape, dimensions, strict=True) if new is not None]
+        return scale, _stretched(offsets.reshape([size for size, _ in kept]), array.ndim, [new for _, new in kept])
+
+    made = run.make(array, axis, x.timeline, x.delay, x.reach, x.affine and moved(x.affine))
+    return made if x.clipped is None else dataclasses.replace(made, clipped=(moved(x.clipped[0]), *x.clipped[1:]))
+
+
 def _stretched(offsets: np.ndarray, rank: int, dimensions: Any) -> np.ndarray:
     """Reshape offsets to the rank of a broadcast."""
     shape = [1] * rank
     for size, place in zip(offsets.shape, dimensions, strict=True):
         shape[place] = size
     return offsets.reshape(shape)
-
-
-def squeeze(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
-    """Stream the removal of axes of size 1."""
-    dimensions = {d % x.array.ndim for d in equation.params["dimensions"]}
-    axis = x.axis - sum(d < x.axis for d in dimensions)
-    affine = x.affine and (x.affine[0], np.squeeze(x.affine[1], tuple(dimensions)))
-    return run.make(lax.squeeze(x.array, tuple(dimensions)), axis, x.timeline, x.delay, x.reach, affine)
 
 
 def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
@@ -101,6 +102,11 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
             "time axis",
         )
     (axis,) = axes
+    whole, parts = ([place for place, size in enumerate(shape) if str(size) != "1"] for shape in (old, new))
+    if [str(old[place]) for place in whole] == [str(new[place]) for place in parts]:
+        new[axis] = x.array.shape[x.axis]
+        dimensions = [dict(zip(whole, parts, strict=True)).get(place) for place in range(len(old))]
+        return _on_axes(run, x, jnp.reshape(x.array, new), axis, dimensions)
     before, after = math.prod(old[: x.axis]) * x.outer, math.prod(old[x.axis + 1 :])
     before_new, after_new = math.prod(new[:axis]), math.prod(new[axis + 1 :])
     if before * after == 0:
@@ -422,7 +428,6 @@ def _look_up(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Chunk:
 RULES = {
     "transpose": transpose,
     "broadcast_in_dim": broadcast_in_dim,
-    "squeeze": squeeze,
     "reshape": reshape,
     "concatenate": concatenate,
     "stack": stack,
