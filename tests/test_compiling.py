@@ -112,7 +112,7 @@ FUNCTIONS = {
     "gates of a cell": lambda x, y: jax.nn.sigmoid(x) * jnp.tanh(y) + jax.nn.sigmoid(y) * x,
 }
 #: Elementwise primitives without arithmetic.
-MOVES = {"add_any", "stop_gradient"}
+MOVES = {"add_any", "pvary", "stop_gradient"}
 
 
 def test_every_elementwise_primitive_is_compared():

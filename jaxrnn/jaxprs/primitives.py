@@ -133,7 +133,6 @@ PRIMITIVES: dict[str, Entry] = {
     "mesh_cast": _same,
     "name": _same,
     "optimization_barrier": _all_same,
-    "pvary": _all_same,
     "reshard": _same,
     "sharding_constraint": _same,
     "with_memory_space_constraint": _same,
@@ -172,7 +171,6 @@ PRIMITIVES: dict[str, Entry] = {
     "digamma": _elementwise(**_HALF),
     "div": _elementwise(**_MULTIPLY, **_HALF, **_SECOND),
     "eq": _elementwise(np.equal, "Equal"),
-    "eq_to": _elementwise(),
     "erf": _elementwise(None, "Erf"),
     "erf_inv": _elementwise(**_HALF),
     "erfc": _elementwise(),
@@ -226,9 +224,10 @@ PRIMITIVES: dict[str, Entry] = {
     "tanh": _elementwise(np.tanh, "Tanh"),
     "xor": _elementwise(np.bitwise_xor),
     "zeta": _elementwise(harmless=2.0),
-    # Movements. The first two keep each element at its place.
+    # Movements. The first three keep each element at its place.
     "select_n": _movement(of.select, slice(1, None), kind="elementwise", arithmetic="select"),
     "stop_gradient": _movement(lambda params, x: x, kind="elementwise"),
+    "pvary": _movement(lambda params, *parts: list(parts), slice(None), kind="elementwise"),
     "broadcast_in_dim": _movement(lambda params, x, *_: of.broadcast(params, x)),
     "concatenate": _movement(lambda params, *parts: np.concatenate(parts, params["dimension"]), slice(None)),
     "dynamic_slice": _movement(lambda params, x, *starts: x[of.window(x.shape, starts, params["slice_sizes"])]),
@@ -318,7 +317,7 @@ PRIMITIVES: dict[str, Entry] = {
     **_each(
         """
         add_dependency call_hi_primitive call_hi_primitive_linearized compute_on core_map create_linear
-        custom_jvp_call_jaxpr dimension_size empty2 eval_jaxpr from_edtype jaxpr_call remat_opt tie to_edtype zeros_like
+        custom_jvp_call_jaxpr dimension_size empty2 eq_to eval_jaxpr from_edtype jaxpr_call remat_opt tie to_edtype zeros_like
         """,
         kind="internal",
         why=_INTERNAL,

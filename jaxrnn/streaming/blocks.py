@@ -176,7 +176,7 @@ def _reads_from(equation: JaxprEqn, start: Any, makers: Mapping[Var, list[JaxprE
         return False
     while not isinstance(index, Literal):
         (maker,) = makers.get(index, (None,))
-        if maker is None or maker.primitive.name not in ("broadcast_in_dim", "convert_element_type", "dim_as_value"):
+        if maker is None or maker.primitive.name not in ("reshape", "convert_element_type", "dim_as_value"):
             return False
         if maker.primitive.name == "dim_as_value":
             return str(maker.params["dim"]) == str(start)
