@@ -134,7 +134,7 @@ def _is_identity(equation: JaxprEqn) -> bool:
     """Return True if the results of an equation are its operands."""
     if entry_of(equation).kind == "identity":
         return True
-    kinds = [getattr(each.aval, "dtype", None) for each in (*equation.invars[:1], *equation.outvars)]
+    kinds: list[Any] = [getattr(each.aval, "dtype", None) for each in (*equation.invars[:1], *equation.outvars)]
     if equation.primitive.name == "stop_gradient":
         return not jnp.issubdtype(kinds[0], jnp.inexact)
     return equation.primitive.name == "convert_element_type" and kinds[0] == kinds[1]
@@ -145,10 +145,14 @@ def _is_identity(equation: JaxprEqn) -> bool:
 
 def _reshaped(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell a movement of axes of size 1 as a reshape."""
-    old, new = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    old, new = map(_shape_of, (equation.invars[0], equation.outvars[0]))
     if len(equation.invars) != 1 or _without_ones(old) != _without_ones(new):
         return [equation]
     return [_reshape(equation, equation.invars[0], equation.outvars[0])]
+
+
+def _shape_of(atom: Any) -> tuple[Any, ...]:
+    return atom.aval.shape
 
 
 def _without_ones(shape: Sequence[Any]) -> list[str]:
@@ -156,15 +160,15 @@ def _without_ones(shape: Sequence[Any]) -> list[str]:
 
 
 def _reshape(equation: JaxprEqn, x: Any, result: Any) -> JaxprEqn:
-    params = {"new_sizes": result.aval.shape, "dimensions": None, "sharding": None}
+    params = {"new_sizes": _shape_of(result), "dimensions": None, "sharding": None}
     return equation.replace(primitive=reshape_p, invars=[x], outvars=[result], params=params)
 
 
 def _stacked(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell a stack as a concatenation."""
-    axis, (result,) = equation.params["axis"], equation.outvars
-    shape = (*result.aval.shape[:axis], 1, *result.aval.shape[axis + 1 :])
-    parts = [Var(each.aval.update(shape=shape)) for each in equation.invars]
+    axis, whole = equation.params["axis"], _shape_of(equation.outvars[0])
+    shape = (*whole[:axis], 1, *whole[axis + 1 :])
+    parts: list[Any] = [Var(each.aval.update(shape=shape)) for each in equation.invars]
     views = [_reshape(equation, x, part) for x, part in zip(equation.invars, parts, strict=True)]
     return [*views, equation.replace(primitive=concatenate_p, invars=parts, params={"dimension": axis})]
 
@@ -172,7 +176,7 @@ def _stacked(equation: JaxprEqn) -> list[JaxprEqn]:
 def _unstacked(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell the parts of an array along an axis as slices."""
     axis, (x,) = equation.params["axis"], equation.invars
-    whole, equations = x.aval.shape, []
+    whole, equations = _shape_of(x), []
     for place, result in enumerate(equation.outvars):
         starts = tuple(place if each == axis else 0 for each in range(len(whole)))
         limits = tuple(place + 1 if each == axis else size for each, size in enumerate(whole))
