@@ -87,8 +87,7 @@ class _Canonical:
             if inner is not None and (constants is not None or not inner.consts):
                 within = dict(zip(inner.jaxpr.invars, invars, strict=True))
                 for variable, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
-                    within[variable] = Var(variable.aval)
-                    constants[within[variable]] = value  # type: ignore[index]
+                    within[variable] = _constant(variable, value, constants)
                 yield from self.equations(inner.jaxpr, within, constants, source)
                 results = [_renamed(each, within) for each in inner.jaxpr.outvars]
                 names.update(zip(equation.outvars, results, strict=True))
@@ -124,6 +123,15 @@ class _Canonical:
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
             return tuple(map(self.value, value))
         return value
+
+
+def _constant(variable: Var, value: Any, constants: Any) -> Var:
+    """Return the variable of a constant, which several calls may share."""
+    for each, other in constants.items():
+        if other is value:
+            return each
+    constants[new := Var(variable.aval)] = value
+    return new
 
 
 def _renamed(atom: Any, names: Mapping[Any, Any]) -> Any:

@@ -14,12 +14,14 @@ from jax.lax import GatherScatterMode
 
 
 def broadcast(params: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    """Repeat elements along new or stretched axes."""
     shape = np.ones(len(params["shape"]), int)
     shape[list(params["broadcast_dimensions"])] = x.shape
     return np.broadcast_to(x.reshape(shape), params["shape"])
 
 
 def pad(params: Mapping[str, Any], x: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Add elements around and between elements, or drop elements at the edges."""
     places, kept = [], []
     for size, (low, high, interior) in zip(x.shape, params["padding_config"], strict=True):
         end = max(low, 0) + max(size + (size - 1) * interior, 0)
@@ -31,11 +33,13 @@ def pad(params: Mapping[str, Any], x: np.ndarray, value: np.ndarray) -> np.ndarr
 
 
 def reshape(params: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    """Read elements in another shape."""
     order = params.get("dimensions")
     return (x if order is None else np.transpose(x, order)).reshape(params["new_sizes"])
 
 
 def select(params: Mapping[str, Any], which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    """Choose each element from one of several arrays."""
     result = cases[0]
     for place, case in enumerate(cases[1:], 1):
         result = np.where(which == place, case, result)
@@ -43,17 +47,20 @@ def select(params: Mapping[str, Any], which: np.ndarray, *cases: np.ndarray) -> 
 
 
 def slice_(params: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    """Read elements at a fixed step."""
     ends = zip(params["start_indices"], params["limit_indices"], params["strides"] or [1] * x.ndim, strict=True)
     return x[tuple(slice(*each) for each in ends)]
 
 
 def window(shape: Sequence[int], starts: Sequence[np.ndarray], sizes: Sequence[int]) -> tuple[slice, ...]:
+    """Return the window that starts nearest to these places and lies inside of the array."""
     rows = zip(shape, starts, sizes, strict=True)
     begins = [int(np.clip(start, 0, whole - size)) for whole, start, size in rows]
     return tuple(slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))
 
 
 def dynamic_update(params: Mapping[str, Any], x: np.ndarray, new: np.ndarray, *starts: np.ndarray) -> np.ndarray:
+    """Write a window."""
     result = np.array(x)
     result[window(x.shape, starts, new.shape)] = new
     return result
@@ -93,6 +100,7 @@ def _along(axis: int, rank: int, numbers: np.ndarray) -> np.ndarray:
 
 
 def gather(params: Mapping[str, Any], x: np.ndarray, indices: np.ndarray) -> np.ndarray | None:
+    """Read windows; return None if a window is outside of the array."""
     numbers, batching = params["dimension_numbers"], params["dimension_numbers"].operand_batching_dims
     index_batching = numbers.start_indices_batching_dims
     places, inside = _windows(
@@ -107,6 +115,7 @@ def gather(params: Mapping[str, Any], x: np.ndarray, indices: np.ndarray) -> np.
 
 
 def scatter(params: Mapping[str, Any], x: np.ndarray, indices: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Write windows; windows outside of the array are dropped."""
     numbers, batch = params["dimension_numbers"], indices.ndim - 1
     axes, batching = numbers.scatter_dims_to_operand_dims, numbers.operand_batching_dims
     window = [new.shape[axis] for axis in numbers.update_window_dims]
