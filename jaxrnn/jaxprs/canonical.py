@@ -18,9 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import ShapedArray
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core.primitives import concatenate_p, jit_p, reduce_p, reshape_p, slice_p, square_p
+from jax.sharding import PartitionSpec
 
+from jaxrnn._jax.varying import axes_of, vary
 from jaxrnn.jaxprs.primitives import entry_of
 
 _LIBRARIES = tuple(f"{pathlib.Path(each).parent}{os.sep}" for each in (jax.__file__, pathlib.Path(__file__).parent))
@@ -56,9 +58,9 @@ def _is_of_library(jaxpr: Jaxpr) -> bool:
 
 
 class _Canonical:
-    def __init__(self, *, only_calls: bool = False, axes: frozenset[Any] = frozenset()):
+    def __init__(self, *, only_calls: bool = False, mesh: Any = None):
         self.only_calls = only_calls
-        self.axes = axes  # the axes of the mesh of one device, inside of its `shard_map`
+        self.mesh = mesh  # the mesh of one device, inside of its `shard_map`
         self.done: dict[int, tuple[Any, Any]] = {}  # functions that several equations share
 
     def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -71,7 +73,7 @@ class _Canonical:
     def jaxpr(self, jaxpr: Jaxpr, constants: dict[Var, Any] | None) -> Jaxpr:
         """Return the canonical form, and add the constants of inlined calls; without constants, keep such calls."""
         names: dict[Any, Any] = {}
-        if self.axes:
+        if self.mesh:
             names.update((each, self.variable(each)) for each in (*jaxpr.constvars, *jaxpr.invars))
             for each in list(constants or ()):
                 constants[names[each]] = constants.pop(each)  # type: ignore[index, union-attr]
@@ -83,7 +85,7 @@ class _Canonical:
     def variable(self, like: Var) -> Var:
         """Return a new variable; inside of a `shard_map` over one device, types have no mesh."""
         kind = like.aval
-        return Var(ShapedArray(kind.shape, kind.dtype, kind.weak_type) if self.axes else kind)  # type: ignore[attr-defined]
+        return Var(ShapedArray(kind.shape, kind.dtype, kind.weak_type) if self.mesh else kind)  # type: ignore[attr-defined]
 
     def equations(
         self, jaxpr: Jaxpr, names: dict[Any, Any], constants: dict[Var, Any] | None, caller: Any
@@ -107,7 +109,7 @@ class _Canonical:
             elif not self.only_calls and _is_identity(equation):
                 names.update(zip(equation.outvars, invars, strict=False))
             else:
-                as_is = caller is None and not self.axes
+                as_is = caller is None and not self.mesh
                 outvars = equation.outvars if as_is else list(map(self.variable, equation.outvars))
                 names.update(zip(equation.outvars, outvars, strict=True))
                 changed = equation.replace(invars=invars, outvars=outvars, source_info=source)
@@ -126,8 +128,11 @@ class _Canonical:
 
     def function(self, equation: JaxprEqn) -> Callable[..., Any] | None:
         """Return an equation as a function of other primitives, or None if the equation is canonical."""
-        if entry_of(equation).alone and self.axes.issuperset(_axes_of(equation)):
+        entry = entry_of(equation)
+        if self.mesh and entry.alone and set(_axes_of(equation)) <= set(self.mesh.axis_names):
             return _alone(equation)
+        if self.mesh and entry.kind == "custom rule" and axes_of([each.aval for each in equation.outvars]):
+            return self.ruled(equation)
         if equation.primitive is reduce_p:
             return _reduced(equation)
         if equation.primitive.name == "empty":
@@ -138,7 +143,25 @@ class _Canonical:
         """Return the pass for the function that an equation calls; the pass knows the axes of a mesh of one device."""
         if self.only_calls or equation.primitive.name != "shard_map" or (mesh := equation.params["mesh"]).size > 1:
             return self
-        return _Canonical(axes=self.axes.union(mesh.axis_names))
+        return _Canonical(mesh=mesh)
+
+    def ruled(self, equation: JaxprEqn) -> Callable[..., Any]:
+        """Return a function with the derivative rule of an equation, which knows only the types inside of the mesh."""
+        body = self.closed(equation.params["call_jaxpr"])
+
+        def inside(*arrays: Any) -> Any:
+            operands = [vary(x, axes_of(atom.aval)) for x, atom in zip(arrays, equation.invars, strict=True)]
+            results = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
+            return [lax.psum(x, tuple(axes)) if (axes := axes_of(x)) else x for x in results]
+
+        on_mesh = jax.shard_map(inside, mesh=self.mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec())
+        if equation.primitive.name == "custom_jvp_call":
+            ruled: Any = jax.custom_jvp(jaxpr_as_fun(body))
+            ruled.defjvp(lambda primals, tangents: jax.jvp(on_mesh, primals, tangents))
+        else:
+            ruled = jax.custom_vjp(jaxpr_as_fun(body))
+            ruled.defvjp(lambda *arrays: jax.vjp(on_mesh, *arrays), lambda back, cotangents: back(cotangents))
+        return ruled
 
     def constant(self, variable: Var, value: Any, constants: Any) -> Var:
         """Return the variable of a constant, which several calls may share."""

@@ -385,7 +385,8 @@ def _with_vjp(function: Any, equation: JaxprEqn, as_traced: Any, domain: Domain,
 
     @functools.cache
     def forward() -> tuple[Any, Any]:
-        return jax.make_jaxpr(lambda *arrays: jax.vjp(as_traced, *arrays), return_shape=True)(*structs)
+        closed, results = jax.make_jaxpr(lambda *arrays: jax.vjp(as_traced, *arrays), return_shape=True)(*structs)
+        return canonical(closed), results
 
     def with_residuals(own: Any, *arrays: Any) -> Any:
         with domain.types.in_force(), own_arithmetic():
@@ -399,7 +400,7 @@ def _with_vjp(function: Any, equation: JaxprEqn, as_traced: Any, domain: Domain,
         kinds = [*residuals[count:], *residuals[:count]]
         with domain.types.in_force(), own_arithmetic():
             results, back = forward()[1]
-            backward = jax.make_jaxpr(lambda back, cotangents: back(cotangents))(back, results)
+            backward, _ = trace(lambda back, cotangents: back(cotangents), back, results)
             values = domain.arrays_of(domain.evaluate(own, backward, kinds, [*arrays, *cotangents]))
         differentiable = [jnp.issubdtype(struct.dtype, jnp.inexact) for struct in structs]
         gradients = [value if moves else None for value, moves in zip(values, differentiable, strict=True)]
