@@ -126,7 +126,7 @@ def _monoids(before: str, names: str, kind: str) -> dict[str, Entry]:
 _same = _movement(lambda params, x: x, kind="identity")
 _all_same = _movement(lambda params, *parts: list(parts), slice(None), kind="identity")
 _DEVICES = "it exchanges arrays between devices, and a stream runs on one"
-_EFFECT = "it acts on memory or on the host, so it is more than a function of its operands"
+_EFFECT = "it acts on memory, or on the host"
 _KERNEL = "it is a kernel of a library or of an accelerator, whose frames nobody can tell apart"
 _INTERNAL = "JAX uses it inside of a transformation, and no finished program contains it"
 _SPARSE = "its operands are the parts of a sparse array; convert it to a dense array with todense()"

@@ -27,7 +27,7 @@ from jaxrnn.jaxprs import equations
 from jaxrnn.jaxprs.equations import Atom, bind, shape_of, type_of
 from jaxrnn.jaxprs.moves import move
 from jaxrnn.jaxprs.own import is_platform_index
-from jaxrnn.jaxprs.primitives import named
+from jaxrnn.jaxprs.primitives import entry_of, named
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.dimensions import Clock, has_symbols, is_symbolic, is_zero, out_shape, own_sizes, symbolic_axes
 from jaxrnn.streaming.passes import Pass, listed
@@ -136,7 +136,7 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
         return with_places(equation, operands, results)
     if streamed:
         run.refuse(
-            "jaxrnn has no streaming rule for it",
+            entry_of(equation).why or "jaxrnn has no streaming rule for it",
             "use other operations, move this part out of the function that is streamed, or add a rule with "
             "jaxrnn.streaming.register",
         )

@@ -22,7 +22,7 @@ from jaxrnn.streaming.rules import (
 __all__ = ["RULES"]
 
 #: Primitives whose rule also runs without streamed operands.
-_ALWAYS = {*named("call"), *named("checkpoint"), "dim_as_value"}
+_ALWAYS = {*named("call"), *named("checkpoint"), "dim_as_value", "rng_uniform"}
 
 for _family in (elementwise, movement, time, windows, reductions, recurrence, control):
     for _name, _rule in _family.RULES.items():

@@ -29,6 +29,7 @@ from jaxrnn.jaxprs.equations import evaluate
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
+from jaxrnn.streaming.rules.reductions import within_frames
 from jaxrnn.streaming.rules.time import check_pads
 from jaxrnn.streaming.totals import identity_of
 from jaxrnn.streaming.values import Chunk, is_static
@@ -318,6 +319,18 @@ def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     return [run.make(array, axis, run.clock.timeline(size), part.delay, part.reach)]
 
 
+def derivative_of_pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
+    """Stream the derivative of pooling over other axes than time."""
+    axis = next(value.axis for value in operands if isinstance(value, Chunk))
+    each = [equation.params[key][axis] for key in ("window_dimensions", "window_strides", "padding")]
+    if each != [1, 1, (0, 0)]:
+        run.refuse(
+            "it is the derivative of pooling over time, which writes to frames that are already known",
+            "stream the function, and differentiate its run method",
+        )
+    return within_frames(run, equation, *operands)
+
+
 def _may_repeat(equation: JaxprEqn, start: Any) -> bool:
     """Return True if a start value combined with itself is the same value, as for a neutral value."""
     if not is_static(start):
@@ -330,5 +343,6 @@ def _may_repeat(equation: JaxprEqn, start: Any) -> bool:
 
 RULES: dict[str, Any] = {
     "conv_general_dilated": convolution,
+    **dict.fromkeys(("select_and_scatter", "select_and_scatter_add", "select_and_gather_add"), derivative_of_pooling),
     **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), pooling),
 }
