@@ -1,9 +1,9 @@
 """Canonical programs: jaxprs in which equal computations have equal spellings, so that rules know a single spelling.
 
 `canonical` inlines calls, drops equations that return their operands, and spells movements of axes of size 1, stacks,
-squares and reductions in one way. A `shard_map` over a single device is a call. Functions with custom derivative rules stay wrapped, and so do the functions of JAX in `KEPT`,
-for which some rules need the whole function. Each equation keeps the line of the user's code, and the scope, which is
-the name of the ONNX node.
+squares and reductions in one way. A `shard_map` over a single device is a call. Functions with custom derivative rules
+stay wrapped, and so do the functions of JAX in `KEPT`, for which some rules need the whole function. Each equation has
+the line of the user's code, and the scope, which is the name of the ONNX node.
 """
 
 from __future__ import annotations
@@ -223,14 +223,16 @@ def _alone(equation: JaxprEqn) -> Callable[..., Any]:
 
 
 def _reduced(equation: JaxprEqn) -> Callable[..., Any] | None:
-    """Return a reduction with a function that is an associative operation; None if the function is another."""
+    """Return a reduction by an associative operation that starts from its neutral value; None for another reduction."""
     inner = canonical(equation.params["jaxpr"]).jaxpr
     step, *others = inner.eqns or [None]
     monoid = "" if step is None else entry_of(step).monoid
     if others or not monoid or set(step.invars) != set(inner.invars) or step.outvars != inner.outvars:
         return None
-    reduce, axes = getattr(lax, f"reduce_{monoid}"), equation.params["dimensions"]
-    return lambda x, start: step.primitive.bind(total := reduce(x, axes), lax.broadcast(start, total.shape))
+    reduce, start, axes = getattr(lax, f"reduce_{monoid}"), equation.invars[1], equation.params["dimensions"]
+    with jax.ensure_compile_time_eval():
+        neutral = isinstance(start, Literal) and reduce(jnp.zeros(0, start.aval.dtype), (0,)) == start.val
+    return (lambda x, _: reduce(x, axes)) if neutral else None
 
 
 def _reshaped(equation: JaxprEqn) -> list[JaxprEqn]:

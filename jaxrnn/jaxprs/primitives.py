@@ -72,6 +72,7 @@ class Entry:
 #: The kinds of primitives.
 KINDS = {
     "identity": "returns its operands; canonical programs lose it",
+    "spelling": "another spelling of other primitives, which canonical programs contain",
     "call": "calls a function; canonical programs contain the equations of the function",
     "checkpoint": "calls a function whose values a gradient computes again",
     "custom rule": "calls a function with its own derivative rule",
@@ -254,15 +255,15 @@ PRIMITIVES: dict[str, Entry] = {
     "rev": _movement(lambda params, x: np.flip(x, tuple(params["dimensions"]))),
     "slice": _movement(of.slice_),
     "split": _movement(lambda params, x: np.split(x, np.cumsum(params["sizes"])[:-1], params["axis"])),
-    "squeeze": _movement(lambda params, x: np.squeeze(x, tuple(params["dimensions"]))),
-    "stack": _movement(lambda params, *parts: np.stack(parts, params["axis"]), slice(None)),
+    "squeeze": _movement(lambda params, x: np.squeeze(x, tuple(params["dimensions"])), kind="spelling"),
+    "stack": _movement(lambda params, *parts: np.stack(parts, params["axis"]), slice(None), kind="spelling"),
     "tile": _movement(lambda params, x: np.tile(x, params["reps"])),
     "transpose": _movement(lambda params, x: np.transpose(x, params["permutation"])),
-    "unstack": _movement(lambda params, x: list(np.moveaxis(x, params["axis"], 0))),
+    "unstack": _movement(lambda params, x: list(np.moveaxis(x, params["axis"], 0)), kind="spelling"),
     "bitcast_convert_type": Entry(kind="bits"),
     # Arrays without operands, and lengths.
     "iota": Entry(kind="constant", numpy=of.counted),
-    "empty": Entry(kind="constant"),
+    "empty": Entry(kind="spelling"),
     "dim_as_value": Entry(kind="size"),
     # Reductions.
     **_monoids("reduce_", "sum prod max min and or xor", "reduction"),

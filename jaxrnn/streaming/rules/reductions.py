@@ -204,7 +204,11 @@ def per_frame(
     for value, axis in zip(operands, axes, strict=True):
         if isinstance(value, Chunk) and value.axis != axis:
             run.refuse("it mixes frames at different times", "let it work on each frame separately, as under jax.vmap")
-    values = run.together(*map(run.spread, operands))
+    values = run.together(*operands)
+    latest = max(
+        (value.delay for value in values if isinstance(value, Chunk) and value.delay is not None), default=None
+    )
+    values = run.together(*(run.spread(value, latest) for value in values))  # equal frames need no buffer
     chunks = [value for value in values if isinstance(value, Chunk)]
     like, reach = chunks[0], union(chunk.reach for chunk in chunks)
     if any(chunk.outer != like.outer for chunk in chunks):
