@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
 from jax.extend.core.primitives import concatenate_p, jit_p, reshape_p, slice_p, square_p
 
+from jaxrnn._jax.versions import expanded
 from jaxrnn.jaxprs.primitives import entry_of
 
 _LIBRARIES = tuple(f"{pathlib.Path(each).parent}{os.sep}" for each in (jax.__file__, pathlib.Path(__file__).parent))
@@ -104,6 +105,8 @@ class _Canonical:
         entry = entry_of(equation)
         if entry.kind != "call" or kept_name(equation):
             return None
+        if equation.primitive.name == "call_hi_primitive":
+            return expanded(equation)
         inner = equation.params[entry.body]
         return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
 

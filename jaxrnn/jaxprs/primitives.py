@@ -140,6 +140,7 @@ PRIMITIVES: dict[str, Entry] = {
     **_each("jit pjit composite custom_lin", kind="call", body="jaxpr"),
     **_each("remat2 checkpoint", kind="checkpoint", body="jaxpr"),
     **_each("call closed_call core_call", kind="call", body="call_jaxpr"),
+    "call_hi_primitive": Entry(kind="call", body="_prim"),
     "custom_vmap_call": Entry(kind="call", body="call"),
     "linear_call": Entry(kind="call", body="callee"),
     **_each("custom_jvp_call custom_vjp_call", kind="custom rule", body="call_jaxpr"),
@@ -190,6 +191,7 @@ PRIMITIVES: dict[str, Entry] = {
     "lgamma": _elementwise(**_HALF),
     "log": _elementwise(np.log, "Log", **_HALF),
     "log1p": _elementwise(None, "Log1p", **_HALF),
+    "log2": _elementwise(np.log2, **_HALF),
     "logistic": _elementwise(None, "Sigmoid"),
     "lt": _elementwise(np.less, "Less"),
     "lt_to": _elementwise(),
@@ -201,7 +203,9 @@ PRIMITIVES: dict[str, Entry] = {
     "neg": _elementwise(np.negative, "Neg", wraps=True, by_parts=True, **_MULTIPLY),
     "nextafter": _elementwise(),
     "not": _elementwise(np.invert),
+    "one_minus_square": _elementwise(),
     "or": _elementwise(np.bitwise_or),
+    "polynomial": _elementwise(),
     "polygamma": _elementwise(harmless=2.0),
     "population_count": _elementwise(),
     "pow": _elementwise(None, "Pow", **_HALF, **_FIRST),
@@ -280,12 +284,13 @@ PRIMITIVES: dict[str, Entry] = {
     # Primitives without rules.
     **_each(
         """
-        all_gather all_gather_invariant all_gather_reduced all_to_all axis_index pbroadcast pmax pmin ppermute precv
-        preduced psend psum psum_invariant ragged_all_to_all reduce_scatter reduced_vary_cast_p shard_alike
-        unreduced_psum unreduced_reduce_scatter vary_unreduced_cast_p
-        all_gather_done all_gather_reduced_start all_gather_start all_to_all_done all_to_all_start pbroadcast_done
-        pbroadcast_start ppermute_done ppermute_start psum_done psum_invariant_start psum_start reduce_scatter_done
-        reduce_scatter_start unreduced_psum_start unreduced_reduce_scatter_start
+        all_gather all_gather_done all_gather_invariant all_gather_reduced all_gather_reduced_start
+        all_gather_start all_to_all all_to_all_done all_to_all_start axis_index pbroadcast pbroadcast_done
+        pbroadcast_dynamic pbroadcast_start pmax pmin ppermute ppermute_done ppermute_start precv preduced psend
+        psum psum_done psum_invariant psum_invariant_start psum_start ragged_all_to_all reduce_scatter
+        reduce_scatter_done reduce_scatter_start reduced_vary_cast reduced_vary_cast_p shard_alike
+        unreduced_pmax unreduced_pmin unreduced_psum unreduced_psum_start unreduced_reduce_scatter
+        unreduced_reduce_scatter_start vary_unreduced_cast vary_unreduced_cast_p
         """,
         kind="collective",
         why=_DEVICES,
@@ -293,22 +298,23 @@ PRIMITIVES: dict[str, Entry] = {
     **_each(
         """
         accum_grad_in_ref addupdate after_all box_get box_set buffer_callback check create_token dce_sink
-        debug_callback debug_print delay empty_ref free_ref freeze get get_global inspect_sharding io_callback log_extend
-        log_read new_box new_log new_ref pin pure_callback run_state shape_assertion stage swap trace_value unpin
-        unreachable
+        debug_callback debug_print delay empty_ref free_ref freeze get get_global inspect_sharding io_callback
+        log_extend log_read new_box new_log new_ref pin pure_callback run_state shape_assertion stage swap
+        trace_value unpin unreachable
         """,
         kind="effect",
         why=_EFFECT,
     ),
     **_each(
         """
-        bitcast broadcast_to cudnn_fusion custom_fusion custom_partitioning call_exported dma_start dma_wait
-        dot_product_attention_bwd dot_product_attention_bwd_wrapper dot_product_attention_fp8_bwd
-        dot_product_attention_fp8_bwd_wrapper dot_product_attention_fp8_fwd dot_product_attention_fp8_fwd_wrapper
-        dot_product_attention_fwd dot_product_attention_fwd_wrapper ffi_call fusible get_barrier_semaphore masked_load
-        masked_swap matmul_acc_lhs matmul_pop matmul_push_rhs mpmd_map multiple_of num_programs pack_dtype
-        pack_elementwise pallas_call prng_join prng_random_bits prng_seed prng_split program_id reciprocal roll
-        run_scoped scaled_dot scaled_matmul scaled_matmul_wrapper semaphore_read semaphore_signal semaphore_wait
+        _copysign bitcast broadcast_to call_exported cudnn_fusion custom_fusion custom_partitioning dma_start
+        dma_wait dot_product_attention_bwd dot_product_attention_bwd_wrapper dot_product_attention_fp8_bwd
+        dot_product_attention_fp8_bwd_wrapper dot_product_attention_fp8_fwd
+        dot_product_attention_fp8_fwd_wrapper dot_product_attention_fwd dot_product_attention_fwd_wrapper
+        ffi_call fusible get_barrier_semaphore masked_cummax masked_cummin masked_cumsum masked_load masked_swap
+        matmul_acc_lhs matmul_pop matmul_push_rhs mpmd_map multiple_of num_programs pack_dtype pack_elementwise
+        pallas_call prng_join prng_random_bits prng_seed prng_split program_id reciprocal roll run_scoped
+        scaled_dot scaled_matmul scaled_matmul_wrapper semaphore_read semaphore_signal semaphore_wait
         stochastic_round tpu_custom_call unpack_dtype unpack_elementwise
         """,
         kind="kernel",
@@ -316,8 +322,9 @@ PRIMITIVES: dict[str, Entry] = {
     ),
     **_each(
         """
-        add_dependency call_hi_primitive call_hi_primitive_linearized compute_on core_map create_linear
-        custom_jvp_call_jaxpr dimension_size empty2 eq_to eval_jaxpr from_edtype jaxpr_call remat_opt tie to_edtype zeros_like
+        add_dependency call_hi_primitive_linearized compute_on core_map create_linear custom_jvp_call_jaxpr
+        dimension_size empty2 eq_to eval_jaxpr from_edtype jaxpr_call program_order relayout remat_opt tie
+        to_edtype xla_metadata_call zeros_like
         """,
         kind="internal",
         why=_INTERNAL,

@@ -17,6 +17,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
+from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.forms import Types
 from jaxrnn.jaxprs.equations import Domain, bind, called, shape_of, trace, type_of, with_rule
 from jaxrnn.jaxprs.own import choose, computed, platforms_of
@@ -46,8 +47,8 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     """Stream a scan over another axis: the body runs on chunks, with separate state for each iteration."""
     refuse_final_values(run, operands)
     body, length, reverse = (equation.params[key] for key in ("jaxpr", "length", "reverse"))
-    consts, carries = equation.params["num_consts"], equation.params["num_carry"]
-    fixed, start, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
+    fixed, start, xs = Scan.of(equation).split(operands)
+    begin, carries = list(start), len(start)
     prefix = run.unique(f"{run.prefix}{run.here or 'scan'}") + "/"
     slice_kinds = [slice_kind(value) for value in xs]
 
@@ -92,7 +93,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         except _UnsettledError as unsettled:
             found.append(unsettled.kinds)
         start = [_widened(run, value, kind) for value, kind in zip(start, found[trip], strict=True)]
-    return _unrolled(run, equation, inner, prefix, fixed, list(operands[consts : consts + carries]), xs)
+    return _unrolled(run, equation, inner, prefix, fixed, begin, xs)
 
 
 def _inside(child: Pass, part: Any, values: list[Any]) -> list[Any]:

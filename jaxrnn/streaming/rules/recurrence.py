@@ -16,6 +16,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax import varying
+from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.forms import by_platform, is_plain
 from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of, walk
 from jaxrnn.jaxprs.scanning import scan_recognised
@@ -46,8 +47,8 @@ def scan_over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     """Stream a scan over time."""
     if equation.params["reverse"]:
         refuse_reverse(run)
-    consts, carries = equation.params["num_consts"], equation.params["num_carry"]
-    fixed, start, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
+    fixed, start, xs = Scan.of(equation).split(operands)
+    carries = len(start)
     body, parts = equation.params["jaxpr"], parts_of_carry(equation)
     if reads_length(body.jaxpr) and not any(isinstance(value, Chunk) for value in fixed):
         raise unknown_yet(run)
