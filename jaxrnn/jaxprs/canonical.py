@@ -1,9 +1,9 @@
 """Canonical programs: jaxprs in which equal computations have equal spellings, so that rules know a single spelling.
 
 `canonical` inlines calls, drops equations that return their operands, and spells movements of axes of size 1, stacks,
-squares and reductions in one way. A `shard_map` over a single device is a call. Functions with custom derivative rules stay wrapped, and so do the functions of JAX in `KEPT`,
-for which some rules need the whole function. Each equation keeps the line of the user's code, and the scope, which is
-the name of the ONNX node.
+squares and reductions in one way. A `shard_map` over a single device is a call. Functions with custom derivative rules
+stay wrapped, and so do the functions of JAX in `KEPT`, for which some rules need the whole function. Each equation
+keeps the line of the user's code, and the scope, which is the name of the ONNX node.
 """
 
 from __future__ import annotations

@@ -21,9 +21,8 @@ from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.forms import Types
 from jaxrnn.jaxprs.equations import Domain, bind, called, shape_of, trace, type_of, with_rule
 from jaxrnn.jaxprs.own import choose, computed, platforms_of
-from jaxrnn.jaxprs.primitives import named
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape
-from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.interpreter import RULES, interpret
 from jaxrnn.streaming.passes import KeepsStateError, Pass
 from jaxrnn.streaming.reach import ComparableReach, union
 from jaxrnn.streaming.rewriting import resized
@@ -36,6 +35,7 @@ from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Pairs
 LONGEST = 128
 
 
+@RULES.add("scan")
 def scan(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream a scan over time or over another axis."""
     if is_symbolic(equation.params["length"]):
@@ -159,6 +159,7 @@ def _unrolled(
     return [*carry, *stacked]
 
 
+@RULES.add("while")
 def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream a loop of unknown length; the body must not keep state.
 
@@ -220,6 +221,7 @@ def _refuse_end(run: Pass, values: Sequence[Any]) -> None:
         )
 
 
+@RULES.add("cond")
 def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]:
     """Stream a choice that is the same in each step, such as a choice by platform; each branch has separate state."""
     refuse_final_values(run, [index, *operands])
@@ -298,12 +300,15 @@ def _late(run: Pass, value: Any, delay: int | None) -> Any:
     return run.delayed(value, delay)
 
 
+@RULES.add(kind="call")
+@RULES.add(kind="checkpoint")
 def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Inline a call of an inner function."""
     inner = resized(equation) or called(equation)
     return interpret(run, inner, operands, late=True)
 
 
+@RULES.add(kind="custom rule")
 def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream a function with a custom derivative rule.
 
@@ -327,6 +332,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     return [rebuild(run, kind, result) for kind, result in zip(domain.outputs, results, strict=True)]
 
 
+@RULES.add("onnx_operator")
 def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream an ONNX operator: a single equation for an operator on elements, rows or windows, otherwise inlined."""
     x, *others = operands
@@ -461,13 +467,3 @@ def slice_kind(value: Any) -> Template:
 def rebuild(run: Pass, kind: Template, array: Any, further: int = 0) -> Any:
     """Create a value from a template and a result array; `further` is added to the time axis."""
     return array if kind.chunk is None else run.same(kind.chunk, array, kind.chunk.axis + further)
-
-
-RULES: dict[str, Any] = {
-    "scan": scan,
-    "while": while_,
-    "cond": cond,
-    **dict.fromkeys((*named("call"), *named("checkpoint")), call),
-    **dict.fromkeys(named("custom rule"), custom_rule),
-    "onnx_operator": operator,
-}
