@@ -2,8 +2,8 @@
 
 `canonical` inlines calls, drops equations that return their operands, and spells movements of axes of size 1, stacks,
 squares and reductions in one way. A `shard_map` over a single device is a call. Functions with custom derivative rules
-stay wrapped, and so do the functions of JAX in `KEPT`, for which some rules need the whole function. Each equation has
-the line of the user's code, and the scope, which is the name of the ONNX node.
+stay wrapped, and so do the functions of JAX in `KEPT`, for which some rules need the whole function. Each equation
+keeps the line of the user's code, and the scope, which is the name of the ONNX node.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from jax.extend.core.primitives import concatenate_p, jit_p, reduce_p, reshape_p
 from jax.sharding import PartitionSpec
 
 from jaxrnn._jax.varying import axes_of, vary
+from jaxrnn._jax.versions import expanded
 from jaxrnn.jaxprs.primitives import entry_of
 
 _LIBRARIES = tuple(f"{pathlib.Path(each).parent}{os.sep}" for each in (jax.__file__, pathlib.Path(__file__).parent))
@@ -123,6 +124,8 @@ class _Canonical:
         calls = not (self.only_calls and entry.placed) if entry.kind == "call" else self.inside(equation) is not self
         if not calls or kept_name(equation):
             return None
+        if equation.primitive.name == "call_hi_primitive":
+            return expanded(equation)
         inner = equation.params[entry.body]
         return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
 

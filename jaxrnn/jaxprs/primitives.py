@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from jax.extend.core import JaxprEqn
@@ -151,6 +151,7 @@ PRIMITIVES: dict[str, Entry] = {
     **_each("jit composite", kind="call", body="jaxpr"),
     **_each("compute_on fused_call xla_metadata_call", kind="call", body="jaxpr", placed=True),
     "custom_partitioning": Entry(kind="call", body="call", placed=True),
+    "call_hi_primitive": Entry(kind="call", body="_prim"),
     "remat2": Entry(kind="checkpoint", body="jaxpr"),
     **_each("call closed_call", kind="call", body="call_jaxpr"),
     "custom_vmap_call": Entry(kind="call", body="call"),
@@ -347,7 +348,7 @@ PRIMITIVES: dict[str, Entry] = {
     ),
     **_each(
         """
-        call_hi_primitive call_hi_primitive_linearized create_linear custom_jvp_call_jaxpr custom_lin dimension_size
+        call_hi_primitive_linearized create_linear custom_jvp_call_jaxpr custom_lin dimension_size
         empty2 eq_to eval_jaxpr from_edtype remat_opt shape_assertion tie to_edtype unreachable zeros_like
         """,
         kind="internal",
@@ -374,45 +375,35 @@ def named(kind: str) -> frozenset[str]:
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
-class Rules(Generic[Rule]):
-    """The rules of one context, such as streaming or export: by name, and otherwise by kind.
+class Rules(dict[str, Any]):
+    """The rules of one context, such as streaming or export: by the name of a primitive, and otherwise by its kind.
 
     Example::
 
-        rules = Rules()
+        RULES = Rules()
 
-        @rules.add("reshape", "squeeze")
+        @RULES.add("reshape", "transpose")
         def moved(...): ...
 
-        @rules.add(kind="elementwise")
+        @RULES.add(kind="elementwise")
         def elementwise(...): ...
     """
 
     def __init__(self) -> None:
-        self.named: dict[str, Any] = {}
+        super().__init__()
         self.of_kind: dict[str, Any] = {}
 
     def add(self, *names: str, kind: str = "") -> Callable[[Rule], Rule]:
         """Decorate the rule of primitives with these names, or of all primitives of a kind."""
 
         def decorate(rule: Rule) -> Rule:
-            self.named.update(dict.fromkeys(names, rule))
+            self.update(dict.fromkeys(names, rule))
             if kind:
                 self.of_kind[kind] = rule
             return rule
 
         return decorate
 
-    def get(self, name: str) -> Any:
+    def of(self, name: str) -> Any:
         """Return the rule of a primitive, or None."""
-        rule = self.named.get(name)
-        if rule is None and (entry := PRIMITIVES.get(name)) is not None:
-            rule = self.of_kind.get(entry.kind)
-        return rule
-
-    def of(self, equation: JaxprEqn) -> Any:
-        """Return the rule of an equation, or None."""
-        return self.get(equation.primitive.name)
-
-    def __contains__(self, name: str) -> bool:
-        return self.get(name) is not None
+        return self.get(name) or self.of_kind.get(PRIMITIVES.get(name, _UNKNOWN).kind)

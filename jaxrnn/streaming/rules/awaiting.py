@@ -35,10 +35,8 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import free_axes, trace, type_of
-from jaxrnn.jaxprs.primitives import named
 from jaxrnn.streaming.dimensions import Timeline, constant_value, in_shape, out_shape, symbolic_axes
-from jaxrnn.streaming.interpreter import RULES as FRAMES
-from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.interpreter import AWAITING_RULES, RULES, interpret
 from jaxrnn.streaming.passes import Pass, listed
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import align, unknown_yet
@@ -130,6 +128,7 @@ def _chunks(x: Awaiting) -> list[Chunk]:
     return [chunk for chunk in (x.stream, x.final, *sums) if chunk is not None]
 
 
+@AWAITING_RULES.add(kind="elementwise")
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Awaiting | Chunk | None:
     """Apply an operation to each element, or return None if the result is not a product."""
     x = _elementwise(run, equation, operands)
@@ -214,6 +213,7 @@ def placed(run: Pass, x: Awaiting, rank: int, dimensions: Sequence[int]) -> Awai
     return x.each(move, axis=dimensions[x.axis])
 
 
+@AWAITING_RULES.add("broadcast_in_dim")
 def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Awaiting | None:
     """Repeat a final value or a length along time, or frames along other axes."""
     shape, dimensions = out_shape(equation), equation.params["broadcast_dimensions"]
@@ -230,11 +230,12 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Awaiting
     return Awaiting(unknown_yet(run), axis=axes[0], timeline=timeline, final=final)
 
 
+@AWAITING_RULES.add("dynamic_slice", "gather", "reshape", "rev", "slice", "split", "transpose")
 def selected(run: Pass, equation: JaxprEqn, x: Any, *others: Any) -> list[Awaiting] | None:
     """Select or reorder elements: the same elements of each factor."""
     if not isinstance(x, Awaiting) or any(isinstance(value, Chunk | FinalValue | Deferred) for value in others):
         return None
-    rule, shape = FRAMES[equation.primitive.name], in_shape(equation)
+    rule, shape = RULES.of(equation.primitive.name), in_shape(equation)
 
     def of(chunk: Chunk) -> list[Any]:
         frames = chunk.array.shape[x.axis]
@@ -254,6 +255,7 @@ def selected(run: Pass, equation: JaxprEqn, x: Any, *others: Any) -> list[Awaiti
     ]
 
 
+@AWAITING_RULES.add("cumsum")
 def cumsum(run: Pass, equation: JaxprEqn, x: Any) -> Awaiting | None:
     """Sum exponentials up to each frame: ``cumsum(exp(a + f))`` is ``exp(cumlogsumexp(a) + f)``."""
     axis, exponent = equation.params["axis"], x.exponent if isinstance(x, Awaiting) else None
@@ -269,6 +271,7 @@ def cumsum(run: Pass, equation: JaxprEqn, x: Any) -> Awaiting | None:
     return dataclasses.replace(x, exponent=dataclasses.replace(exponent, stream=stream))
 
 
+@AWAITING_RULES.add("dot_general")
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> FinalValue | None:
     """Sum the products of two operands over time."""
     (summed, batch) = equation.params["dimension_numbers"]
@@ -292,6 +295,7 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> FinalVa
     return _total(run, equation, _product(run, *products), shape, range(ends[3], ends[4]))
 
 
+@AWAITING_RULES.add("reduce_sum")
 def reduction(run: Pass, equation: JaxprEqn, x: Any) -> FinalValue | None:
     """Sum over time."""
     axes = equation.params["axes"]
@@ -407,13 +411,3 @@ def _expanded(index: Sequence[int], moved: Sequence[Any], sums: dict[Any, Any]) 
     return jnp.where(
         jnp.isnan(sums[tuple(index)] + whole) & ~(distant & endless), change(lambda power: power % 2 == 0), whole
     )
-
-
-RULES: dict[str, Any] = {
-    **dict.fromkeys(named("elementwise"), elementwise),
-    **dict.fromkeys(("dynamic_slice", "gather", "reshape", "rev", "slice", "split", "squeeze", "transpose"), selected),
-    "broadcast_in_dim": broadcast_in_dim,
-    "cumsum": cumsum,
-    "dot_general": dot_general,
-    "reduce_sum": reduction,
-}

@@ -26,10 +26,10 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn._files.arguments import argument
 from jaxrnn.jaxprs.equations import free_axes, shape_of, trace, type_of
-from jaxrnn.jaxprs.primitives import PRIMITIVES, named
+from jaxrnn.jaxprs.primitives import PRIMITIVES
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import LARGEST, Timeline, gathered_axes, in_shape, out_shape, symbolic_axes
-from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import DIVISIONS, UNCHANGED, Places, operation_of, places_of
 from jaxrnn.streaming.reach import Reach, union
@@ -105,6 +105,7 @@ class Grid:
         return True if isinstance(exist, np.ndarray) and np.all(exist) else exist
 
 
+@PAIR_RULES.add("iota")
 def iota(run: Pass, equation: JaxprEqn) -> Pairs:
     """Count frames along a time axis, or count along another axis."""
     shape, dimension = equation.params["shape"], equation.params["dimension"]
@@ -117,6 +118,7 @@ def iota(run: Pass, equation: JaxprEqn) -> Pairs:
     return _along(run, counted, shape, (dimension,))
 
 
+@PAIR_RULES.add("broadcast_in_dim")
 def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Pairs:
     """Broadcast to two axes of time."""
     shape, dimensions = out_shape(equation), equation.params["broadcast_dimensions"]
@@ -181,6 +183,7 @@ def _along(run: Pass, chunk: Chunk, shape: Sequence[Any], dimensions: Sequence[i
     )  # fmt: skip
 
 
+@PAIR_RULES.add(*DIVISIONS, kind="elementwise")
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
     """Apply an operation to each element."""
     shape = out_shape(equation)
@@ -359,19 +362,14 @@ def _low(value: Outside) -> float | None:
     return value if number and value <= LOWEST else None
 
 
+@PAIR_RULES.add("transpose")
 def transpose(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
     """Change the order of the axes."""
     order = list(equation.params["permutation"])
     return x.moved(lambda grid: run.bind(equation, [x.on(grid)])[0], [order.index(axis) for axis in x.axes])
 
 
-def squeeze(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
-    """Drop axes of size 1."""
-    gone, shape = equation.params["dimensions"], in_shape(equation)
-    axes = [axis - sum(d < axis for d in gone) for axis in x.axes]
-    return x.moved(lambda grid: run.bind(equation, [_full(x, shape, grid)])[0], axes)
-
-
+@PAIR_RULES.add("reshape")
 def reshape(run: Pass, equation: JaxprEqn, x: Pairs, *_: Any) -> Pairs:
     """Reshape the axes around both axes of time."""
     old, new = in_shape(equation), out_shape(equation)
@@ -386,6 +384,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Pairs, *_: Any) -> Pairs:
     return x.moved(lambda grid: jnp.reshape(_full(x, old, grid), _sized(new, axes, grid)), axes)
 
 
+@PAIR_RULES.add("slice")
 def slice_(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs | None:
     """Take all elements."""
     return x if list(map(str, out_shape(equation))) == list(map(str, in_shape(equation))) else None
@@ -396,6 +395,7 @@ def _full(x: Any, shape: Sequence[Any], grid: Grid) -> Any:
     return jnp.broadcast_to(x.on(grid), _sized(shape, x.axes, grid)) if isinstance(x, Pairs) else x
 
 
+@PAIR_RULES.add("reduce_max", "reduce_min", "reduce_sum", "reduce_prod", "reduce_and", "reduce_or")
 def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
     """Reduce the keys of each query, or other axes."""
     axes, kind = equation.params["axes"], equation.primitive.name.removeprefix("reduce_")
@@ -503,6 +503,7 @@ def _reach(leaves: Iterable[tuple[Chunk, int]], timeline: Timeline, grid: Grid, 
     return union(chunk.reach if side == grid.query else chunk.reach and of_keys(chunk.reach) for chunk, side in leaves)
 
 
+@PAIR_RULES.add("dot_general")
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     """Multiply each pair of frames of two streams, or sum over the keys of pairs of frames."""
     (left_summed, right_summed), (left_batch, right_batch) = equation.params["dimension_numbers"]
@@ -596,6 +597,7 @@ def _times_constant(run: Pass, equation: JaxprEqn, x: Pairs, place: int, left: A
     return dataclasses.replace(x.moved(compute, axes), below=below, above=above, places=None)
 
 
+@PAIR_RULES.add("gather")
 def gather(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Pairs | None:
     """Index a constant table by each pair of frames, as biases by relative position do."""
     numbers, shape = equation.params["dimension_numbers"], in_shape(equation, 1)
@@ -613,6 +615,7 @@ def gather(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Pairs | N
     return dataclasses.replace(found, below=None, above=None, places=None)
 
 
+@PAIR_RULES.add("cumsum")
 def cumsum(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
     """Sum over the queries after each key, as the segment sums of a state space model do."""
     axis, side = equation.params["axis"], 1
@@ -630,18 +633,3 @@ def cumsum(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
 
     result = x.moved(compute, x.axes)
     return dataclasses.replace(result, places=None, below=None, above=None)
-
-
-RULES: dict[str, Any] = {
-    "cumsum": cumsum,
-    "gather": gather,
-    **dict.fromkeys((*named("elementwise"), *DIVISIONS), elementwise),
-    "iota": iota,
-    "broadcast_in_dim": broadcast_in_dim,
-    "transpose": transpose,
-    "squeeze": squeeze,
-    "reshape": reshape,
-    "slice": slice_,
-    "dot_general": dot_general,
-    **{f"reduce_{kind}": reduction for kind in ("max", "min", "sum", "prod", "and", "or")},
-}

@@ -36,13 +36,16 @@ from jax.core import Tracer
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import free_axes, type_of
-from jaxrnn.jaxprs.primitives import named
+from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import UNCHANGED, Places
 from jaxrnn.streaming.totals import Total, carried_as, identity_of
 from jaxrnn.streaming.values import Chunk, Pairs, along, is_length
+
+#: Rules ``(pairs, equation, operands, grid) -> parts`` for a value that is split into query parts and key parts.
+_RULES = Rules()
 
 
 def _described(equation: JaxprEqn) -> str:
@@ -199,8 +202,8 @@ def separate(x: Pairs, grid: Any) -> ScoreTerm | ScoreProduct:
     if equation is None:
         return _broadcast(x, grid)
     name = equation.primitive.name
-    if name in _RULES:
-        return _RULES[name](x, equation, operands, grid)
+    if (rule := _RULES.of(name)) is not None:
+        return rule(x, equation, operands, grid)
     raise InseparableError(f"{_described(equation)} does not split into a query part and a key part")
 
 
@@ -239,11 +242,13 @@ def _spread(array: Any, shape: Sequence[Any], dimensions: Sequence[int]) -> Any:
     return lax.broadcast_in_dim(array, sizes, dimensions)
 
 
+@_RULES.add("broadcast_in_dim")
 def _broadcast_in_dim(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm | ScoreProduct:
     dimensions = equation.params["broadcast_dimensions"]
     return separate(operands[0], grid).map(lambda array: _spread(array, x.shape, dimensions))
 
 
+@_RULES.add("transpose", "reshape")
 def _move(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm | ScoreProduct:
     """Apply a transpose, squeeze or reshape to the arrays."""
     (inner, *_), shape = operands, out_shape(equation)
@@ -272,6 +277,7 @@ def _operand(value: Any, equation: JaxprEqn, grid: Any) -> ScoreTerm | ScoreProd
     return ScoreTerm(np.reshape(value, [1] * len(out_shape(equation))), fixed=True)
 
 
+@_RULES.add(kind="elementwise")
 def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm | ScoreProduct:
     name = equation.primitive.name
     if name == "select_n":
@@ -375,6 +381,7 @@ def _select(equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm
     return _operand(operands[1 + int(which.query.reshape(()))], equation, grid)
 
 
+@_RULES.add("dot_general")
 def _dot_general(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreProduct:
     if any(isinstance(value, Pairs) for value in operands):
         raise InseparableError("a product mixes several rows of pairs")
@@ -388,6 +395,7 @@ def _dot_general(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
     return ScoreProduct(ScoreTerm(), factors[grid.query], factors[1 - grid.query])
 
 
+@_RULES.add("reduce_sum")
 def _reduce_sum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreProduct:
     """Sum over axes that are not time: r also counts the elements of these axes."""
     (inner,), axes = operands, equation.params["axes"]
@@ -404,6 +412,7 @@ def _reduce_sum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any
     return ScoreProduct(product.exponent.map(merged), merged(product.query), merged(product.key), whole)
 
 
+@_RULES.add("cumsum")
 def _cumsum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm:
     """Return the sums of a query part over the queries after each key."""
     (inner,) = operands
@@ -421,18 +430,6 @@ def _cumsum(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) ->
     after = lax.slice_in_dim(array, 1, None, axis=axis)
     after = jnp.concatenate([after, jnp.zeros_like(_last(array, axis))], axis)
     return ScoreTerm(since=lax.cumsum(array, axis), until=jnp.swapaxes(lax.cumsum(after, axis, reverse=True), *x.axes))
-
-
-_RULES: dict[str, Any] = {
-    **dict.fromkeys(named("elementwise"), _elementwise),
-    "broadcast_in_dim": _broadcast_in_dim,
-    "transpose": _move,
-    "squeeze": _move,
-    "reshape": _move,
-    "dot_general": _dot_general,
-    "reduce_sum": _reduce_sum,
-    "cumsum": _cumsum,
-}
 
 
 # -- reductions over all earlier keys

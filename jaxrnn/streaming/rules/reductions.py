@@ -16,9 +16,9 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import type_of
-from jaxrnn.jaxprs.primitives import PRIMITIVES, entry_of, named
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import in_shape, out_shape, symbolic_axes
-from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.interpreter import ALWAYS, RULES, interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import (
@@ -33,6 +33,7 @@ from jaxrnn.streaming.totals import Total, carried_as, identity_of
 from jaxrnn.streaming.values import Chunk, FinalValue
 
 
+@RULES.add(kind="cumulative")
 def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     """Stream running totals; along time, the state carries the total."""
     if equation.params["axis"] != x.axis:
@@ -51,6 +52,7 @@ def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     return run.make(running, x.axis, x.timeline, x.delay, x.reach and x.reach.unbounded)
 
 
+@RULES.add(kind="reduction")
 def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
     """Stream a reduction over time, or over other axes in each frame."""
     axes = equation.params["axes"]
@@ -74,6 +76,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
     return FinalValue(result, reach=x.reach and x.reach.of_all, lineage=lineage)
 
 
+@RULES.add("reduce")
 def reduction_by_function(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Stream a reduction of each frame with any function."""
     axis, axes = _time_of(operands), equation.params["dimensions"]
@@ -85,6 +88,7 @@ def reduction_by_function(run: Pass, equation: JaxprEqn, *operands: Any) -> list
     return within_frames(run, equation, *operands, out=axis - sum(other < axis for other in axes))
 
 
+@RULES.add("dot_general")
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     """Stream a product, with time as a free, batch or contracting axis."""
     (summed_left, summed_right), _ = equation.params["dimension_numbers"]
@@ -125,6 +129,7 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     return FinalValue(total.after(part), reach=reach and reach.of_all)
 
 
+@RULES.add("ragged_dot_general")
 def ragged_dot(run: Pass, equation: JaxprEqn, left: Any, right: Any, sizes: Any) -> list[Chunk]:
     """Stream a product of groups of rows, in each frame."""
     numbers = equation.params["ragged_dot_dimension_numbers"]
@@ -136,6 +141,7 @@ def ragged_dot(run: Pass, equation: JaxprEqn, left: Any, right: Any, sizes: Any)
     return within_frames(run, equation, left, right, sizes, out=out)
 
 
+@RULES.add("fft")
 def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     """Stream a Fourier transform inside each frame."""
     if x.axis >= x.array.ndim - len(equation.params["fft_lengths"]):
@@ -143,6 +149,7 @@ def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     return run.frame_by_frame(equation, x)
 
 
+@RULES.add("top_k", "approx_top_k")
 def top_k(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     """Stream the largest elements of each frame, exact or approximate."""
     axis = equation.params.get("axis", equation.params.get("reduction_dimension", -1))
@@ -154,6 +161,7 @@ def top_k(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     return run.frame_by_frame(equation, x)
 
 
+@RULES.add("sort")
 def sort(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Stream sorting inside each frame."""
     arrays, like = align(run, operands)
@@ -164,6 +172,7 @@ def sort(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     return [run.same(like, result) for result in results]
 
 
+@RULES.add("argmax", "argmin")
 def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     """Stream the index of the largest or smallest element, of each frame or over time."""
     (axis,) = equation.params["axes"]
@@ -229,6 +238,7 @@ def within_frames(run: Pass, equation: JaxprEqn, *operands: Any, out: int | None
     return per_frame(run, equation, operands, axes, axis if out is None else out)
 
 
+@RULES.add(kind="linear algebra")
 def linear_algebra(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Decompose a matrix in each frame."""
     if _time_of(operands) >= len(in_shape(equation)) - entry_of(equation).core:
@@ -248,6 +258,7 @@ def _conditioned(value: Any) -> np.ndarray:
     return np.eye(rows, columns) * np.arange(1, columns + 1)
 
 
+@RULES.add("custom_linear_solve")
 def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Solve a linear system in each frame; derivatives go through the system, and not through the solver."""
     refuse_final_values(run, operands)
@@ -278,6 +289,7 @@ def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     return [run.make(array, b.axis, b.timeline, b.delay, reach) for array, b in zip(arrays, right, strict=True)]
 
 
+@RULES.add(kind="random")
 def random(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Draw random numbers in each frame, from keys that depend on the number of the frame."""
     name = equation.primitive.name
@@ -287,26 +299,13 @@ def random(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     return within_frames(run, equation, *operands)
 
 
+@RULES.add("rng_uniform")
 def unrepeatable(run: Pass, equation: JaxprEqn, *operands: Any) -> NoReturn:
     """Refuse random numbers without a key."""
     run.refuse("it draws other numbers whenever it runs", "draw numbers from a key, with jax.random")
 
 
-RULES: dict[str, Callable[..., Any]] = {
-    **{f"cum{name}": cumulative for name in ("sum", "prod", "max", "min", "logsumexp")},
-    **{f"reduce_{name}": reduction for name in ("sum", "prod", "max", "min", "and", "or", "xor")},
-    "dot_general": dot_general,
-    "fft": fft,
-    "top_k": top_k,
-    "sort": sort,
-    "argmax": argument,
-    "argmin": argument,
-    "reduce": reduction_by_function,
-    "ragged_dot_general": ragged_dot,
-    "approx_top_k": top_k,
-    **dict.fromkeys((name for name in named("linear algebra") if PRIMITIVES[name].core), linear_algebra),
-    "custom_linear_solve": linear_solve,
-    "bitcast_convert_type": Pass.frame_by_frame,  # the axis of the parts of an element is never time
-    **dict.fromkeys(named("random"), random),
-    "rng_uniform": unrepeatable,
-}
+ALWAYS.add("rng_uniform")  # a stream would draw again in each step
+
+#: The axis of the parts of an element is never time.
+RULES.add("bitcast_convert_type")(Pass.frame_by_frame)
