@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 from jaxrnn._files.writing import in_place_of
 from jaxrnn.export.rules import RULES as EXPORTED
-from jaxrnn.jaxprs.primitives import KINDS, PRIMITIVES
-from jaxrnn.streaming.rules import AWAITING_RULES, PAIR_RULES
+from jaxrnn.jaxprs.primitives import KINDS, PRIMITIVES, Rules
+from jaxrnn.streaming.interpreter import AWAITING_RULES, PAIR_RULES
 from jaxrnn.streaming.rules import RULES as STREAMED
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "primitives.md"
@@ -39,10 +39,8 @@ GONE = ("identity", "spelling", "call")
 
 def is_ruled(rules: Any, name: str) -> bool:
     """Return True if rules contain a rule for a primitive that does more than refuse."""
-    if name not in rules:
-        return False
-    rule = rules[name] if isinstance(rules, dict) else rules.get(name)
-    return getattr(rule, "__annotations__", {}).get("return") not in ("NoReturn", NoReturn)
+    rule = rules.of(name) if isinstance(rules, Rules) else rules.get(name)
+    return rule is not None and getattr(rule, "__annotations__", {}).get("return") not in ("NoReturn", NoReturn)
 
 
 def cells(name: str) -> tuple[str, ...]:

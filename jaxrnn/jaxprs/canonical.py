@@ -20,7 +20,7 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core.primitives import concatenate_p, jit_p, reduce_p, reshape_p, slice_p, square_p
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxrnn._jax.varying import axes_of, vary
 from jaxrnn._jax.versions import expanded
@@ -176,6 +176,9 @@ class _Canonical:
 
     def spelled(self, equation: JaxprEqn) -> Sequence[JaxprEqn]:
         """Return equations with the same result in the canonical spelling."""
+        placed = [key for key, value in equation.params.items() if _is_automatic(value)]
+        if placed:
+            equation = equation.replace(params={**equation.params, **dict.fromkeys(placed)})
         if any(True for _ in jaxprs_in_params(equation.params)):
             return [equation.replace(params={key: self.value(each) for key, each in equation.params.items()})]
         spelling = _SPELLINGS.get(equation.primitive.name)
@@ -203,7 +206,15 @@ def _is_identity(equation: JaxprEqn) -> bool:
     kinds: list[Any] = [getattr(each.aval, "dtype", None) for each in (*equation.invars[:1], *equation.outvars)]
     if equation.primitive.name == "stop_gradient":
         return not jnp.issubdtype(kinds[0], jnp.inexact)
-    return equation.primitive.name == "convert_element_type" and kinds[0] == kinds[1]
+    if equation.primitive.name == "convert_element_type":
+        return kinds[0] == kinds[1]
+    stays = entry_of(equation).still and not equation.params.get("dimensions")
+    return stays and str(_shape_of(equation.invars[0])) == str(_shape_of(equation.outvars[0]))
+
+
+def _is_automatic(value: Any) -> bool:
+    """Return True for the sharding of an array that the compiler places."""
+    return isinstance(value, NamedSharding) and set(value.mesh.axis_types) <= {AxisType.Auto}
 
 
 # -- spellings
@@ -262,6 +273,8 @@ def _reshape(equation: JaxprEqn, x: Any, result: Any) -> JaxprEqn:
 def _stacked(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell a stack as a concatenation."""
     axis, whole = equation.params["axis"], _shape_of(equation.outvars[0])
+    if len(equation.invars) == 1:
+        return [_reshape(equation, equation.invars[0], equation.outvars[0])]
     shape = (*whole[:axis], 1, *whole[axis + 1 :])
     parts: list[Any] = [Var(each.aval.update(shape=shape)) for each in equation.invars]
     views = [_reshape(equation, x, part) for x, part in zip(equation.invars, parts, strict=True)]
@@ -272,6 +285,8 @@ def _unstacked(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell the parts of an array along an axis as slices."""
     axis, (x,) = equation.params["axis"], equation.invars
     whole, equations = _shape_of(x), []
+    if len(equation.outvars) == 1:
+        return [_reshape(equation, x, equation.outvars[0])]
     for place, result in enumerate(equation.outvars):
         starts = tuple(place if each == axis else 0 for each in range(len(whole)))
         limits = tuple(place + 1 if each == axis else size for each, size in enumerate(whole))

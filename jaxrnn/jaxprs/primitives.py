@@ -32,6 +32,7 @@ class Entry:
         singular: the operands in which the derivative is singular, or None for all.
         monoid: the associative operation of a reduction, a running reduction or a scatter, or that an elementwise
             primitive is: "sum", "prod", "max", "min", "and", "or", "xor" or "logsumexp".
+        still: True for a movement without effect if the result has the shape of the first operand.
         operator: the ONNX operator of the same meaning.
         wraps: True if integers of small types may overflow.
         by_parts: True if the primitive applies to the real and imaginary part separately.
@@ -51,6 +52,7 @@ class Entry:
     harmless: float | None = None
     singular: slice | None = None
     monoid: str = ""
+    still: bool = False
     operator: str = ""
     wraps: bool = False
     by_parts: bool = False
@@ -246,19 +248,23 @@ PRIMITIVES: dict[str, Entry] = {
     "select_n": _movement(of.select, slice(1, None), kind="elementwise", arithmetic="select"),
     "stop_gradient": _movement(lambda params, x: x, kind="elementwise"),
     "pvary": _movement(lambda params, *parts: list(parts), slice(None), kind="elementwise", alone=True),
-    "broadcast_in_dim": _movement(lambda params, x, *_: of.broadcast(params, x)),
-    "concatenate": _movement(lambda params, *parts: np.concatenate(parts, params["dimension"]), slice(None)),
-    "dynamic_slice": _movement(lambda params, x, *starts: x[of.window(x.shape, starts, params["slice_sizes"])]),
+    "broadcast_in_dim": _movement(lambda params, x, *_: of.broadcast(params, x), still=True),
+    "concatenate": _movement(
+        lambda params, *parts: np.concatenate(parts, params["dimension"]), slice(None), still=True
+    ),
+    "dynamic_slice": _movement(
+        lambda params, x, *starts: x[of.window(x.shape, starts, params["slice_sizes"])], still=True
+    ),
     "dynamic_update_slice": _movement(of.dynamic_update, slice(2)),
     "gather": _movement(of.gather),
     "pad": _movement(of.pad, slice(2)),
-    "reshape": _movement(lambda params, x, *_: of.reshape(params, x)),
+    "reshape": _movement(lambda params, x, *_: of.reshape(params, x), still=True),
     "rev": _movement(lambda params, x: np.flip(x, tuple(params["dimensions"]))),
-    "slice": _movement(of.slice_),
+    "slice": _movement(of.slice_, still=True),
     "split": _movement(lambda params, x: np.split(x, np.cumsum(params["sizes"])[:-1], params["axis"])),
-    "squeeze": _movement(lambda params, x: np.squeeze(x, tuple(params["dimensions"])), kind="spelling"),
+    "squeeze": _movement(lambda params, x: np.squeeze(x, tuple(params["dimensions"])), kind="spelling", still=True),
     "stack": _movement(lambda params, *parts: np.stack(parts, params["axis"]), slice(None), kind="spelling"),
-    "tile": _movement(lambda params, x: np.tile(x, params["reps"])),
+    "tile": _movement(lambda params, x: np.tile(x, params["reps"]), still=True),
     "transpose": _movement(lambda params, x: np.transpose(x, params["permutation"])),
     "unstack": _movement(lambda params, x: list(np.moveaxis(x, params["axis"], 0)), kind="spelling"),
     "bitcast_convert_type": Entry(kind="bits"),
