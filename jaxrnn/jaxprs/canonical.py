@@ -45,6 +45,11 @@ def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
     return _Canonical(only_calls=True).closed(closed)
 
 
+def called(equation: JaxprEqn) -> Any:
+    """Return the jaxpr that a call evaluates; a closed jaxpr keeps its constants."""
+    return next(value for value in equation.params.values() if hasattr(getattr(value, "jaxpr", value), "eqns"))
+
+
 def kept_name(equation: JaxprEqn) -> str | None:
     """Return the name of the function in `KEPT` that an equation calls, or None."""
     name = equation.params.get("name")
@@ -126,7 +131,7 @@ class _Canonical:
             return None
         if equation.primitive.name == "call_hi_primitive":
             return expanded(equation)
-        inner = equation.params[entry.body]
+        inner = called(equation)
         return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
 
     def function(self, equation: JaxprEqn) -> Callable[..., Any] | None:

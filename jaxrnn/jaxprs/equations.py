@@ -28,7 +28,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_i
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn._jax.varying import Axes, alike, axes_of, struct_of, vary
 from jaxrnn.cells.forms import Types
-from jaxrnn.jaxprs.canonical import canonical, inlined
+from jaxrnn.jaxprs.canonical import called, canonical, inlined
 from jaxrnn.jaxprs.primitives import entry_of
 
 Atom = Var | Literal
@@ -205,11 +205,6 @@ def made_by(equations: Iterable[JaxprEqn]) -> set[Var]:
 def inner_jaxprs(equation: JaxprEqn) -> Iterator[Any]:
     """Yield the jaxprs inside an equation (bodies of calls, loops and branches) without their constants."""
     return jaxprs_in_params(equation.params)
-
-
-def called(equation: JaxprEqn) -> Any:
-    """Return the jaxpr that a call evaluates; a closed jaxpr keeps its constants."""
-    return next(value for value in equation.params.values() if hasattr(getattr(value, "jaxpr", value), "eqns"))
 
 
 def walk(jaxpr: Any) -> Iterator[JaxprEqn]:

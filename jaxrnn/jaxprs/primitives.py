@@ -37,7 +37,6 @@ class Entry:
         wraps: True if integers of small types may overflow.
         by_parts: True if the primitive applies to the real and imaginary part separately.
         absorbs: True if a zero operand makes the result zero.
-        body: the parameter with the function that a call evaluates.
         placed: True for a call that tells where or how devices compute, which programs for devices keep.
         alone: True for an exchange between devices that returns the operands, up to axes of size 1, if there is only
             one device.
@@ -57,7 +56,6 @@ class Entry:
     wraps: bool = False
     by_parts: bool = False
     absorbs: bool = False
-    body: str = ""
     placed: bool = False
     alone: bool = False
     core: int = 0
@@ -150,15 +148,10 @@ PRIMITIVES: dict[str, Entry] = {
     "sharding_constraint": _same,
     "with_memory_space_constraint": _same,
     "xla_metadata_value": _same,
-    **_each("jit composite", kind="call", body="jaxpr"),
-    **_each("compute_on fused_call xla_metadata_call", kind="call", body="jaxpr", placed=True),
-    "custom_partitioning": Entry(kind="call", body="call", placed=True),
-    "call_hi_primitive": Entry(kind="call", body="_prim"),
-    "remat2": Entry(kind="checkpoint", body="jaxpr"),
-    **_each("call closed_call", kind="call", body="call_jaxpr"),
-    "custom_vmap_call": Entry(kind="call", body="call"),
-    "linear_call": Entry(kind="call", body="callee"),
-    **_each("custom_jvp_call custom_vjp_call", kind="custom rule", body="call_jaxpr"),
+    **_each("call call_hi_primitive closed_call composite custom_vmap_call jit linear_call", kind="call"),
+    **_each("compute_on custom_partitioning fused_call xla_metadata_call", kind="call", placed=True),
+    "remat2": Entry(kind="checkpoint"),
+    **_each("custom_jvp_call custom_vjp_call", kind="custom rule"),
     # Loops and choices.
     **_each("cond scan while", kind="loop"),
     # Elementwise arithmetic.
@@ -301,7 +294,7 @@ PRIMITIVES: dict[str, Entry] = {
     **_each("random_unwrap random_wrap rng_bit_generator rng_uniform threefry2x32", kind="random"),
     **_each("iota_2x32_shape philox2x32 philox4x32 threefry4x32", kind="random"),
     # Primitives without rules.
-    "shard_map": Entry(kind="collective", body="jaxpr", why=_DEVICES),
+    "shard_map": Entry(kind="collective", why=_DEVICES),
     **_each(
         """
         all_gather all_gather_invariant all_to_all axis_index pbroadcast pmax pmin ppermute psum psum_invariant
