@@ -31,8 +31,8 @@ from jaxrnn.cells.cell import GRU, LSTM, RNN, Activation, Weights
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.cells.recurrence import run_layer
 from jaxrnn.errors import UnsupportedError
+from jaxrnn.export.lowering import RULES
 from jaxrnn.export.reshaping import reshape
-from jaxrnn.export.rules import RULES
 from jaxrnn.jaxprs.scanning import step_with_layers
 from jaxrnn.streaming import stream
 
@@ -104,7 +104,7 @@ def test_loops_as_long_as_a_condition_holds(limit):
 
 
 def test_rules_write_the_shapes_of_the_function(monkeypatch):
-    monkeypatch.setitem(RULES, "sin", lambda lowering, equation, x: reshape(lowering.writer, x, (1, 2)))
+    monkeypatch.setitem(RULES.named, "sin", lambda lowering, equation, x: reshape(lowering.writer, x, (1, 2)))
     with pytest.raises(UnsupportedError, match=r"'sin' .*wrote an array of shape \[1, 2\] in place of \[2\]"):
         lowered(jnp.sin, np.ones(2, np.float32))
 

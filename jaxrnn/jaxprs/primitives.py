@@ -149,9 +149,9 @@ PRIMITIVES: dict[str, Entry] = {
     "abs": _elementwise(np.abs, "Abs", wraps=True, **_HALF),
     "acos": _elementwise(None, "Acos", **_HALF),
     "acosh": _elementwise(None, "Acosh", harmless=2.0),
-    "add": _elementwise(np.add, "Add", **_ADD),
+    "add": _elementwise(np.add, "Add", monoid="sum", **_ADD),
     "add_any": _elementwise(np.add, "Add", **_ADD),
-    "and": _elementwise(np.bitwise_and),
+    "and": _elementwise(np.bitwise_and, monoid="and"),
     "asin": _elementwise(None, "Asin", **_HALF),
     "asinh": _elementwise(None, "Asinh"),
     "atan": _elementwise(None, "Atan"),
@@ -195,13 +195,13 @@ PRIMITIVES: dict[str, Entry] = {
     "lt_to": _elementwise(),
     "max": _elementwise(np.maximum, "Max", monoid="max", **_KEEP),
     "min": _elementwise(np.minimum, "Min", monoid="min", **_KEEP),
-    "mul": _elementwise(np.multiply, "Mul", wraps=True, absorbs=True, **_MULTIPLY),
+    "mul": _elementwise(np.multiply, "Mul", monoid="prod", wraps=True, absorbs=True, **_MULTIPLY),
     "mulhi": _elementwise(),
     "ne": _elementwise(np.not_equal),
     "neg": _elementwise(np.negative, "Neg", wraps=True, by_parts=True, **_MULTIPLY),
     "nextafter": _elementwise(),
     "not": _elementwise(np.invert),
-    "or": _elementwise(np.bitwise_or),
+    "or": _elementwise(np.bitwise_or, monoid="or"),
     "polygamma": _elementwise(harmless=2.0),
     "population_count": _elementwise(),
     "pow": _elementwise(None, "Pow", **_HALF, **_FIRST),
@@ -222,7 +222,7 @@ PRIMITIVES: dict[str, Entry] = {
     "sub": _elementwise(np.subtract, "Sub", **_ADD),
     "tan": _elementwise(None, "Tan"),
     "tanh": _elementwise(np.tanh, "Tanh"),
-    "xor": _elementwise(np.bitwise_xor),
+    "xor": _elementwise(np.bitwise_xor, monoid="xor"),
     "zeta": _elementwise(harmless=2.0),
     # Movements. The first three keep each element at its place.
     "select_n": _movement(of.select, slice(1, None), kind="elementwise", arithmetic="select"),
@@ -265,7 +265,9 @@ PRIMITIVES: dict[str, Entry] = {
     "scatter-max": Entry(kind="scatter", monoid="max"),
     "dot_general": Entry(kind="product", absorbs=True),
     "ragged_dot_general": Entry(kind="product"),
-    **_each("argmax argmin sort top_k approx_top_k", kind="order"),
+    "argmax": Entry(kind="order", operator="ArgMax"),
+    "argmin": Entry(kind="order", operator="ArgMin"),
+    **_each("sort top_k approx_top_k", kind="order"),
     "fft": Entry(kind="transform"),
     # Matrices.
     **_each("cholesky eig eigh geqrf householder_product lu qr svd triangular_solve", kind="linear algebra", core=2),
@@ -292,10 +294,9 @@ PRIMITIVES: dict[str, Entry] = {
     ),
     **_each(
         """
-        accum_grad_in_ref addupdate after_all box_get box_set buffer_callback check create_token dce_sink
-        debug_callback debug_print delay empty_ref free_ref freeze get get_global inspect_sharding io_callback log_extend
-        log_read new_box new_log new_ref pin pure_callback run_state shape_assertion stage swap trace_value unpin
-        unreachable
+        accum_grad_in_ref addupdate after_all box_get box_set buffer_callback check create_token dce_sink debug_callback
+        debug_print delay empty_ref free_ref freeze get get_global inspect_sharding io_callback log_extend log_read
+        new_box new_log new_ref pin pure_callback run_state shape_assertion stage swap trace_value unpin unreachable
         """,
         kind="effect",
         why=_EFFECT,
@@ -317,7 +318,8 @@ PRIMITIVES: dict[str, Entry] = {
     **_each(
         """
         add_dependency call_hi_primitive call_hi_primitive_linearized compute_on core_map create_linear
-        custom_jvp_call_jaxpr dimension_size empty2 eq_to eval_jaxpr from_edtype jaxpr_call remat_opt tie to_edtype zeros_like
+        custom_jvp_call_jaxpr dimension_size empty2 eq_to eval_jaxpr from_edtype jaxpr_call
+        remat_opt tie to_edtype zeros_like
         """,
         kind="internal",
         why=_INTERNAL,
