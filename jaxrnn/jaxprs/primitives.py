@@ -27,6 +27,7 @@ class Entry:
         moved: the operands whose elements the primitive moves, if it computes no new elements; the other operands are
             positions.
         arithmetic: how an elementwise primitive combines an element with other operands; see `jaxprs.flows`.
+        signs: the sign of each operand, if the result is a sum of the operands.
         harmless: a value inside of the domain, if the derivative is singular somewhere. Operands get this value in
             frames that do not exist.
         singular: the operands in which the derivative is singular, or None for all.
@@ -45,6 +46,7 @@ class Entry:
     numpy: Callable[..., Any] | None = None
     moved: slice | None = None
     arithmetic: str = "other"
+    signs: tuple[int, ...] = ()
     harmless: float | None = None
     singular: slice | None = None
     monoid: str = ""
@@ -149,8 +151,8 @@ PRIMITIVES: dict[str, Entry] = {
     "abs": _elementwise(np.abs, "Abs", wraps=True, **_HALF),
     "acos": _elementwise(None, "Acos", **_HALF),
     "acosh": _elementwise(None, "Acosh", harmless=2.0),
-    "add": _elementwise(np.add, "Add", monoid="sum", **_ADD),
-    "add_any": _elementwise(np.add, "Add", **_ADD),
+    "add": _elementwise(np.add, "Add", monoid="sum", signs=(1, 1), **_ADD),
+    "add_any": _elementwise(np.add, "Add", signs=(1, 1), **_ADD),
     "and": _elementwise(np.bitwise_and, monoid="and"),
     "asin": _elementwise(None, "Asin", **_HALF),
     "asinh": _elementwise(None, "Asinh"),
@@ -165,7 +167,7 @@ PRIMITIVES: dict[str, Entry] = {
     "clz": _elementwise(),
     "complex": _elementwise(),
     "conj": _elementwise(),
-    "convert_element_type": _elementwise(),
+    "convert_element_type": _elementwise(arithmetic="convert"),
     "cos": _elementwise(np.cos, "Cos"),
     "cosh": _elementwise(None, "Cosh"),
     "digamma": _elementwise(**_HALF),
@@ -198,7 +200,7 @@ PRIMITIVES: dict[str, Entry] = {
     "mul": _elementwise(np.multiply, "Mul", monoid="prod", wraps=True, absorbs=True, **_MULTIPLY),
     "mulhi": _elementwise(),
     "ne": _elementwise(np.not_equal),
-    "neg": _elementwise(np.negative, "Neg", wraps=True, by_parts=True, **_MULTIPLY),
+    "neg": _elementwise(np.negative, "Neg", signs=(-1,), wraps=True, by_parts=True, **_MULTIPLY),
     "nextafter": _elementwise(),
     "not": _elementwise(np.invert),
     "or": _elementwise(np.bitwise_or, monoid="or"),
@@ -206,7 +208,7 @@ PRIMITIVES: dict[str, Entry] = {
     "population_count": _elementwise(),
     "pow": _elementwise(None, "Pow", **_HALF, **_FIRST),
     "real": _elementwise(),
-    "reduce_precision": _elementwise(),
+    "reduce_precision": _elementwise(arithmetic="convert"),
     "regularized_incomplete_beta": _elementwise(**_HALF),
     "rem": _elementwise(**_KEEP, **_HALF, **_SECOND),
     "round": _elementwise(),
@@ -219,7 +221,7 @@ PRIMITIVES: dict[str, Entry] = {
     "sinh": _elementwise(None, "Sinh"),
     "sqrt": _elementwise(np.sqrt, "Sqrt", **_HALF),
     "square": _elementwise(np.square),
-    "sub": _elementwise(np.subtract, "Sub", **_ADD),
+    "sub": _elementwise(np.subtract, "Sub", signs=(1, -1), **_ADD),
     "tan": _elementwise(None, "Tan"),
     "tanh": _elementwise(np.tanh, "Tanh"),
     "xor": _elementwise(np.bitwise_xor, monoid="xor"),
@@ -264,7 +266,7 @@ PRIMITIVES: dict[str, Entry] = {
     "scatter-min": Entry(kind="scatter", monoid="min"),
     "scatter-max": Entry(kind="scatter", monoid="max"),
     "dot_general": Entry(kind="product", absorbs=True),
-    "ragged_dot_general": Entry(kind="product"),
+    "ragged_dot_general": Entry(kind="product", absorbs=True),
     "argmax": Entry(kind="order", operator="ArgMax"),
     "argmin": Entry(kind="order", operator="ArgMin"),
     **_each("sort top_k approx_top_k", kind="order"),
