@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
 from jax.extend.core.primitives import concatenate_p, jit_p, reshape_p, slice_p, square_p
 
-from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 
 _LIBRARIES = tuple(f"{pathlib.Path(each).parent}{os.sep}" for each in (jax.__file__, pathlib.Path(__file__).parent))
 
@@ -111,7 +111,7 @@ class _Canonical:
         """Return equations with the same result in the canonical spelling."""
         if any(True for _ in jaxprs_in_params(equation.params)):
             return [equation.replace(params={key: self.value(each) for key, each in equation.params.items()})]
-        spelling = _SPELLINGS.get(equation.primitive.name)
+        spelling = SPELLINGS.of(equation)
         return [equation] if spelling is None else spelling(equation)
 
     def value(self, value: Any) -> Any:
@@ -151,6 +151,10 @@ def _is_identity(equation: JaxprEqn) -> bool:
 # -- spellings
 
 
+SPELLINGS: Rules[Callable[[JaxprEqn], Sequence[JaxprEqn]]] = Rules()
+
+
+@SPELLINGS.add("broadcast_in_dim", "squeeze")
 def _reshaped(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell a movement of axes of size 1 as a reshape."""
     old, new = map(_shape_of, (equation.invars[0], equation.outvars[0]))
@@ -172,6 +176,7 @@ def _reshape(equation: JaxprEqn, x: Any, result: Any) -> JaxprEqn:
     return equation.replace(primitive=reshape_p, invars=[x], outvars=[result], params=params)
 
 
+@SPELLINGS.add("stack")
 def _stacked(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell a stack as a concatenation."""
     axis, whole = equation.params["axis"], _shape_of(equation.outvars[0])
@@ -181,6 +186,7 @@ def _stacked(equation: JaxprEqn) -> list[JaxprEqn]:
     return [*views, equation.replace(primitive=concatenate_p, invars=parts, params={"dimension": axis})]
 
 
+@SPELLINGS.add("unstack")
 def _unstacked(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell the parts of an array along an axis as slices."""
     axis, (x,) = equation.params["axis"], equation.invars
@@ -195,16 +201,7 @@ def _unstacked(equation: JaxprEqn) -> list[JaxprEqn]:
     return equations
 
 
+@SPELLINGS.add("integer_pow")
 def _squared(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell a second power as a square."""
     return [equation if equation.params["y"] != 2 else equation.replace(primitive=square_p, params={})]
-
-
-_SPELLINGS = {
-    "broadcast_in_dim": _reshaped,
-    "expand_dims": _reshaped,
-    "integer_pow": _squared,
-    "squeeze": _reshaped,
-    "stack": _stacked,
-    "unstack": _unstacked,
-}

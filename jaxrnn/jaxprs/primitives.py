@@ -26,7 +26,8 @@ class Entry:
         numpy: the function ``(params, *operands)`` in NumPy, up to rounding.
         moved: the operands whose elements the primitive moves, if it computes no new elements; the other operands are
             positions.
-        arithmetic: how an elementwise primitive combines an element with other operands; see `jaxprs.flows`.
+        arithmetic: how an elementwise primitive combines an element with other operands: "add", "multiply", "select",
+            "keep" or "other" (see `jaxprs.flows`), or "convert" if the primitive only converts the type.
         signs: the sign of each operand, if the result is a sum of the operands.
         harmless: a value inside of the domain, if the derivative is singular somewhere. Operands get this value in
             frames that do not exist.
