@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxrnn._files.writing import in_place_of
+from jaxrnn.export.lowering import COMPLEX
 from jaxrnn.export.rules import RULES as EXPORTED
 from jaxrnn.jaxprs.primitives import KINDS, PRIMITIVES, Rules
 from jaxrnn.streaming.interpreter import AWAITING_RULES, PAIR_RULES
@@ -37,15 +38,19 @@ _COLUMNS = ("primitives", "streams", "pairs", "end", "exported")
 GONE = ("identity", "spelling", "call")
 
 
-def is_ruled(rules: Any, name: str) -> bool:
+def is_ruled(rules: Rules[Any], name: str) -> bool:
     """Return True if rules contain a rule for a primitive that does more than refuse."""
-    rule = rules.of(name) if isinstance(rules, Rules) else rules.get(name)
+    rule = rules.of(name)
     return rule is not None and getattr(rule, "__annotations__", {}).get("return") not in ("NoReturn", NoReturn)
 
 
 def cells(name: str) -> tuple[str, ...]:
     """Return the cells of a primitive, after the name."""
-    return tuple("yes" if is_ruled(rules, name) else "" for rules in (STREAMED, PAIR_RULES, AWAITING_RULES, EXPORTED))
+    entry = PRIMITIVES[name]
+    by_operator = entry.kind != "elementwise" or name in EXPORTED or bool(entry.operator)
+    exported = (by_operator and is_ruled(EXPORTED, name)) or is_ruled(COMPLEX, name)
+    ruled = *(is_ruled(rules, name) for rules in (STREAMED, PAIR_RULES, AWAITING_RULES)), exported
+    return tuple("yes" if each else "" for each in ruled)
 
 
 def table() -> str:

@@ -24,7 +24,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxrnn._jax.varying import axes_of, vary
 from jaxrnn._jax.versions import expanded
-from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 
 _LIBRARIES = tuple(f"{pathlib.Path(each).parent}{os.sep}" for each in (jax.__file__, pathlib.Path(__file__).parent))
 
@@ -186,7 +186,7 @@ class _Canonical:
             equation = equation.replace(params={**equation.params, **dict.fromkeys(placed)})
         if any(True for _ in jaxprs_in_params(equation.params)):
             return [equation.replace(params={key: self.value(each) for key, each in equation.params.items()})]
-        spelling = _SPELLINGS.get(equation.primitive.name)
+        spelling = SPELLINGS.of(equation)
         return [equation] if spelling is None else spelling(equation)
 
     def value(self, value: Any) -> Any:
@@ -254,6 +254,10 @@ def _reduced(equation: JaxprEqn) -> Callable[..., Any] | None:
     return (lambda x, _: reduce(x, axes)) if neutral else None
 
 
+SPELLINGS: Rules[Callable[[JaxprEqn], Sequence[JaxprEqn]]] = Rules()
+
+
+@SPELLINGS.add("broadcast_in_dim", "squeeze")
 def _reshaped(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell a movement of axes of size 1 as a reshape."""
     old, new = map(_shape_of, (equation.invars[0], equation.outvars[0]))
@@ -275,6 +279,7 @@ def _reshape(equation: JaxprEqn, x: Any, result: Any) -> JaxprEqn:
     return equation.replace(primitive=reshape_p, invars=[x], outvars=[result], params=params)
 
 
+@SPELLINGS.add("stack")
 def _stacked(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell a stack as a concatenation."""
     axis, whole = equation.params["axis"], _shape_of(equation.outvars[0])
@@ -286,6 +291,7 @@ def _stacked(equation: JaxprEqn) -> list[JaxprEqn]:
     return [*views, equation.replace(primitive=concatenate_p, invars=parts, params={"dimension": axis})]
 
 
+@SPELLINGS.add("unstack")
 def _unstacked(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell the parts of an array along an axis as slices."""
     axis, (x,) = equation.params["axis"], equation.invars
@@ -302,16 +308,7 @@ def _unstacked(equation: JaxprEqn) -> list[JaxprEqn]:
     return equations
 
 
+@SPELLINGS.add("integer_pow")
 def _squared(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell a second power as a square."""
     return [equation if equation.params["y"] != 2 else equation.replace(primitive=square_p, params={})]
-
-
-_SPELLINGS = {
-    "broadcast_in_dim": _reshaped,
-    "expand_dims": _reshaped,
-    "integer_pow": _squared,
-    "squeeze": _reshaped,
-    "stack": _stacked,
-    "unstack": _unstacked,
-}

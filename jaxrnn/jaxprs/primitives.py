@@ -26,7 +26,9 @@ class Entry:
         numpy: the function ``(params, *operands)`` in NumPy, up to rounding.
         moved: the operands whose elements the primitive moves, if it computes no new elements; the other operands are
             positions.
-        arithmetic: how an elementwise primitive combines an element with other operands; see `jaxprs.flows`.
+        arithmetic: how an elementwise primitive combines an element with other operands: "add", "multiply", "select",
+            "keep" or "other" (see `jaxprs.flows`), or "convert" if the primitive only converts the type.
+        signs: the sign of each operand, if the result is a sum of the operands.
         harmless: a value inside of the domain, if the derivative is singular somewhere. Operands get this value in
             frames that do not exist.
         singular: the operands in which the derivative is singular, or None for all.
@@ -48,6 +50,7 @@ class Entry:
     numpy: Callable[..., Any] | None = None
     moved: slice | None = None
     arithmetic: str = "other"
+    signs: tuple[int, ...] = ()
     harmless: float | None = None
     singular: slice | None = None
     monoid: str = ""
@@ -158,8 +161,8 @@ PRIMITIVES: dict[str, Entry] = {
     "abs": _elementwise(np.abs, "Abs", wraps=True, **_HALF),
     "acos": _elementwise(None, "Acos", **_HALF),
     "acosh": _elementwise(None, "Acosh", harmless=2.0),
-    "add": _elementwise(np.add, "Add", monoid="sum", **_ADD),
-    "add_any": _elementwise(np.add, "Add", **_ADD),
+    "add": _elementwise(np.add, "Add", monoid="sum", signs=(1, 1), **_ADD),
+    "add_any": _elementwise(np.add, "Add", signs=(1, 1), **_ADD),
     "and": _elementwise(np.bitwise_and, monoid="and"),
     "asin": _elementwise(None, "Asin", **_HALF),
     "asinh": _elementwise(None, "Asinh"),
@@ -174,7 +177,7 @@ PRIMITIVES: dict[str, Entry] = {
     "clz": _elementwise(),
     "complex": _elementwise(),
     "conj": _elementwise(),
-    "convert_element_type": _elementwise(),
+    "convert_element_type": _elementwise(arithmetic="convert"),
     "cos": _elementwise(np.cos, "Cos"),
     "cosh": _elementwise(None, "Cosh"),
     "digamma": _elementwise(**_HALF),
@@ -209,7 +212,7 @@ PRIMITIVES: dict[str, Entry] = {
     "mul": _elementwise(np.multiply, "Mul", monoid="prod", wraps=True, absorbs=True, **_MULTIPLY),
     "mulhi": _elementwise(),
     "ne": _elementwise(np.not_equal),
-    "neg": _elementwise(np.negative, "Neg", wraps=True, by_parts=True, **_MULTIPLY),
+    "neg": _elementwise(np.negative, "Neg", signs=(-1,), wraps=True, by_parts=True, **_MULTIPLY),
     "nextafter": _elementwise(),
     "not": _elementwise(np.invert),
     "one_minus_square": _elementwise(lambda x: 1 - x * x),
@@ -219,7 +222,7 @@ PRIMITIVES: dict[str, Entry] = {
     "population_count": _elementwise(),
     "pow": _elementwise(None, "Pow", **_HALF, **_FIRST),
     "real": _elementwise(),
-    "reduce_precision": _elementwise(),
+    "reduce_precision": _elementwise(arithmetic="convert"),
     "regularized_incomplete_beta": _elementwise(**_HALF),
     "rem": _elementwise(**_KEEP, **_HALF, **_SECOND),
     "round": _elementwise(),
@@ -232,7 +235,7 @@ PRIMITIVES: dict[str, Entry] = {
     "sinh": _elementwise(None, "Sinh"),
     "sqrt": _elementwise(np.sqrt, "Sqrt", **_HALF),
     "square": _elementwise(np.square),
-    "sub": _elementwise(np.subtract, "Sub", **_ADD),
+    "sub": _elementwise(np.subtract, "Sub", signs=(1, -1), **_ADD),
     "tan": _elementwise(None, "Tan"),
     "tanh": _elementwise(np.tanh, "Tanh"),
     "xor": _elementwise(np.bitwise_xor, monoid="xor"),
@@ -280,8 +283,10 @@ PRIMITIVES: dict[str, Entry] = {
     "scatter-min": Entry(kind="scatter", monoid="min"),
     "scatter-max": Entry(kind="scatter", monoid="max"),
     "dot_general": Entry(kind="product", absorbs=True),
-    "ragged_dot_general": Entry(kind="product"),
-    **_each("argmax argmin sort top_k approx_top_k", kind="order"),
+    "ragged_dot_general": Entry(kind="product", absorbs=True),
+    "argmax": Entry(kind="order", operator="ArgMax"),
+    "argmin": Entry(kind="order", operator="ArgMin"),
+    **_each("sort top_k approx_top_k", kind="order"),
     "fft": Entry(kind="transform"),
     # Matrices.
     **_each("cholesky eig eigh geqrf hessenberg householder_product lu", kind="linear algebra", core=2),
@@ -374,7 +379,7 @@ def named(kind: str) -> frozenset[str]:
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
-class Rules(dict[str, Any]):
+class Rules(dict[str, Rule]):
     """The rules of one context, such as streaming or export: by the name of a primitive, and otherwise by its kind.
 
     Example::
@@ -403,6 +408,7 @@ class Rules(dict[str, Any]):
 
         return decorate
 
-    def of(self, name: str) -> Any:
-        """Return the rule of a primitive, or None."""
+    def of(self, primitive: str | JaxprEqn) -> Any:
+        """Return the rule of a primitive, by its name or an equation, or None."""
+        name = primitive if isinstance(primitive, str) else primitive.primitive.name
         return self.get(name) or self.of_kind.get(PRIMITIVES.get(name, _UNKNOWN).kind)
