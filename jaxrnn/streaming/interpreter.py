@@ -27,7 +27,7 @@ from jaxrnn.jaxprs import equations
 from jaxrnn.jaxprs.equations import Atom, bind, shape_of, type_of
 from jaxrnn.jaxprs.moves import move
 from jaxrnn.jaxprs.own import is_platform_index
-from jaxrnn.jaxprs.primitives import named
+from jaxrnn.jaxprs.primitives import Rules, named
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.dimensions import Clock, has_symbols, is_symbolic, is_zero, out_shape, own_sizes, symbolic_axes
 from jaxrnn.streaming.passes import Pass, listed
@@ -107,9 +107,10 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
             )
     streamed = any(isinstance(value, Chunk) for value in operands) or any(map(symbolic_axes, shapes))
     streamed = streamed or bool(own_sizes(equation))
-    if name in AWAITING_RULES and (streamed or awaits) and any(map(is_awaited, operands)):
-        rule = AWAITING_RULES[name]
-        if (result := rule(run, equation, *map(run.on_time, operands))) is not None:
+    rule = AWAITING_RULES.of(equation)
+    if rule is not None and (streamed or awaits) and any(map(is_awaited, operands)):
+        result = rule(run, equation, *map(run.on_time, operands))
+        if result is not None:
             return listed(result)
     if awaits and unusable is not None and name not in CONTAINERS:
         return [Deferred(unusable.error)] * len(equation.outvars)
@@ -214,10 +215,10 @@ RULES: dict[str, Rule] = {}
 EXPORTS: dict[str, Rule] = {}
 
 #: Rules for values with time on two axes, keyed by operation. A rule may return None to leave an equation to `RULES`.
-PAIR_RULES: dict[str, Rule] = {}
+PAIR_RULES: Rules[Rule] = Rules()
 
 #: Rules for values that only the end of the stream decides, keyed by primitive. A rule may return None, as above.
-AWAITING_RULES: dict[str, Rule] = {}
+AWAITING_RULES: Rules[Rule] = Rules()
 
 #: Primitives whose rule also applies to equations without streamed operands.
 ALWAYS: set[str] = set()

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from jaxrnn.jaxprs.primitives import named
-from jaxrnn.streaming.interpreter import AWAITING_RULES, PAIR_RULES, RULES, register
+from jaxrnn.streaming.interpreter import RULES, register
 from jaxrnn.streaming.rules import (
-    awaiting,
+    awaiting,  # noqa: F401 - these families add their rules
     control,
     elementwise,
     movement,
-    pairs,
+    pairs,  # noqa: F401
     recurrence,
     reductions,
     time,
@@ -27,5 +27,3 @@ _ALWAYS = {*named("call"), *named("checkpoint"), "dim_as_value"}
 for _family in (elementwise, movement, time, windows, reductions, recurrence, control):
     for _name, _rule in _family.RULES.items():
         register(_name, _rule, always=_name in _ALWAYS)
-PAIR_RULES.update(pairs.RULES)
-AWAITING_RULES.update(awaiting.RULES)
