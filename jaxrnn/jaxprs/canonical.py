@@ -1,23 +1,27 @@
 """Canonical programs: jaxprs in which equal computations have equal spellings, so that rules know a single spelling.
 
 `canonical` inlines calls, drops equations that return their operands, and spells movements of axes of size 1, stacks,
-and squares in one way. Functions with custom derivative rules stay wrapped, and so do the functions of JAX in `KEPT`,
-for which some rules need the whole function. Each equation keeps the line of the user's code, and the scope, which is
-the name of the ONNX node.
+squares and reductions in one way. A `shard_map` over a single device is a call. Functions with custom derivative rules
+stay wrapped, and so do the functions of JAX in `KEPT`, for which some rules need the whole function. Each equation
+keeps the line of the user's code, and the scope, which is the name of the ONNX node.
 """
 
 from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
-from jax.extend.core.primitives import concatenate_p, jit_p, reshape_p, slice_p, square_p
+from jax.extend.core.primitives import concatenate_p, jit_p, reduce_p, reshape_p, slice_p, square_p
 
+from jaxrnn._jax.versions import expanded
 from jaxrnn.jaxprs.primitives import entry_of
 
 _LIBRARIES = tuple(f"{pathlib.Path(each).parent}{os.sep}" for each in (jax.__file__, pathlib.Path(__file__).parent))
@@ -53,8 +57,9 @@ def _is_of_library(jaxpr: Jaxpr) -> bool:
 
 
 class _Canonical:
-    def __init__(self, *, only_calls: bool = False):
+    def __init__(self, *, only_calls: bool = False, axes: frozenset[Any] = frozenset()):
         self.only_calls = only_calls
+        self.axes = axes  # the axes of the mesh of one device, inside of its `shard_map`
         self.done: dict[int, tuple[Any, Any]] = {}  # functions that several equations share
 
     def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -67,10 +72,19 @@ class _Canonical:
     def jaxpr(self, jaxpr: Jaxpr, constants: dict[Var, Any] | None) -> Jaxpr:
         """Return the canonical form, and add the constants of inlined calls; without constants, keep such calls."""
         names: dict[Any, Any] = {}
+        if self.axes:
+            names.update((each, self.variable(each)) for each in (*jaxpr.constvars, *jaxpr.invars))
+            for each in list(constants or ()):
+                constants[names[each]] = constants.pop(each)  # type: ignore[index, union-attr]
         equations = list(self.equations(jaxpr, names, constants, None))
-        outvars = [_renamed(each, names) for each in jaxpr.outvars]
-        constvars = jaxpr.constvars if constants is None else list(constants)
-        return jaxpr.replace(constvars=constvars, eqns=equations, outvars=outvars)
+        invars, outvars = ([_renamed(each, names) for each in atoms] for atoms in (jaxpr.invars, jaxpr.outvars))
+        constvars = [_renamed(each, names) for each in jaxpr.constvars] if constants is None else list(constants)
+        return jaxpr.replace(constvars=constvars, invars=invars, eqns=equations, outvars=outvars)
+
+    def variable(self, like: Var) -> Var:
+        """Return a new variable; inside of a `shard_map` over one device, types have no mesh."""
+        kind = like.aval
+        return Var(ShapedArray(kind.shape, kind.dtype, kind.weak_type) if self.axes else kind)  # type: ignore[attr-defined]
 
     def equations(
         self, jaxpr: Jaxpr, names: dict[Any, Any], constants: dict[Var, Any] | None, caller: Any
@@ -87,25 +101,55 @@ class _Canonical:
             if inner is not None and (constants is not None or not inner.consts):
                 within = dict(zip(inner.jaxpr.invars, invars, strict=True))
                 for variable, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
-                    within[variable] = _constant(variable, value, constants)
-                yield from self.equations(inner.jaxpr, within, constants, source)
+                    within[variable] = self.constant(variable, value, constants)
+                yield from self.inside(equation).equations(inner.jaxpr, within, constants, source)
                 results = [_renamed(each, within) for each in inner.jaxpr.outvars]
                 names.update(zip(equation.outvars, results, strict=True))
             elif not self.only_calls and _is_identity(equation):
                 names.update(zip(equation.outvars, invars, strict=False))
             else:
-                outvars = equation.outvars if caller is None else [Var(each.aval) for each in equation.outvars]
+                as_is = caller is None and not self.axes
+                outvars = equation.outvars if as_is else list(map(self.variable, equation.outvars))
                 names.update(zip(equation.outvars, outvars, strict=True))
                 changed = equation.replace(invars=invars, outvars=outvars, source_info=source)
                 yield from [changed] if self.only_calls else self.spelled(changed)
 
     def called(self, equation: JaxprEqn) -> ClosedJaxpr | None:
-        """Return the function that an equation calls, if the equation is only a call."""
+        """Return the function that an equation calls, if the equation is only a call, or a canonical spelling."""
         entry = entry_of(equation)
-        if entry.kind != "call" or kept_name(equation):
+        if not self.only_calls and (function := self.function(equation)) is not None:
+            return jax.make_jaxpr(function)(*(ShapedArray(_shape_of(x), x.aval.dtype) for x in equation.invars))
+        calls = not (self.only_calls and entry.placed) if entry.kind == "call" else self.inside(equation) is not self
+        if not calls or kept_name(equation):
             return None
+        if equation.primitive.name == "call_hi_primitive":
+            return expanded(equation)
         inner = equation.params[entry.body]
         return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
+
+    def function(self, equation: JaxprEqn) -> Callable[..., Any] | None:
+        """Return an equation as a function of other primitives, or None if the equation is canonical."""
+        if entry_of(equation).alone and self.axes.issuperset(_axes_of(equation)):
+            return _alone(equation)
+        if equation.primitive is reduce_p:
+            return _reduced(equation)
+        if equation.primitive.name == "empty":
+            return lambda: jnp.zeros(_shape_of(equation.outvars[0]), equation.params["dtype"])
+        return None
+
+    def inside(self, equation: JaxprEqn) -> _Canonical:
+        """Return the pass for the function that an equation calls; the pass knows the axes of a mesh of one device."""
+        if self.only_calls or equation.primitive.name != "shard_map" or (mesh := equation.params["mesh"]).size > 1:
+            return self
+        return _Canonical(axes=self.axes.union(mesh.axis_names))
+
+    def constant(self, variable: Var, value: Any, constants: Any) -> Var:
+        """Return the variable of a constant, which several calls may share."""
+        for each, other in constants.items():
+            if other is value:
+                return each
+        constants[new := self.variable(variable)] = value
+        return new
 
     def spelled(self, equation: JaxprEqn) -> Sequence[JaxprEqn]:
         """Return equations with the same result in the canonical spelling."""
@@ -125,15 +169,6 @@ class _Canonical:
         return value
 
 
-def _constant(variable: Var, value: Any, constants: Any) -> Var:
-    """Return the variable of a constant, which several calls may share."""
-    for each, other in constants.items():
-        if other is value:
-            return each
-    constants[new := Var(variable.aval)] = value
-    return new
-
-
 def _renamed(atom: Any, names: Mapping[Any, Any]) -> Any:
     return atom if isinstance(atom, Literal) else names.get(atom, atom)
 
@@ -149,6 +184,33 @@ def _is_identity(equation: JaxprEqn) -> bool:
 
 
 # -- spellings
+
+
+def _axes_of(equation: JaxprEqn) -> Sequence[Any]:
+    """Return the axes of the mesh over which devices exchange arrays."""
+    axes = equation.params.get("axes", equation.params.get("axis_name"))
+    return axes if isinstance(axes, tuple) else (axes,)
+
+
+def _alone(equation: JaxprEqn) -> Callable[..., Any]:
+    """Return an exchange of arrays between devices as a function on one device."""
+    shapes = [*map(_shape_of, equation.outvars)]
+    if equation.primitive.name == "axis_index":
+        return lambda: np.int32(0)
+    if equation.params.get("perm") == ():  # the device receives from no device
+        return jnp.zeros_like
+    return lambda *parts: [lax.reshape(x, shape) for x, shape in zip(parts, shapes, strict=True)]
+
+
+def _reduced(equation: JaxprEqn) -> Callable[..., Any] | None:
+    """Return a reduction with a function that is an associative operation; None if the function is another."""
+    inner = canonical(equation.params["jaxpr"]).jaxpr
+    step, *others = inner.eqns or [None]
+    monoid = "" if step is None else entry_of(step).monoid
+    if others or not monoid or set(step.invars) != set(inner.invars) or step.outvars != inner.outvars:
+        return None
+    reduce, axes = getattr(lax, f"reduce_{monoid}"), equation.params["dimensions"]
+    return lambda x, start: step.primitive.bind(total := reduce(x, axes), lax.broadcast(start, total.shape))
 
 
 def _reshaped(equation: JaxprEqn) -> list[JaxprEqn]:

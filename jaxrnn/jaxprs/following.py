@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
+from jaxrnn._jax.versions import Scan
 from jaxrnn.jaxprs import flows as of
 from jaxrnn.jaxprs.elements import counted
 from jaxrnn.jaxprs.equations import bind, called, evaluate, shape_of, type_of
@@ -227,7 +228,7 @@ class Following:
             slots = [Carried("hc"[n], 1 + n, place, forward) for n, place in enumerate(places)]
             return self._carried(label, results, flows, slots, steps)
         if equation.primitive.name == "scan":
-            first, count, body = params["num_consts"], params["num_carry"], params["jaxpr"].jaxpr
+            (first, count), body = Scan.of(equation), params["jaxpr"].jaxpr
             before, steps, forward = body.invars[first : first + count], params["length"], not params["reverse"]
         else:
             body, steps, forward = params["body_jaxpr"].jaxpr, None, True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from jax.extend.core import JaxprEqn
@@ -30,15 +30,18 @@ class Entry:
         harmless: a value inside of the domain, if the derivative is singular somewhere. Operands get this value in
             frames that do not exist.
         singular: the operands in which the derivative is singular, or None for all.
-        monoid: the operation of a reduction, a running reduction, or a scatter: "sum", "prod", "max", "min", "and",
-            "or", "xor" or "logsumexp".
+        monoid: the associative operation of a reduction, a running reduction or a scatter, or that an elementwise
+            primitive is: "sum", "prod", "max", "min", "and", "or", "xor" or "logsumexp".
         operator: the ONNX operator of the same meaning.
         wraps: True if integers of small types may overflow.
         by_parts: True if the primitive applies to the real and imaginary part separately.
         absorbs: True if a zero operand makes the result zero.
         body: the parameter with the function that a call evaluates.
-        core: the number of last axes on which linear algebra works.
-        why: why no rule exists, if none does.
+        placed: True for a call that tells where or how devices compute, which programs for devices keep.
+        alone: True for an exchange between devices that returns the operands, up to axes of size 1, if there is only
+            one device.
+        core: the number of last axes of the first operand on which linear algebra works.
+        why: why a primitive has no rule.
     """
 
     kind: str
@@ -53,6 +56,8 @@ class Entry:
     by_parts: bool = False
     absorbs: bool = False
     body: str = ""
+    placed: bool = False
+    alone: bool = False
     core: int = 0
     why: str = ""
 
@@ -66,7 +71,7 @@ class Entry:
 
 #: The kinds of primitives.
 KINDS = {
-    "identity": "returns its operands; programs lose it when they become canonical",
+    "identity": "returns its operands; canonical programs lose it",
     "call": "calls a function; canonical programs contain the equations of the function",
     "checkpoint": "calls a function whose values a gradient computes again",
     "custom rule": "calls a function with its own derivative rule",
@@ -89,6 +94,7 @@ KINDS = {
     "collective": "exchanges arrays between devices",
     "effect": "acts on memory, the host, or the order of execution",
     "kernel": "a function that was written for an accelerator or a library",
+    "sparse": "works on the parts of a sparse array",
     "internal": "appears only inside of a transformation of JAX, never in a finished program",
 }
 
@@ -123,35 +129,42 @@ _DEVICES = "it exchanges arrays between devices, and a stream runs on one"
 _EFFECT = "it acts on memory or on the host, so it is more than a function of its operands"
 _KERNEL = "it is a kernel of a library or of an accelerator, whose frames nobody can tell apart"
 _INTERNAL = "JAX uses it inside of a transformation, and no finished program contains it"
-_LINEAR = "JAX uses it inside of a decomposition that has a rule"
+_SPARSE = "its operands are the parts of a sparse array; convert it to a dense array with todense()"
+_UNMAPPED = "JAX cannot map it over a batch, so it cannot work on each frame"
+_OWN = "streams and files are traced without it"
 
 PRIMITIVES: dict[str, Entry] = {
     # Identities and calls, which canonical programs do not contain.
+    "consume": _same,
     "copy": _same,
     "device_put": _all_same,
     "layout_constraint": _same,
-    "mesh_cast": _same,
     "name": _same,
     "optimization_barrier": _all_same,
+    "relayout": _same,
     "reshard": _same,
+    "shard_alike": _all_same,
     "sharding_constraint": _same,
     "with_memory_space_constraint": _same,
     "xla_metadata_value": _same,
-    **_each("jit pjit composite custom_lin", kind="call", body="jaxpr"),
-    **_each("remat2 checkpoint", kind="checkpoint", body="jaxpr"),
-    **_each("call closed_call core_call", kind="call", body="call_jaxpr"),
+    **_each("jit composite", kind="call", body="jaxpr"),
+    **_each("compute_on fused_call xla_metadata_call", kind="call", body="jaxpr", placed=True),
+    "custom_partitioning": Entry(kind="call", body="call", placed=True),
+    "call_hi_primitive": Entry(kind="call", body="_prim"),
+    "remat2": Entry(kind="checkpoint", body="jaxpr"),
+    **_each("call closed_call", kind="call", body="call_jaxpr"),
     "custom_vmap_call": Entry(kind="call", body="call"),
     "linear_call": Entry(kind="call", body="callee"),
     **_each("custom_jvp_call custom_vjp_call", kind="custom rule", body="call_jaxpr"),
     # Loops and choices.
-    **_each("cond scan while shard_map", kind="loop"),
+    **_each("cond scan while", kind="loop"),
     # Elementwise arithmetic.
     "abs": _elementwise(np.abs, "Abs", wraps=True, **_HALF),
     "acos": _elementwise(None, "Acos", **_HALF),
     "acosh": _elementwise(None, "Acosh", harmless=2.0),
-    "add": _elementwise(np.add, "Add", **_ADD),
+    "add": _elementwise(np.add, "Add", monoid="sum", **_ADD),
     "add_any": _elementwise(np.add, "Add", **_ADD),
-    "and": _elementwise(np.bitwise_and),
+    "and": _elementwise(np.bitwise_and, monoid="and"),
     "asin": _elementwise(None, "Asin", **_HALF),
     "asinh": _elementwise(None, "Asinh"),
     "atan": _elementwise(None, "Atan"),
@@ -181,6 +194,7 @@ PRIMITIVES: dict[str, Entry] = {
     "ge": _elementwise(np.greater_equal, "GreaterOrEqual"),
     "gt": _elementwise(np.greater, "Greater"),
     "igamma": _elementwise(**_HALF),
+    "igamma_grad_a": _elementwise(**_HALF),
     "igammac": _elementwise(**_HALF),
     "imag": _elementwise(),
     "integer_pow": _elementwise(**_HALF),
@@ -190,19 +204,22 @@ PRIMITIVES: dict[str, Entry] = {
     "lgamma": _elementwise(**_HALF),
     "log": _elementwise(np.log, "Log", **_HALF),
     "log1p": _elementwise(None, "Log1p", **_HALF),
+    "log2": _elementwise(np.log2, **_HALF),
     "logistic": _elementwise(None, "Sigmoid"),
     "lt": _elementwise(np.less, "Less"),
     "lt_to": _elementwise(),
     "max": _elementwise(np.maximum, "Max", monoid="max", **_KEEP),
     "min": _elementwise(np.minimum, "Min", monoid="min", **_KEEP),
-    "mul": _elementwise(np.multiply, "Mul", wraps=True, absorbs=True, **_MULTIPLY),
+    "mul": _elementwise(np.multiply, "Mul", monoid="prod", wraps=True, absorbs=True, **_MULTIPLY),
     "mulhi": _elementwise(),
     "ne": _elementwise(np.not_equal),
     "neg": _elementwise(np.negative, "Neg", wraps=True, by_parts=True, **_MULTIPLY),
     "nextafter": _elementwise(),
     "not": _elementwise(np.invert),
-    "or": _elementwise(np.bitwise_or),
+    "one_minus_square": _elementwise(lambda x: 1 - x * x),
+    "or": _elementwise(np.bitwise_or, monoid="or"),
     "polygamma": _elementwise(harmless=2.0),
+    "polynomial": _elementwise(),
     "population_count": _elementwise(),
     "pow": _elementwise(None, "Pow", **_HALF, **_FIRST),
     "real": _elementwise(),
@@ -222,17 +239,16 @@ PRIMITIVES: dict[str, Entry] = {
     "sub": _elementwise(np.subtract, "Sub", **_ADD),
     "tan": _elementwise(None, "Tan"),
     "tanh": _elementwise(np.tanh, "Tanh"),
-    "xor": _elementwise(np.bitwise_xor),
+    "xor": _elementwise(np.bitwise_xor, monoid="xor"),
     "zeta": _elementwise(harmless=2.0),
     # Movements. The first three keep each element at its place.
     "select_n": _movement(of.select, slice(1, None), kind="elementwise", arithmetic="select"),
     "stop_gradient": _movement(lambda params, x: x, kind="elementwise"),
-    "pvary": _movement(lambda params, *parts: list(parts), slice(None), kind="elementwise"),
+    "pvary": _movement(lambda params, *parts: list(parts), slice(None), kind="elementwise", alone=True),
     "broadcast_in_dim": _movement(lambda params, x, *_: of.broadcast(params, x)),
     "concatenate": _movement(lambda params, *parts: np.concatenate(parts, params["dimension"]), slice(None)),
     "dynamic_slice": _movement(lambda params, x, *starts: x[of.window(x.shape, starts, params["slice_sizes"])]),
     "dynamic_update_slice": _movement(of.dynamic_update, slice(2)),
-    "expand_dims": _movement(lambda params, x: np.expand_dims(x, tuple(params["dimensions"]))),
     "gather": _movement(of.gather),
     "pad": _movement(of.pad, slice(2)),
     "reshape": _movement(lambda params, x, *_: of.reshape(params, x)),
@@ -268,21 +284,31 @@ PRIMITIVES: dict[str, Entry] = {
     **_each("argmax argmin sort top_k approx_top_k", kind="order"),
     "fft": Entry(kind="transform"),
     # Matrices.
-    **_each("cholesky eig eigh geqrf householder_product lu qr svd triangular_solve", kind="linear algebra", core=2),
-    "lu_pivots_to_permutation": Entry(kind="linear algebra", core=1),
+    **_each("cholesky eig eigh geqrf hessenberg householder_product lu", kind="linear algebra", core=2),
+    **_each("ormqr qr schur svd symmetric_product triangular_solve tridiagonal", kind="linear algebra", core=2),
+    **_each("lu_pivots_to_permutation tridiagonal_solve", kind="linear algebra", core=1),
     "custom_linear_solve": Entry(kind="linear algebra"),
-    **_each("hessenberg schur tridiagonal tridiagonal_solve symmetric_product cholesky_update", kind="linear algebra"),
-    **_each("geqp3 ormqr igamma_grad_a", kind="internal", why=_LINEAR),
+    **_each("cholesky_update geqp3", kind="linear algebra", why=_UNMAPPED),
     # Random numbers.
     **_each("random_bits random_clone random_fold_in random_gamma random_seed random_split", kind="random"),
     **_each("random_unwrap random_wrap rng_bit_generator rng_uniform threefry2x32", kind="random"),
     **_each("iota_2x32_shape philox2x32 philox4x32 threefry4x32", kind="random"),
     # Primitives without rules.
+    "shard_map": Entry(kind="collective", body="jaxpr", why=_DEVICES),
     **_each(
         """
-        all_gather all_gather_invariant all_gather_reduced all_to_all axis_index pbroadcast pmax pmin ppermute precv
-        preduced psend psum psum_invariant ragged_all_to_all reduce_scatter reduced_vary_cast_p shard_alike
-        unreduced_psum unreduced_reduce_scatter vary_unreduced_cast_p
+        all_gather all_gather_invariant all_to_all axis_index pbroadcast pmax pmin ppermute psum psum_invariant
+        reduce_scatter
+        """,
+        kind="collective",
+        alone=True,
+        why=_DEVICES,
+    ),
+    **_each(
+        """
+        all_gather_reduced global_array_to_host_local_array host_local_array_to_global_array pbroadcast_dynamic precv
+        preduced psend ragged_all_to_all reduced_vary_cast reduced_vary_cast_p unreduced_pmax unreduced_pmin
+        unreduced_psum unreduced_reduce_scatter vary_unreduced_cast vary_unreduced_cast_p
         all_gather_done all_gather_reduced_start all_gather_start all_to_all_done all_to_all_start pbroadcast_done
         pbroadcast_start ppermute_done ppermute_start psum_done psum_invariant_start psum_start reduce_scatter_done
         reduce_scatter_start unreduced_psum_start unreduced_reduce_scatter_start
@@ -292,38 +318,44 @@ PRIMITIVES: dict[str, Entry] = {
     ),
     **_each(
         """
-        accum_grad_in_ref addupdate after_all box_get box_set buffer_callback check create_token dce_sink
-        debug_callback debug_print delay empty_ref free_ref freeze get get_global inspect_sharding io_callback log_extend
-        log_read new_box new_log new_ref pin pure_callback run_state shape_assertion stage swap trace_value unpin
-        unreachable
+        accum_grad_in_ref addupdate after_all assert_consumed_value box_get box_set broadcast_to buffer_callback check
+        create_token dce_sink debug_callback debug_print empty_ref free_ref freeze get inspect_sharding io_callback
+        log_extend log_read new_box new_log new_ref pin program_order pure_callback run_state stage swap unpin
         """,
         kind="effect",
         why=_EFFECT,
     ),
     **_each(
         """
-        bitcast broadcast_to cudnn_fusion custom_fusion custom_partitioning call_exported dma_start dma_wait
-        dot_product_attention_bwd dot_product_attention_bwd_wrapper dot_product_attention_fp8_bwd
-        dot_product_attention_fp8_bwd_wrapper dot_product_attention_fp8_fwd dot_product_attention_fp8_fwd_wrapper
-        dot_product_attention_fwd dot_product_attention_fwd_wrapper ffi_call fusible get_barrier_semaphore masked_load
-        masked_swap matmul_acc_lhs matmul_pop matmul_push_rhs mpmd_map multiple_of num_programs pack_dtype
-        pack_elementwise pallas_call prng_join prng_random_bits prng_seed prng_split program_id reciprocal roll
-        run_scoped scaled_dot scaled_matmul scaled_matmul_wrapper semaphore_read semaphore_signal semaphore_wait
-        stochastic_round tpu_custom_call unpack_dtype unpack_elementwise
+        call_exported cudnn_fusion dot_product_attention_bwd dot_product_attention_bwd_wrapper
+        dot_product_attention_fp8_bwd dot_product_attention_fp8_bwd_wrapper dot_product_attention_fp8_fwd
+        dot_product_attention_fp8_fwd_wrapper dot_product_attention_fwd dot_product_attention_fwd_wrapper ffi_call
+        pallas_call rnn_bwd rnn_fwd scaled_dot scaled_matmul scaled_matmul_wrapper tpu_custom_call
         """,
         kind="kernel",
         why=_KERNEL,
     ),
     **_each(
         """
-        add_dependency call_hi_primitive call_hi_primitive_linearized compute_on core_map create_linear
-        custom_jvp_call_jaxpr dimension_size empty2 eq_to eval_jaxpr from_edtype jaxpr_call remat_opt tie to_edtype zeros_like
+        bcoo_dot_general bcoo_dot_general_sampled bcoo_extract bcoo_fromdense bcoo_sort_indices bcoo_spdot_general
+        bcoo_sum_duplicates bcoo_todense bcoo_transpose bcsr_dot_general bcsr_extract bcsr_fromdense bcsr_todense
+        coo_fromdense coo_matmat coo_matvec coo_spmm coo_spmv coo_todense csr_fromdense csr_matmat csr_matvec csr_spmm
+        csr_spmv csr_todense spsolve todense
+        """,
+        kind="sparse",
+        why=_SPARSE,
+    ),
+    **_each(
+        """
+        call_hi_primitive_linearized create_linear custom_jvp_call_jaxpr custom_lin dimension_size
+        empty2 eq_to eval_jaxpr from_edtype remat_opt shape_assertion tie to_edtype unreachable zeros_like
         """,
         kind="internal",
         why=_INTERNAL,
     ),
     # Primitives of jaxrnn.
-    **_each("onnx_operator platform_index recurrence recurrent_layer", kind="own"),
+    **_each("onnx_operator recurrent_layer", kind="own"),
+    **_each("platform_index recurrence", kind="own", why=_OWN),
 }
 #: Primitives of an installed JAX without an entry, which no rule knows.
 _UNKNOWN = Entry(kind="unknown")
@@ -342,45 +374,36 @@ def named(kind: str) -> frozenset[str]:
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
-class Rules(Generic[Rule]):
-    """The rules of one context, such as streaming or export: by name, and otherwise by kind.
+class Rules(dict[str, Any]):
+    """The rules of one context, such as streaming or export: by the name of a primitive, and otherwise by its kind.
 
     Example::
 
-        rules = Rules()
+        RULES = Rules()
 
-        @rules.add("reshape", "squeeze")
+        @RULES.add("reshape", "transpose")
         def moved(...): ...
 
-        @rules.add(kind="elementwise")
+        @RULES.add(kind="elementwise")
         def elementwise(...): ...
     """
 
     def __init__(self) -> None:
-        self.named: dict[str, Any] = {}
+        super().__init__()
         self.of_kind: dict[str, Any] = {}
 
     def add(self, *names: str, kind: str = "") -> Callable[[Rule], Rule]:
         """Decorate the rule of primitives with these names, or of all primitives of a kind."""
 
         def decorate(rule: Rule) -> Rule:
-            self.named.update(dict.fromkeys(names, rule))
+            self.update(dict.fromkeys(names, rule))
             if kind:
                 self.of_kind[kind] = rule
             return rule
 
         return decorate
 
-    def get(self, name: str) -> Any:
-        """Return the rule of a primitive, or None."""
-        rule = self.named.get(name)
-        if rule is None and (entry := PRIMITIVES.get(name)) is not None:
-            rule = self.of_kind.get(entry.kind)
-        return rule
-
-    def of(self, equation: JaxprEqn) -> Any:
-        """Return the rule of an equation, or None."""
-        return self.get(equation.primitive.name)
-
-    def __contains__(self, name: str) -> bool:
-        return self.get(name) is not None
+    def of(self, operation: JaxprEqn | str) -> Any:
+        """Return the rule of an equation or of a primitive with this name, or None."""
+        name = operation if isinstance(operation, str) else operation.primitive.name
+        return self.get(name) or self.of_kind.get(PRIMITIVES.get(name, _UNKNOWN).kind)

@@ -16,6 +16,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Literal, Var
 
+from jaxrnn._jax.versions import Scan
 from jaxrnn.jaxprs.equations import (
     Atom,
     fingerprint,
@@ -104,7 +105,10 @@ def _counts(equation: JaxprEqn) -> bool:
 def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | None:
     """Return the map over blocks that contains this scan, or None; `values` are the values of constants."""
     params = scan.params
-    if scan.primitive.name != "scan" or params["num_carry"] or params["reverse"] or not is_symbolic(params["length"]):
+    if scan.primitive.name != "scan" or params["reverse"] or not is_symbolic(params["length"]):
+        return None
+    consts, carry, blocks = Scan.of(scan).split(scan.invars)
+    if carry:
         return None
     makers = {variable: [equation] for equation in jaxpr.eqns for variable in equation.outvars}
     readers: dict[Var, list[JaxprEqn]] = {}
@@ -118,7 +122,6 @@ def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | Non
         fits = all(len(each) == 1 and each[0].primitive.name == name for each in found)
         return [each[0] for each in found] if fits else None
 
-    consts, blocks = scan.invars[: params["num_consts"]], scan.invars[params["num_consts"] :]
     results = [variable for variable in scan.outvars if variable in readers]
     cuts = only(blocks, "reshape", makers)
     flat = only(results, "reshape", readers)

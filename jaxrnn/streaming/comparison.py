@@ -26,6 +26,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from jaxrnn._files.messages import describe, first_line
 from jaxrnn._jax.context import own_arithmetic
+from jaxrnn._jax.versions import Scan
 from jaxrnn.answers import Unknown
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.elements import counted
@@ -397,11 +398,11 @@ class _Trace:
     def _scan(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:
         # Constants of the loop keep their forms inside of the body.
         params, body = equation.params, equation.params["jaxpr"]
-        consts = params["num_consts"]
+        consts, carries = Scan.of(equation)
         inner = self._unknown("loop", body.jaxpr.invars[consts:])
         results = self._body(body, [*operands[:consts], *inner])
         outer = tuple(map(self.forms.key_of, operands[consts:]))
-        facts = self.size(params["length"]), params["reverse"], params["num_carry"]
+        facts = self.size(params["length"]), params["reverse"], carries
         return self._results(equation, ("scan", facts, results, outer))
 
     def _while(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:

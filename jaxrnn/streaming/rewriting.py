@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from jax.extend.core.primitives import closed_call_p
+from jax.extend.core.primitives import jit_p
 
 from jaxrnn.jaxprs.canonical import kept_name
 from jaxrnn.jaxprs.equations import (
@@ -88,7 +88,7 @@ def _with_band_inside(equation: JaxprEqn, places: Sequence[Any], past: int) -> J
 
     if entry_of(equation).kind == "custom rule":
         inner = changed(equation.params["call_jaxpr"])
-        return equation.replace(primitive=closed_call_p, params={"call_jaxpr": inner})
+        return equation.replace(primitive=jit_p, params={"jaxpr": inner, "name": "banded"})
     return equation.replace(params={key: changed(value) for key, value in equation.params.items()})
 
 

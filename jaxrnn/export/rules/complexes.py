@@ -18,6 +18,7 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
+from jaxrnn._jax.versions import operands_by_use
 from jaxrnn.export.lowering import Complex, Lowering, Rule
 from jaxrnn.export.reshaping import concatenate, cut_along, reshape, transpose
 from jaxrnn.export.rules import random
@@ -37,9 +38,8 @@ _BY_PARTS = frozenset(
 _HANDED_ON = frozenset(
     ("closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2", "random_gamma", *random.RULES)
 )
-#: Primitives with bodies that become subgraphs, and the parameters that count the operands of the bodies.
+#: Primitives with bodies that become subgraphs.
 _WITH_BODIES = frozenset(("cond", "scan", "while"))
-_COUNTS = ("num_consts", "num_carry", "cond_nconsts", "body_nconsts")
 
 
 def _product(a: Any, b: Any, c: Any, d: Any, product: Any = jnp.multiply) -> Any:
@@ -191,10 +191,9 @@ def _of_parts(body: ClosedJaxpr) -> ClosedJaxpr:
 
 def _around_bodies(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Lower a loop or branch with each complex array as two parts."""
-    params, groups = dict(equation.params), [each for each in _COUNTS if each in equation.params]
-    start = 0
-    for name in groups:
-        end = start + params[name]
+    params, start = dict(equation.params), 0
+    for name, count in operands_by_use(equation).items():
+        end = start + count
         params[name], start = len(_as_parts(equation.invars[start:end])), end
     for name, value in equation.params.items():
         if isinstance(value, ClosedJaxpr):

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
+from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.export.lowering import Lowering, Rule, subgraph
 from jaxrnn.export.reshaping import concatenate, cut_along, reshape, source_of
@@ -89,8 +90,8 @@ _UNROLLED = 240
 def loop(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Unroll a short scan, or write ``Scan``."""
     params = equation.params
-    consts, carries, body = params["num_consts"], params["num_carry"], params["jaxpr"]
-    fixed, initial, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
+    fixed, initial, xs = Scan.of(equation).split(operands)
+    consts, carries, body = len(fixed), len(initial), params["jaxpr"]
     length = params["length"]
     size = sum(1 for _ in walk(body.jaxpr.replace(eqns=needed(body.jaxpr.eqns, body.jaxpr.outvars))))
     if length < 2 or length * size <= _UNROLLED:
@@ -198,17 +199,17 @@ def scan(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Ope
 
 def _as_layers(equation: JaxprEqn) -> ClosedJaxpr | None:
     """Return a scan with the cells as layers, or None if the scan has no cells."""
-    consts, carries = equation.params["num_consts"], equation.params["num_carry"]
+    counts = Scan.of(equation)
     body, reverse = equation.params["jaxpr"], equation.params["reverse"]
     found = False
 
     def function(*arrays: Any) -> list[Any]:
         nonlocal found
-        fixed, carry, xs = arrays[:consts], list(arrays[consts : consts + carries]), arrays[consts + carries :]
+        fixed, carry, xs = counts.split(arrays)
 
         def step(carry: list[Any], frame: list[Any]) -> tuple[list[Any], list[Any]]:
             results = evaluate(body, [*fixed, *carry, *frame])
-            return results[:carries], results[carries:]
+            return results[: counts.carry], results[counts.carry :]
 
         results = scan_recognised(step, carry, [jnp.flip(x, 0) if reverse else x for x in xs])
         if results is None:

@@ -1,18 +1,17 @@
-"""Streaming rules: functions that run primitives on the frames of a step.
+"""Streaming rules: functions that run primitives on the frames of a step, each registered where it is defined.
 
 `jaxrnn.streaming.register` adds a rule.
 """
 
 from __future__ import annotations
 
-from jaxrnn.jaxprs.primitives import named
-from jaxrnn.streaming.interpreter import RULES, register
-from jaxrnn.streaming.rules import (
-    awaiting,  # noqa: F401 - these families add their rules
+from jaxrnn.streaming.interpreter import RULES
+from jaxrnn.streaming.rules import (  # noqa: F401
+    awaiting,
     control,
     elementwise,
     movement,
-    pairs,  # noqa: F401
+    pairs,
     recurrence,
     reductions,
     time,
@@ -20,10 +19,3 @@ from jaxrnn.streaming.rules import (
 )
 
 __all__ = ["RULES"]
-
-#: Primitives whose rule also runs without streamed operands.
-_ALWAYS = {*named("call"), *named("checkpoint"), "dim_as_value"}
-
-for _family in (elementwise, movement, time, windows, reductions, recurrence, control):
-    for _name, _rule in _family.RULES.items():
-        register(_name, _rule, always=_name in _ALWAYS)

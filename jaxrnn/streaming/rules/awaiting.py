@@ -146,7 +146,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Awaiting | Chu
 
 #: Rules ``(run, equation, constants, *operands) -> product``; None if the result is not a product. `constants` contains
 #: the fixed value of each operand, or None.
-_PRODUCTS: Rules[Callable[..., Awaiting | None]] = Rules()
+_PRODUCTS = Rules()
 
 
 def _elementwise(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Awaiting | None:
@@ -276,7 +276,7 @@ def selected(run: Pass, equation: JaxprEqn, x: Any, *others: Any) -> list[Awaiti
     """Select or reorder elements: the same elements of each factor."""
     if not isinstance(x, Awaiting) or any(isinstance(value, Chunk | FinalValue | Deferred) for value in others):
         return None
-    rule, shape = FRAMES.get(equation.primitive.name), in_shape(equation)
+    rule, shape = FRAMES.of(equation), in_shape(equation)
 
     def of(chunk: Chunk) -> list[Any]:
         frames = chunk.array.shape[x.axis]

@@ -23,7 +23,7 @@ from jaxrnn.streaming.dimensions import (
     out_shape,
     symbolic_axes,
 )
-from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.interpreter import RULES, interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere, refuse_final_values, unknown_yet
 from jaxrnn.streaming.rules.reductions import per_frame
@@ -42,12 +42,14 @@ from jaxrnn.streaming.values import (
 )
 
 
+@RULES.add("transpose")
 def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
     """Stream a transpose."""
     permutation = equation.params["permutation"]
     return run.same(x, lax.transpose(x.array, permutation), permutation.index(x.axis))
 
 
+@RULES.add("broadcast_in_dim")
 def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk | Deferred:
     """Stream a broadcast: of a stream along other axes, or of a value along time, where all frames are equal."""
     shape, dimensions = list(equation.params["shape"]), equation.params["broadcast_dimensions"]
@@ -89,6 +91,7 @@ def _stretched(offsets: np.ndarray, rank: int, dimensions: Any) -> np.ndarray:
     return offsets.reshape(shape)
 
 
+@RULES.add("reshape")
 def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     """Stream a reshape; merging axes into time, or splitting axes from time, changes the rate."""
     if equation.params["dimensions"] is not None:
@@ -142,6 +145,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     return run.make(jnp.reshape(array, new), axis, timeline, delay, reach, affine)
 
 
+@RULES.add("concatenate")
 def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
     """Stream a concatenation."""
     dimension = equation.params["dimension"]
@@ -156,14 +160,6 @@ def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
     return dataclasses.replace(joined, columns=columns) if alone and any(columns) else joined
 
 
-def stack(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
-    """Stream a concatenation along a new axis."""
-    new = equation.params["axis"]
-    arrays, like = align(run, operands)
-    array = jnp.stack(_along_time(arrays, like), new)
-    return run.same(like, array, like.axis + (new <= like.axis))
-
-
 def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:
     """Broadcast arrays to the same size along time; a single frame represents equal frames."""
     most = max(array.shape[like.axis] for array in arrays)
@@ -175,6 +171,7 @@ def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:
     return result
 
 
+@RULES.add("split")
 def split(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     """Stream a split along time or along another axis."""
     if equation.params["axis"] == x.axis:
@@ -182,6 +179,7 @@ def split(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     return run.frame_by_frame(equation, x)
 
 
+@RULES.add("tile")
 def tile(run: Pass, equation: JaxprEqn, x: Any) -> Any:
     """Stream a repetition along other axes than time, or of a constant along time."""
     if not isinstance(x, Chunk):
@@ -207,6 +205,7 @@ def _over_and_over(run: Pass, equation: JaxprEqn, x: Any) -> Chunk:
     return run.make(jnp.take(array, jnp.asarray(places), axis), axis, timeline, delay, None)
 
 
+@RULES.add("rev")
 def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     """Stream a reversal of other axes than time."""
     if x.axis in equation.params["dimensions"]:
@@ -219,6 +218,7 @@ _STREAMED_INDICES = "it reads frames at indices that depend on the stream"
 _HINT = "read frames at fixed positions, at a fixed step, or up to a fixed distance from the end"
 
 
+@RULES.add("dynamic_slice")
 def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk | FinalValue:
     """Stream a dynamic slice; the start must be static along time."""
     if not isinstance(x, Chunk) and not symbolic_axes(out_shape(equation)):
@@ -239,6 +239,7 @@ def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk 
     return run.same(taken, array, x.axis)
 
 
+@RULES.add("gather")
 def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | FinalValue:
     """Stream indexing: slices and steps along time, any indices along other axes, and tables indexed by a stream."""
     if isinstance(x, Deferred):
@@ -423,17 +424,3 @@ def _look_up(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Chunk:
         run.refuse("it slices a constant by a length that grows with the stream", "compute it frame by frame")
     (array,) = run.bind(equation, [table, indices.array])
     return run.same(indices, array, gathered_axes(equation)[indices.axis])
-
-
-RULES = {
-    "transpose": transpose,
-    "broadcast_in_dim": broadcast_in_dim,
-    "reshape": reshape,
-    "concatenate": concatenate,
-    "stack": stack,
-    "split": split,
-    "tile": tile,
-    "rev": rev,
-    "dynamic_slice": dynamic_slice,
-    "gather": gather,
-}

@@ -284,7 +284,7 @@ def _of_places(run: Pass, like: Pairs, places: Places, dtype: Any, rank: int, gr
 
 
 #: Rules ``(equation, *values) -> value`` for values outside of the bounds that are not all numbers.
-_OUTSIDE: Rules[Callable[..., Outside]] = Rules()
+_OUTSIDE = Rules()
 
 
 def _outside(equation: JaxprEqn, values: Sequence[Outside]) -> Outside:

@@ -193,9 +193,9 @@ def _as_product(x: ScoreTerm | ScoreProduct) -> ScoreProduct:
 
 Score = ScoreTerm | ScoreProduct
 #: Rules ``(x, equation, operands, grid) -> factors`` of the values that equations compute.
-_RULES: Rules[Callable[..., Score]] = Rules()
+_RULES = Rules()
 #: Rules ``(equation, axis of the queries, *factors) -> factors`` of arithmetic; None if the result has no factors.
-_ARITHMETIC: Rules[Callable[..., Score | None]] = Rules()
+_ARITHMETIC = Rules()
 
 
 def separate(x: Pairs, grid: Any) -> Score:

@@ -17,7 +17,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.streaming.dimensions import in_shape, out_shape, symbolic_axes
-from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.interpreter import RULES, interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import (
@@ -40,6 +40,7 @@ CORE_AXES = {
 }
 
 
+@RULES.add(kind="cumulative")
 def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     """Stream running totals; along time, the state carries the total."""
     if equation.params["axis"] != x.axis:
@@ -58,6 +59,7 @@ def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     return run.make(running, x.axis, x.timeline, x.delay, x.reach and x.reach.unbounded)
 
 
+@RULES.add(kind="reduction")
 def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
     """Stream a reduction over time, or over other axes in each frame."""
     axes = equation.params["axes"]
@@ -81,6 +83,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
     return FinalValue(result, reach=x.reach and x.reach.of_all, lineage=lineage)
 
 
+@RULES.add("dot_general")
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     """Stream a product, with time as a free, batch or contracting axis."""
     (summed_left, summed_right), _ = equation.params["dimension_numbers"]
@@ -121,6 +124,7 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     return FinalValue(total.after(part), reach=reach and reach.of_all)
 
 
+@RULES.add("fft")
 def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     """Stream a Fourier transform inside each frame."""
     if x.axis >= x.array.ndim - len(equation.params["fft_lengths"]):
@@ -128,6 +132,7 @@ def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     return run.frame_by_frame(equation, x)
 
 
+@RULES.add("top_k")
 def top_k(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     """Stream the largest elements of each frame."""
     if equation.params.get("axis", -1) % x.array.ndim == x.axis:
@@ -138,6 +143,7 @@ def top_k(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     return run.frame_by_frame(equation, x)
 
 
+@RULES.add("sort")
 def sort(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Stream sorting inside each frame."""
     arrays, like = align(run, operands)
@@ -148,6 +154,7 @@ def sort(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     return [run.same(like, result) for result in results]
 
 
+@RULES.add("argmax", "argmin")
 def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     """Stream the index of the largest or smallest element, of each frame or over time."""
     (axis,) = equation.params["axes"]
@@ -197,6 +204,7 @@ def per_frame(
     return [run.make(array, out, like.timeline, like.delay, reach) for array in run.bind(equation, arrays, **changed)]
 
 
+@RULES.add(kind="linear algebra")
 def linear_algebra(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Decompose a matrix in each frame."""
     core = CORE_AXES[equation.primitive.name]
@@ -215,6 +223,7 @@ def _conditioned(value: Any) -> np.ndarray:
     return np.eye(rows, columns) * np.arange(1, columns + 1)
 
 
+@RULES.add("custom_linear_solve")
 def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Solve a linear system in each frame; derivatives go through the system, and not through the solver."""
     refuse_final_values(run, operands)
@@ -245,6 +254,9 @@ def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     return [run.make(array, b.axis, b.timeline, b.delay, reach) for array, b in zip(arrays, right, strict=True)]
 
 
+@RULES.add(
+    "random_bits", "random_clone", "random_fold_in", "random_seed", "random_split", "random_unwrap", "random_wrap"
+)
 def random(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Draw random numbers in each frame, from keys that depend on the number of the frame."""
     axis = next((value.axis for value in operands if isinstance(value, Chunk)), None)
@@ -253,17 +265,5 @@ def random(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     return per_frame(run, equation, operands, [axis if isinstance(value, Chunk) else None for value in operands], axis)
 
 
-RULES: dict[str, Callable[..., Any]] = {
-    **{f"cum{name}": cumulative for name in ("sum", "prod", "max", "min", "logsumexp")},
-    **{f"reduce_{name}": reduction for name in ("sum", "prod", "max", "min", "and", "or", "xor")},
-    "dot_general": dot_general,
-    "fft": fft,
-    "top_k": top_k,
-    "sort": sort,
-    "argmax": argument,
-    "argmin": argument,
-    **dict.fromkeys(CORE_AXES, linear_algebra),
-    "custom_linear_solve": linear_solve,
-    "bitcast_convert_type": Pass.frame_by_frame,  # the axis of the parts of an element is never time
-    **{f"random_{name}": random for name in ("bits", "clone", "fold_in", "seed", "split", "unwrap", "wrap")},
-}
+#: The axis of the parts of an element is never time.
+RULES.add("bitcast_convert_type")(Pass.frame_by_frame)
