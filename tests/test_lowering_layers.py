@@ -31,8 +31,8 @@ from jaxrnn.cells.cell import GRU, LSTM, RNN, Activation, Weights
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.cells.recurrence import run_layer
 from jaxrnn.errors import UnsupportedError
+from jaxrnn.export.lowering import RULES
 from jaxrnn.export.reshaping import reshape
-from jaxrnn.export.rules import RULES
 from jaxrnn.jaxprs.scanning import step_with_layers
 from jaxrnn.streaming import stream
 

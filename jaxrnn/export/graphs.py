@@ -27,7 +27,6 @@ from jaxrnn.export.patterns import rewrite
 from jaxrnn.export.quantized import Quantized
 from jaxrnn.export.reshaping import source_of
 from jaxrnn.export.rewrites import REWRITES, WRITTEN_OUT, split_slices
-from jaxrnn.export.rules import RULES
 from jaxrnn.export.sources import Source, check_params, exact, from_pairs, paired, to_pairs
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, make_value, maker_of, unused_name
 from jaxrnn.export.writer import shape_of as size_of
@@ -37,7 +36,6 @@ from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, STEP, StateNames, StepFile
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 from jaxrnn.streaming.diagnostics import of_file
-from jaxrnn.streaming.interpreter import EXPORTS
 from jaxrnn.streaming.plan import as_struct
 from jaxrnn.streaming.transform import as_function, explained
 
@@ -62,7 +60,7 @@ def lower(
     label: str = "",
     target: str | None = None,
 ) -> ir.Model:
-    """Write a jaxpr with fixed sizes as an ONNX model, for all engines or in the form for a target engine.
+    """Write a canonical jaxpr with fixed sizes as an ONNX model, for all engines or in the form for a target engine.
 
     Arguments are in the order of the jaxpr's inputs. Results that depend only on arguments with a value are computed
     now. The returned model is not yet checked by ONNX. An `UnsupportedError` lists all nodes or lines without a
@@ -82,7 +80,7 @@ def lower(
             values.append(array)
     inputs = [value for value in values if isinstance(value, ir.Value)]
     with exact_types():
-        lowering = Lowering(writer, {**RULES, **EXPORTS})
+        lowering = Lowering(writer)
         found = lowering.evaluate(closed, values)
         lowering.check()
     # The attribute prevents a merge of equal results.

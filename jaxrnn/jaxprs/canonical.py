@@ -18,11 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import ShapedArray
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core.primitives import concatenate_p, jit_p, reduce_p, reshape_p, slice_p, square_p
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from jaxrnn._jax.varying import axes_of, vary
 from jaxrnn._jax.versions import expanded
-from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 
 _LIBRARIES = tuple(f"{pathlib.Path(each).parent}{os.sep}" for each in (jax.__file__, pathlib.Path(__file__).parent))
 
@@ -43,6 +45,11 @@ def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
     return _Canonical(only_calls=True).closed(closed)
 
 
+def called(equation: JaxprEqn) -> Any:
+    """Return the jaxpr that a call evaluates; a closed jaxpr keeps its constants."""
+    return next(value for value in equation.params.values() if hasattr(getattr(value, "jaxpr", value), "eqns"))
+
+
 def kept_name(equation: JaxprEqn) -> str | None:
     """Return the name of the function in `KEPT` that an equation calls, or None."""
     name = equation.params.get("name")
@@ -57,9 +64,9 @@ def _is_of_library(jaxpr: Jaxpr) -> bool:
 
 
 class _Canonical:
-    def __init__(self, *, only_calls: bool = False, axes: frozenset[Any] = frozenset()):
+    def __init__(self, *, only_calls: bool = False, mesh: Any = None):
         self.only_calls = only_calls
-        self.axes = axes  # the axes of the mesh of one device, inside of its `shard_map`
+        self.mesh = mesh  # the mesh of one device, inside of its `shard_map`
         self.done: dict[int, tuple[Any, Any]] = {}  # functions that several equations share
 
     def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -72,7 +79,7 @@ class _Canonical:
     def jaxpr(self, jaxpr: Jaxpr, constants: dict[Var, Any] | None) -> Jaxpr:
         """Return the canonical form, and add the constants of inlined calls; without constants, keep such calls."""
         names: dict[Any, Any] = {}
-        if self.axes:
+        if self.mesh:
             names.update((each, self.variable(each)) for each in (*jaxpr.constvars, *jaxpr.invars))
             for each in list(constants or ()):
                 constants[names[each]] = constants.pop(each)  # type: ignore[index, union-attr]
@@ -84,7 +91,7 @@ class _Canonical:
     def variable(self, like: Var) -> Var:
         """Return a new variable; inside of a `shard_map` over one device, types have no mesh."""
         kind = like.aval
-        return Var(ShapedArray(kind.shape, kind.dtype, kind.weak_type) if self.axes else kind)  # type: ignore[attr-defined]
+        return Var(ShapedArray(kind.shape, kind.dtype, kind.weak_type) if self.mesh else kind)  # type: ignore[attr-defined]
 
     def equations(
         self, jaxpr: Jaxpr, names: dict[Any, Any], constants: dict[Var, Any] | None, caller: Any
@@ -108,7 +115,7 @@ class _Canonical:
             elif not self.only_calls and _is_identity(equation):
                 names.update(zip(equation.outvars, invars, strict=False))
             else:
-                as_is = caller is None and not self.axes
+                as_is = caller is None and not self.mesh
                 outvars = equation.outvars if as_is else list(map(self.variable, equation.outvars))
                 names.update(zip(equation.outvars, outvars, strict=True))
                 changed = equation.replace(invars=invars, outvars=outvars, source_info=source)
@@ -124,13 +131,16 @@ class _Canonical:
             return None
         if equation.primitive.name == "call_hi_primitive":
             return expanded(equation)
-        inner = equation.params[entry.body]
+        inner = called(equation)
         return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
 
     def function(self, equation: JaxprEqn) -> Callable[..., Any] | None:
         """Return an equation as a function of other primitives, or None if the equation is canonical."""
-        if entry_of(equation).alone and self.axes.issuperset(_axes_of(equation)):
+        entry = entry_of(equation)
+        if self.mesh and entry.alone and set(_axes_of(equation)) <= set(self.mesh.axis_names):
             return _alone(equation)
+        if self.mesh and entry.kind == "custom rule" and axes_of([each.aval for each in equation.outvars]):
+            return self.ruled(equation)
         if equation.primitive is reduce_p:
             return _reduced(equation)
         if equation.primitive.name == "empty":
@@ -141,7 +151,25 @@ class _Canonical:
         """Return the pass for the function that an equation calls; the pass knows the axes of a mesh of one device."""
         if self.only_calls or equation.primitive.name != "shard_map" or (mesh := equation.params["mesh"]).size > 1:
             return self
-        return _Canonical(axes=self.axes.union(mesh.axis_names))
+        return _Canonical(mesh=mesh)
+
+    def ruled(self, equation: JaxprEqn) -> Callable[..., Any]:
+        """Return a function with the derivative rule of an equation, which knows only the types inside of the mesh."""
+        body = self.closed(equation.params["call_jaxpr"])
+
+        def inside(*arrays: Any) -> Any:
+            operands = [vary(x, axes_of(atom.aval)) for x, atom in zip(arrays, equation.invars, strict=True)]
+            results = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
+            return [lax.psum(x, tuple(axes)) if (axes := axes_of(x)) else x for x in results]
+
+        on_mesh = jax.shard_map(inside, mesh=self.mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec())
+        if equation.primitive.name == "custom_jvp_call":
+            ruled: Any = jax.custom_jvp(jaxpr_as_fun(body))
+            ruled.defjvp(lambda primals, tangents: jax.jvp(on_mesh, primals, tangents))
+        else:
+            ruled = jax.custom_vjp(jaxpr_as_fun(body))
+            ruled.defvjp(lambda *arrays: jax.vjp(on_mesh, *arrays), lambda back, cotangents: back(cotangents))
+        return ruled
 
     def constant(self, variable: Var, value: Any, constants: Any) -> Var:
         """Return the variable of a constant, which several calls may share."""
@@ -153,9 +181,12 @@ class _Canonical:
 
     def spelled(self, equation: JaxprEqn) -> Sequence[JaxprEqn]:
         """Return equations with the same result in the canonical spelling."""
+        placed = [key for key, value in equation.params.items() if _is_automatic(value)]
+        if placed:
+            equation = equation.replace(params={**equation.params, **dict.fromkeys(placed)})
         if any(True for _ in jaxprs_in_params(equation.params)):
             return [equation.replace(params={key: self.value(each) for key, each in equation.params.items()})]
-        spelling = _SPELLINGS.get(equation.primitive.name)
+        spelling = SPELLINGS.of(equation)
         return [equation] if spelling is None else spelling(equation)
 
     def value(self, value: Any) -> Any:
@@ -180,7 +211,15 @@ def _is_identity(equation: JaxprEqn) -> bool:
     kinds: list[Any] = [getattr(each.aval, "dtype", None) for each in (*equation.invars[:1], *equation.outvars)]
     if equation.primitive.name == "stop_gradient":
         return not jnp.issubdtype(kinds[0], jnp.inexact)
-    return equation.primitive.name == "convert_element_type" and kinds[0] == kinds[1]
+    if equation.primitive.name == "convert_element_type":
+        return kinds[0] == kinds[1]
+    stays = entry_of(equation).still and not equation.params.get("dimensions")
+    return stays and str(_shape_of(equation.invars[0])) == str(_shape_of(equation.outvars[0]))
+
+
+def _is_automatic(value: Any) -> bool:
+    """Return True for the sharding of an array that the compiler places."""
+    return isinstance(value, NamedSharding) and set(value.mesh.axis_types) <= {AxisType.Auto}
 
 
 # -- spellings
@@ -203,16 +242,22 @@ def _alone(equation: JaxprEqn) -> Callable[..., Any]:
 
 
 def _reduced(equation: JaxprEqn) -> Callable[..., Any] | None:
-    """Return a reduction with a function that is an associative operation; None if the function is another."""
+    """Return a reduction by an associative operation that starts from its neutral value; None for another reduction."""
     inner = canonical(equation.params["jaxpr"]).jaxpr
     step, *others = inner.eqns or [None]
     monoid = "" if step is None else entry_of(step).monoid
     if others or not monoid or set(step.invars) != set(inner.invars) or step.outvars != inner.outvars:
         return None
-    reduce, axes = getattr(lax, f"reduce_{monoid}"), equation.params["dimensions"]
-    return lambda x, start: step.primitive.bind(total := reduce(x, axes), lax.broadcast(start, total.shape))
+    reduce, start, axes = getattr(lax, f"reduce_{monoid}"), equation.invars[1], equation.params["dimensions"]
+    with jax.ensure_compile_time_eval():
+        neutral = isinstance(start, Literal) and reduce(jnp.zeros(0, start.aval.dtype), (0,)) == start.val
+    return (lambda x, _: reduce(x, axes)) if neutral else None
 
 
+SPELLINGS: Rules[Callable[[JaxprEqn], Sequence[JaxprEqn]]] = Rules()
+
+
+@SPELLINGS.add("broadcast_in_dim", "squeeze")
 def _reshaped(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell a movement of axes of size 1 as a reshape."""
     old, new = map(_shape_of, (equation.invars[0], equation.outvars[0]))
@@ -234,19 +279,25 @@ def _reshape(equation: JaxprEqn, x: Any, result: Any) -> JaxprEqn:
     return equation.replace(primitive=reshape_p, invars=[x], outvars=[result], params=params)
 
 
+@SPELLINGS.add("stack")
 def _stacked(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell a stack as a concatenation."""
     axis, whole = equation.params["axis"], _shape_of(equation.outvars[0])
+    if len(equation.invars) == 1:
+        return [_reshape(equation, equation.invars[0], equation.outvars[0])]
     shape = (*whole[:axis], 1, *whole[axis + 1 :])
     parts: list[Any] = [Var(each.aval.update(shape=shape)) for each in equation.invars]
     views = [_reshape(equation, x, part) for x, part in zip(equation.invars, parts, strict=True)]
     return [*views, equation.replace(primitive=concatenate_p, invars=parts, params={"dimension": axis})]
 
 
+@SPELLINGS.add("unstack")
 def _unstacked(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell the parts of an array along an axis as slices."""
     axis, (x,) = equation.params["axis"], equation.invars
     whole, equations = _shape_of(x), []
+    if len(equation.outvars) == 1:
+        return [_reshape(equation, x, equation.outvars[0])]
     for place, result in enumerate(equation.outvars):
         starts = tuple(place if each == axis else 0 for each in range(len(whole)))
         limits = tuple(place + 1 if each == axis else size for each, size in enumerate(whole))
@@ -257,16 +308,7 @@ def _unstacked(equation: JaxprEqn) -> list[JaxprEqn]:
     return equations
 
 
+@SPELLINGS.add("integer_pow")
 def _squared(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell a second power as a square."""
     return [equation if equation.params["y"] != 2 else equation.replace(primitive=square_p, params={})]
-
-
-_SPELLINGS = {
-    "broadcast_in_dim": _reshaped,
-    "expand_dims": _reshaped,
-    "integer_pow": _squared,
-    "squeeze": _reshaped,
-    "stack": _stacked,
-    "unstack": _unstacked,
-}

@@ -28,7 +28,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_i
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn._jax.varying import Axes, alike, axes_of, struct_of, vary
 from jaxrnn.cells.forms import Types
-from jaxrnn.jaxprs.canonical import canonical, inlined
+from jaxrnn.jaxprs.canonical import called, canonical, inlined
 from jaxrnn.jaxprs.primitives import entry_of
 
 Atom = Var | Literal
@@ -207,11 +207,6 @@ def inner_jaxprs(equation: JaxprEqn) -> Iterator[Any]:
     return jaxprs_in_params(equation.params)
 
 
-def called(equation: JaxprEqn) -> Any:
-    """Return the jaxpr that a call evaluates; a closed jaxpr keeps its constants."""
-    return next(value for value in equation.params.values() if hasattr(getattr(value, "jaxpr", value), "eqns"))
-
-
 def walk(jaxpr: Any) -> Iterator[JaxprEqn]:
     """Yield the equations of a jaxpr, at any depth."""
     for equation in jaxpr.eqns:
@@ -385,7 +380,8 @@ def _with_vjp(function: Any, equation: JaxprEqn, as_traced: Any, domain: Domain,
 
     @functools.cache
     def forward() -> tuple[Any, Any]:
-        return jax.make_jaxpr(lambda *arrays: jax.vjp(as_traced, *arrays), return_shape=True)(*structs)
+        closed, results = jax.make_jaxpr(lambda *arrays: jax.vjp(as_traced, *arrays), return_shape=True)(*structs)
+        return canonical(closed), results
 
     def with_residuals(own: Any, *arrays: Any) -> Any:
         with domain.types.in_force(), own_arithmetic():
@@ -399,7 +395,7 @@ def _with_vjp(function: Any, equation: JaxprEqn, as_traced: Any, domain: Domain,
         kinds = [*residuals[count:], *residuals[:count]]
         with domain.types.in_force(), own_arithmetic():
             results, back = forward()[1]
-            backward = jax.make_jaxpr(lambda back, cotangents: back(cotangents))(back, results)
+            backward, _ = trace(lambda back, cotangents: back(cotangents), back, results)
             values = domain.arrays_of(domain.evaluate(own, backward, kinds, [*arrays, *cotangents]))
         differentiable = [jnp.issubdtype(struct.dtype, jnp.inexact) for struct in structs]
         gradients = [value if moves else None for value, moves in zip(values, differentiable, strict=True)]

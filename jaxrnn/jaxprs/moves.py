@@ -1,8 +1,8 @@
-"""Equations that move elements, in NumPy, and the evaluation of known results."""
+"""Equations in NumPy, and the evaluation of known results."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
-from jax.extend.core.primitives import jit_p
+from jax.extend.core.primitives import convert_element_type_p, jit_p
 
+from jaxrnn.jaxprs.elements import converted
 from jaxrnn.jaxprs.equations import bind, evaluate, needed, read_by, shape_of, type_of, variables
 from jaxrnn.jaxprs.own import platforms_of
 from jaxrnn.jaxprs.primitives import entry_of
@@ -30,6 +31,29 @@ def move(equation: JaxprEqn, operands: Sequence[np.ndarray]) -> list[np.ndarray]
         return None
     result = entry.numpy(equation.params, *operands)
     return result if result is None or isinstance(result, list) else [result]
+
+
+def computed(
+    equation: JaxprEqn, operands: Sequence[np.ndarray], thin: Callable[[Any], Any] = np.asarray
+) -> list[np.ndarray] | None:
+    """Return the results of an equation as NumPy computes them, without a program, or None if only XLA does.
+
+    ``thin`` returns an operand before its repetition, so that an elementwise function computes fewer elements.
+    """
+    if (moved := move(equation, operands)) is not None:
+        return moved
+    entry, result = entry_of(equation), equation.outvars[0]
+    if entry.kind == "constant" and entry.numpy is not None:
+        return [entry.numpy(equation.params)]
+    function = entry.on_elements
+    if equation.primitive is convert_element_type_p:
+        array = converted(np.asarray(thin(operands[0])), np.dtype(equation.params["new_dtype"]))
+    elif function is not None and all(x.dtype.kind in "biuf" for x in operands):
+        with np.errstate(all="ignore"):
+            array = np.asarray(function(*map(thin, operands)), type_of(result))
+    else:
+        return None
+    return [np.broadcast_to(array, shape_of(result))]
 
 
 def split(closed: ClosedJaxpr) -> tuple[list[np.ndarray | None], ClosedJaxpr, list[bool]]:

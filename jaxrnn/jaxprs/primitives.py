@@ -26,17 +26,19 @@ class Entry:
         numpy: the function ``(params, *operands)`` in NumPy, up to rounding and the type of the result.
         moved: the operands whose elements the primitive moves, if it computes no new elements; the other operands are
             positions.
-        arithmetic: how an elementwise primitive combines an element with other operands; see `jaxprs.flows`.
+        arithmetic: how an elementwise primitive combines an element with other operands: "add", "multiply", "select",
+            "keep" or "other" (see `jaxprs.flows`), or "convert" if the primitive only converts the type.
+        signs: the sign of each operand, if the result is a sum of the operands.
         harmless: a value inside of the domain, if the derivative is singular somewhere. Operands get this value in
             frames that do not exist.
         singular: the operands in which the derivative is singular, or None for all.
         monoid: the associative operation of a reduction, a running reduction or a scatter, or that an elementwise
             primitive is: "sum", "prod", "max", "min", "and", "or", "xor" or "logsumexp".
+        still: True for a movement without effect if the result has the shape of the first operand.
         operator: the ONNX operator of the same meaning.
         wraps: True if integers of small types may overflow.
         by_parts: True if the primitive applies to the real and imaginary part separately.
         absorbs: True if a zero operand makes the result zero.
-        body: the parameter with the function that a call evaluates.
         placed: True for a call that tells where or how devices compute, which programs for devices keep.
         alone: True for an exchange between devices that returns the operands, up to axes of size 1, if there is only
             one device.
@@ -48,14 +50,15 @@ class Entry:
     numpy: Callable[..., Any] | None = None
     moved: slice | None = None
     arithmetic: str = "other"
+    signs: tuple[int, ...] = ()
     harmless: float | None = None
     singular: slice | None = None
     monoid: str = ""
+    still: bool = False
     operator: str = ""
     wraps: bool = False
     by_parts: bool = False
     absorbs: bool = False
-    body: str = ""
     placed: bool = False
     alone: bool = False
     core: int = 0
@@ -72,6 +75,7 @@ class Entry:
 #: The kinds of primitives.
 KINDS = {
     "identity": "returns its operands; canonical programs lose it",
+    "spelling": "another spelling of other primitives, which canonical programs contain",
     "call": "calls a function; canonical programs contain the equations of the function",
     "checkpoint": "calls a function whose values a gradient computes again",
     "custom rule": "calls a function with its own derivative rule",
@@ -126,7 +130,7 @@ def _monoids(before: str, names: str, kind: str) -> dict[str, Entry]:
 _same = _movement(lambda params, x: x, kind="identity")
 _all_same = _movement(lambda params, *parts: list(parts), slice(None), kind="identity")
 _DEVICES = "it exchanges arrays between devices, and a stream runs on one"
-_EFFECT = "it acts on memory or on the host, so it is more than a function of its operands"
+_EFFECT = "it acts on memory, or on the host"
 _KERNEL = "it is a kernel of a library or of an accelerator, whose frames nobody can tell apart"
 _INTERNAL = "JAX uses it inside of a transformation, and no finished program contains it"
 _SPARSE = "its operands are the parts of a sparse array; convert it to a dense array with todense()"
@@ -147,23 +151,18 @@ PRIMITIVES: dict[str, Entry] = {
     "sharding_constraint": _same,
     "with_memory_space_constraint": _same,
     "xla_metadata_value": _same,
-    **_each("jit composite", kind="call", body="jaxpr"),
-    **_each("compute_on fused_call xla_metadata_call", kind="call", body="jaxpr", placed=True),
-    "custom_partitioning": Entry(kind="call", body="call", placed=True),
-    "call_hi_primitive": Entry(kind="call", body="_prim"),
-    "remat2": Entry(kind="checkpoint", body="jaxpr"),
-    **_each("call closed_call", kind="call", body="call_jaxpr"),
-    "custom_vmap_call": Entry(kind="call", body="call"),
-    "linear_call": Entry(kind="call", body="callee"),
-    **_each("custom_jvp_call custom_vjp_call", kind="custom rule", body="call_jaxpr"),
+    **_each("call call_hi_primitive closed_call composite custom_vmap_call jit linear_call", kind="call"),
+    **_each("compute_on custom_partitioning fused_call xla_metadata_call", kind="call", placed=True),
+    "remat2": Entry(kind="checkpoint"),
+    **_each("custom_jvp_call custom_vjp_call", kind="custom rule"),
     # Loops and choices.
     **_each("cond scan while", kind="loop"),
     # Elementwise arithmetic.
     "abs": _elementwise(np.abs, "Abs", wraps=True, **_HALF),
     "acos": _elementwise(None, "Acos", **_HALF),
     "acosh": _elementwise(None, "Acosh", harmless=2.0),
-    "add": _elementwise(np.add, "Add", monoid="sum", **_ADD),
-    "add_any": _elementwise(np.add, "Add", **_ADD),
+    "add": _elementwise(np.add, "Add", monoid="sum", signs=(1, 1), **_ADD),
+    "add_any": _elementwise(np.add, "Add", signs=(1, 1), **_ADD),
     "and": _elementwise(np.bitwise_and, monoid="and"),
     "asin": _elementwise(None, "Asin", **_HALF),
     "asinh": _elementwise(None, "Asinh"),
@@ -178,7 +177,7 @@ PRIMITIVES: dict[str, Entry] = {
     "clz": _elementwise(),
     "complex": _elementwise(),
     "conj": _elementwise(),
-    "convert_element_type": _elementwise(lambda x: x),
+    "convert_element_type": _elementwise(lambda x: x, arithmetic="convert"),
     "cos": _elementwise(np.cos, "Cos"),
     "cosh": _elementwise(None, "Cosh"),
     "digamma": _elementwise(**_HALF),
@@ -213,7 +212,7 @@ PRIMITIVES: dict[str, Entry] = {
     "mul": _elementwise(np.multiply, "Mul", monoid="prod", wraps=True, absorbs=True, **_MULTIPLY),
     "mulhi": _elementwise(),
     "ne": _elementwise(np.not_equal),
-    "neg": _elementwise(np.negative, "Neg", wraps=True, by_parts=True, **_MULTIPLY),
+    "neg": _elementwise(np.negative, "Neg", signs=(-1,), wraps=True, by_parts=True, **_MULTIPLY),
     "nextafter": _elementwise(),
     "not": _elementwise(np.invert),
     "one_minus_square": _elementwise(lambda x: 1 - x * x),
@@ -223,7 +222,7 @@ PRIMITIVES: dict[str, Entry] = {
     "population_count": _elementwise(),
     "pow": _elementwise(None, "Pow", **_HALF, **_FIRST),
     "real": _elementwise(),
-    "reduce_precision": _elementwise(),
+    "reduce_precision": _elementwise(arithmetic="convert"),
     "regularized_incomplete_beta": _elementwise(**_HALF),
     "rem": _elementwise(**_KEEP, **_HALF, **_SECOND),
     "round": _elementwise(),
@@ -236,7 +235,7 @@ PRIMITIVES: dict[str, Entry] = {
     "sinh": _elementwise(None, "Sinh"),
     "sqrt": _elementwise(np.sqrt, "Sqrt", **_HALF),
     "square": _elementwise(np.square),
-    "sub": _elementwise(np.subtract, "Sub", **_ADD),
+    "sub": _elementwise(np.subtract, "Sub", signs=(1, -1), **_ADD),
     "tan": _elementwise(None, "Tan"),
     "tanh": _elementwise(np.tanh, "Tanh"),
     "xor": _elementwise(np.bitwise_xor, monoid="xor"),
@@ -245,25 +244,29 @@ PRIMITIVES: dict[str, Entry] = {
     "select_n": _movement(of.select, slice(1, None), kind="elementwise", arithmetic="select"),
     "stop_gradient": _movement(lambda params, x: x, kind="elementwise"),
     "pvary": _movement(lambda params, *parts: list(parts), slice(None), kind="elementwise", alone=True),
-    "broadcast_in_dim": _movement(lambda params, x, *_: of.broadcast(params, x)),
-    "concatenate": _movement(lambda params, *parts: np.concatenate(parts, params["dimension"]), slice(None)),
-    "dynamic_slice": _movement(lambda params, x, *starts: x[of.window(x.shape, starts, params["slice_sizes"])]),
+    "broadcast_in_dim": _movement(lambda params, x, *_: of.broadcast(params, x), still=True),
+    "concatenate": _movement(
+        lambda params, *parts: np.concatenate(parts, params["dimension"]), slice(None), still=True
+    ),
+    "dynamic_slice": _movement(
+        lambda params, x, *starts: x[of.window(x.shape, starts, params["slice_sizes"])], still=True
+    ),
     "dynamic_update_slice": _movement(of.dynamic_update, slice(2)),
     "gather": _movement(of.gather),
     "pad": _movement(of.pad, slice(2)),
-    "reshape": _movement(lambda params, x, *_: of.reshape(params, x)),
+    "reshape": _movement(lambda params, x, *_: of.reshape(params, x), still=True),
     "rev": _movement(lambda params, x: np.flip(x, tuple(params["dimensions"]))),
-    "slice": _movement(of.slice_),
+    "slice": _movement(of.slice_, still=True),
     "split": _movement(lambda params, x: np.split(x, np.cumsum(params["sizes"])[:-1], params["axis"])),
-    "squeeze": _movement(lambda params, x: np.squeeze(x, tuple(params["dimensions"]))),
-    "stack": _movement(lambda params, *parts: np.stack(parts, params["axis"]), slice(None)),
-    "tile": _movement(lambda params, x: np.tile(x, params["reps"])),
+    "squeeze": _movement(lambda params, x: np.squeeze(x, tuple(params["dimensions"])), kind="spelling", still=True),
+    "stack": _movement(lambda params, *parts: np.stack(parts, params["axis"]), slice(None), kind="spelling"),
+    "tile": _movement(lambda params, x: np.tile(x, params["reps"]), still=True),
     "transpose": _movement(lambda params, x: np.transpose(x, params["permutation"])),
-    "unstack": _movement(lambda params, x: list(np.moveaxis(x, params["axis"], 0))),
+    "unstack": _movement(lambda params, x: list(np.moveaxis(x, params["axis"], 0)), kind="spelling"),
     "bitcast_convert_type": Entry(kind="bits"),
     # Arrays without operands, and lengths.
     "iota": Entry(kind="constant", numpy=of.counted),
-    "empty": Entry(kind="constant"),
+    "empty": Entry(kind="spelling"),
     "dim_as_value": Entry(kind="size", numpy=lambda params: params["dim"]),
     # Reductions.
     **_monoids("reduce_", "sum prod max min and or xor", "reduction"),
@@ -281,8 +284,10 @@ PRIMITIVES: dict[str, Entry] = {
     "scatter-min": Entry(kind="scatter", monoid="min"),
     "scatter-max": Entry(kind="scatter", monoid="max"),
     "dot_general": Entry(kind="product", absorbs=True),
-    "ragged_dot_general": Entry(kind="product"),
-    **_each("argmax argmin sort top_k approx_top_k", kind="order"),
+    "ragged_dot_general": Entry(kind="product", absorbs=True),
+    "argmax": Entry(kind="order", operator="ArgMax"),
+    "argmin": Entry(kind="order", operator="ArgMin"),
+    **_each("sort top_k approx_top_k", kind="order"),
     "fft": Entry(kind="transform"),
     # Matrices.
     **_each("cholesky eig eigh geqrf hessenberg householder_product lu", kind="linear algebra", core=2),
@@ -295,7 +300,7 @@ PRIMITIVES: dict[str, Entry] = {
     **_each("random_unwrap random_wrap rng_bit_generator rng_uniform threefry2x32", kind="random"),
     **_each("iota_2x32_shape philox2x32 philox4x32 threefry4x32", kind="random"),
     # Primitives without rules.
-    "shard_map": Entry(kind="collective", body="jaxpr", why=_DEVICES),
+    "shard_map": Entry(kind="collective", why=_DEVICES),
     **_each(
         """
         all_gather all_gather_invariant all_to_all axis_index pbroadcast pmax pmin ppermute psum psum_invariant
@@ -375,7 +380,7 @@ def named(kind: str) -> frozenset[str]:
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
-class Rules(dict[str, Any]):
+class Rules(dict[str, Rule]):
     """The rules of one context, such as streaming or export: by the name of a primitive, and otherwise by its kind.
 
     Example::
@@ -404,7 +409,7 @@ class Rules(dict[str, Any]):
 
         return decorate
 
-    def of(self, operation: JaxprEqn | str) -> Any:
-        """Return the rule of an equation or of a primitive with this name, or None."""
-        name = operation if isinstance(operation, str) else operation.primitive.name
+    def of(self, primitive: str | JaxprEqn) -> Any:
+        """Return the rule of a primitive, by its name or an equation, or None."""
+        name = primitive if isinstance(primitive, str) else primitive.primitive.name
         return self.get(name) or self.of_kind.get(PRIMITIVES.get(name, _UNKNOWN).kind)

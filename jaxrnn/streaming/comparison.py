@@ -29,6 +29,7 @@ from jaxrnn._jax.context import own_arithmetic
 from jaxrnn._jax.versions import Scan
 from jaxrnn.answers import Unknown
 from jaxrnn.errors import StreamError
+from jaxrnn.jaxprs.elements import converted
 from jaxrnn.jaxprs.equations import bind, called, evaluate, is_key, shape_of, type_of
 from jaxrnn.jaxprs.moves import move, moved_operands
 from jaxrnn.jaxprs.primitives import Rules, entry_of
@@ -471,7 +472,7 @@ class _Trace:
             results = None if function is None else function(params, *operands)
             if results is not None:
                 results = results if isinstance(results, list) else [results]
-                return [np.asarray(result, dtype) for result, dtype in zip(results, types, strict=True)]
+                return [converted(np.asarray(result), dtype) for result, dtype in zip(results, types, strict=True)]
         if any(isinstance(value, (ClosedJaxpr, Jaxpr)) for value in params.values()) or largest > 1:
             return None
         with jax.ensure_compile_time_eval():

@@ -170,13 +170,13 @@ def _on_numbers(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Oper
 
 def _on_frames(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Operands) -> list[Any] | None:
     """Apply an equation to the frames of chunks."""
-    name = equation.primitive.name
-    always = name in ALWAYS or entry_of(equation).kind in ("call", "checkpoint", "size")
-    rule = RULES.of(name) if kinds.streamed or kinds.inside or always else None
+    name, entry = equation.primitive.name, entry_of(equation)
+    applies = kinds.streamed or kinds.inside or name in ALWAYS or entry.kind in ("call", "checkpoint", "size")
+    rule = (RULES.get(name) if entry.why else RULES.of(name)) if applies else None
     if rule is None:
         if kinds.streamed:
             run.refuse(
-                "jaxrnn has no streaming rule for it",
+                entry.why or "jaxrnn has no streaming rule for it",
                 "use other operations, move this part out of the function that is streamed, or add a rule with "
                 "jaxrnn.streaming.register",
             )

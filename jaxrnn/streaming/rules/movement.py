@@ -26,7 +26,7 @@ from jaxrnn.streaming.dimensions import (
 from jaxrnn.streaming.interpreter import RULES, interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere, refuse_final_values, unknown_yet
-from jaxrnn.streaming.rules.reductions import per_frame
+from jaxrnn.streaming.rules.reductions import per_frame, within_frames
 from jaxrnn.streaming.rules.time import Table, as_table, concatenate_time, numbered_frames, pick, split_time, take
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.values import (
@@ -237,6 +237,19 @@ def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk 
     if isinstance(taken, FinalValue):
         return taken.holding(array)
     return run.same(taken, array, x.axis)
+
+
+@RULES.add("dynamic_update_slice")
+def dynamic_update_slice(run: Pass, equation: JaxprEqn, x: Any, new: Any, *starts: Any) -> list[Chunk]:
+    """Stream the overwriting of a part of each frame; a part with all frames begins at frame 0."""
+    whole = out_shape(equation)
+    (axis,) = symbolic_axes(whole)
+    if str(in_shape(equation, 1)[axis]) != str(whole[axis]) or any(isinstance(value, Chunk) for value in starts):
+        run.refuse(
+            "it overwrites some frames, or elements at places that move with time",
+            "overwrite the same part of each frame",
+        )
+    return within_frames(run, equation, x, new, *starts)
 
 
 @RULES.add("gather")

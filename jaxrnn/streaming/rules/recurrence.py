@@ -19,6 +19,7 @@ from jaxrnn._jax import varying
 from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.forms import by_platform, is_plain
 from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of, walk
+from jaxrnn.jaxprs.primitives import named
 from jaxrnn.jaxprs.scanning import scan_recognised
 from jaxrnn.streaming.dimensions import Timeline, in_shape, is_symbolic, reads_length
 from jaxrnn.streaming.functions import parts_of_carry, without_mark
@@ -33,11 +34,10 @@ from jaxrnn.streaming.rules.elementwise import (
     singular_operands,
     unknown_yet,
 )
-from jaxrnn.streaming.rules.reductions import CORE_AXES
 from jaxrnn.streaming.values import Chunk, FinalValue
 
 #: Operations, apart from operations on each element, that may fail on frames that do not exist.
-_UNGUARDED = {"while", "custom_linear_solve", *CORE_AXES}
+_UNGUARDED = {"while", *named("linear algebra")}
 
 #: ``(carry, mask, constants, frames) -> (carry, outputs)``: a recurrence over the frames of a chunk. The mask is
 #: ``bool[frames]``, True for frames that exist, or None if all exist. Time is the first axis of frames and outputs.

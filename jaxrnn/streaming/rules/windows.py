@@ -30,6 +30,7 @@ from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
+from jaxrnn.streaming.rules.reductions import within_frames
 from jaxrnn.streaming.rules.time import check_pads
 from jaxrnn.streaming.totals import identity_of
 from jaxrnn.streaming.values import Chunk, is_static
@@ -319,6 +320,19 @@ def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     )
     (array,) = run.bind(equation, [jnp.moveaxis(part.frames, part.axis, axis), *starts], padding=padding)
     return [run.make(array, axis, run.clock.timeline(size), part.delay, part.reach)]
+
+
+@RULES.add("select_and_scatter", "select_and_scatter_add", "select_and_gather_add")
+def derivative_of_pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
+    """Stream the derivative of pooling over other axes than time."""
+    axis = next(value.axis for value in operands if isinstance(value, Chunk))
+    each = [equation.params[key][axis] for key in ("window_dimensions", "window_strides", "padding")]
+    if each != [1, 1, (0, 0)]:
+        run.refuse(
+            "it is the derivative of pooling over time, which writes to frames that are already known",
+            "stream the function, and differentiate its run method",
+        )
+    return within_frames(run, equation, *operands)
 
 
 def _may_repeat(equation: JaxprEqn, start: Any) -> bool:
