@@ -339,9 +339,9 @@ class Forms:
         copied = () if x.whole is None else (self.make(("copy", x.number), x.shape, x.dtype),)
         for each in (x, *copied):
             moved = move(equation, [each.elements, *others])
-            forms = None if moved is None else [self.view(each, elements) for elements in moved]
-            if forms is not None and None not in forms:
-                return forms
+            views = [] if moved is None else [self.view(each, elements) for elements in moved]
+            if views and None not in views:
+                return [view for view in views if view is not None]
         return None
 
 
