@@ -261,8 +261,8 @@ class Form:
     """A computed array: equal numbers mean equal computations.
 
     Attributes:
-        elements: memory that nobody reads, with a byte for each element. Movements of the array move these bytes.
-        whole: the memory of the whole array of which this form has a part or another order; None for a whole array.
+        elements: memory with a byte for each element. Movements of the array move these bytes, whose values are unused.
+        whole: the form whose elements this form moves; None if this form is computed.
     """
 
     number: int

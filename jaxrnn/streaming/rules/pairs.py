@@ -289,7 +289,7 @@ _OUTSIDE = Rules()
 
 
 def _outside(equation: JaxprEqn, values: Sequence[Outside]) -> Outside:
-    """Apply an operation to the values outside of the bounds; None stands for a score."""
+    """Apply an operation to the values outside of the bounds; a score is None."""
     function = entry_of(equation).on_elements
     if function is not None and all(map(_is_number, values)):
         return _computed(function, equation, values)
@@ -417,12 +417,6 @@ def reshape(run: Pass, equation: JaxprEqn, x: Pairs, *_: Any) -> Pairs:
     if len(axes) != 2 or around(old, x.axes) != around(new, axes):
         run.refuse("it merges the two time axes of pairs of frames, or splits one", _HINT)
     return x.moved(lambda grid: jnp.reshape(_full(x, old, grid), _sized(new, axes, grid)), axes)
-
-
-@PAIR_RULES.add("slice")
-def slice_(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs | None:
-    """Take all elements."""
-    return x if list(map(str, out_shape(equation))) == list(map(str, in_shape(equation))) else None
 
 
 def _full(x: Any, shape: Sequence[Any], grid: Grid) -> Any:
