@@ -179,6 +179,8 @@ def test_random_numbers():
     check_refused(UnsupportedError, "opset=18", lowered, normal, np.int32(3))
     with pytest.raises(UnsupportedError, match=r"key<rbg>.*draw the numbers outside"):
         lowered(lambda seed: jax.random.uniform(jax.random.key(seed, impl="rbg"), (3,), jnp.float32), np.int32(3))
+    known = lambda data: jax.random.bits(jax.random.fold_in(jax.random.key(1, impl="rbg"), data))  # noqa: E731
+    check_refused(UnsupportedError, "draw the numbers outside", lowered, known, np.int32(3))
 
 
 #: Files of converters that write layers as loops, and the nodes that these become.
