@@ -23,7 +23,7 @@ class Entry:
 
     Attributes:
         kind: the family of the primitive; see `KINDS`.
-        numpy: the function ``(params, *operands)`` in NumPy, up to rounding.
+        numpy: the function ``(params, *operands)`` in NumPy, up to rounding and the type of the result.
         moved: the operands whose elements the primitive moves, if it computes no new elements; the other operands are
             positions.
         arithmetic: how an elementwise primitive combines an element with other operands: "add", "multiply", "select",
@@ -177,7 +177,7 @@ PRIMITIVES: dict[str, Entry] = {
     "clz": _elementwise(),
     "complex": _elementwise(),
     "conj": _elementwise(),
-    "convert_element_type": _elementwise(arithmetic="convert"),
+    "convert_element_type": _elementwise(lambda x: x, arithmetic="convert"),
     "cos": _elementwise(np.cos, "Cos"),
     "cosh": _elementwise(None, "Cosh"),
     "digamma": _elementwise(**_HALF),
@@ -267,11 +267,12 @@ PRIMITIVES: dict[str, Entry] = {
     # Arrays without operands, and lengths.
     "iota": Entry(kind="constant", numpy=of.counted),
     "empty": Entry(kind="spelling"),
-    "dim_as_value": Entry(kind="size"),
+    "dim_as_value": Entry(kind="size", numpy=lambda params: params["dim"]),
     # Reductions.
     **_monoids("reduce_", "sum prod max min and or xor", "reduction"),
     "reduce": Entry(kind="reduction"),
-    **_monoids("cum", "sum prod max min logsumexp", "cumulative"),
+    "cumsum": Entry(kind="cumulative", monoid="sum", by_parts=True, numpy=of.running_sum),
+    **_monoids("cum", "prod max min logsumexp", "cumulative"),
     **_monoids("reduce_window_", "sum max min", "window"),
     "reduce_window": Entry(kind="window"),
     "conv_general_dilated": Entry(kind="window", absorbs=True),
