@@ -29,12 +29,14 @@ class Entry:
         arithmetic: how an elementwise primitive combines an element with other operands: "add", "multiply", "select",
             "keep" or "other" (see `jaxprs.flows`), or "convert" if the primitive only converts the type.
         signs: the sign of each operand, if the result is a sum of the operands.
+        compares: "order" for a comparison of two operands by size, and "equality" for a test of equality.
         harmless: a value inside of the domain, if the derivative is singular somewhere. Operands get this value in
             frames that do not exist.
         singular: the operands in which the derivative is singular, or None for all.
         monoid: the associative operation of a reduction, a running reduction or a scatter, or that an elementwise
             primitive is: "sum", "prod", "max", "min", "and", "or", "xor" or "logsumexp".
         still: True for a movement without effect if the result has the shape of the first operand.
+        ordered: True for a movement that keeps the order of frames if the result has as many frames.
         operator: the ONNX operator of the same meaning.
         wraps: True if integers of small types may overflow.
         by_parts: True if the primitive applies to the real and imaginary part separately.
@@ -51,10 +53,12 @@ class Entry:
     moved: slice | None = None
     arithmetic: str = "other"
     signs: tuple[int, ...] = ()
+    compares: str = ""
     harmless: float | None = None
     singular: slice | None = None
     monoid: str = ""
     still: bool = False
+    ordered: bool = False
     operator: str = ""
     wraps: bool = False
     by_parts: bool = False
@@ -173,7 +177,7 @@ PRIMITIVES: dict[str, Entry] = {
     "bessel_i1e": _elementwise(),
     "cbrt": _elementwise(**_HALF),
     "ceil": _elementwise(np.ceil, "Ceil"),
-    "clamp": _elementwise(**_KEEP),
+    "clamp": _elementwise(lambda low, x, high: np.minimum(np.maximum(x, low), high), **_KEEP),
     "clz": _elementwise(),
     "complex": _elementwise(),
     "conj": _elementwise(),
@@ -182,7 +186,7 @@ PRIMITIVES: dict[str, Entry] = {
     "cosh": _elementwise(None, "Cosh"),
     "digamma": _elementwise(**_HALF),
     "div": _elementwise(**_MULTIPLY, **_HALF, **_SECOND),
-    "eq": _elementwise(np.equal, "Equal"),
+    "eq": _elementwise(np.equal, "Equal", compares="equality"),
     "erf": _elementwise(None, "Erf"),
     "erf_inv": _elementwise(**_HALF),
     "erfc": _elementwise(),
@@ -190,28 +194,28 @@ PRIMITIVES: dict[str, Entry] = {
     "exp2": _elementwise(),
     "expm1": _elementwise(None, "Expm1"),
     "floor": _elementwise(np.floor, "Floor"),
-    "ge": _elementwise(np.greater_equal, "GreaterOrEqual"),
-    "gt": _elementwise(np.greater, "Greater"),
+    "ge": _elementwise(np.greater_equal, "GreaterOrEqual", compares="order"),
+    "gt": _elementwise(np.greater, "Greater", compares="order"),
     "igamma": _elementwise(**_HALF),
     "igamma_grad_a": _elementwise(**_HALF),
     "igammac": _elementwise(**_HALF),
     "imag": _elementwise(),
     "integer_pow": _elementwise(**_HALF),
     "is_finite": _elementwise(np.isfinite),
-    "le": _elementwise(np.less_equal, "LessOrEqual"),
+    "le": _elementwise(np.less_equal, "LessOrEqual", compares="order"),
     "le_to": _elementwise(),
     "lgamma": _elementwise(**_HALF),
     "log": _elementwise(np.log, "Log", **_HALF),
     "log1p": _elementwise(None, "Log1p", **_HALF),
     "log2": _elementwise(np.log2, **_HALF),
     "logistic": _elementwise(None, "Sigmoid"),
-    "lt": _elementwise(np.less, "Less"),
+    "lt": _elementwise(np.less, "Less", compares="order"),
     "lt_to": _elementwise(),
     "max": _elementwise(np.maximum, "Max", monoid="max", **_KEEP),
     "min": _elementwise(np.minimum, "Min", monoid="min", **_KEEP),
     "mul": _elementwise(np.multiply, "Mul", monoid="prod", wraps=True, absorbs=True, **_MULTIPLY),
     "mulhi": _elementwise(),
-    "ne": _elementwise(np.not_equal),
+    "ne": _elementwise(np.not_equal, compares="equality"),
     "neg": _elementwise(np.negative, "Neg", signs=(-1,), wraps=True, by_parts=True, **_MULTIPLY),
     "nextafter": _elementwise(),
     "not": _elementwise(np.invert),
@@ -244,9 +248,9 @@ PRIMITIVES: dict[str, Entry] = {
     "select_n": _movement(of.select, slice(1, None), kind="elementwise", arithmetic="select"),
     "stop_gradient": _movement(lambda params, x: x, kind="elementwise"),
     "pvary": _movement(lambda params, *parts: list(parts), slice(None), kind="elementwise", alone=True),
-    "broadcast_in_dim": _movement(lambda params, x, *_: of.broadcast(params, x), still=True),
+    "broadcast_in_dim": _movement(lambda params, x, *_: of.broadcast(params, x), still=True, ordered=True),
     "concatenate": _movement(
-        lambda params, *parts: np.concatenate(parts, params["dimension"]), slice(None), still=True
+        lambda params, *parts: np.concatenate(parts, params["dimension"]), slice(None), still=True, ordered=True
     ),
     "dynamic_slice": _movement(
         lambda params, x, *starts: x[of.window(x.shape, starts, params["slice_sizes"])], still=True
@@ -254,14 +258,14 @@ PRIMITIVES: dict[str, Entry] = {
     "dynamic_update_slice": _movement(of.dynamic_update, slice(2)),
     "gather": _movement(of.gather),
     "pad": _movement(of.pad, slice(2)),
-    "reshape": _movement(lambda params, x, *_: of.reshape(params, x), still=True),
+    "reshape": _movement(lambda params, x, *_: of.reshape(params, x), still=True, ordered=True),
     "rev": _movement(lambda params, x: np.flip(x, tuple(params["dimensions"]))),
-    "slice": _movement(of.slice_, still=True),
+    "slice": _movement(of.slice_, still=True, ordered=True),
     "split": _movement(lambda params, x: np.split(x, np.cumsum(params["sizes"])[:-1], params["axis"])),
     "squeeze": _movement(lambda params, x: np.squeeze(x, tuple(params["dimensions"])), kind="spelling", still=True),
     "stack": _movement(lambda params, *parts: np.stack(parts, params["axis"]), slice(None), kind="spelling"),
     "tile": _movement(lambda params, x: np.tile(x, params["reps"]), still=True),
-    "transpose": _movement(lambda params, x: np.transpose(x, params["permutation"])),
+    "transpose": _movement(lambda params, x: np.transpose(x, params["permutation"]), ordered=True),
     "unstack": _movement(lambda params, x: list(np.moveaxis(x, params["axis"], 0)), kind="spelling"),
     "bitcast_convert_type": Entry(kind="bits"),
     # Arrays without operands, and lengths.

@@ -31,7 +31,7 @@ from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import LARGEST, Timeline, gathered_axes, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import DIVISIONS, Places, operation_of, places_of
+from jaxrnn.streaming.places import Places, formula_of, operation_of, places_of
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import frame_numbers, singular_operands
 from jaxrnn.streaming.rules.parallel import (
@@ -144,7 +144,7 @@ def _broadcast(run: Pass, equation: JaxprEqn, x: Any, dimensions: Sequence[int] 
     array = jnp.asarray(run.unstreamed(x))
     return Pairs(
         lambda grid: lax.broadcast_in_dim(array, _sized(shape, axes, grid), dimensions),
-        axes, timeline, below=static_number(x), above=static_number(x), places=places_of("copy", equation, [x]),
+        axes, timeline, below=static_number(x), above=static_number(x), places=formula_of(x),
         shape=shape, dtype=array.dtype, origin=(None, (array, None, dimensions)),
     )  # fmt: skip
 
@@ -183,7 +183,7 @@ def _along(run: Pass, chunk: Chunk, shape: Sequence[Any], dimensions: Sequence[i
     )  # fmt: skip
 
 
-@PAIR_RULES.add(*DIVISIONS, kind="elementwise")
+@PAIR_RULES.add("floor_divide", "remainder", kind="elementwise")
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
     """Apply an operation to each element."""
     shape = out_shape(equation)
@@ -199,7 +199,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
                 arrays[place] = _harmless(x, grid, arrays[place], harmless)
         return run.bind(equation, arrays)[0]
 
-    places = places_of(operation_of(equation), equation, operands)
+    places = places_of(equation, operands)
     result = Pairs(compute, like.axes, like.timeline, _leaves(pairs), places=places).made_by(equation, operands)
     if places is not None and (bounds := places.bounds) is not None:
         below, above = (None if value is None else _typed(value, dtype) for value in (bounds.below, bounds.above))
