@@ -127,11 +127,6 @@ class _Operation:
         return np.dtype(type_of(self.equation.outvars[0]))
 
     @property
-    def drifts(self) -> set[Fraction]:
-        """The different drifts of the operands."""
-        return {each.drift for each in self.terms}
-
-    @property
     def function(self) -> Callable[..., Any]:
         """The operation in NumPy."""
         function = entry_of(self.equation).numpy
@@ -213,32 +208,24 @@ def _linear(operation: _Operation) -> Places | None:
     return operation.made(operation.function, drift, least=known)
 
 
-@_FORMULAS.add("max", "min")
-def _extreme(operation: _Operation) -> Places | None:
-    drifts = operation.drifts
-    return operation.made(operation.function, *drifts) if len(drifts) == 1 else None
-
-
-@_FORMULAS.add("eq", "ge", "gt", "le", "lt", "ne")
-def _comparison(operation: _Operation) -> Places | None:
-    return operation.made(operation.function) if len(operation.drifts) == 1 else None
-
-
-@_FORMULAS.add("select_n")
-def _selection(operation: _Operation) -> Places | None:
-    which, *cases = operation.terms
-    drifts = {each.drift for each in cases}
-    return operation.made(operation.function, *drifts) if not which.drift and len(drifts) == 1 else None
+@_FORMULAS.add("eq", "ge", "gt", "le", "lt", "max", "min", "ne", "select_n")
+def _with_equal_drifts(operation: _Operation) -> Places | None:
+    entry = entry_of(operation.equation)
+    cases = operation.terms[entry.moved or slice(None)]
+    choice = operation.terms[: -len(cases)]
+    if any(each.drift for each in choice) or len({each.drift for each in cases}) > 1:
+        return None
+    return operation.made(operation.function, Fraction(0) if entry.compares else cases[0].drift)
 
 
 @_FORMULAS.add("clamp", "sign")
-def _without_drift(operation: _Operation) -> Places | None:
-    return None if any(operation.drifts) else operation.made(operation.function)
+def _without_drift(operation: _Operation, **changed: Any) -> Places | None:
+    if any(each.drift for each in operation.terms):
+        return None
+    return operation.made(operation.function, **changed)
 
 
-@_FORMULAS.add("abs")
-def _size(operation: _Operation) -> Places | None:
-    return None if any(operation.drifts) else operation.made(operation.function, least=0)
+_FORMULAS.add("abs")(functools.partial(_without_drift, least=0))
 
 
 @_FORMULAS.add("and", "not", "or", "xor")
@@ -254,58 +241,34 @@ def _product(operation: _Operation) -> Places | None:
         least = None if x.least is None or number < 0 else x.least * number
         constants = x.constants * max(abs(number), 1)
         return operation.made(operator.mul, x.drift * number, constants=constants, least=least)
-    if any(operation.drifts):
-        return None
-    return operation.made(operator.mul, constants=max(x.constants, 1) * max(factor.constants, 1))
+    return _without_drift(operation, constants=max(x.constants, 1) * max(factor.constants, 1))
 
 
-def _divided(operation: _Operation, function: Callable[..., Any], drift: Fraction, **changed: Any) -> Places | None:
-    """Return a quotient or remainder; `drift` is the drift relative to that of the quotient."""
+def _divided(
+    function: Callable[..., Any], operation: _Operation, *, rounds: Callable[..., Any] = np.trunc
+) -> Places | None:
     x, divisor = operation.terms
-    assert isinstance(divisor, _Number)
-    return operation.made(
-        function, x.drift / divisor.number * drift, period=math.lcm(x.period, divisor.number * x.drift.denominator),
-        scale=x.scale * divisor.number, constants=x.constants, **changed,
-    )  # fmt: skip
-
-
-def _has_positive_divisor(operation: _Operation) -> bool:
-    divisor = operation.terms[1]
-    return isinstance(divisor, _Number) and divisor.number >= 1
-
-
-def _is_positive(x: Places) -> bool:
-    return x.least is not None and x.least >= 0
-
-
-@_FORMULAS.add("floor_divide")
-def _floor_divide(operation: _Operation) -> Places | None:
-    if not _has_positive_divisor(operation) or operation.dtype.kind not in "iub":
+    if not isinstance(divisor, _Number) or divisor.number < 1:
         return None
-    return _divided(operation, operator.floordiv, Fraction(1), least=0 if _is_positive(operation.terms[0]) else None)
+    number, is_quotient = divisor.number, function is operator.floordiv
+    facts = {"scale": x.scale * number, "constants": x.constants}
+    divided = functools.partial(operation.made, period=math.lcm(x.period, number * x.drift.denominator), **facts)
+    if operation.dtype.kind not in "iub":
+        if rounds is np.floor or not is_quotient or not x.drift:
+            return None
+        least = None if x.least is None else x.least // number
+        return divided(np.true_divide, x.drift / number, is_quotient=True, least=least)
+    may_be_negative = x.least is None or x.least < 0
+    if rounds is np.trunc and may_be_negative:
+        return None  # rounding to 0 does not repeat on both sides of 0
+    drift = x.drift / number if is_quotient else Fraction(0)
+    return divided(function, drift, least=None if may_be_negative and is_quotient else 0)
 
 
-@_FORMULAS.add("remainder")
-def _remainder(operation: _Operation) -> Places | None:
-    if not _has_positive_divisor(operation) or operation.dtype.kind not in "iub":
-        return None
-    return _divided(operation, operator.mod, Fraction(0), least=0)
-
-
-@_FORMULAS.add("div")
-def _quotient(operation: _Operation) -> Places | None:
-    x, divisor = operation.terms
-    if operation.dtype.kind in "iub":  # rounds to 0, which does not repeat on both sides of 0
-        return _floor_divide(operation) if _is_positive(x) else None
-    if not _has_positive_divisor(operation) or not x.drift:
-        return None
-    least = None if x.least is None else x.least // divisor.number
-    return _divided(operation, np.true_divide, Fraction(1), is_quotient=True, least=least)
-
-
-@_FORMULAS.add("rem")
-def _truncated_remainder(operation: _Operation) -> Places | None:
-    return _remainder(operation) if _is_positive(operation.terms[0]) else None
+_FORMULAS.add("div")(functools.partial(_divided, operator.floordiv))
+_FORMULAS.add("rem")(functools.partial(_divided, operator.mod))
+_FORMULAS.add("floor_divide")(functools.partial(_divided, operator.floordiv, rounds=np.floor))
+_FORMULAS.add("remainder")(functools.partial(_divided, operator.mod, rounds=np.floor))
 
 
 class _Number(Places):

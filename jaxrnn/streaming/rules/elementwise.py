@@ -55,6 +55,7 @@ SMALL = 1 << 20
 @RULES.add(kind="elementwise")
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream an elementwise operation."""
+    entry = entry_of(equation)
     operands = _with_frames(run, [_constant_length(equation, value) for value in operands])
     known = against_the_length(run, equation, operands)
     if known is not None:
@@ -65,13 +66,17 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         down = min(counting, default=0) < 0
         return [Deferred(backwards(run) if down else unknown_yet(run), down)]
     if singular := singular_operands(equation):
-        harmless = entry_of(equation).harmless
         operands = tuple(
-            run.harmless(value, harmless) if place in singular else value for place, value in enumerate(operands)
+            run.harmless(value, entry.harmless) if place in singular else value for place, value in enumerate(operands)
         )
     arrays, like = align(run, operands)
-    prepare = _PREPARED.of(equation)
-    results = run.bind(equation, arrays) if prepare is None else prepare(run, equation, operands, arrays, like)
+    if len(arrays) > 2:  # JAX broadcasts one or two operands
+        shape = np.broadcast_shapes(*map(np.shape, arrays))
+        arrays = [array if np.ndim(array) == 0 else jnp.broadcast_to(array, shape) for array in arrays]
+    if entry.arithmetic == "convert" and operands[0].growth:
+        results = [run.cast_positions(arrays[0], operands[0].growth, equation.params["new_dtype"])]
+    else:
+        results = run.bind(equation, arrays)
     made = [run.make(result, like.axis, like.timeline, like.delay, like.reach, affine) for result in results]
     clipped = _clipped(equation, operands)
     return made if clipped is None else [dataclasses.replace(made[0], clipped=clipped)]
@@ -86,6 +91,16 @@ def select(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     if case is not None or unusable is not None:
         return [unusable if case is None else case]
     return elementwise(run, equation, which, *cases)
+
+
+@RULES.add("div", "rem")
+def divide(run: Pass, equation: JaxprEqn, x: Any, divisor: Any) -> list[Any]:
+    """Stream a division or a remainder. A lap is a multiple of static divisors, so that remainders stay right."""
+    divisor = _constant_length(equation, divisor)
+    if isinstance(x, Chunk) and is_fixed(divisor) and np.issubdtype(np.asarray(divisor).dtype, np.integer):
+        for number in {abs(int(each)) for each in np.unique(divisor)} - {0}:
+            run.facts.laps.note(number // math.gcd(number, x.timeline.per_unit))
+    return elementwise(run, equation, x, divisor)
 
 
 def singular_operands(equation: JaxprEqn) -> list[int]:
@@ -109,49 +124,6 @@ def _clipped(equation: JaxprEqn, operands: Sequence[Any]) -> Clipped | None:
     if entry.monoid == "max" and high is None and not is_symbolic(number):
         return affine, max(number, number if low is None else low), None
     return (affine, low, number) if entry.monoid == "min" and high is None else None
-
-
-#: Functions ``(run, equation, operands, arrays, like) -> results`` that apply an equation in a way of its own.
-_PREPARED = Rules[Callable[..., Sequence[Any]]]()
-
-
-@_PREPARED.add("convert_element_type")
-def _convert(run: Pass, equation: JaxprEqn, operands: Sequence[Any], arrays: Sequence[Any], _: Chunk) -> Sequence[Any]:
-    growth = operands[0].growth
-    if not growth:
-        return run.bind(equation, arrays)
-    return [run.cast_positions(arrays[0], growth, equation.params["new_dtype"])]
-
-
-@_PREPARED.add("clamp", "select_n")
-def _with_equal_shapes(
-    run: Pass, equation: JaxprEqn, _: Sequence[Any], arrays: Sequence[Any], like: Chunk
-) -> Sequence[Any]:
-    """Broadcast arrays to the same shape, except for scalars that choose or limit whole arrays."""
-    limits = len(arrays) if entry_of(equation).moved is None else 1  # the bounds of a clamp, or the choice
-    shape = np.broadcast_shapes(*map(np.shape, arrays))
-    return run.bind(
-        equation,
-        [
-            array if np.ndim(array) == 0 and index < limits else jnp.broadcast_to(array, shape)
-            for index, array in enumerate(arrays)
-        ],
-    )
-
-
-@_PREPARED.add("div", "rem")
-def _divide(
-    run: Pass, equation: JaxprEqn, operands: Sequence[Any], arrays: Sequence[Any], like: Chunk
-) -> Sequence[Any]:
-    _note_divisor(run, operands[1], like.timeline)
-    return run.bind(equation, arrays)
-
-
-def _note_divisor(run: Pass, divisor: Any, timeline: Timeline) -> None:
-    """Make a lap a multiple of static divisors, so that remainders stay right."""
-    if is_fixed(divisor) and np.issubdtype(np.asarray(divisor).dtype, np.integer):
-        for number in {abs(int(each)) for each in np.unique(divisor)} - {0}:
-            run.facts.laps.note(number // math.gcd(number, timeline.per_unit))
 
 
 def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
@@ -298,18 +270,12 @@ def _if_small(scale: int, offsets: np.ndarray) -> Affine | None:
     return (scale, offsets) if _is_small(scale, offsets) else None
 
 
-@_AFFINE.add("convert_element_type", "stop_gradient")
-def _same_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
-    known = _wide_counts(equation, operands)
-    return known[0] if known else None
-
-
-@_AFFINE.add("add", "add_any", "neg", "sub")
+@_AFFINE.add("add", "add_any", "convert_element_type", "neg", "stop_gradient", "sub")
 def _linear_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
-    pairs = list(zip(entry_of(equation).signs, _wide_counts(equation, operands), strict=False))
-    if not pairs:
-        return None
-    return _if_small(sum(sign * each[0] for sign, each in pairs), sum(sign * each[1] for sign, each in pairs))
+    known = _wide_counts(equation, operands)
+    pairs = list(zip(entry_of(equation).signs or (1,), known, strict=True)) if known else []
+    total = sum(sign * scale for sign, (scale, _) in pairs), sum(sign * offsets for sign, (_, offsets) in pairs)
+    return _if_small(*total) if pairs else None
 
 
 @_AFFINE.add("mul")
