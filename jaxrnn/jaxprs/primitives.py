@@ -21,8 +21,12 @@ from jaxrnn.jaxprs import elements as of
 class Entry:
     """The facts about a primitive.
 
+    Example::
+
+        Entry(kind="elementwise", operator="Sqrt", harmless=0.5)
+
     Attributes:
-        kind: the family of the primitive; see `KINDS`.
+        kind: the family of the primitive, such as "elementwise" or "reduction"; the guide lists all kinds.
         numpy: the function ``(params, *operands)`` in NumPy, up to rounding and the type of the result.
         moved: the operands whose elements the primitive moves, if it computes no new elements; the other operands are
             positions.
@@ -367,18 +371,17 @@ PRIMITIVES: dict[str, Entry] = {
     **_each("onnx_operator recurrent_layer", kind="own"),
     **_each("platform_index recurrence", kind="own", why=_OWN),
 }
-#: Primitives of an installed JAX without an entry, which no rule knows.
+#: Entries that callers add, which come first.
+ADDED: dict[str, Entry] = {}
+
+#: Primitives without an entry, which no rule knows.
 _UNKNOWN = Entry(kind="unknown")
 
 
-def entry_of(equation: JaxprEqn) -> Entry:
-    """Return the entry of the primitive of an equation; an unknown primitive has an entry of the kind "unknown"."""
-    return PRIMITIVES.get(equation.primitive.name, _UNKNOWN)
-
-
-def named(kind: str) -> frozenset[str]:
-    """Return the names of the primitives of a kind."""
-    return frozenset(name for name, entry in PRIMITIVES.items() if entry.kind == kind)
+def entry_of(primitive: str | JaxprEqn) -> Entry:
+    """Return the entry of a primitive, by its name or an equation; unknown primitives have the kind "unknown"."""
+    name = primitive if isinstance(primitive, str) else primitive.primitive.name
+    return ADDED.get(name) or PRIMITIVES.get(name, _UNKNOWN)
 
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -416,4 +419,4 @@ class Rules(dict[str, Rule]):
     def of(self, primitive: str | JaxprEqn) -> Any:
         """Return the rule of a primitive, by its name or an equation, or None."""
         name = primitive if isinstance(primitive, str) else primitive.primitive.name
-        return self.get(name) or self.of_kind.get(PRIMITIVES.get(name, _UNKNOWN).kind)
+        return self.get(name) or self.of_kind.get(entry_of(name).kind)

@@ -27,7 +27,7 @@ from jaxrnn.jaxprs import equations
 from jaxrnn.jaxprs.equations import Atom, bind, shape_of, type_of
 from jaxrnn.jaxprs.moves import move, moved_operands
 from jaxrnn.jaxprs.own import is_platform_index
-from jaxrnn.jaxprs.primitives import Rules, entry_of
+from jaxrnn.jaxprs.primitives import ADDED, KINDS, Entry, Rules, entry_of
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.dimensions import Clock, has_symbols, is_symbolic, is_zero, out_shape, own_sizes, symbolic_axes
 from jaxrnn.streaming.passes import Pass, listed
@@ -282,11 +282,12 @@ def register(
     primitive: str | Primitive,
     rule: Rule | None = None,
     *,
+    entry: Entry | None = None,
     export: Rule | None = None,
     replace: bool = False,
     always: bool = False,
 ) -> Any:
-    """Register the streaming rule of a primitive.
+    """Register the facts about a primitive, its streaming rule, or both.
 
     Example::
 
@@ -295,18 +296,23 @@ def register(
             (array,) = run.bind(equation, [x.array])
             return run.make(array, x.axis, x.timeline, x.delay, x.reach)
 
+        # An operation on elements needs an entry, and no rule.
+        jaxrnn.streaming.register("root", entry=jaxrnn.streaming.Entry(kind="elementwise", harmless=0.5))
+
     Args:
         primitive: the primitive or its name.
         rule: ``(run, equation, *operands) -> results``, called in each pass: the warm-up, which creates the state, each
             step, and the flush. ``run`` is the `Pass`. An operand is a `Chunk`, a `FinalValue`, which is known when the
             stream ends, or an array that is the same in each step (a NumPy array if the value is static). The rule
             returns such a value for each result, or the value itself for a single result. Rules create chunks with
-            `Pass.make` only, and keep past frames or totals with `Pass.window` or `Pass.carry`. Without a rule,
-            `register` is a decorator.
+            `Pass.make` only, and keep past frames or totals with `Pass.window` or `Pass.carry`. Without a rule and
+            an entry, `register` is a decorator.
+        entry: the facts about the primitive. All rules for primitives of this kind then apply: in streams, for pairs of
+            frames, for values that the end decides, and in exported files.
         export: ``(lowering, equation, *operands) -> results``, which writes the primitive to an ONNX file. Operands and
             results are NumPy arrays, which become constants, or values of the graph. ``lowering.writer.node(operator,
             *operands)`` writes a node, and ``lowering.trace(function, *operands)`` writes a JAX function.
-        replace: True to replace an existing rule.
+        replace: True to replace an existing rule or entry.
         always: True to also use the rule for equations without streamed operands. By default, such an equation is
             applied unchanged.
 
@@ -314,11 +320,21 @@ def register(
         The rule, or the decorator.
 
     Raises:
-        InputError: `primitive` is not a primitive or a name, or the primitive already has a rule.
+        InputError: `primitive` is not a primitive or a name, the primitive already has a rule or an entry, or the kind
+            of `entry` is not known or has no rule.
     """
     name = primitive.name if isinstance(primitive, Primitive) else primitive
     if not isinstance(name, str) or not name:
         raise InputError(f"register takes a JAX primitive or its name, not {primitive!r}")
+    if entry is not None:
+        if not isinstance(entry, Entry) or entry.kind not in KINDS:
+            found = repr(entry.kind) if isinstance(entry, Entry) else repr(entry)
+            raise InputError(f"the entry of {name!r} must be an Entry of a kind in {', '.join(KINDS)}, not {found}")
+        rule = RULES.of_kind.get(entry.kind) if rule is None else rule
+        if rule is None:
+            raise InputError(
+                f"primitives of the kind {entry.kind!r} differ, so {name!r} needs a rule: register(..., rule)"
+            )
     if rule is None:
         return lambda function: register(name, function, export=export, replace=replace, always=always)
     if not callable(rule):
@@ -332,6 +348,8 @@ def register(
             f"the primitive {name!r} has a rule already, {getattr(old, '__qualname__', old)} of "
             f"{old.__module__}; register(..., replace=True) replaces this rule"
         )
+    if entry is not None:
+        ADDED[name] = entry
     RULES[name] = rule
     if export is not None:
         EXPORTS[name] = export
