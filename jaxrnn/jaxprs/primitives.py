@@ -384,6 +384,13 @@ def entry_of(primitive: str | JaxprEqn) -> Entry:
     return ADDED.get(name) or PRIMITIVES.get(name, _UNKNOWN)
 
 
+def numpy_of(equation: JaxprEqn) -> Callable[..., Any]:
+    """Return an equation as a function of its operands in NumPy; the entry of the primitive has such a function."""
+    function = entry_of(equation).numpy
+    assert function is not None, equation.primitive.name
+    return functools.partial(function, equation.params)
+
+
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 

@@ -27,7 +27,7 @@ from jaxrnn.jaxprs import equations
 from jaxrnn.jaxprs.equations import Atom, bind, shape_of, type_of
 from jaxrnn.jaxprs.moves import move, moved_operands
 from jaxrnn.jaxprs.own import is_platform_index
-from jaxrnn.jaxprs.primitives import ADDED, KINDS, Entry, Rules, entry_of
+from jaxrnn.jaxprs.primitives import ADDED, KINDS, Entry, Rules, entry_of, numpy_of
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.dimensions import Clock, has_symbols, is_symbolic, is_zero, out_shape, own_sizes, symbolic_axes
 from jaxrnn.streaming.passes import Pass, listed
@@ -457,9 +457,7 @@ _ON_LENGTHS = Rules[Callable[..., Any]]()
 
 @_ON_LENGTHS.add("add", "ge", "gt", "le", "lt", "max", "min", "mul", "neg", "sub")
 def _compute_lengths(equation: JaxprEqn, *operands: Any) -> Any:
-    function = entry_of(equation).on_elements
-    assert function is not None
-    return function(*operands)  # an object array keeps symbolic dimensions exact
+    return numpy_of(equation)(*operands)  # an object array keeps symbolic dimensions exact
 
 
 @_ON_LENGTHS.add("eq", "ne")
@@ -469,9 +467,7 @@ def _compare_lengths(equation: JaxprEqn, x: Any, y: Any) -> Any:
     equal = list(map(is_zero, difference.flat))
     if any(isinstance(each, Unknown) for each in equal):
         return None
-    function = entry_of(equation).on_elements
-    assert function is not None
-    return np.reshape([function(each, True) for each in equal], difference.shape)
+    return np.reshape([numpy_of(equation)(each, True) for each in equal], difference.shape)
 
 
 @_ON_LENGTHS.add("convert_element_type")
@@ -484,5 +480,6 @@ def _move_lengths(equation: JaxprEqn, *operands: Any) -> Any:
     if any(is_length(value) for place, value in enumerate(operands) if place not in (moved_operands(equation) or [])):
         return None  # a choice, or a size, that depends on the length
     moved = move(equation, operands)
-    repeats = entry_of(equation).kind == "movement" and np.size(moved) > sum(map(np.size, operands))
-    return None if moved is None or repeats else moved[0]
+    if moved is None or (entry_of(equation).kind == "movement" and moved[0].size > sum(map(np.size, operands))):
+        return None  # a repetition runs in the step
+    return moved[0]

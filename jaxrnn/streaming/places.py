@@ -24,7 +24,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.canonical import kept_name
 from jaxrnn.jaxprs.equations import is_key, type_of
-from jaxrnn.jaxprs.primitives import Rules, entry_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of, numpy_of
 from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, out_shape
 from jaxrnn.streaming.values import Chunk, is_fixed, is_wide, static_number
 
@@ -129,9 +129,7 @@ class _Operation:
     @property
     def function(self) -> Callable[..., Any]:
         """The operation in NumPy."""
-        function = entry_of(self.equation).numpy
-        assert function is not None
-        return functools.partial(function, self.equation.params)
+        return numpy_of(self.equation)
 
     def made(
         self, function: Callable[..., Any], drift: Fraction = Fraction(0), *, rounds: bool = False, **changed: Any
@@ -152,7 +150,7 @@ class _Operation:
 
 
 #: Rules ``(operation) -> Places``, keyed by the name of the operation; None if the result has no formula.
-_FORMULAS = Rules[Callable[[_Operation], Places | None]]()
+_FORMULAS = Rules[Callable[..., Places | None]]()
 
 
 def places_of(equation: JaxprEqn, operands: Sequence[Any]) -> Places | None:
@@ -161,8 +159,9 @@ def places_of(equation: JaxprEqn, operands: Sequence[Any]) -> Places | None:
     ``operands`` have a `Places` as their attribute ``places``, or are numbers.
     """
     rule, entry = _FORMULAS.of(operation_of(equation)), entry_of(equation)
-    # Sizes of a movement are not elements.
-    terms = [formula_of(value) for value in (operands[entry.moved] if entry.kind == "movement" else operands)]
+    if entry.kind == "movement" and entry.moved is not None:
+        operands = operands[entry.moved]  # sizes are not elements
+    terms = [formula_of(value) for value in operands]
     if rule is None or any(term is None for term in terms):
         return None
     return rule(_Operation(equation, [term for term in terms if term is not None]))
@@ -331,9 +330,7 @@ def growth_of(equation: JaxprEqn, operands: Sequence[Any]) -> Fraction | int:
 
 @_GROWTHS.add("abs", "add", "add_any", "clamp", "max", "min", "neg", "sub")
 def _growth_as_elements(equation: JaxprEqn, _: Sequence[Any], growths: Sequence[Fraction | int]) -> Fraction | int:
-    function = entry_of(equation).numpy
-    assert function is not None
-    return function(equation.params, *map(Fraction, growths))
+    return numpy_of(equation)(*map(Fraction, growths))
 
 
 @_GROWTHS.add("mul")

@@ -20,7 +20,7 @@ from jax.extend.core.primitives import lt_p
 
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import type_of
-from jaxrnn.jaxprs.primitives import Rules, entry_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of, numpy_of
 from jaxrnn.streaming.dimensions import (
     LARGEST,
     Timeline,
@@ -273,9 +273,11 @@ def _if_small(scale: int, offsets: np.ndarray) -> Affine | None:
 @_AFFINE.add("add", "add_any", "convert_element_type", "neg", "stop_gradient", "sub")
 def _linear_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
     known = _wide_counts(equation, operands)
-    pairs = list(zip(entry_of(equation).signs or (1,), known, strict=True)) if known else []
-    total = sum(sign * scale for sign, (scale, _) in pairs), sum(sign * offsets for sign, (_, offsets) in pairs)
-    return _if_small(*total) if pairs else None
+    if not known:
+        return None
+    pairs = list(zip(entry_of(equation).signs or (1,), known, strict=True))
+    total = sum((sign * offsets for sign, (_, offsets) in pairs), np.zeros((), np.int64))
+    return _if_small(sum(sign * scale for sign, (scale, _) in pairs), total)
 
 
 @_AFFINE.add("mul")
@@ -292,10 +294,9 @@ def _multiplied_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | N
 @_AFFINE.add("ge", "gt", "le", "lt")
 def _compared_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
     """Return a comparison with the same outcome in all frames."""
-    known, compare = _counts(operands), entry_of(equation).on_elements
-    assert compare is not None
+    known, compare = _counts(operands), numpy_of(equation)
     if not known:
-        return _compared_bounds(equation, operands[0], _term(operands[1]), compare)
+        return _compared_bounds(operands[0], _term(operands[1]), compare)
     (scale, offsets), (other_scale, other_offsets) = known
     scale, offsets = scale - other_scale, offsets.astype(np.int64) - other_offsets.astype(np.int64)
     # Growing numbers above 0 stay above 0, and falling numbers below 0 stay below 0.
@@ -304,7 +305,7 @@ def _compared_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | Non
     return (0, compare(offsets, 0)) if stays and (splits_at_zero or scale == 0) else None
 
 
-def _compared_bounds(equation: JaxprEqn, x: Any, bound: Affine | None, compare: Callable[..., Any]) -> Affine | None:
+def _compared_bounds(x: Any, bound: Affine | None, compare: Callable[..., Any]) -> Affine | None:
     """Return the outcome ``x < bound`` or ``x >= bound`` of numbers between bounds that are never below the bound."""
     splits_at_zero = bool(compare(-1, 0)) != bool(compare(0, 0))
     if not splits_at_zero or not isinstance(x, Chunk) or x.clipped is None or bound is None or bound[0] != 0:
@@ -318,9 +319,10 @@ def _compared_bounds(equation: JaxprEqn, x: Any, bound: Affine | None, compare: 
 
 @_AFFINE.add("and", "or", "xor")
 def _logic_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
-    known, function = _counts(operands), entry_of(equation).on_elements
-    assert function is not None
-    return (0, function(*(offsets for _, offsets in known))) if known and not any(scale for scale, _ in known) else None
+    known = _counts(operands)
+    if not known or any(scale for scale, _ in known):
+        return None
+    return 0, numpy_of(equation)(*(offsets for _, offsets in known))
 
 
 def _is_small(scale: int, offsets: np.ndarray) -> bool:
@@ -335,7 +337,7 @@ def against_the_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -
     certain.
     """
     entry, is_less = entry_of(equation), equation.primitive is lt_p
-    compare, is_least = entry.on_elements if entry.compares else None, entry.monoid == "min"
+    compare, is_least = numpy_of(equation) if entry.compares else None, entry.monoid == "min"
     places = [place for place, value in enumerate(operands) if isinstance(value, Chunk) and _counted(value)]
     if (compare is None and not is_least) or len(places) != 1 or not is_length(operands[1 - places[0]]):
         return None
