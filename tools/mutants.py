@@ -198,7 +198,12 @@ MOVES = _mutants(
 FOUND = [
     *_mutants(
         "test_quantization.py",
-        ("scales in front", "streaming/values.py", "self.operands[1 - place]", "self.operands[1 + place]"),
+        (
+            "scales in front",
+            "streaming/values.py",
+            "self.operands[1 - self.operands.index(None)]",
+            "self.operands[1 + self.operands.index(None)]",
+        ),
     ),
     *_mutants(
         "test_compiled.py",
