@@ -246,7 +246,7 @@ def _fronts(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
         and all(chunk.late is not None or chunk.delay is None for chunk in chunks)
         and not any(isinstance(value, FinalValue) for value in operands)
         # Sizes of a movement may be lengths.
-        and not any(map(is_length, operands if entry.moved is None else operands[entry.moved]))
+        and not any(map(is_length, operands[entry.moved] if entry.ordered and entry.moved else operands))
     )
     if not possible:
         return None
