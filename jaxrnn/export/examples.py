@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ from jaxrnn._files.messages import first_line, without_folders
 from jaxrnn._files.stores import check_replaceable, check_writable
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn.errors import InputError
-from jaxrnn.export.files import Exported, ExportedGraph, data_path
+from jaxrnn.export.files import Exported, ExportedGraph, data_path, digest_of
 
 #: The programs: each reads stream.json, or the metadata of the ONNX files.
 TEMPLATES = Path(__file__).parent / "templates"
@@ -33,8 +34,9 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
     the pulse, the delay and the rate), ``state.bin`` (the first state, little-endian), ``run.py`` (NumPy and ONNX
     Runtime), ``main.cpp`` with ``CMakeLists.txt``, and ``index.html`` for onnxruntime-web.
 
-    The files of an earlier example in the folder are replaced, all or none. Programs that were edited since, or whose
-    origin is unknown, are kept.
+    The files of an earlier example in the folder are replaced, all or none. If the process is killed in between, files
+    are missing, but files of two exports are never mixed. Programs that were edited since, or whose origin is unknown,
+    are kept.
 
     Args:
         exported: the result of `jaxrnn.export_onnx` for a stream or a step.
@@ -44,8 +46,9 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
         The paths of the written files.
 
     Raises:
-        InputError: the export is a function without steps, has a batch, or has two files with the same name; or the
-            folder has other files with the names of the example.
+        InputError: the export is a function without steps, has a batch, is in the folder, or has two files with the
+            same name; or the folder has other files with the names of the example; or a file of the export was
+            replaced since.
 
     Warns:
         UserWarning: programs were kept.
@@ -55,26 +58,27 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
     if facts.kind != "step":
         raise InputError("an example is for a stream or a step of one stream, not for a function")
     earlier = check_example(folder, step.path, None if flush is None else flush.path, facts.batch)
-    described, state = _facts_of(step, flush)
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(TEMPLATES.iterdir()) if path.is_file()}
-    for mark, name in (("@STEP@", described["step"]), ("@FLUSH@", described["flush"] or "")):
+    for mark, name in (("@STEP@", step.path.name), ("@FLUSH@", "" if flush is None else flush.path.name)):
         texts["main.cpp"] = texts["main.cpp"].replace(mark, name)
     kept = [name for name, text in texts.items() if _is_edited(folder / name, text, earlier.get(name))]
-    described["programs"] = {name: _digest(text) for name, text in texts.items()} | {
-        name: earlier[name] for name in kept if name in earlier
-    }
     with scratch(folder / FACTS if folder.exists() else folder) as beside:
         new = beside / "new"
         new.mkdir()
-        for path in exported.files:
-            if path.suffix != ".npz" and os.path.realpath(path) != os.path.realpath(folder / path.name):
-                shutil.copyfile(path, new / path.name)
+        for path, digest in exported.digests.items():
+            if path.suffix != ".npz" and digest_of(Path(shutil.copyfile(path, new / path.name))) != digest:
+                raise InputError(f"{path} was replaced after the export, so {folder} was not written: export again")
+        copies = (each and dataclasses.replace(each, path=new / each.path.name) for each in (step, flush))
+        described, state = _facts_of(*copies)
+        described["programs"] = {name: _digest(text) for name, text in texts.items()} | {
+            name: earlier[name] for name in kept if name in earlier
+        }
         for name, text in texts.items():
             if name not in kept:
                 (new / name).write_text(text, encoding="utf-8")
         (new / STATE).write_bytes(state)
         (new / FACTS).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
-        names = sorted(path.name for path in new.iterdir())
+        names = sorted((path.name for path in new.iterdir()), key=lambda name: (name == FACTS, name))
         try:
             os.replace(new, folder)
         except OSError:
@@ -100,14 +104,15 @@ def check_example(folder: Path, step: Path, flush: Path | None, batch: int | Non
         raise InputError("an example is for a stream or a step of one stream: export without a batch")
     if flush is not None and flush.name.casefold() == step.name.casefold():
         raise InputError(f"{step} and {flush} have the same name, and an example is a single folder: give other names")
+    paths = [step, *([] if flush is None else [flush])]
+    if inside := [path for path in paths if os.path.realpath(path.parent) == os.path.realpath(folder)]:
+        raise InputError(f"{folder} gets a copy of {inside[0]}: export to another folder")
     if not folder.is_dir():
         check_writable(folder)
         if folder.exists():
             raise InputError(f"{folder} is a file, and an example is a folder: give another name")
         return {}
-    paths = [step, *([] if flush is None else [flush])]
-    outside = [path for path in paths if os.path.realpath(path) != os.path.realpath(folder / path.name)]
-    data = {STATE, *(each.name for path in outside for each in (path, data_path(path)))}
+    data = {STATE, *(each.name for path in paths for each in (path, data_path(path)))}
     earlier = _earlier(folder)
     own = {FACTS, STATE}
     if earlier is not None:
