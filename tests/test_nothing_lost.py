@@ -741,7 +741,7 @@ def test_two_commands_at_once_write_what_one_of_them_writes(what, writing_folder
         assert not [path for path in folder.rglob(".*") if path.is_dir()]
         contents = {str(path.relative_to(folder)): path.read_bytes() for path in files}
         if what in LOADED:
-            contents = {name: np.asarray(array).tobytes() for name, array in LOADED[what](folder).params.items()}
+            contents = [np.asarray(array).tobytes() for array in jax.tree.leaves(LOADED[what](folder).params)]
         return [process.returncode for process in processes], errors, contents
 
     alone = []

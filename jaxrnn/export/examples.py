@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -68,8 +67,7 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
         for path, digest in exported.digests.items():
             if path.suffix != ".npz" and digest_of(Path(shutil.copyfile(path, new / path.name))) != digest:
                 raise InputError(f"{path} was replaced after the export, so {folder} was not written: export again")
-        copies = (each and dataclasses.replace(each, path=new / each.path.name) for each in (step, flush))
-        described, state = _facts_of(*copies)
+        described, state = _facts_of(step, flush, new)
         described["programs"] = {name: _digest(text) for name, text in texts.items()} | {
             name: earlier[name] for name in kept if name in earlier
         }
@@ -162,11 +160,11 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _facts_of(step: ExportedGraph, flush: ExportedGraph | None) -> tuple[dict[str, Any], bytes]:
-    """Return the facts for the programs, and the bytes of the first state."""
+def _facts_of(step: ExportedGraph, flush: ExportedGraph | None, folder: Path) -> tuple[dict[str, Any], bytes]:
+    """Return the facts for the programs, and the bytes of the first state. The folder has copies of the files."""
     facts, spec = step.facts, step.facts.spec
     first, blob, state = facts.first_inputs, b"", []
-    types = {value.name: value for value in ir.load(step.path).graph.inputs}
+    types = {value.name: value for value in ir.load(folder / step.path.name).graph.inputs}
     for names in facts.state.values():
         array = np.asarray(first[names.input])
         data = array.astype(array.dtype.newbyteorder("<")).tobytes()
@@ -183,7 +181,7 @@ def _facts_of(step: ExportedGraph, flush: ExportedGraph | None) -> tuple[dict[st
         "longest": spec.longest,
         "rate": facts.frame_rate,
         "inputs": [{**_described(types[facts.inputs[each.name]]), "time_axis": each.time_axis} for each in spec.inputs],
-        "outputs": list(_outputs(step, flush)),
+        "outputs": list(_outputs(step, flush, folder)),
         "state": state,
         "valid": None if flush is None else flush.facts.valid,
     }
@@ -195,10 +193,11 @@ def _described(value: Any) -> dict[str, Any]:
     return {"name": value.name, "type": value.dtype.numpy().name, "shape": list(value.shape.numpy())}
 
 
-def _outputs(step: ExportedGraph, flush: ExportedGraph | None) -> Iterator[dict[str, Any]]:
+def _outputs(step: ExportedGraph, flush: ExportedGraph | None, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield facts about each output: name, type, shape, timing, and the files that return the output."""
     graphs = [each for each in (step, flush) if each is not None]
-    values = {value.name: value for graph in reversed(graphs) for value in ir.load(graph.path).graph.outputs}
+    loaded = [ir.load(folder / graph.path.name).graph for graph in reversed(graphs)]
+    values = {value.name: value for graph in loaded for value in graph.outputs}
     for each in step.facts.spec.outputs:
         names = [graph.facts.outputs[each.name] for graph in graphs if each.name in graph.facts.outputs]
         if names:
