@@ -132,13 +132,17 @@ def test_files_of_others_are_not_replaced_nor_is_the_export_written(tmp_path, na
     assert [path.read_text() for path in (tmp_path / "folder").iterdir()] == ["{}"]
 
 
-def test_two_files_with_the_same_name(tmp_path):
+def test_files_that_do_not_make_an_example(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     streamed = jaxrnn.stream(lambda x: {"y": x["x"] * 2}, {"x": np.zeros(8, np.float32)}, axes=0, pulse=4)
     exported = jaxrnn.export_onnx(streamed, None, tmp_path / "a" / "m.onnx", flush=tmp_path / "b" / "m.onnx")
     with pytest.raises(jaxrnn.InputError, match=r"have the same name, and an example is a single folder"):
         write_example(exported, tmp_path / "folder")
+    exported = jaxrnn.export_onnx(streamed, None, tmp_path / "a" / "m.onnx")
+    check_refused(jaxrnn.InputError, "a gets a copy of .*m.onnx: export to", write_example, exported, tmp_path / "a")
+    jaxrnn.export_onnx(streamed, None, tmp_path / "a" / "m.onnx", label="another")
+    check_refused(jaxrnn.InputError, "m.onnx was replaced after", write_example, exported, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 

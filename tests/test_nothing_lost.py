@@ -30,7 +30,7 @@ from small_models import FEATURES, draws, layers_model
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
 import jaxrnn
-from jaxrnn._files.writing import deferred_interrupts, in_place_of, replace_all
+from jaxrnn._files.writing import deferred_interrupts, in_place_of, replace_all, scratch
 from jaxrnn._jax import context
 from jaxrnn.demo import PACKAGED
 from jaxrnn.export.files import write_files
@@ -260,6 +260,8 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
             written.write_text("new")
             other.write_text("also new")
             assert sorted(each.name for each in tmp_path.iterdir()) == [".file.0", ".file.1", ".file.2"]
+        alone = scratch(path, alone=True)
+        check_refused(jaxrnn.InputError, "another process writes .*file: wait for its end", alone.__enter__)
         assert {each.name for each in tmp_path.iterdir()} == {".file.0", "file"}
         running.kill()
     with in_place_of(path) as written:
