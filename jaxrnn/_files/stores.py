@@ -27,7 +27,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from jaxrnn._files.messages import first_line
+from jaxrnn._files.messages import bytes_of, first_line
 from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError, StoreError, optional_package
 
 #: The form of a URL.
@@ -269,9 +269,9 @@ def files_below(folder: Location, patterns: Iterable[str] = ("**/*",)) -> list[A
     return sorted(file for file in files if any(each.match(_relative(folder, file)) for each in expressions))
 
 
-def check_file(path: Location) -> Location:
-    """Check that a path leads to a regular file; an object is checked when opened."""
-    return check_regular(path) if isinstance(path, Path) else path
+def check_file(path: Location, most: int | None = None) -> Location:
+    """Check a path by `check_regular`; an object is checked when opened."""
+    return check_regular(path, most) if isinstance(path, Path) else path
 
 
 def name_below(folder: Location, file: Location) -> str:
@@ -447,14 +447,22 @@ _KINDS = {
 }
 
 
-def check_regular(path: str | os.PathLike[str]) -> Path:
-    """Check that a path leads to a regular file, possibly by a link; otherwise raise OSError."""
+def check_regular(path: str | os.PathLike[str], most: int | None = None) -> Path:
+    """Check that a path leads to a regular file, possibly by a link, of at most `most` bytes; otherwise raise OSError.
+
+    A file that is read whole needs a limit: a sparse file can claim more bytes than any memory has.
+    """
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
     except ValueError as error:  # a NUL, or characters that no file system supports
         raise OSError(errno.EINVAL, f"{os.fspath(path)!r} cannot be the name of a file") from error
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'of another kind')}, not a regular file")
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "of another kind")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file")
+    if most is not None and found.st_size > most:
+        raise OSError(
+            errno.EFBIG, f"it is too large: it has {bytes_of(found.st_size)}, and the limit is {bytes_of(most)}"
+        )
     return Path(path)
 
 

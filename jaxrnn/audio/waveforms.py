@@ -16,7 +16,7 @@ import numpy as np
 from scipy.io import wavfile
 
 from jaxrnn._files.arguments import NAME, VALUE, argument, called, either
-from jaxrnn._files.arrays import read_arrays
+from jaxrnn._files.arrays import MAX_ARRAY_BYTES, read_arrays
 from jaxrnn._files.messages import short_repr, without_folders
 from jaxrnn._files.stores import check_regular
 from jaxrnn._files.writing import in_place_of
@@ -446,7 +446,7 @@ def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
         with warnings.catch_warnings():
             # Sound files may contain chunks of other programs, such as the peak of the samples.
             warnings.filterwarnings("ignore", "Chunk", wavfile.WavFileWarning)
-            rate, samples = wavfile.read(check_regular(path))
+            rate, samples = wavfile.read(check_regular(path, MAX_ARRAY_BYTES))
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except OSError as error:

@@ -67,6 +67,10 @@ _OTHER_FORMATS = {
 }
 
 
+#: Protobuf messages have at most this size. Files with more data keep tensors in external data.
+_MOST = 2**31 - 1
+
+
 def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
     """Read a model; its sparse tensors become dense."""
     if isinstance(source, onnx.ModelProto):
@@ -79,7 +83,7 @@ def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
     elif isinstance(source, (str, os.PathLike)):
         path = Path(source)
         try:
-            data = check_regular(path).read_bytes()
+            data = check_regular(path, _MOST).read_bytes()
         except OSError as error:
             raise ModelError(f"the file cannot be read: {error.strerror or error}") from error
         try:

@@ -158,9 +158,13 @@ class _Partial:
         return getattr(self._settings, key)
 
 
+#: The limit of a file of settings in bytes.
+_MOST = 2**24
+
+
 def _read(path: Path) -> DictConfig:
     try:
-        text = check_regular(path).read_text(encoding="utf-8")
+        text = check_regular(path, _MOST).read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
