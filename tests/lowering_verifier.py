@@ -124,7 +124,7 @@ def verify_lowering(
 
 
 def verify_refusals(function, *examples, opset=17):
-    """Refuse each equation in turn: the error names that equation alone, whatever reads the results. Return how many."""
+    """Refuse each equation in turn: the error names that equation alone. Return the number of equations."""
     traced, write = _traced(function, examples), Lowering._written
     refused, count = None, itertools.count()
 

@@ -289,7 +289,7 @@ def test_what_has_no_parts():
 
 
 def test_a_refusal_is_the_only_one():
-    """The rules go on with an array in place of a result that could not be written, also of complex numbers and keys."""
+    """Rules go on with an array in place of a result that could not be written, also of complex numbers and keys."""
 
     def complexes(a, b):
         z = lax.complex(a, b)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from jaxrnn._files.messages import bytes_of
+from jaxrnn._files.messages import bytes_of, too_large
 from jaxrnn._files.stores import Location, check_file, location
 from jaxrnn.errors import InputError
 
@@ -40,7 +40,7 @@ def read_arrays(path: str | os.PathLike[str] | Location) -> np.ndarray | dict[st
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         if not is_archive:
-            return _read(file, size, "it")
+            return _read(file, size, "the array")
         with zipfile.ZipFile(file) as archive:
             return {name: read_member(archive, member) for name, member in members_of(archive).items()}
 
@@ -84,9 +84,7 @@ def _read(file: Any, size: int, label: str) -> np.ndarray:
     shape, _, dtype = check_header(file, size, label)
     needed = math.prod(shape) * dtype.itemsize
     if needed > MAX_ARRAY_BYTES:
-        raise InputError(
-            f"{label} is too large: it has {bytes_of(needed)}, and the limit is {bytes_of(MAX_ARRAY_BYTES)}"
-        )
+        raise InputError(f"{label}: {too_large(needed, MAX_ARRAY_BYTES)}")
     file.seek(0)
     return np.lib.format.read_array(file, allow_pickle=False)
 

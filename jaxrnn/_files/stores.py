@@ -27,7 +27,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from jaxrnn._files.messages import bytes_of, first_line
+from jaxrnn._files.messages import first_line, too_large
 from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError, StoreError, optional_package
 
 #: The form of a URL.
@@ -460,9 +460,7 @@ def check_regular(path: str | os.PathLike[str], most: int | None = None) -> Path
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "of another kind")
         raise OSError(errno.EINVAL, f"it is {kind}, not a regular file")
     if most is not None and found.st_size > most:
-        raise OSError(
-            errno.EFBIG, f"it is too large: it has {bytes_of(found.st_size)}, and the limit is {bytes_of(most)}"
-        )
+        raise OSError(errno.EFBIG, too_large(found.st_size, most))
     return Path(path)
 
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from jaxrnn._files.arrays import MAX_ARRAY_BYTES
-from jaxrnn._files.messages import bytes_of
+from jaxrnn._files.messages import bytes_of, too_large
 from jaxrnn._files.stores import check_regular
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
 from jaxrnn.onnx.limits import Limits, raised
@@ -166,9 +166,7 @@ def _check_external(tensor: onnx.TensorProto, expected: int, label: str, folder:
     if offset + length > file_size:
         raise ModelError(f"{where}: bytes {offset} to {offset + length} are needed, but the file ends at {file_size}")
     if length > MAX_ARRAY_BYTES:
-        raise LimitError(
-            f"{where}: the tensor is too large: it has {bytes_of(length)}, and the limit is {bytes_of(MAX_ARRAY_BYTES)}"
-        )
+        raise LimitError(f"{where}: {too_large(length, MAX_ARRAY_BYTES)}")
 
 
 def _inside(path: Path, folder: Path) -> bool:

@@ -259,9 +259,8 @@ def _read(path: Location) -> list[tuple[float, float]]:
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(
-            f"{path} cannot be read as a table of segments: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read as a table of segments: {reason}") from error
 
 
 def _segment(path: Location, line: int, start: str | None, end: str | None) -> tuple[float, float]:
