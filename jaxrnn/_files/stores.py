@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from jaxrnn._files.messages import first_line, too_large
-from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError, StoreError, optional_package
+from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError, StoreError, check_kind, optional_package
 
 #: The form of a URL.
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
@@ -222,7 +222,8 @@ def location(text: str | os.PathLike[str] | Location) -> Location:
     """Return the URL or the path that a text names; raise InputError for a URL with a password, or without a bucket."""
     if isinstance(text, Url | Path):
         return text
-    text = os.fspath(text)
+    text = str(local_path(text)) if isinstance(text, os.PathLike) else text
+    check_kind("a file or folder", text, str, "a path or a URL")
     url = URL.fullmatch(text)
     if url is None:
         return Path(text)
@@ -244,6 +245,12 @@ def location(text: str | os.PathLike[str] | Location) -> Location:
     if not rest:
         raise InputError(f"{text} names no bucket")
     return Url(f"{scheme}://{rest}")
+
+
+def local_path(path: Any) -> Path:
+    """Return a path on this machine; raise InputError for an object that is not a path."""
+    check_kind("a file or folder", path, str | os.PathLike, "a path")
+    return Path(path)
 
 
 def resolved(folder: Location, text: str) -> Location:
@@ -452,6 +459,7 @@ def check_regular(path: str | os.PathLike[str], most: int | None = None) -> Path
 
     A file that is read whole needs a limit: a sparse file can claim more bytes than any memory has.
     """
+    path = local_path(path)
     try:
         found = os.stat(path)
     except ValueError as error:  # a NUL, or characters that no file system supports
@@ -461,7 +469,7 @@ def check_regular(path: str | os.PathLike[str], most: int | None = None) -> Path
         raise OSError(errno.EINVAL, f"it is {kind}, not a regular file")
     if most is not None and found.st_size > most:
         raise OSError(errno.EFBIG, too_large(found.st_size, most))
-    return Path(path)
+    return path
 
 
 def check_replaceable(path: Path) -> None:

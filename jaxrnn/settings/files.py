@@ -14,7 +14,7 @@ from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError, create_model
 
-from jaxrnn._files.stores import check_regular
+from jaxrnn._files.stores import check_regular, local_path
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.settings.functions import check_options, find_function
 from jaxrnn.settings.models import Keys, Settings, SettingsError, dotted, keys_at, mistakes_of, shown
@@ -36,7 +36,7 @@ class SettingsFile(Generic[Model]):
     """
 
     def __init__(self, model: type[Model], path: str | os.PathLike[str], overrides: Overrides = ()):
-        self.path = Path(path)
+        self.path = local_path(path)
         self.folder = self.path.resolve().parent
         config = _read(self.path)
         refused = []

@@ -15,7 +15,8 @@ import numpy as np
 from jaxrnn._files.arguments import either
 from jaxrnn._files.writing import in_place_of
 from jaxrnn._jax.context import compute_type
-from jaxrnn.errors import InputError, TrainingError, check_count, optional_package
+from jaxrnn.errors import InputError, TrainingError, check_count, check_kind, optional_package
+from jaxrnn.model import Model
 from jaxrnn.training.agreement import (
     check_alike,
     check_joined,
@@ -50,8 +51,6 @@ from jaxrnn.training.validation import Validator
 
 if TYPE_CHECKING:
     import optax
-
-    from jaxrnn.model import Model
 
 
 def fit(
@@ -124,6 +123,8 @@ def fit(
         UserWarning: The training changes running statistics, or a computed constant (a Fourier basis, a window, a
             filterbank).
     """
+    check_kind("model", model, Model, "a Model, as jaxrnn.load returns")
+    check_kind("sequences", sequences, Sequences, "jaxrnn.training.Sequences")
     check_joined()
     if not is_primary():
         progress = False
