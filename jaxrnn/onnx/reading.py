@@ -245,7 +245,15 @@ def check_messages(
         if is_of_onnx(node, "Constant") and not node.output:
             raise ModelError(f"{label} has no output; remove the node")
         for attribute in node.attribute:
-            check_attribute(attribute, f"{label}, attribute {attribute.name!r}", declared)
+            try:
+                check_attribute(attribute, f"{label}, attribute {attribute.name!r}", declared)
+            except ModelError as error:
+                if not is_of_onnx(node, node.op_type) or onnx.defs.has(node.op_type):
+                    raise
+                raise UnsupportedError(
+                    f"{label}: ONNX has no operator {node.op_type}; the converter that wrote the file has left this "
+                    f"operator of another format as it was. Convert the model without the operator ({error})"
+                ) from error
             for inner in graphs_in(attribute):
                 check_messages(inner, f"{label}, {attribute.name}: ", depth + 1, declared)
 
