@@ -227,7 +227,7 @@ def test_torch_problems(torch):
         def forward(self, x):
             return torch.linalg.svd(x)[0]
 
-    with pytest.raises(jaxrnn.ModelError, match="dynamo: .*This is step 3/3 of exporting") as error:
+    with pytest.raises(jaxrnn.ModelError, match=r"dynamo: .*This is step 3/3 of exporting") as error:
         jaxrnn.from_torch(Singular(), torch.randn(4, 4))
     assert "\x1b" not in str(error.value)
     cases = [

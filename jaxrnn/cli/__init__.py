@@ -85,7 +85,7 @@ def _printed_errors(ctx: click.Context) -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        error.message = printable(error.message)
+        error.message = printable(error.message)  # pyright: ignore[reportAttributeAccessIssue]  # not changed again
         print_json_error(error.format_message())
         raise
     except KeyboardInterrupt:
