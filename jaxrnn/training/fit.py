@@ -95,7 +95,7 @@ def fit(
         epochs: Number of passes over the data.
         batch_size: Examples per update, on all devices of all processes together.
         optimizer: The name of an optax optimizer, an ``optax.GradientTransformation``, or an `Optimizer`, which also
-            selects parameters. The default is adam for all parameters.
+            selects parameters. The default is adam for all parameters. A line search gets the loss of the batch.
         sequences: Time axis, chunks and padding of sequences.
         metrics: Further functions like the loss, by name, measured on the validation examples, or else on the batches.
         validation: A sequence of examples, or a `Validation`, which also sets the interval and early stopping.
