@@ -447,7 +447,7 @@ def test_pulses_that_do_not_fit_are_named(function_file, tmp_path):
         ({**good, "x": np.zeros((5, 2, 3), np.float32)}, r"got float32\[5, 2, 3\]"),
         ({"x": good["x"]}, "missing input.*offset"),
         ({**good, "y": offset}, "no input 'y'"),
-        (good["x"], "not ndarray"),
+        (good["x"], r"must be a dict of arrays by name, as \{'offset': array, 'x': array\}, not float32\[2, 3\]"),
     ]
     for x, said in wrong:
         check_refused(jaxrnn.InputError, said, loaded.step, None, state, x)

@@ -224,9 +224,24 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
 
 
 def test_an_error_names_the_file_that_was_asked_for(tmp_path):
-    with pytest.raises(FileNotFoundError) as caught, in_place_of(tmp_path / "none" / "file"):
-        pass
-    assert caught.value.filename == str(tmp_path / "none" / "file")
+    with pytest.raises(jaxrnn.InputError, match="none/file cannot be written: there is no folder"):
+        in_place_of(tmp_path / "none" / "file").__enter__()
+
+
+def test_an_error_names_no_temporary_file(tmp_path):
+    def write(*raised):
+        with in_place_of(tmp_path / "file") as written:
+            raise OSError(*(str(written) if each is ... else each for each in raised))
+
+    for raised, named in (
+        ((errno.ENOSPC, "No space left on device"), tmp_path / "file"),  # as of `write`, which knows no name
+        ((errno.EISDIR, "Is a directory", ...), tmp_path / "file"),
+        ((errno.ENOENT, "No such file", "other"), "other"),
+        (("a message",), None),
+    ):
+        with pytest.raises(OSError, match=raised[-1] if named is None else raised[1]) as caught:
+            write(*raised)
+        assert caught.value.filename == (named and str(named))
 
 
 def test_a_file_is_not_written_in_place_of_a_device(tmp_path):

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from jaxrnn._files.stores import Location, Url, check_replaceable, place
+from jaxrnn._files.stores import Location, Url, check_writable, place
 from jaxrnn.errors import InputError, StoreError, optional_package
 
 try:
@@ -40,11 +40,11 @@ def in_place_of(path: Location) -> Iterator[Path]:
     for temporary files.
     """
     if isinstance(path, Path):
-        check_replaceable(path)
+        check_writable(path)
         held: contextlib.AbstractContextManager[Path | str] = scratch(path)
     else:
         held = tempfile.TemporaryDirectory(prefix=f".{path.name}.")
-    with held as folder:
+    with _naming(path), held as folder:
         written = Path(folder, path.name)
         yield written
         place(written, path)
@@ -57,13 +57,19 @@ def scratch(path: Path, *, alone: bool = False) -> Iterator[Path]:
     The end of the context removes the folder. The next call for the same file removes the folder of a killed process.
     With ``alone``, an InputError reports a process that writes the file already, if the file system has locks.
     """
-    try:
-        held = _held_folder(path, alone)
-    except OSError as error:
-        error.filename = str(path)  # in place of the name of the temporary folder
-        raise
-    with held as folder:
+    with _naming(path), _held_folder(path, alone) as folder:
         yield Path(folder)
+
+
+@contextmanager
+def _naming(path: Location) -> Iterator[None]:
+    """Let errors of the operating system name a file in place of the temporary folder, or of no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and (error.filename is None or f".{path.name}." in str(error.filename)):
+            error.filename, error.filename2 = str(path), None
+        raise
 
 
 def _held_folder(path: Path, alone: bool) -> contextlib.AbstractContextManager[Path | str]:

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from jaxrnn._files.arguments import argument, called
 from jaxrnn._files.messages import first_line, short_repr
-from jaxrnn._files.stores import check_writable
+from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
 from jaxrnn.export.conversions import LARGEST, WIDE_KINDS, Conversion
@@ -137,9 +137,9 @@ def export_onnx(
         if conversion is None:
             write_graph(stepper, arrays, path)
         else:
-            _write_converted(stepper, arrays, Path(path), conversion)
+            _write_converted(stepper, arrays, local_path(path), conversion)
         return None
-    paths = [Path(path), *([] if flush is None else [Path(flush)])]
+    paths = [local_path(path), *([] if flush is None else [local_path(flush)])]
     check_targets(paths)
     version = _known_opset(OPSET if opset is None else opset)
     apart = WIDE_KINDS if join_state and dtype is not None else ()

@@ -80,9 +80,7 @@ class Lowering:
         except UnsupportedError as error:
             if str(error) not in self.problems:
                 self.problems.append(str(error))
-            if not all(isinstance(type_of(each), np.dtype) for each in equation.outvars):
-                self.check()
-            return [make_value("", shape_of_atom(each), type_of(each)) for each in equation.outvars]
+            return list(map(_placeholder, equation.outvars))
 
     def _written(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Operand]:
         if (known := known_results(equation, operands)) is not None:
@@ -120,6 +118,23 @@ class Lowering:
     def refuse(self, reason: str) -> NoReturn:
         """Refuse the current equation."""
         raise UnsupportedError(reason)
+
+
+def is_complex(atom: Any) -> bool:
+    """Return True for complex numbers and random keys."""
+    return is_key(type_of(atom)) or np.dtype(type_of(atom)).kind == "c"
+
+
+def dtype_of_parts(atom: Any) -> np.dtype:
+    """Return the dtype of both parts of complex numbers or random keys."""
+    return np.dtype(np.uint32 if is_key(type_of(atom)) else jnp.finfo(type_of(atom)).dtype)
+
+
+def _placeholder(atom: Any) -> Any:
+    """Return an array in place of a result that could not be written."""
+    if not is_complex(atom):
+        return make_value("", shape_of_atom(atom), type_of(atom))
+    return Complex(*(make_value("", shape_of_atom(atom), dtype_of_parts(atom)) for _ in range(2)))
 
 
 def array_of(atom: Any, value: Any) -> Any:

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import is_key, type_of
-from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, out_shape
-from jaxrnn.streaming.values import Chunk, is_fixed, is_wide, static_number
+from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, largest_value, out_shape
+from jaxrnn.streaming.values import Chunk, is_length, is_static, is_wide, static_number
 
 ORDER = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 #: JAX answers equality of lengths with False if it depends on the length, so only numbers are compared by equality.
@@ -70,6 +71,8 @@ class Places:
         constants: the sum of the sizes of all coefficients, if the formula is written as a polynomial of i and j.
         scale: product of all divisors in the formula.
         is_quotient: True for a quotient of floats, which must be rounded to an integer.
+        affine: the coefficients a, b and c of a formula ``a * i + b * j + c``; None for other formulas. If c depends on
+            the length, only comparisons that all lengths answer equally have values.
     """
 
     formula: Callable[[Any, Any], Any]
@@ -79,16 +82,35 @@ class Places:
     constants: int = 0
     scale: int = 1
     is_quotient: bool = False
+    affine: tuple[Any, Any, Any] | None = None
 
     @classmethod
     def counting(cls) -> Places:
         """Return the number of frame i."""
-        return cls(lambda i, j: i, Fraction(1), least=0, constants=1)
+        return cls(lambda i, j: i, Fraction(1), least=0, constants=1, affine=(1, 0, 0))
+
+    @classmethod
+    def with_length(cls, affine: tuple[Any, Any, Any]) -> Places:
+        """Return a formula that no frame can evaluate, because its constant depends on the length."""
+
+        def formula(i: Any, j: Any) -> Any:
+            raise StreamError(
+                f"each pair of frames depends on the length ({affine[2]}), which is known only when the stream has "
+                "ended; compare the numbers of two frames with each other, or with a fixed number"
+            )
+
+        return cls(formula, Fraction(affine[0] + affine[1]), affine=affine)
+
+    @property
+    def needs_length(self) -> bool:
+        """Return True if the constant depends on the length."""
+        return self.affine is not None and is_symbolic(self.affine[2])
 
     @property
     def swapped(self) -> Places:
         """Return the formula with i and j exchanged."""
-        return dataclasses.replace(self, formula=lambda i, j: self.formula(j, i))
+        affine = self.affine and (self.affine[1], self.affine[0], self.affine[2])
+        return dataclasses.replace(self, formula=lambda i, j: self.formula(j, i), affine=affine)
 
     @property
     def far(self) -> int:
@@ -112,7 +134,7 @@ class Places:
     def bounds(self) -> Bounds | None:
         """Return the distances beyond which the value is constant; None if the formula has drift or a long period."""
         far = self.far + 2 * self.period
-        if self.drift or self.period * (2 * far + 1) > LARGEST:
+        if self.drift or self.needs_length or self.period * (2 * far + 1) > LARGEST:
             return None
         distances, values = np.arange(-far, far + 1), self.rows(-far, far)
         edge = 2 * self.period + 1
@@ -134,7 +156,7 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
 
     ``operands`` have a `Places` as their attribute ``places``, or are numbers.
     """
-    terms = [_term(value) for value in operands]
+    terms = [term_of(value) for value in operands]
     if any(term is None for term in terms):
         return None
     known: list[Places] = [term for term in terms if term is not None]
@@ -142,8 +164,11 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
     scale = math.lcm(*(each.scale for each in known))
     drifts = {each.drift for each in known}
     formulas = [each.formula for each in known]
+    affine = _affine_of(name, known)
     dtype = np.dtype(type_of(equation.outvars[0]))
     is_integer = dtype.kind in "iub"
+    # Smaller and unsigned types do not hold the numbers of all frames.
+    holds_all = dtype.kind in "if" and dtype.itemsize >= 4
     # Formulas do not wrap around. Wide signed integers hold all numbers of formulas that have bounds.
     may_wrap = name in _WRAPPING and (dtype.kind == "u" or (dtype.kind == "i" and dtype.itemsize < 4))
 
@@ -151,10 +176,16 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
         def formula(i: Any, j: Any) -> Any:
             return function(*(each(i, j) for each in formulas))
 
-        result = Places(formula, drift, **{"period": period, "constants": constants, "scale": scale, **changed})
+        changed = {"period": period, "constants": constants, "scale": scale, "affine": affine, **changed}
+        result = Places(formula, drift, **changed)
         return None if may_wrap and not result.fits(dtype) else result
 
     least = [each.least for each in known]
+    if any(each.needs_length for each in known):
+        if affine is not None and holds_all:
+            return Places.with_length(affine)
+        size = next(filter(is_symbolic, out_shape(equation)), None)
+        return _for_all_lengths(name, _affine_of("sub", known), size) if name in ORDER and size is not None else None
     if any(each.is_quotient for each in known):
         truncates = name == "convert_element_type" and is_integer and least[0] is not None and least[0] >= 0
         rounded = made(lambda value: np.floor(value).astype(int), known[0].drift, least=least[0])
@@ -162,9 +193,7 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
     if name == "convert_element_type" and (dtype == np.bool_) != (type_of(equation.invars[0]) == np.bool_):
         return made((lambda value: value != 0) if dtype == np.bool_ else (lambda value: value * 1))
     if name in UNCHANGED:
-        # Smaller and unsigned types do not hold the numbers of all frames.
-        is_wide = dtype.kind in "if" and dtype.itemsize >= 4
-        return known[0] if is_wide or known[0].fits(dtype) else None
+        return known[0] if holds_all or known[0].fits(dtype) else None
     if name == "add":
         together = None if None in least else sum(number for number in least if number is not None)
         return made(operator.add, known[0].drift + known[1].drift, least=together)
@@ -193,6 +222,34 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
     return _with_number(name, known, made, is_integer)
 
 
+def _affine_of(name: str, known: Sequence[Places]) -> tuple[Any, Any, Any] | None:
+    """Return the coefficients of a sum, difference, negative or copy."""
+    terms = [each.affine for each in known if each.affine is not None]
+    if len(terms) != len(known) or name not in ("add", "sub", "neg", *UNCHANGED):
+        return None
+    sign = -1 if name in ("sub", "neg") else 1
+    if len(terms) == 1:
+        terms = [(0, 0, 0), terms[0]] if name == "neg" else terms
+    a, b, c = (first + sum(sign * each for each in others) for first, *others in zip(*terms, strict=True))
+    return a, b, c
+
+
+def _for_all_lengths(name: str, affine: tuple[Any, Any, Any] | None, size: Any) -> Places | None:
+    """Return the answer of a comparison with 0 if all pairs of frames of all lengths give the same, or None."""
+    if affine is None:
+        return None
+    *slopes, constant = affine
+    # The largest and the smallest value over 0 <= i, j < size.
+    most, negated = (
+        largest_value(sum(max(sign * slope, 0) for slope in slopes) * (size - 1) + sign * constant, size)
+        for sign in (1, -1)
+    )
+    ends = [
+        ORDER[name](end, 0) for end in (math.inf if most is None else most, -math.inf if negated is None else -negated)
+    ]
+    return _number(ends[0]) if ends[0] == ends[1] else None
+
+
 def _with_number(
     name: str, known: Sequence[Places], made: Callable[..., Places | None], is_integer: bool
 ) -> Places | None:
@@ -204,7 +261,9 @@ def _with_number(
         x, number = (known[0], numbers[1]) if numbers[1] is not None else (known[1], numbers[0])
         assert number is not None
         least = None if x.least is None or number < 0 else x.least * number
-        return made(operator.mul, x.drift * number, constants=x.constants * max(abs(number), 1), least=least)
+        affine = x.affine and (x.affine[0] * number, x.affine[1] * number, x.affine[2] * number)
+        constants = x.constants * max(abs(number), 1)
+        return made(operator.mul, x.drift * number, constants=constants, least=least, affine=affine)
     if name == "mul" and not any(each.drift for each in known):
         return made(operator.mul, constants=max(known[0].constants, 1) * max(known[1].constants, 1))
     if name not in DIVISIONS or numbers[1] is None or numbers[1] < 1:
@@ -228,21 +287,27 @@ class _Number(Places):
     """A constant, which is also the smallest value."""
 
 
-def _term(value: Any) -> Places | None:
+def term_of(value: Any) -> Places | None:
+    """Return the formula of an operand, or None."""
     known = getattr(value, "places", None)
     if known is not None:
         return known
     if isinstance(value, Chunk) and value.affine is not None and value.affine[0] == 0:
         value = value.affine[1]  # a number for each frame
-    array = np.asarray(value) if is_fixed(value) else np.empty(0)
+    array = np.asarray(value) if is_static(value) else np.empty(0)
     if not array.size:
         return None
     first = array.flat[0]
+    if is_length(value):
+        same = all(str(each) == str(first) for each in array.flat)
+        return Places.with_length((0, 0, first)) if same else None
     if array.dtype.kind not in "iubf" or not abs(float(first)) <= LARGEST or np.any(array != first) or first % 1:
         return None
-    number = int(first)
-    value = bool(number) if array.dtype.kind == "b" else number
-    return _Number(lambda i, j: np.asarray(value), least=number, constants=abs(number))
+    return _number(bool(first) if array.dtype.kind == "b" else int(first))
+
+
+def _number(value: int) -> Places:
+    return _Number(lambda i, j: np.asarray(value), least=int(value), constants=abs(value), affine=(0, 0, int(value)))
 
 
 def with_places(equation: JaxprEqn, operands: Sequence[Any], results: list[Any]) -> list[Any]:
@@ -253,7 +318,7 @@ def with_places(equation: JaxprEqn, operands: Sequence[Any], results: list[Any])
         return results
     name = operation_of(equation)
     moves = name in ("broadcast_in_dim", "reshape", "squeeze", "transpose")
-    places = _term(operands[0]) if moves else places_of(name, equation, operands)
+    places = term_of(operands[0]) if moves else places_of(name, equation, operands)
     return results if places is None else [dataclasses.replace(results[0], places=places)]
 
 

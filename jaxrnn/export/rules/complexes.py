@@ -18,7 +18,7 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
-from jaxrnn.export.lowering import Complex, Lowering, Rule
+from jaxrnn.export.lowering import Complex, Lowering, Rule, dtype_of_parts, is_complex
 from jaxrnn.export.reshaping import concatenate, cut_along, reshape, transpose
 from jaxrnn.export.rules import random
 from jaxrnn.export.rules.elementwise import elements
@@ -124,10 +124,9 @@ def _part(value: Any, name: str) -> Any:
 
 
 def _real_var(atom: Any) -> Any:
-    if not _is_complex(atom):
+    if not is_complex(atom):
         return atom
-    dtype = np.uint32 if is_key(type_of(atom)) else jnp.finfo(type_of(atom)).dtype
-    return Var(ShapedArray(atom.aval.shape, np.dtype(dtype)))
+    return Var(ShapedArray(atom.aval.shape, dtype_of_parts(atom)))
 
 
 def _of_real(equation: JaxprEqn, **changed: Any) -> JaxprEqn:
@@ -150,17 +149,13 @@ def _by_parts(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any
     return Complex(real, imag)
 
 
-def _is_complex(atom: Any) -> bool:
-    return is_key(type_of(atom)) or np.dtype(type_of(atom)).kind == "c"
-
-
 def _as_parts(atoms: Sequence[Any]) -> list[Any]:
-    return [_real_var(atom) for atom in atoms for _ in range(2 if _is_complex(atom) else 1)]
+    return [_real_var(atom) for atom in atoms for _ in range(2 if is_complex(atom) else 1)]
 
 
 def _joined(atoms: Sequence[Any], parts: Sequence[Any], join: Callable[[Any, Any, Any], Any]) -> list[Any]:
     rest = iter(parts)
-    return [join(atom, next(rest), next(rest)) if _is_complex(atom) else next(rest) for atom in atoms]
+    return [join(atom, next(rest), next(rest)) if is_complex(atom) else next(rest) for atom in atoms]
 
 
 def _from_parts(atom: Any, first: Any, second: Any) -> Any:
@@ -171,7 +166,7 @@ def _from_parts(atom: Any, first: Any, second: Any) -> Any:
 
 
 def _split(atom: Any, x: Any) -> list[Any]:
-    if not _is_complex(atom):
+    if not is_complex(atom):
         return [x]
     return list(jnp.moveaxis(jax.random.key_data(x), -1, 0)) if is_key(type_of(atom)) else [x.real, x.imag]
 
@@ -203,13 +198,13 @@ def _around_bodies(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands
             params[name] = tuple(map(_of_parts, value))
     invars, outvars = _as_parts(equation.invars), _as_parts(equation.outvars)
     pairs = zip(equation.invars, operands, strict=True)
-    parts = [_part(each, part) for atom, each in pairs for part in (("real", "imag") if _is_complex(atom) else ("",))]
+    parts = [_part(each, part) for atom, each in pairs for part in (("real", "imag") if is_complex(atom) else ("",))]
     results = rule(lowering, equation.replace(invars=invars, outvars=outvars, params=params), *parts)
     return _joined(equation.outvars, results, lambda _, *parts: Complex(*parts))
 
 
 def _with_complex(name: str, rule: Rule | None, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
-    if name in _WITH_BODIES and any(map(_is_complex, (*equation.invars, *equation.outvars))):
+    if name in _WITH_BODIES and any(map(is_complex, (*equation.invars, *equation.outvars))):
         assert rule is not None
         return _around_bodies(rule, lowering, equation, *operands)
     if not _has_complex(operands) and name not in ("complex", "fft", "convert_element_type", "real", "imag"):
@@ -226,7 +221,7 @@ def _with_complex(name: str, rule: Rule | None, lowering: Lowering, equation: Ja
         return _converted(rule, lowering, equation, operands[0])
     if name in _HANDED_ON and rule is not None:
         return rule(lowering, equation, *operands)
-    of_real = name == "dot_general" and not all(map(_is_complex, equation.invars))  # linear in the complex operand
+    of_real = name == "dot_general" and not all(map(is_complex, equation.invars))  # linear in the complex operand
     if (name in _BY_PARTS or of_real) and rule is not None:
         return _by_parts(rule, lowering, equation, *operands)
     function = _function(equation)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrnn._files.arrays import read_member
+from jaxrnn._files.arrays import MAX_ARRAY_BYTES, read_member
 from jaxrnn._files.stores import check_regular
 from jaxrnn._files.writing import in_place_of
 from jaxrnn._jax.context import exact_types
@@ -33,6 +33,8 @@ from jaxrnn.steps.specs import dtype_named
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.version import __version__
 
+#: The limit of a file in bytes: more than the parameters of all recurrent networks.
+_MOST = 4 * MAX_ARRAY_BYTES
 #: The first line of a file, with the version of the format.
 MAGIC = COMPILED + b", format 2\n"
 
@@ -94,7 +96,7 @@ def write(path: Path, archive: Archive) -> None:
 def read(path: str | os.PathLike[str], native: bool = False) -> Archive:
     """Read a file, including machine code if ``native``; raise ModelError for a missing, damaged or different file."""
     try:
-        data = check_regular(path).read_bytes()
+        data = check_regular(path, _MOST).read_bytes()
     except OSError as error:
         raise ModelError(f"{os.fspath(path)}: the file cannot be read: {error.strerror or error}") from error
     if not data.startswith(MAGIC):

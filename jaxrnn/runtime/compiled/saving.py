@@ -10,9 +10,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.stores import check_writable
+from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._jax.context import default_device, exact_types
 from jaxrnn.errors import InputError, UnsupportedError, check_count
 from jaxrnn.jaxprs.schedule import Packed
@@ -77,7 +78,7 @@ def save_compiled(
             ``batches`` are not numbers of streams, or ``batches`` are given without ``native``.
         UnsupportedError: the step calls back into Python and therefore has no machine code.
     """
-    check_writable(Path(path))
+    check_writable(local_path(path))
     counts = [check_count("batches, the numbers of streams,", batch) for batch in dict.fromkeys(batches)]
     if counts and not native:
         raise InputError(
@@ -96,7 +97,6 @@ def archive(
     bound.check_sizes()
     bound = bound.packed()
     leaves, rebuild = _leaves_of(bound.params)
-    shapes = [_shape(leaf) for leaf in leaves]
     constants = bound.example_constants() or {}
 
     def init(leaves: Any, constants: Arrays) -> State:
@@ -104,6 +104,8 @@ def archive(
 
     # Outside of `exact_types`, as in a runner: a custom stepper can rely on JAX's default dtypes.
     init(leaves, constants)  # checks the parameters
+    leaves = [leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for leaf in leaves]
+    shapes = [_shape(leaf) for leaf in leaves]
     try:
         made = bound.with_params(None).start()
         start = tuple(_compact(np.asarray(made[each.name])) for each in bound.spec.carried)
