@@ -5,7 +5,8 @@ code of some functions on request. The entries are neither compressed nor pickle
 checked against the content. Machine code is read on request only.
 
 The digest detects damage, such as an incomplete transfer. The digest is not a signature, because anyone with write
-access to the file can also write the digest. JAX compiles and runs the functions with the rights of the caller, so a
+access to the file can also write the digest. JAX compiles and runs the functions with the rights of the caller.
+`load_function` refuses calls of host code in a function, but the compiler and the kernels of JAX trust a program, so a
 compiled file needs as much trust as a program.
 """
 
@@ -20,7 +21,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jax._src.export._export import _CUSTOM_CALL_TARGETS_GUARANTEED_STABLE
+from jax.extend.mlir import ir
+from jax.interpreters import mlir
 
 from jaxrnn._files.arrays import read_member
 from jaxrnn._files.stores import check_regular
@@ -35,6 +40,14 @@ from jaxrnn.version import __version__
 
 #: The first line of a file, with the version of the format.
 MAGIC = COMPILED + b", format 2\n"
+
+#: The targets of custom calls in a function: the kernels that JAX keeps for later versions. A kernel of Mosaic for GPUs
+#: contains a program for the host, and so does a function of TensorFlow.
+TARGETS = _CUSTOM_CALL_TARGETS_GUARANTEED_STABLE - {"mosaic_gpu_v2", "tf.call_tf_function"}
+PORTABLE = "a compiled file contains operations of StableHLO and calls of JAX's kernels, without callbacks into Python"
+#: The dialects of the other operations, and the operations among them that exchange data with the host.
+_DIALECTS = {"builtin", "chlo", "func", "sdy", "stablehlo"}
+_OF_HOST = {f"stablehlo.{name}" for name in ("infeed", "outfeed", "recv", "send")}
 
 
 class Archive(NamedTuple):
@@ -117,6 +130,39 @@ def read(path: str | os.PathLike[str], native: bool = False) -> Archive:
             f"{os.fspath(path)} matches its digest, but does not have the content of a compiled model: {error}; "
             "compile it again"
         ) from error
+
+
+def load_function(data: bytes) -> jax.export.Exported:
+    """Return a serialised function.
+
+    Raises ModelError if the function calls code of the host. JAX raises many kinds of errors for unreadable data.
+    """
+    exported = jax.export.deserialize(bytearray(data))
+    refused = host_operations(exported)
+    if exported.has_vjp():
+        refused.append("a program for its derivative")  # which JAX would compile without a check
+    if refused:
+        raise ModelError(f"it needs {', '.join(refused)}, and {PORTABLE}")
+    return exported
+
+
+def host_operations(exported: jax.export.Exported) -> list[str]:
+    """Return the operations of a function, in all regions, that can run code of the host."""
+    refused: set[str] = set()
+
+    def visit(operation: Any) -> Any:
+        name = operation.name
+        if name == "stablehlo.custom_call":
+            target = ir.StringAttr(operation.attributes["call_target_name"]).value
+            if target not in TARGETS:
+                refused.add(f"the custom call {target!r:.60}")
+        elif name in _OF_HOST or name.partition(".")[0] not in _DIALECTS:
+            refused.add(f"the operation {name!r:.60}")
+        return ir.WalkResult.ADVANCE
+
+    with mlir.make_ir_context():
+        exported.mlir_module(serialized=False).operation.walk(visit)
+    return sorted(refused)
 
 
 def _content(body: bytes, native: bool) -> Archive:

@@ -12,11 +12,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrnn._files.messages import first_line
 from jaxrnn._files.stores import check_writable
 from jaxrnn._jax.context import default_device, exact_types
 from jaxrnn.errors import InputError, UnsupportedError, check_count
+from jaxrnn.jaxprs.equations import walk
 from jaxrnn.jaxprs.schedule import Packed
-from jaxrnn.runtime.compiled.format import Archive, write
+from jaxrnn.runtime.compiled.format import PORTABLE, Archive, host_operations, write
 from jaxrnn.runtime.compiled.native import (
     BATCHED,
     CodeError,
@@ -36,6 +38,8 @@ from jaxrnn.steps.stepper import Bound, State, Stepper
 
 #: JAX's names of the platforms that a file can be compiled for, besides the platform in use.
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+#: The primitives that call back into Python.
+CALLBACKS = {"debug_callback", "debug_print", "io_callback", "pure_callback"}
 
 Arrays = Mapping[str, Any]
 Functions = dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
@@ -75,7 +79,7 @@ def save_compiled(
         StateError: the model has no steps, or the state grows from step to step.
         InputError: a dimension or a parameter is missing or does not fit, arrays have no names, a platform is unknown,
             ``batches`` are not numbers of streams, or ``batches`` are given without ``native``.
-        UnsupportedError: the step calls back into Python and therefore has no machine code.
+        UnsupportedError: the step calls back into Python or needs other code of the host.
     """
     check_writable(Path(path))
     counts = [check_count("batches, the numbers of streams,", batch) for batch in dict.fromkeys(batches)]
@@ -113,12 +117,33 @@ def archive(
         functions = _functions(bound, rebuild)
         if start is None:
             functions["init"] = (init, (jax.tree.map(_shape, constants),))
+        spec = dataclasses.replace(
+            bound.open_spec, label=label or PurePath(bound.open_spec.label).name, needs_params=False
+        )
         exported = {
-            name: bytes(jax.export.export(jax.jit(function), platforms=platforms)(shapes, *rest).serialize())
+            name: _exported(f"{spec.label}: {name}", function, (shapes, *rest), platforms)
             for name, (function, rest) in functions.items()
         }
-    spec = dataclasses.replace(bound.open_spec, label=label or PurePath(bound.open_spec.label).name, needs_params=False)
     return Archive(spec, jax.__version__, tuple(map(np.asarray, leaves)), start, exported)
+
+
+def _exported(
+    label: str, function: Callable[..., Any], arguments: tuple[Any, ...], platforms: Sequence[str] | None
+) -> bytes:
+    """Serialise a function; raise UnsupportedError if the function needs code of the host, as `load_function` does."""
+    jitted = jax.jit(function)
+    refused = sorted({equation.primitive.name for equation in walk(jitted.trace(*arguments).jaxpr)} & CALLBACKS)
+    if not refused:
+        # `host_operations` compares the custom calls with the list of the reader.
+        checks = [jax.export.DisabledSafetyCheck.custom_call("ALL")]
+        try:
+            made = jax.export.export(jitted, platforms=platforms, disabled_checks=checks)(*arguments)
+        except NotImplementedError as error:  # a primitive that JAX does not lower for a platform
+            raise UnsupportedError(f"{label} cannot be compiled: {first_line(error)}") from error
+        refused = host_operations(made)
+    if refused:
+        raise UnsupportedError(f"{label} needs {', '.join(refused)}, and {PORTABLE}")
+    return bytes(made.serialize())
 
 
 def _known(platforms: Sequence[str] | None) -> Sequence[str] | None:
