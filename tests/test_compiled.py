@@ -173,8 +173,15 @@ def huge_array():
         (manifest(spec__needs_steps=1), "unknown fact.* needs_steps"),
         (manifest(spec__state__0__more=1), "unknown fact.* more"),
         (manifest(spec__batch_symbol=5), "batch_symbol is 5"),
+        (manifest(spec__state__0__shape=["b", 2, 128, 2]), "the dimension 'b' is not the batch"),
+        (manifest(spec__inputs__0__shape=[1, "b", 257]), "the dimension 'b' is not the batch"),
+        (manifest(spec__state__0__shape=[2**62]), "takes"),
+        (manifest(spec__constants=["b"]), "the constant 'b' is not an input"),
+        (lambda entries: manifest(spec__inputs=2 * json.loads(entries["manifest.json"])["spec"]["inputs"])(entries),
+         "inputs lists a name twice"),
+        (replaced("params/0.npy", b"\x93NUMPY\1\0\x10\0{'descr': ('|V4\n      "), "matches its digest"),
     ],
-)
+)  # fmt: skip
 def test_what_makes_no_sense_is_refused_under_a_right_digest(small, change, words):
     sealed(small, change)
     with pytest.raises(jaxrnn.ModelError, match=words) as caught:
@@ -193,8 +200,8 @@ def test_nothing_is_unpacked(small):
         check_refused(jaxrnn.ModelError, "not have the content of a compiled model", jaxrnn.load_compiled, small)
 
 
-@pytest.mark.parametrize("damage", ["garbage", "cut", "code", "another function"])
-def test_functions_that_cannot_be_used_are_named(small, damage):
+@pytest.mark.parametrize("damage", ["garbage", "cut", "code"])
+def test_functions_that_cannot_be_read_are_named(small, damage):
     def change(entries):
         manifest(jax="99.0")(entries)
         step = entries["functions/step"]
@@ -202,21 +209,53 @@ def test_functions_that_cannot_be_used_are_named(small, damage):
             "garbage": b"\1" * 100,
             "cut": step[: len(step) // 2],
             "code": step.replace(b"ML\xefR", b"ML\xefS"),
-            "another function": entries["functions/scan"],
         }[damage]
 
     sealed(small, change)
-    one = {"input_2": np.zeros((1, 1, 257), np.float32)}
-
-    def run():
-        loaded = jaxrnn.load_compiled(small)
-        assert damage == "another function"  # other damage is found while the file is read
-        loaded.step(None, loaded.init(), one)
-
     words = (
-        rf"'step' of the compiled file cannot be used: .*with JAX 99\.0, and this is JAX {jax.__version__}: .*upgrade"
+        rf"'step' of the compiled file cannot be used: JAX cannot read it .*with JAX 99\.0, and this is JAX "
+        rf"{jax.__version__}: .*upgrade"
     )
-    check_refused(jaxrnn.ModelError, words, run)
+    check_refused(jaxrnn.ModelError, words, jaxrnn.load_compiled, small)
+
+
+def exported(function):
+    """A change that replaces the step of the small file by a function of the state and the input."""
+
+    def change(entries):
+        step = jax.export.deserialize(bytearray(entries["functions/step"]))
+        params, state, inputs = jax.tree.unflatten(step.in_tree, step.in_avals)[0]
+        made = jax.export.export(jax.jit(lambda params, state, inputs: function(state, inputs)))
+        entries["functions/step"] = bytes(made(params, state, inputs).serialize())
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda entries: entries.update({"functions/step": entries["functions/scan"]}), "arguments"),
+        (manifest(spec__state__0__shape=[2**31]), "arguments are not the parameters, the state"),
+        (manifest(spec__state__0__shape=[1, 2, 128, 3]), "arguments are not the parameters, the state"),
+        (manifest(spec__state__0__name="h"), "arguments"),
+        (manifest(spec__inputs__0__shape=[1, 1, 256]), "arguments"),
+        (manifest(spec__inputs__0__dtype="int32"), "arguments"),
+        (manifest(spec__outputs__0__name="y"), "results are not the outputs"),
+        (exported(lambda state, x: ({}, {name: 0.5 * array[:0] for name, array in state.items()})), "results"),
+        (exported(lambda state, x: ({"y": x["input_2"]}, state)), "results"),
+        (exported(lambda state, x: (x["input_2"], state)), "results"),
+        (exported(lambda state, x: state), "results"),
+    ],
+)
+def test_functions_of_other_arrays_are_refused(small, change, words):
+    """So no declared size is allocated unless a function of the file has the size."""
+    sealed(small, change)
+    check_refused(
+        jaxrnn.ModelError,
+        f"the function '.*' of the compiled file cannot be used: its {words}",
+        jaxrnn.load_compiled,
+        small,
+    )
 
 
 def with_operation(data, operation, place):

@@ -33,7 +33,7 @@ def main():
 
         source, how = make(options.case[0], int(options.case[1]), int(options.case[2]))
         print(trial.describe(source))
-        print(json.dumps(trial.try_file(source, **how), indent=2))
+        print(json.dumps(trial.try_case(options.case[0], source, how), indent=2))
         return
     options.out.mkdir(exist_ok=True, parents=True)
 
@@ -41,7 +41,8 @@ def main():
         name = "-".join(map(str, facts["case"]))
         source, _ = make(*facts["case"])
         data = source if isinstance(source, bytes) else bytes_of(source)
-        (options.out / f"{name}.onnx").write_bytes(data)
+        suffix = "jaxrnn" if facts["case"][0] == "compiled" else "onnx"
+        (options.out / f"{name}.{suffix}").write_bytes(data)
         (options.out / f"{name}.json").write_text(json.dumps(facts, indent=2))
         print(name, facts["defect"][:200], flush=True)
 

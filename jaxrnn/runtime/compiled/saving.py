@@ -27,6 +27,7 @@ from jaxrnn.runtime.compiled.native import (
     code_of,
     environment,
     function_of,
+    portable_arguments,
     results_of,
     structs,
     structs_of,
@@ -175,16 +176,13 @@ def _functions(bound: Bound, rebuild: Callable[[Sequence[Any]], Any]) -> Functio
     functions: Functions = {}
     for ending, size, lead in (("", batch, ()), (BATCHED, 1, (batch,))):
         sized = Bound(bound.stepper, bound.params, batch=None if symbol is None else size, dims=bound.dims)
-        state, inputs = (structs(specs, spec, lead, size) for specs in (spec.carried, spec.inputs))
-        stacked = structs(spec.inputs, spec, (*lead, time), size)
-        rest = (inputs if spec.streams else {}, jax.ShapeDtypeStruct(lead, np.int32))
-
-        shapes: dict[str, tuple[Any, ...]] = {"step": (state, inputs)}
+        names = ["step"]
         if keeps:
-            shapes["flush"] = (state, *rest)
+            names.append("flush")
         if spec.inputs and not spec.streams:  # without inputs, a scan has no number of frames
-            shapes["scan"] = (state, stacked)
-        for name, arguments in shapes.items():
+            names.append("scan")
+        for name in names:
+            arguments = portable_arguments(spec, name + ending, time, batch)
             function = _function(sized, rebuild, name)
             mapped = jax.vmap(function, (None, *(0 for _ in arguments))) if lead else function
             functions[name + ending] = (mapped, arguments)

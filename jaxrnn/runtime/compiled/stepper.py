@@ -341,12 +341,12 @@ class CompiledStepper:
         """Return a function of the file as JAX serialised it, after a check of its operations.
 
         Raises:
-            ModelError: the function cannot be read, or calls code of the host.
+            ModelError: the function cannot be read, does not fit the manifest, or calls code of the host.
         """
         if name not in self._exported:
             try:
-                self._exported[name] = load_function(self._archive.functions[name])
-            except Exception as error:  # any error, because JAX checks only versions
+                self._exported[name] = load_function(self._archive, name)
+            except ValueError as error:
                 raise self._unusable(name, error) from error
         return self._exported[name]
 
