@@ -12,7 +12,7 @@ from fuzzing.nodes import odd, random_node
 from fuzzing.seeds import real_seeds, small_seeds
 from fuzzing.structure import changed, damaged
 
-KINDS = ("bytes", "structure", "nodes", "real", "odd", "compiled")
+KINDS = ("bytes", "structure", "nodes", "real", "odd", "compiled", "files")
 
 
 @functools.cache
@@ -47,6 +47,10 @@ def make(kind, seed, number):
     names = sorted(_small())
     if kind == "compiled":
         return compiled.changed_file(rng), {"batch": rng.choice((None, 1, 2))}
+    if kind == "files":
+        from fuzzing import files  # the packages of evaluations and trainings take seconds to import
+
+        return files.changed_file(rng), {}
     if kind == "nodes":
         return random_node(rng), options
     if kind == "real" and _real():

@@ -85,8 +85,18 @@ def try_compiled(data, *, batch):
         return {"load": said, "run": _tried("run", lambda: compiled.run(stepper, batch))[0]}
 
 
+def try_other(named):
+    """Read a file that is not a model, as a user would."""
+    from fuzzing import files
+
+    name, data = named
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {name.partition("/")[0]: _tried(name, lambda: files.run(name, data))[0]}
+
+
 #: The function that tries the cases of a kind, if they are not ONNX files.
-TRIALS = {"compiled": try_compiled}
+TRIALS = {"compiled": try_compiled, "files": try_other}
 
 
 def try_case(kind, source, how):
