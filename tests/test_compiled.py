@@ -258,6 +258,11 @@ def test_functions_of_other_arrays_are_refused(small, change, words):
     )
 
 
+def test_a_state_beyond_the_memory_is_a_limit(small, monkeypatch):
+    loaded = jaxrnn.load_compiled(small)
+    check_refused(jaxrnn.LimitError, "dtln_1.onnx: the state takes 1.0 EiB: ", loaded.init, 2**49)
+
+
 def with_operation(data, operation, place):
     """A serialised function with a further operation: in its main function, in a branch, or in a function that it does
     not call."""

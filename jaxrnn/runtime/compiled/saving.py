@@ -133,16 +133,16 @@ def _exported(
 ) -> bytes:
     """Serialise a function; raise UnsupportedError if the function needs code of the host, as `load_function` does."""
     jitted = jax.jit(function)
-    refused = sorted({equation.primitive.name for equation in walk(jitted.trace(*arguments).jaxpr)} & CALLBACKS)
-    if not refused:
-        # `host_operations` compares the custom calls with the list of the reader.
-        checks = [jax.export.DisabledSafetyCheck.custom_call("ALL")]
-        try:
-            made = jax.export.export(jitted, platforms=platforms, disabled_checks=checks)(*arguments)
-        except NotImplementedError as error:  # a primitive that JAX does not lower for a platform
-            raise UnsupportedError(f"{label} cannot be compiled: {first_line(error)}") from error
-        refused = host_operations(made)
-    if refused:
+    called = {equation.primitive.name for equation in walk(jitted.trace(*arguments).jaxpr)} & CALLBACKS
+    if called:
+        raise UnsupportedError(f"{label} needs {', '.join(sorted(called))}, and {PORTABLE}")
+    # `host_operations` compares the custom calls with the list of the reader.
+    checks = [jax.export.DisabledSafetyCheck.custom_call("ALL")]
+    try:
+        made = jax.export.export(jitted, platforms=platforms, disabled_checks=checks)(*arguments)
+    except NotImplementedError as error:  # a primitive that JAX does not lower for a platform
+        raise UnsupportedError(f"{label} cannot be compiled: {first_line(error)}") from error
+    if refused := host_operations(made):
         raise UnsupportedError(f"{label} needs {', '.join(refused)}, and {PORTABLE}")
     return bytes(made.serialize())
 

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.messages import describe, first_line
+from jaxrnn._files.messages import bytes_of, describe, first_line
 from jaxrnn._jax.context import default_device, exact_types, placed
-from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
+from jaxrnn.errors import InputError, JaxrnnError, LimitError, ModelError, UnsupportedError
 from jaxrnn.runtime.compiled.format import Archive, load_function, read
 from jaxrnn.runtime.compiled.native import BATCHED, CodeError, arguments_of, differences, function_of, structs_of
 from jaxrnn.steps.recordings import recording_specs, scan_steps
@@ -152,6 +152,7 @@ class CompiledStepper:
 
         Raises:
             InputError: constants are needed and missing, or do not fit.
+            LimitError: the state does not fit the memory.
         """
         with exact_types():
             if self._archive.start is None:
@@ -165,8 +166,12 @@ class CompiledStepper:
                     for each, array in zip(self.spec.carried, self._archive.start, strict=True)
                 }
             # With NumPy, because JAX would compile a program, which takes longer than the step.
-            state = {name: np.asarray(array) for name, array in state.items()}
-            return {name: placed(array) for name, array in in_batch(self.spec, state, batch).items()}
+            arrays = in_batch(self.spec, {name: np.asarray(array) for name, array in state.items()}, batch)
+            try:
+                return {name: placed(array) for name, array in arrays.items()}
+            except (MemoryError, jax.errors.JaxRuntimeError) as error:  # a small file can declare a large state
+                size = bytes_of(sum(array.nbytes for array in arrays.values()))
+                raise LimitError(f"{self.spec.label}: the state takes {size}: {first_line(error)}") from error
 
     def _constants(self, constants: Any) -> dict[str, Any]:
         specs = [spec for spec in self.spec.inputs if spec.name in self.spec.constants]
