@@ -24,7 +24,7 @@ MAX_ARRAY_BYTES = 2**33
 UNPACKED, RATIO = 2**30, 100
 
 #: The errors of NumPy and zipfile for broken files.
-_BROKEN = (
+BROKEN = (
     ValueError, EOFError, KeyError, RuntimeError, MemoryError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile,
     zlib.error,
 )  # fmt: skip
@@ -54,7 +54,7 @@ def readable(path: str | os.PathLike[str] | Location) -> Iterator[None]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    except _BROKEN as error:
+    except BROKEN as error:
         raise InputError(
             f"{path} does not hold NumPy arrays of numbers: {error}; write it with numpy.save or numpy.savez"
         ) from error
