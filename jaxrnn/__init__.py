@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from jaxrnn.errors import (
@@ -26,7 +26,7 @@ from jaxrnn.errors import (
     UnsupportedError,
 )
 from jaxrnn.version import __version__ as __version__
-from jaxrnn.version import why_unsupported
+from jaxrnn.version import why_unsupported, why_untested
 
 if TYPE_CHECKING:
     from jaxrnn import audio as audio
@@ -117,9 +117,10 @@ def _check_jax() -> None:
         installed = importlib.metadata.version("jax")
     except importlib.metadata.PackageNotFoundError:  # importing jax fails later, or works without metadata
         return
-    message = why_unsupported(installed)
-    if message is not None and not os.environ.get("JAXRNN_ANY_JAX"):
+    if (message := why_unsupported(installed)) is not None:
         raise MissingPackageError(message)
+    if (message := why_untested(installed)) is not None:
+        warnings.warn(message, UserWarning, stacklevel=2)
 
 
 _check_jax()

@@ -7,22 +7,26 @@ import re
 __version__ = "0.2.1"
 
 #: The first version of JAX that the tests run on, and the first untested version.
-JAX_RANGE = ("0.10", "0.11")
+JAX_RANGE = ("0.10", "0.13")
 
 
 def why_unsupported(jax: str) -> str | None:
-    """Return the reason why a version of JAX is not supported, and the fix; None if the version is supported.
-
-    Compiled files, recognised cells and streams use parts of JAX that may change in any minor version. With an untested
-    version, an error could appear far from the cause.
-    """
+    """Return why a version of JAX is too old, and the fix; None if it is not."""
     first, untried = JAX_RANGE
-    if _numbers(first) <= _numbers(jax) < _numbers(untried):
+    if _numbers(jax) >= _numbers(first):
+        return None
+    needs = f"jaxrnn {__version__} needs JAX {first} or later, and this is JAX {jax}"
+    return f"{needs}: pip install 'jax>={first},<{untried}'"
+
+
+def why_untested(jax: str) -> str | None:
+    """Return a warning for a version of JAX beyond the tested range, or None."""
+    first, untried = JAX_RANGE
+    if _numbers(jax) < _numbers(untried):
         return None
     return (
         f"jaxrnn {__version__} is tested with JAX {first} up to, not including, {untried}, and this is JAX {jax}: "
-        f"pip install 'jax>={first},<{untried}', or another version of jaxrnn. "
-        "JAXRNN_ANY_JAX=1 in the environment lets it run all the same, untested"
+        f"if an error looks strange, pip install 'jax>={first},<{untried}', or a later jaxrnn"
     )
 
 

@@ -28,6 +28,7 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export.graphs import Argument, lower
 from jaxrnn.export.lowering import Lowering
+from jaxrnn.jaxprs.canonical import canonical
 
 
 def lowered(function, *examples, known=(), opset=17, target=None):
@@ -47,7 +48,7 @@ def _traced(function, examples, known=()):
     """The jaxpr, its arguments, and the names of its results."""
     examples = [np.asarray(example) for example in examples]
     with exact_types():
-        closed = jax.make_jaxpr(lambda *arrays: jax.tree.leaves(function(*arrays)))(*examples)
+        closed = canonical(jax.make_jaxpr(lambda *arrays: jax.tree.leaves(function(*arrays)))(*examples))
     arguments = [Argument(f"x{index}", example if index in known else None) for index, example in enumerate(examples)]
     return closed, arguments, [f"y{index}" for index in range(len(closed.jaxpr.outvars))]
 

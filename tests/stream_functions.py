@@ -266,6 +266,76 @@ def parallel_resistors(x):
     return jaxrnn.associative_scan(lambda a, b: a * b / (a + b), resistors)
 
 
+def overwritten(x):
+    """A part of each frame is overwritten: by a stream with delay, and by a constant."""
+    later = lax.dynamic_update_slice(x, conv(x, (0, 2))[:, :2], (0, 1))
+    return lax.dynamic_update_slice(later, jnp.full((x.shape[0], 1), 2, x.dtype), (0, x.shape[1]))
+
+
+def reduced(x):
+    """Reductions with functions: in each frame, in each frame of two streams, and over time by known functions."""
+    pair = lambda a, b: (a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0])  # noqa: E731
+    y, zero, one = conv(x, (1, 1)), x.dtype.type(0), x.dtype.type(1)
+    return (
+        lax.reduce(y, zero, lambda a, b: a + b + a * b, (1,)),
+        lax.reduce((x, y), (one, zero), pair, (1,)),
+        lax.reduce(y, zero, lambda a, b: b + a, (0,)),
+        lax.reduce(y > 0, False, lambda a, b: a | b, (0,)),
+    )
+
+
+def derivatives_of_pooling(x):
+    """Backward and forward derivatives of pooling inside of each frame."""
+    pool = lambda y: lax.reduce_window(y, -jnp.inf, lax.max, (1, 2), (1, 1), ((0, 0), (0, 1)))  # noqa: E731
+    y = conv(x, (1, 1))
+    return jax.vjp(pool, y)[1](x)[0], jax.jvp(pool, (x,), (y,))[1]
+
+
+def ragged(x):
+    """Groups of rows of each frame, each group with its matrix."""
+    numbers = lax.RaggedDotDimensionNumbers((((2,), (1,)), ((), ())), (1,), (0,))
+    rows = x[:, None] - conv(x, (1, 1))[:, :, None]
+    product = lambda rows: lax.ragged_dot_general(rows, jnp.asarray(WIDE[:2], x.dtype), jnp.array([1, 2]), numbers)  # noqa: E731
+    return jax.custom_batching.sequential_vmap(product)(rows)
+
+
+def tridiagonal_systems(x):
+    """A tridiagonal system in each frame."""
+    y = conv(x, (1, 1))
+    off = jnp.stack([0 * y[:, 0], y[:, 1], jnp.sin(y[:, 2])], 1)
+    return lax.linalg.tridiagonal_solve(off, 4 + jnp.abs(off), off[:, ::-1], x[..., None])
+
+
+def matrices(x):
+    """Factors of a matrix in each frame."""
+    y = conv(x, (1, 1))
+    a = y[:, :, None] * y[:, None] + 5 * jnp.eye(3, dtype=x.dtype)
+    factors, taus = lax.linalg.hessenberg(a)
+    return lax.linalg.schur(a), lax.linalg.tridiagonal(a), lax.linalg.ormqr(factors, taus[..., :1], a), factors
+
+
+def on_one_device(x):
+    """Collective operations over one device, functions with derivative rules, and a loop."""
+
+    def local(y):
+        y = y * (1 + lax.axis_index("d").astype(y.dtype)) + lax.psum(y, "d") + lax.ppermute(jnp.sin(y), "d", [(0, 0)])
+        y = y + lax.all_gather(y, "d", axis=1)[:, 0] + lax.psum_scatter(y, "d", scatter_dimension=1, tiled=True)
+        rows = lax.scan(lambda c, row: (jnp.tanh(c + row), c * row), jnp.zeros_like(y[:, 0]), y.T)[1]
+        scale = lax.pcast(jnp.arange(1.0, 4.0, dtype=x.dtype), ("d",), to="varying")
+        return half_gradient(jax.nn.relu(y), scale) + jnp.cumsum(rows.T, 0)
+
+    mesh, spec = jax.sharding.Mesh(np.array(jax.devices()[:1]), "d"), jax.sharding.PartitionSpec(None, "d")
+    return jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec)(conv(x, (1, 1)))
+
+
+def drawn(x):
+    """Random numbers of the gamma distribution, with keys for each frame, or a key for all."""
+    frame = lambda key, row: jax.random.gamma(key, 1 + jnp.abs(row), dtype=row.dtype)  # noqa: E731
+    key, y = jax.random.key(0), conv(x, (1, 1))
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(x.shape[0]))
+    return jax.vmap(frame)(keys, x[:, :1]), jax.vmap(frame, (None, 0))(key, y[:, :1])
+
+
 CASES: dict[str, Case] = {
     "one buffer, frames of two lengths": Case(one_buffer, {"lengths": (2, 3, 5, 8)}),
     "one buffer, a stream and its differences": Case(late_and_different),
@@ -401,11 +471,22 @@ CASES: dict[str, Case] = {
         {"multiple": 2},
     ),
     "embedding": Case(lambda x: jnp.asarray(TABLE, jnp.float32)[x[:, 0]], {"dtype": np.int32}, gradients=False),
-    "sorted in a frame": Case(lambda x: (jnp.sort(x, -1), jnp.argmax(x, -1)), gradients=False),
+    "sorted in a frame": Case(
+        lambda x: (jnp.sort(x, -1), jnp.argmax(x, -1), lax.approx_max_k(conv(x, (1, 1)), 2)), gradients=False
+    ),
+    "a part of each frame is overwritten": Case(overwritten),
+    "reductions by functions": Case(reduced, gradients=False),
+    "derivatives of pooling in a frame": Case(derivatives_of_pooling),
+    "groups of rows": Case(ragged, gradients=False),
+    "tridiagonal systems": Case(tridiagonal_systems),
+    "matrices": Case(matrices, gradients=False),
+    "devices that are one": Case(on_one_device),
+    "drawn in each frame": Case(drawn, {"lengths": (3,), "chunkings": ((2,),)}, gradients=False),
 }
 
 #: What goes another way through a rule that another function is for.
 VARIANTS = (
+    "drawn in each frame",
     "mirrored edges with their frame",
     "mirrored edges, the sign too",
     "the first frames at the end, by hand",

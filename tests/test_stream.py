@@ -23,6 +23,8 @@ CONSTANT = (
 _FOR_GRADIENTS = ("multiple", "constraints")
 #: Where there is a rule for gradients, or a mask without which they are wrong.
 GRADIENTS = (
+    "devices that are one",
+    "tridiagonal systems",
     "LSTM and its final state",
     "parallel resistors",
     "many pads into a recurrence",
@@ -35,9 +37,12 @@ GRADIENTS = (
     "a forward rule of its own",
     "max pooling",
 )
-QUICK_GRADIENTS = (GRADIENTS[2], GRADIENTS[5], GRADIENTS[8], GRADIENTS[10])
+QUICK_GRADIENTS = (GRADIENTS[0], GRADIENTS[4], GRADIENTS[7], GRADIENTS[10], GRADIENTS[12])
 #: Cases whose rules other cases run too.
 COMBINED = (
+    "matrices",
+    "tridiagonal systems",
+    "derivatives of pooling in a frame",
     "LSTM and its final state",
     "a forward rule of its own",
     "a loop that counts",

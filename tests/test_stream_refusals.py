@@ -71,7 +71,22 @@ def keys_of(x):
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), jnp.arange(x.shape[0]))
 
 
+def pooled_over_time(x):
+    return jax.vjp(lambda y: lax.reduce_window(y, -jnp.inf, lax.max, (2, 1), (1, 1), "VALID"), x)[1](x[1:])[0]
+
+
 REFUSED = {
+    "some frames are overwritten": (lambda x: lax.dynamic_update_slice(x, x[:1] * 2, (0, 0)), "some frames.*where"),
+    "frames combined by a function": (lambda x: lax.reduce(x, 0.0, lambda a, b: a + 2 * b, (0,)), "known associative"),
+    "the derivative of pooling over time": (pooled_over_time, "derivative of pooling over time.*its run method"),
+    "groups of frames": (lambda x: lax.ragged_dot(x, KERNEL[:2], jnp.array([1, 2])), "groups or sums contain frames"),
+    "approximate extremes of all frames": (lambda x: lax.approx_max_k(x, 2, 0), "orders all frames"),
+    "a key that draws for all frames": (lambda x: jax.random.gamma(jax.random.key(0), x), "number of frames.*fold_in"),
+    "random bits for all frames": (
+        lambda x: lax.rng_bit_generator(jnp.arange(4, dtype=jnp.uint32), x.shape),
+        "depend on the number of frames",
+    ),
+    "random numbers without a key": (lambda x: x + lax.rng_uniform(0.0, 1.0, (3,)), "other numbers whenever it runs"),
     "random keys of every second frame": (lambda x: jax.random.key_data(keys_of(x)[::2]), "delays random keys; draw"),
     "the random key of the last frame": (lambda x: jax.random.key_data(keys_of(x)[-1]), "delays random keys; draw"),
     "a loop that writes into a recording": (writing, "carries the whole recording.*stack these results"),

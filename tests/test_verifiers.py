@@ -15,7 +15,7 @@ from small_models import a_little_wrong, graph_of, make_model, operator_replaced
 from streaming_verifier import check_gradients, check_values
 from verifier import verify
 
-from jaxrnn.export.rules import RULES
+from jaxrnn.export.lowering import RULES
 from jaxrnn.streaming import Streamed, stream
 
 X = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)

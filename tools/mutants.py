@@ -185,7 +185,7 @@ LOWERING = [
     ),
 ]
 
-MOVED = "jaxprs/moves.py"
+MOVED = "jaxprs/elements.py"
 MOVES = _mutants(
     "test_moves.py",
     ("interior pads", MOVED, "end, interior + 1))", "end, 1))"),

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from jaxrnn._files.stores import Location, Url, check_writable, place
+from jaxrnn._files.stores import Location, Url, check_replaceable, check_writable, place
 from jaxrnn.errors import InputError, StoreError, optional_package
 
 try:

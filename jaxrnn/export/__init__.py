@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jaxrnn.export import rules as _rules  # noqa: F401  (registers them)
 from jaxrnn.export.examples import write_example
 from jaxrnn.export.files import Exported, ExportedGraph, export_onnx
 from jaxrnn.export.verification import ExportReport, verify_export

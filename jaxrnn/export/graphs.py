@@ -27,16 +27,15 @@ from jaxrnn.export.patterns import rewrite
 from jaxrnn.export.quantized import Quantized
 from jaxrnn.export.reshaping import source_of
 from jaxrnn.export.rewrites import REWRITES, WRITTEN_OUT, split_slices
-from jaxrnn.export.rules import RULES
 from jaxrnn.export.sources import Source, check_params, exact, from_pairs, paired, to_pairs
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, make_value, maker_of, unused_name
 from jaxrnn.export.writer import shape_of as size_of
+from jaxrnn.jaxprs.canonical import canonical
 from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, STEP, StateNames, StepFile
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 from jaxrnn.streaming.diagnostics import of_file
-from jaxrnn.streaming.interpreter import EXPORTS
 from jaxrnn.streaming.plan import as_struct
 from jaxrnn.streaming.transform import as_function, explained
 
@@ -61,7 +60,7 @@ def lower(
     label: str = "",
     target: str | None = None,
 ) -> ir.Model:
-    """Write a jaxpr with fixed sizes as an ONNX model, for all engines or in the form for a target engine.
+    """Write a canonical jaxpr with fixed sizes as an ONNX model, for all engines or in the form for a target engine.
 
     Arguments are in the order of the jaxpr's inputs. Results that depend only on arguments with a value are computed
     now. The returned model is not yet checked by ONNX. An `UnsupportedError` lists all nodes or lines without a
@@ -81,7 +80,7 @@ def lower(
             values.append(array)
     inputs = [value for value in values if isinstance(value, ir.Value)]
     with exact_types():
-        lowering = Lowering(writer, {**RULES, **EXPORTS})
+        lowering = Lowering(writer)
         found = lowering.evaluate(closed, values)
         lowering.check()
     # The attribute prevents a merge of equal results.
@@ -439,7 +438,7 @@ def trace(function: Callable[[Any, Keyed], Keyed], params: Any, inputs: Structs)
 
     stored = {key: paired(struct) for key, struct in inputs.items()}
     with plain_forms():
-        closed = jax.make_jaxpr(flat)(list(map(_without_values, leaves)), list(stored.values()))
+        closed = canonical(jax.make_jaxpr(flat)(list(map(_without_values, leaves)), list(stored.values())))
     if any(isinstance(value, Tracer) for value in closed.consts):
         raise InputError("the function closes over values that are being traced; call export_onnx outside of jit")
     values = [np.asarray(leaf).astype(aval.dtype) for leaf, aval in zip(leaves, closed.in_avals, strict=False)]

@@ -1,9 +1,9 @@
-"""The evaluator of the lowering, with a rule for each primitive that writes nodes."""
+"""The evaluator of the lowering, with rules that write the nodes of an equation."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -12,19 +12,33 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jax.extend.core.primitives import convert_element_type_p
 
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export.quantized import FEW
 from jaxrnn.export.reshaping import thin
 from jaxrnn.export.writer import Operand, Writer, dtype_of, make_value, shape_of
-from jaxrnn.jaxprs.equations import bind, evaluate, is_key, needed, type_of
+from jaxrnn.jaxprs.equations import bind, evaluate, is_key, needed, trace, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
-from jaxrnn.jaxprs.moves import ON_ELEMENTS, counted, move
+from jaxrnn.jaxprs.moves import computed
+from jaxrnn.jaxprs.own import is_platform_index, operator_p
+from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.diagnostics import Path, describe_equation, node_scope_of
+from jaxrnn.streaming.interpreter import EXPORTS
 
 #: A function ``rule(lowering, equation, *operands)`` that writes an equation and returns the result, or a list of
 #: results if the primitive has several.
 Rule = Callable[..., Any]
+
+#: The rules of equations on real numbers, and of equations with complex numbers or random keys.
+RULES: Rules[Rule] = Rules()
+COMPLEX: Rules[Rule] = Rules()
+
+NO_COMPLEX = "ONNX has no such operator for complex numbers: use real and imaginary parts"
+_NO_RULE = (
+    "it has no export rule; compute it outside, write it with other functions, or add a rule with "
+    "jaxrnn.streaming.register(..., export=rule)"
+)
 
 
 @dataclass(frozen=True)
@@ -42,13 +56,13 @@ class Lowering:
     equations that cannot be written.
     """
 
-    def __init__(self, writer: Writer, rules: Mapping[str, Rule], path: Path = (), problems: list[str] | None = None):
-        self.writer, self.rules, self.path = writer, rules, path
+    def __init__(self, writer: Writer, path: Path = (), problems: list[str] | None = None):
+        self.writer, self.path = writer, path
         self.problems: list[str] = [] if problems is None else problems
 
     def inside(self) -> Lowering:
         """Return an evaluator that writes into a subgraph."""
-        return Lowering(self.writer.inside(), self.rules, self.path, self.problems)
+        return Lowering(self.writer.inside(), self.path, self.problems)
 
     def evaluate(self, jaxpr: Any, operands: Sequence[Operand]) -> list[Operand]:
         """Write a jaxpr and return the results."""
@@ -61,7 +75,7 @@ class Lowering:
     def trace(self, function: Callable[..., Any], *operands: Operand) -> list[Operand]:
         """Trace a JAX function, write the jaxpr, and return the results."""
         structs = [jax.ShapeDtypeStruct(shape_of(each), dtype_of(each)) for each in operands]
-        return self.evaluate(jax.make_jaxpr(lambda *arrays: jax.tree.leaves(function(*arrays)))(*structs), operands)
+        return self.evaluate(trace(function, *structs)[0], operands)
 
     def check(self) -> None:
         """Raise an error that lists all equations that could not be written."""
@@ -73,10 +87,10 @@ class Lowering:
 
     def apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Operand]:
         """Write an equation. An equation that cannot be written becomes a problem with placeholder results."""
-        arrays = [array_of(atom, value) for atom, value in zip(equation.invars, operands, strict=True)]
+        pairs = zip(equation.invars, operands, strict=True)
         try:
             with self._at(equation):
-                return self._written(equation, arrays)
+                return self._written(equation, [array_of(*pair) for pair in pairs])
         except UnsupportedError as error:
             if str(error) not in self.problems:
                 self.problems.append(str(error))
@@ -85,12 +99,9 @@ class Lowering:
     def _written(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Operand]:
         if (known := known_results(equation, operands)) is not None:
             return known
-        rule = self.rules.get(equation.primitive.name)
-        if rule is None:
-            self.refuse(
-                "it has no export rule; compute it outside, write it with other functions, or add a rule with "
-                "jaxrnn.streaming.register(..., export=rule)"
-            )
+        rules = COMPLEX if any(map(is_complex, (*equation.invars, *equation.outvars))) else RULES
+        if (rule := EXPORTS.get(equation.primitive.name) or rules.of(equation)) is None:
+            self.refuse(NO_COMPLEX if rules is COMPLEX else _NO_RULE)
         results = rule(self, equation, *operands)
         results = results if equation.primitive.multiple_results else [results]
         for variable, result in zip(equation.outvars, results, strict=True):
@@ -125,21 +136,32 @@ def is_complex(atom: Any) -> bool:
     return is_key(type_of(atom)) or np.dtype(type_of(atom)).kind == "c"
 
 
-def dtype_of_parts(atom: Any) -> np.dtype:
+def part_type(atom: Any) -> np.dtype:
     """Return the dtype of both parts of complex numbers or random keys."""
     return np.dtype(np.uint32 if is_key(type_of(atom)) else jnp.finfo(type_of(atom)).dtype)
 
 
+def check_key(dtype: Any) -> None:
+    """Raise an error for random keys other than Threefry's, which are no pairs of integers."""
+    if str(dtype) != "key<fry>":
+        raise UnsupportedError(
+            f"ONNX engines cannot draw the numbers of {dtype}; use a key of the implementation "
+            '"threefry2x32", or draw the numbers outside, and pass them as an input'
+        )
+
+
 def _placeholder(atom: Any) -> Any:
-    """Return an array in place of a result that could not be written."""
-    if not is_complex(atom):
-        return make_value("", shape_of_atom(atom), type_of(atom))
-    return Complex(*(make_value("", shape_of_atom(atom), dtype_of_parts(atom)) for _ in range(2)))
+    """Return a value in place of a result that cannot be written."""
+    shape = shape_of_atom(atom)
+    if is_complex(atom):
+        return Complex(*(make_value("", shape, part_type(atom)) for _ in range(2)))
+    return make_value("", shape, type_of(atom))
 
 
 def array_of(atom: Any, value: Any) -> Any:
     """Return the value of an atom as an operand. An array without elements is known."""
     if isinstance(value, jax.Array) and is_key(value.dtype):
+        check_key(value.dtype)
         return Complex(*map(np.asarray, np.moveaxis(np.asarray(jax.random.key_data(value)), -1, 0)))
     if isinstance(value, ir.Value) and 0 in shape_of(value):
         return np.zeros(shape_of(value), dtype_of(value))
@@ -171,53 +193,25 @@ def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | No
     """Compute the results of an equation if all operands are constants or the results are empty."""
     if equation.effects:
         return None
-    variables, name = equation.outvars, equation.primitive.name
+    variables = equation.outvars
     ordinary = all(isinstance(type_of(each), np.dtype) for each in variables)
     if ordinary and all(0 in shape_of_atom(variable) for variable in variables):
         return [np.zeros(shape_of_atom(variable), type_of(variable)) for variable in variables]
     arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
-    if len(arrays) < len(operands) or name == "platform_index":
+    if len(arrays) < len(operands) or is_platform_index(equation) or _stays_small(equation, arrays):
         return None
-    if name == "onnx_operator" and (equation.params["name"] == "DequantizeLinear" or any(map(_is_quantized, operands))):
-        return None
-    if not ordinary:
-        return _computed(equation, arrays)
-    if name == "convert_element_type":
-        return _converted(arrays[0], np.dtype(equation.params["new_dtype"]))
-    if (moved := move(equation, arrays)) is not None:
-        return moved
-    if name == "iota":
-        return [counted(equation.params)]
-    plain = all(array.dtype.kind in "biuf" for array in arrays)
-    if name in ON_ELEMENTS and plain:
-        return [_spread(ON_ELEMENTS[name], equation, arrays)]
-    return _computed(equation, arrays)
-
-
-def _spread(function: Callable[..., Any], equation: JaxprEqn, operands: Sequence[np.ndarray]) -> np.ndarray:
-    """Compute a function of elements on operands before repetition."""
-    (result,) = equation.outvars
-    with np.errstate(all="ignore"):
-        array = np.asarray(function(*map(thin, operands)), type_of(result))
-    return np.broadcast_to(array, shape_of_atom(result))
-
-
-def _converted(x: np.ndarray, dtype: np.dtype) -> list[Operand] | None:
-    """Cast an array, or return None if the result would only take more space."""
-    if _is_quantized(x) and dtype.itemsize > 1:
-        return None
-    if jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer):
-        with jax.ensure_compile_time_eval():
-            return [np.asarray(jnp.asarray(x).astype(dtype))]
-    with np.errstate(all="ignore"):
-        return [np.broadcast_to(np.asarray(thin(x)).astype(dtype), x.shape)]
-
-
-def _is_quantized(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize == 1 and x.size >= FEW
-
-
-def _computed(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+    known = computed(equation, arrays, thin) if ordinary else None
+    if known is not None:
+        return known
     with jax.ensure_compile_time_eval():
-        results = bind(equation, list(map(jnp.asarray, operands)))
+        results = bind(equation, list(map(jnp.asarray, arrays)))
     return [np.asarray(x) if isinstance(x.dtype, np.dtype) else x for x in results]
+
+
+def _stays_small(equation: JaxprEqn, operands: Sequence[np.ndarray]) -> bool:
+    """Return True if the file keeps quantised operands, because the result would only take more space."""
+    quantized = any(jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize == 1 and x.size >= FEW for x in operands)
+    if equation.primitive is operator_p:
+        return quantized or equation.params["name"] == "DequantizeLinear"
+    casts = equation.primitive is convert_element_type_p
+    return quantized and casts and np.dtype(type_of(equation.outvars[0])).itemsize > 1

@@ -24,42 +24,32 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
-from jax.extend.core.primitives import jit_p
 
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn._jax.varying import Axes, alike, axes_of, struct_of, vary
 from jaxrnn.cells.forms import Types
+from jaxrnn.jaxprs.canonical import called, canonical, inlined
+from jaxrnn.jaxprs.primitives import entry_of
 
 Atom = Var | Literal
 Environment = dict[Var, Any]
 #: A function that computes the results of an equation on operands, in some domain.
 Apply = Callable[[JaxprEqn, list[Any]], Sequence[Any]]
 
-#: The parameter with the jaxpr, for primitives that only call a function.
-CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "custom_lin": "jaxpr",
-}
 
-#: The same, with primitives that evaluate a function once and have no rule for derivatives.
-INLINED = {**CALLS, "remat2": "jaxpr", "checkpoint": "jaxpr"}
-
-#: Other primitives with jaxprs that take only operands of the equation, or parts of these operands.
-BODIES = frozenset({"scan", "while", "cond", "remat2", "checkpoint", "custom_linear_solve"})
+def trace(function: Callable[..., Any], *examples: Any) -> tuple[ClosedJaxpr, Any]:
+    """Return the canonical jaxpr of a function of pytrees, and the tree of its outputs."""
+    closed, structure = _trace(function, examples)
+    return canonical(closed), structure
 
 
-def trace(function: Callable[..., Any], *examples: Any) -> tuple[Any, Any]:
-    """Return the jaxpr of a function of pytrees, with jitted calls inlined, and the tree of its outputs."""
-    nested, out_structure = trace_nested(function, *examples)
-    leaves = jax.tree.leaves(examples)
-    return jax.make_jaxpr(lambda *arguments: evaluate(nested, arguments, inlined))(*leaves), out_structure
+def trace_inlined(function: Callable[..., Any], *examples: Any) -> tuple[ClosedJaxpr, Any]:
+    """Return the jaxpr of a function of pytrees without calls, to run on devices, and the tree of its outputs."""
+    closed, structure = _trace(function, examples)
+    return inlined(closed), structure
 
 
-def trace_nested(function: Callable[..., Any], *examples: Any) -> tuple[Any, Any]:
-    """Return the jaxpr of a function of pytrees as JAX traces it, with calls and scopes, and the output tree."""
+def _trace(function: Callable[..., Any], examples: Any) -> tuple[ClosedJaxpr, Any]:
     leaves, structure = jax.tree.flatten(examples)
     out_structure: Any = None
 
@@ -80,7 +70,7 @@ def bind(equation: JaxprEqn, operands: Sequence[Any], **changed: Any) -> list[An
     if here == traced:
         return _bind(equation, operands, changed)
     # Jaxprs inside of an equation may contain constants that were cast like the operands of the trace.
-    nested = equation.primitive.name in BODIES or equation.primitive.name in CUSTOM_RULES
+    nested = entry_of(equation).kind != "call" and any(True for _ in inner_jaxprs(equation))
     return _bind_varying(equation, operands, frozenset().union(*here, *(traced if nested else ())), changed)
 
 
@@ -97,16 +87,16 @@ def _bind_varying(equation: JaxprEqn, operands: Sequence[Any], axes: Axes, chang
 
     JAX takes the types of the results from the jaxprs inside of an equation, so these jaxprs are traced again.
     """
-    name, operands = equation.primitive.name, vary(list(operands), axes)
-    if name == "pvary":
+    kind, operands = entry_of(equation).kind, vary(list(operands), axes)
+    if equation.primitive.name == "pvary":
         return vary(operands, frozenset(equation.params["axes"]))
-    if name in CALLS:
-        return vary(evaluate(equation.params[CALLS[name]], operands), axes)
-    if name in CUSTOM_RULES:
+    if kind == "call":
+        return vary(evaluate(called(equation), operands), axes)
+    if kind == "custom rule":
         as_traced = functools.partial(_bind, equation, changed={})
         domain = Domain(lambda jaxpr, arrays: vary(evaluate(jaxpr, vary(arrays, axes)), axes))
         return with_rule(equation, lambda *arrays: as_traced(arrays), domain, [None] * len(operands))(*operands)
-    if name in BODIES:
+    if any(True for _ in inner_jaxprs(equation)):
         changed = {**{key: _traced_again(value, axes) for key, value in equation.params.items()}, **changed}
     return _bind(equation, operands, changed)
 
@@ -122,13 +112,6 @@ def _traced_again(value: Any, axes: Axes) -> Any:
         parts = [_traced_again(part, axes) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value
-
-
-def inlined(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
-    """Apply the primitive like `bind`, with jitted calls replaced by their equations."""
-    if equation.primitive is jit_p:
-        return evaluate(equation.params["jaxpr"], operands, inlined)
-    return bind(equation, operands)
 
 
 def evaluate(inner: Any, arguments: Sequence[Any], apply: Apply = bind) -> list[Any]:
@@ -224,11 +207,6 @@ def inner_jaxprs(equation: JaxprEqn) -> Iterator[Any]:
     return jaxprs_in_params(equation.params)
 
 
-def called(equation: JaxprEqn) -> Any:
-    """Return the jaxpr that a call evaluates; a closed jaxpr keeps its constants."""
-    return next(value for value in equation.params.values() if hasattr(getattr(value, "jaxpr", value), "eqns"))
-
-
 def walk(jaxpr: Any) -> Iterator[JaxprEqn]:
     """Yield the equations of a jaxpr, at any depth."""
     for equation in jaxpr.eqns:
@@ -321,10 +299,6 @@ def _feed_equations(
     _feed(update, [atom(each) for each in results])
 
 
-#: The primitives of functions with custom rules.
-CUSTOM_RULES = ("custom_jvp_call", "custom_vjp_call")
-
-
 class Domain:
     """A way to evaluate jaxprs. This class evaluates on plain arrays, by ``run(jaxpr, arrays)``.
 
@@ -390,7 +364,7 @@ def _with_jvp(function: Any, equation: JaxprEqn, as_traced: Any, domain: Domain,
         operands = [*arrays, *(directions[index] for index in moving)]
         with domain.types.in_force(), own_arithmetic():
             domain.check(own, arrays)
-            traced = jax.make_jaxpr(derivative)(structs, [structs[index] for index in moving])
+            traced, _ = trace(derivative, structs, [structs[index] for index in moving])
             values = domain.arrays_of(domain.evaluate(own, traced, kinds, operands))
         return values[:count], values[count:]
 
@@ -406,7 +380,8 @@ def _with_vjp(function: Any, equation: JaxprEqn, as_traced: Any, domain: Domain,
 
     @functools.cache
     def forward() -> tuple[Any, Any]:
-        return jax.make_jaxpr(lambda *arrays: jax.vjp(as_traced, *arrays), return_shape=True)(*structs)
+        closed, results = jax.make_jaxpr(lambda *arrays: jax.vjp(as_traced, *arrays), return_shape=True)(*structs)
+        return canonical(closed), results
 
     def with_residuals(own: Any, *arrays: Any) -> Any:
         with domain.types.in_force(), own_arithmetic():
@@ -420,7 +395,7 @@ def _with_vjp(function: Any, equation: JaxprEqn, as_traced: Any, domain: Domain,
         kinds = [*residuals[count:], *residuals[:count]]
         with domain.types.in_force(), own_arithmetic():
             results, back = forward()[1]
-            backward = jax.make_jaxpr(lambda back, cotangents: back(cotangents))(back, results)
+            backward, _ = trace(lambda back, cotangents: back(cotangents), back, results)
             values = domain.arrays_of(domain.evaluate(own, backward, kinds, [*arrays, *cotangents]))
         differentiable = [jnp.issubdtype(struct.dtype, jnp.inexact) for struct in structs]
         gradients = [value if moves else None for value, moves in zip(values, differentiable, strict=True)]

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxrnn.jaxprs.primitives import Entry
+
 
 @dataclass
 class Flow:
@@ -164,12 +166,12 @@ def is_all(flow: Flow, number: int) -> bool:
     return isinstance(flow.value, np.ndarray) and flow.value.dtype.kind in "iuf" and bool(np.all(flow.value == number))
 
 
-def without_neutral(name: str, operands: Sequence[Flow]) -> Sequence[Flow]:
-    """Return the operands without zeros in sums and ones in products."""
-    neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1}.get(name)
+def without_neutral(entry: Entry, operands: Sequence[Flow]) -> Sequence[Flow]:
+    """Return the operands without zeros in sums and ones in products; differences and quotients keep the first."""
+    neutral = {"add": 0, "multiply": 1}.get(entry.arithmetic)
     if neutral is None:
         return operands
-    first = operands[:1] if name in ("sub", "div") else []
+    first = [] if entry.monoid else operands[:1]
     return [*first, *(flow for flow in operands[len(first) :] if not is_all(flow, neutral))]
 
 
@@ -193,21 +195,8 @@ OTHER, SCALED, GATED, SUMMED, MIXED, EXPOSED, SQUASHED, RETAINED, WRITTEN, SHOWN
 STEP = 16
 DENSE = OTHER  # position 0
 
-#: The kinds of primitives on elements; other primitives are "other". Two kinds belong to no primitive: "count" adds to
-#: integers, and "write" replaces elements at places that depend on data.
-KINDS = {
-    "add": "add",
-    "add_any": "add",
-    "sub": "add",
-    "mul": "multiply",
-    "div": "multiply",
-    "neg": "multiply",
-    "select_n": "select",
-    "max": "keep",
-    "min": "keep",
-    "clamp": "keep",
-    "rem": "keep",
-}
+#: The kinds of arithmetic are those of `Entry.arithmetic` without "convert", and also "count", which adds to integers,
+#: and "write", which replaces elements at places that depend on data.
 
 
 def _table(entries: dict[int, int]) -> np.ndarray:

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
+from jaxrnn._jax.versions import Scan
 from jaxrnn.jaxprs import flows as of
-from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, bind, called, evaluate, shape_of, type_of
+from jaxrnn.jaxprs.equations import bind, called, evaluate, shape_of, type_of
 from jaxrnn.jaxprs.flows import (
     DataFlow,
     Flow,
@@ -31,17 +32,12 @@ from jaxrnn.jaxprs.flows import (
     union,
     without_neutral,
 )
-from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS, counted, move, moved_operands
-from jaxrnn.jaxprs.primitives import Carried
+from jaxrnn.jaxprs.moves import computed, move, moved_operands
+from jaxrnn.jaxprs.own import Carried
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 
-#: Equations that call a function on their operands.
-_CALLS = frozenset({*INLINED, *CUSTOM_RULES})
-#: Primitives that only convert the type of elements.
-_SAME = frozenset({"convert_element_type", "reduce_precision"})
-#: Sums with weights. Between the state of a cell and its update, there is at most one of these sums, and no product of
-#: two values that depend on data, as in attention.
-_CONTRACTIONS = frozenset({"conv_general_dilated", "dot_general"})
-_LOOPS = frozenset({"recurrent_layer", "scan", "while"})
+#: Kinds of equations that call a function on their operands.
+_CALLS = frozenset({"call", "checkpoint", "custom rule"})
 _FOLDED = 1 << 16  # elements of a value that XLA computes while elements are followed
 
 
@@ -95,19 +91,19 @@ class Following:
         return flow
 
     def _apply(self, label: str, equation: JaxprEqn, operands: list[Any]) -> list[Flow]:
-        name = equation.primitive.name
+        name, entry, carries = equation.primitive.name, entry_of(equation), CARRIES.of(equation)
         stack = equation.source_info.name_stack.stack
         label = next((s.name for s in reversed(stack) if getattr(s, "name", None) in self.operators), label)
         pairs = zip(equation.invars, operands, strict=True)
         flows = [x if isinstance(x, Flow) else _known(x, atom) for atom, x in pairs]
-        if name in _CALLS:
+        if entry.kind in _CALLS:
             return self.run(called(equation), flows, label)
         if name == "recurrence":
             params, count = equation.params, equation.params["count"]
             declared = params["carried"], params["steps"], params["shown"]
             return self._carried(label, flows[:count], flows[count:], *declared)
-        if name in _LOOPS and label in self.written:
-            return self._loop(label, equation, flows)
+        if carries is not None and label in self.written:
+            return self._loop(label, equation, flows, carries(equation))
         if name == "cond":
             return self._cond(label, equation, flows)
         if (axes := _sliding(equation)) is not None:
@@ -118,15 +114,17 @@ class Following:
         if not self.elements or not any(flow.deps for flow in flows):
             deps = union(flows).deps
             return [Flow(shape, dtype, deps=deps) for shape, dtype in types]
-        if name in _SAME:
+        if entry.arithmetic == "convert":
             return [dataclasses.replace(flows[0], value=None, dtype=types[0][1])]
         if (found := self._moved(label, equation, flows)) is not None:
             return found
-        if name in ELEMENTWISE:
-            return [self._elementwise(label, name, *types[0], flows)]
-        depth = sum(bool(flow.deps) for flow in flows) if name in _CONTRACTIONS else 2 * (name in _LOOPS)
+        if entry.kind == "elementwise":
+            return [self._elementwise(label, equation, flows)]
+        # Between the state of a cell and its update, there is at most one sum with weights, and no product of two
+        # values that depend on data, as in attention.
+        depth = sum(bool(flow.deps) for flow in flows) if entry.absorbs else 2 * (carries is not None)
         results = [self._create((label,), *each, flows, depth) for each in types]
-        if name.startswith("scatter") or name == "dynamic_update_slice":
+        if entry.kind == "scatter" or name == "dynamic_update_slice":
             # The places of the write may depend on data; elements that are not overwritten are kept.
             results[0].codes = combined("write", types[0][0], flows[:1], flows[1:])
         return results
@@ -167,17 +165,18 @@ class Following:
             self.result.joins.append((label, results[0]))
         return results
 
-    def _elementwise(self, label: str, name: str, shape: tuple[int, ...], dtype: Any, flows: list[Flow]) -> Flow:
-        operands, conditions = (flows[1:], flows[:1]) if name == "select_n" else (flows, [])
-        neutral = without_neutral(name, operands)
+    def _elementwise(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> Flow:
+        entry, shape, dtype = entry_of(equation), shape_of(equation.outvars[0]), type_of(equation.outvars[0])
+        kind = entry.arithmetic
+        operands, conditions = (flows[1:], flows[:1]) if kind == "select" else (flows, [])
+        neutral = without_neutral(entry, operands)
         if len(neutral) == 1 < len(operands) and neutral[0].shape == shape:
             return neutral[0]
-        if name == "mul" and any(is_all(flow, 0) for flow in operands):
+        if entry.absorbs and any(is_all(flow, 0) for flow in operands):
             return constant(np.broadcast_to(np.zeros((), dtype), shape))
-        kind = of.KINDS.get(name, "other")
         if kind == "add" and np.dtype(dtype).kind in "iu":
             kind = "count"
-        divided = name in ("div", "rem") and bool(operands[1].deps)
+        divided = equation.primitive.name in ("div", "rem") and bool(operands[1].deps)
         if divided:
             # Only elements of the dividend pass through a division.
             conditions, operands = operands[1:], operands[:1]
@@ -215,32 +214,12 @@ class Following:
             merged.append(flow)
         return merged
 
-    def _loop(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
+    def _loop(self, label: str, equation: JaxprEqn, flows: list[Flow], carries: Carries) -> list[Flow]:
         """Evaluate a loop or layer with carries that are read from its jaxpr."""
-        params, first = equation.params, 0
         results = [Flow(shape_of(variable), type_of(variable)) for variable in equation.outvars]
-        if equation.primitive.name == "recurrent_layer":
-            places = jax.tree.unflatten(params["structure"], range(len(flows)))[1]
-            forward, steps = params["direction"] == "forward", shape_of(equation.invars[0])[0]
-            slots = [Carried("hc"[n], 1 + n, place, forward) for n, place in enumerate(places)]
-            return self._carried(label, results, flows, slots, steps)
-        if equation.primitive.name == "scan":
-            first, count, body = params["num_consts"], params["num_carry"], params["jaxpr"].jaxpr
-            before, steps, forward = body.invars[first : first + count], params["length"], not params["reverse"]
-        else:
-            body, steps, forward = params["body_jaxpr"].jaxpr, None, True
-            before = body.invars[params["body_nconsts"] :]
-            first = params["cond_nconsts"] + params["body_nconsts"]
-        pairs = list(enumerate(zip(before, body.outvars, strict=False)))
-        slots = [
-            Carried("carry" if len(pairs) == 1 else f"carry {n}", n, first + n, forward)
-            for n, (old, new) in pairs
-            if old is not new and not _counts(body, old, new)
-        ]
-        found = self._carried(label, results, flows, slots, steps)
-        for n, (old, new) in pairs:
-            if old is new:
-                found[n] = flows[first + n]
+        found = self._carried(label, results, flows, carries.slots, carries.steps)
+        for result, operand in carries.unchanged.items():
+            found[result] = flows[operand]
         return found
 
     def _carried(
@@ -272,21 +251,66 @@ class Following:
         return results
 
 
+@dataclasses.dataclass(frozen=True)
+class Carries:
+    """The carries of a loop or layer."""
+
+    slots: Sequence[Carried]
+    steps: int | None  # the number of steps, or None if it depends on data
+    unchanged: Mapping[int, int] = dataclasses.field(default_factory=dict)  # results, and the operands that they are
+
+
+CARRIES: Rules[Callable[[JaxprEqn], Carries]] = Rules()
+
+
+@CARRIES.add("recurrent_layer")
+def _of_layer(equation: JaxprEqn) -> Carries:
+    places = jax.tree.unflatten(equation.params["structure"], range(len(equation.invars)))[1]
+    forward = equation.params["direction"] == "forward"
+    slots = [Carried("hc"[n], 1 + n, place, forward) for n, place in enumerate(places)]
+    return Carries(slots, shape_of(equation.invars[0])[0])
+
+
+@CARRIES.add("scan")
+def _of_scan(equation: JaxprEqn) -> Carries:
+    params = equation.params
+    (first, count), body = Scan.of(equation), params["jaxpr"].jaxpr
+    before = body.invars[first : first + count]
+    return _of_body(body, before, first, params["length"], forward=not params["reverse"])
+
+
+@CARRIES.add("while")
+def _of_while(equation: JaxprEqn) -> Carries:
+    body, first = equation.params["body_jaxpr"].jaxpr, equation.params["body_nconsts"]
+    return _of_body(body, body.invars[first:], equation.params["cond_nconsts"] + first, None)
+
+
+def _of_body(body: Any, before: Sequence[Var], first: int, steps: int | None, *, forward: bool = True) -> Carries:
+    """Return the carries of a body; operand number ``first`` is the initial value of the first carry."""
+    pairs = list(enumerate(zip(before, body.outvars, strict=False)))
+    slots = [
+        Carried("carry" if len(pairs) == 1 else f"carry {n}", n, first + n, forward)
+        for n, (old, new) in pairs
+        if old is not new and not _counts(body, old, new)
+    ]
+    return Carries(slots, steps, {n: first + n for n, (old, new) in pairs if old is new})
+
+
 def _counts(body: Any, old: Var, new: Any) -> bool:
     """Return True if a step adds a constant to an integer."""
     maker = next((equation for equation in body.eqns if new in equation.outvars), None)
-    if maker is None or maker.primitive.name != "add" or np.dtype(type_of(old)).kind not in "iu":
+    if maker is None or entry_of(maker).signs != (1, 1) or np.dtype(type_of(old)).kind not in "iu":
         return False
     return any(atom is old for atom in maker.invars) and any(isinstance(atom, Literal) for atom in maker.invars)
 
 
 def _sliding(equation: JaxprEqn) -> Sequence[int] | None:
     """Return the axes of the first operand that a window slides along, or None without a window."""
-    name, params = equation.primitive.name, equation.params
-    if name == "conv_general_dilated":
-        return params["dimension_numbers"].lhs_spec[2:]
-    if not name.startswith("reduce_window"):
+    params = equation.params
+    if entry_of(equation).kind != "window":
         return None
+    if "dimension_numbers" in params:
+        return params["dimension_numbers"].lhs_spec[2:]
     return [axis for axis, size in enumerate(params["window_dimensions"]) if size > 1]
 
 
@@ -306,20 +330,11 @@ def _known(value: Any, atom: Any = None) -> Flow:
 
 def _folded(equation: JaxprEqn, flows: Sequence[Flow]) -> list[Flow] | None:
     """Compute an equation on known values; return None if the results exceed `_FOLDED`."""
-    name, arrays = equation.primitive.name, [flow.value for flow in flows]
-    types = [type_of(variable) for variable in equation.outvars]
-    if equation.effects or not all(isinstance(dtype, np.dtype) for dtype in types):
+    arrays = [flow.value for flow in flows]
+    if equation.effects or not all(isinstance(type_of(variable), np.dtype) for variable in equation.outvars):
         return None
-    if name == "iota":
-        return [constant(counted(equation.params))]
-    if name == "convert_element_type":
-        with np.errstate(all="ignore"):
-            return [constant(arrays[0].astype(types[0]))]
-    if (moved := move(equation, arrays)) is not None:
-        return [constant(array) for array in moved]
-    if name in ON_ELEMENTS and all(array.dtype.kind in "biuf" for array in arrays):
-        with np.errstate(all="ignore"):
-            return [constant(np.asarray(ON_ELEMENTS[name](*arrays), types[0]))]
+    if (found := computed(equation, arrays)) is not None:
+        return list(map(constant, found))
     if max((math.prod(shape_of(each)) for each in (*equation.outvars, *equation.invars)), default=0) > _FOLDED:
         return None
     with jax.ensure_compile_time_eval():

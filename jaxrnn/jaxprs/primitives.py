@@ -1,218 +1,415 @@
-"""Primitives of jaxrnn: the platform of a program, an ONNX operator as one equation, and declared recurrences.
+"""The table of JAX's primitives: an entry for each, with its kind and all facts that the rules of jaxrnn use.
 
-The index of a choice by platform (`lax.platform_dependent`) is the primitive ``platform_index``, a number that
-lowering determines. An earlier evaluation would fix the program to the platform of this process.
+A rule is found by `Rules`: first by the name of a primitive, then by its kind. So a new primitive needs an entry, and a
+rule only where the rule of its kind does not fit.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-import jax
-import jax.numpy as jnp
-from jax.core import ShapedArray
-from jax.extend.core import JaxprEqn, Literal, Primitive, Var
-from jax.extend.core.primitives import cond_p, jit_p
-from jax.interpreters import ad, batching, mlir
+import numpy as np
+from jax.extend.core import JaxprEqn
 
-from jaxrnn._jax.context import own_arithmetic
-from jaxrnn._jax.varying import platform_dependent
-from jaxrnn.cells.forms import is_plain
-from jaxrnn.jaxprs.equations import Atom, evaluate
-
-#: The platforms of each branch; None for the branch of all other platforms.
-Platforms = tuple[tuple[str, ...] | None, ...]
+from jaxrnn.jaxprs import elements as of
 
 
-def is_platform_index(equation: JaxprEqn) -> bool:
-    """Return True if an equation asks for the platform."""
-    return equation.primitive.name == "platform_index"
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Entry:
+    """The facts about a primitive.
+
+    Attributes:
+        kind: the family of the primitive; see `KINDS`.
+        numpy: the function ``(params, *operands)`` in NumPy, up to rounding and the type of the result.
+        moved: the operands whose elements the primitive moves, if it computes no new elements; the other operands are
+            positions.
+        arithmetic: how an elementwise primitive combines an element with other operands: "add", "multiply", "select",
+            "keep" or "other" (see `jaxprs.flows`), or "convert" if the primitive only converts the type.
+        signs: the sign of each operand, if the result is a sum of the operands.
+        harmless: a value inside of the domain, if the derivative is singular somewhere. Operands get this value in
+            frames that do not exist.
+        singular: the operands in which the derivative is singular, or None for all.
+        monoid: the associative operation of a reduction, a running reduction or a scatter, or that an elementwise
+            primitive is: "sum", "prod", "max", "min", "and", "or", "xor" or "logsumexp".
+        still: True for a movement without effect if the result has the shape of the first operand.
+        operator: the ONNX operator of the same meaning.
+        wraps: True if integers of small types may overflow.
+        by_parts: True if the primitive applies to the real and imaginary part separately.
+        absorbs: True if a zero operand makes the result zero.
+        placed: True for a call that tells where or how devices compute, which programs for devices keep.
+        alone: True for an exchange between devices that returns the operands, up to axes of size 1, if there is only
+            one device.
+        core: the number of last axes of the first operand on which linear algebra works.
+        why: why a primitive has no rule.
+    """
+
+    kind: str
+    numpy: Callable[..., Any] | None = None
+    moved: slice | None = None
+    arithmetic: str = "other"
+    signs: tuple[int, ...] = ()
+    harmless: float | None = None
+    singular: slice | None = None
+    monoid: str = ""
+    still: bool = False
+    operator: str = ""
+    wraps: bool = False
+    by_parts: bool = False
+    absorbs: bool = False
+    placed: bool = False
+    alone: bool = False
+    core: int = 0
+    why: str = ""
+
+    @property
+    def on_elements(self) -> Callable[..., Any] | None:
+        """The function in NumPy of the operands, for a primitive that computes elements from elements."""
+        if self.kind != "elementwise" or self.moved is not None or self.numpy is None:
+            return None
+        return functools.partial(self.numpy, None)
 
 
-def platforms_of(equation: JaxprEqn) -> Platforms | None:
-    """Return the platforms of the branches of a choice by platform, or None if the equation is not a choice."""
-    return equation.params.get("branches_platforms") if equation.primitive is cond_p else None
+#: The kinds of primitives.
+KINDS = {
+    "identity": "returns its operands; canonical programs lose it",
+    "spelling": "another spelling of other primitives, which canonical programs contain",
+    "call": "calls a function; canonical programs contain the equations of the function",
+    "checkpoint": "calls a function whose values a gradient computes again",
+    "custom rule": "calls a function with its own derivative rule",
+    "loop": "runs functions repeatedly, or one of several functions",
+    "elementwise": "computes each element from the elements of the operands at the same place",
+    "movement": "moves, repeats, drops or selects elements",
+    "constant": "creates an array without operands",
+    "reduction": "reduces axes",
+    "cumulative": "reduces the earlier elements of an axis, for each element",
+    "window": "reduces windows of axes",
+    "scatter": "combines elements at places that operands contain",
+    "product": "sums products of elements",
+    "order": "sorts, or finds extremes",
+    "transform": "a Fourier transform of axes",
+    "linear algebra": "factors or solves matrices",
+    "random": "draws random numbers, or derives random keys",
+    "size": "the length of a recording",
+    "bits": "reads the bits of elements as another type",
+    "own": "a primitive of jaxrnn",
+    "collective": "exchanges arrays between devices",
+    "effect": "acts on memory, the host, or the order of execution",
+    "kernel": "a function that was written for an accelerator or a library",
+    "sparse": "works on the parts of a sparse array",
+    "internal": "appears only inside of a transformation of JAX, never in a finished program",
+}
+
+_HALF: dict[str, Any] = {"harmless": 0.5}
+_FIRST: dict[str, Any] = {"singular": slice(1)}
+_SECOND: dict[str, Any] = {"singular": slice(1, 2)}
+_ADD: dict[str, Any] = {"arithmetic": "add", "wraps": True, "by_parts": True}
+_MULTIPLY: dict[str, Any] = {"arithmetic": "multiply"}
+_KEEP: dict[str, Any] = {"arithmetic": "keep"}
 
 
-def choose(platforms: Platforms, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
-    """Evaluate the branch for the platform for which a program is lowered."""
-    named = {name: branch for names, branch in zip(platforms, branches, strict=True) for name in names or ()}
-    default = next((branch for names, branch in zip(platforms, branches, strict=True) if names is None), None)
-    return platform_dependent(*operands, default=default, **named)
+def _elementwise(function: Callable[..., Any] | None = None, operator: str = "", **facts: Any) -> Entry:
+    numpy = None if function is None else lambda params, *operands: function(*operands)
+    return Entry(kind="elementwise", numpy=numpy, operator=operator, **facts)
 
 
-@dataclass(frozen=True)
-class Form:
-    """A branch of a choice, written on the operands of the choice, with its own variables; read-only."""
-
-    equations: list[JaxprEqn]  # the equations in order, with jitted calls inlined
-    results: list[Atom]  # the results of the choice
-    constants: dict[Var, Any]  # the values of variables that no equation computes
+def _movement(numpy: Callable[..., Any], moved: slice = slice(1), kind: str = "movement", **facts: Any) -> Entry:
+    return Entry(kind=kind, numpy=numpy, moved=moved, by_parts=True, **facts)
 
 
-def forms_of(equation: JaxprEqn) -> list[Form]:
-    """Return the branches of a choice by platform."""
-    return [_form(branch, equation.invars[1:]) for branch in equation.params["branches"]]
+def _each(names: str, **facts: Any) -> dict[str, Entry]:
+    return dict.fromkeys(names.split(), Entry(**facts))
 
 
-def _form(branch: Any, operands: Sequence[Atom]) -> Form:
-    form = Form([], [], {})
-
-    def atom_of(value: Any) -> Atom:
-        if isinstance(value, Var | Literal):
-            return value
-        variable = Var(jax.typeof(value))
-        form.constants[variable] = value
-        return variable
-
-    def write(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
-        if equation.primitive is jit_p:
-            return evaluate(equation.params["jaxpr"], operands, write)
-        pairs = zip(equation.invars, operands, strict=True)
-        atoms = [atom if isinstance(atom, Literal) else atom_of(value) for atom, value in pairs]
-        results = [Var(variable.aval) for variable in equation.outvars]
-        form.equations.append(equation.replace(invars=atoms, outvars=results))
-        return results
-
-    form.results.extend(map(atom_of, evaluate(branch, operands, write)))
-    return form
+def _monoids(before: str, names: str, kind: str) -> dict[str, Entry]:
+    return {f"{before}{name}": Entry(kind=kind, monoid=name, by_parts=name == "sum") for name in names.split()}
 
 
-#: An ONNX operator. Its operands are the present operands. Its parameters are the ``name`` in ONNX; the ``function`` of
-#: all operands and attributes; ``present``, a flag for each operand; ``attributes``, pairs; and ``along``:
-#: ``"elements"`` or ``"rows"`` (along the last axis) if it works on each separately, ``"windows"`` for a convolution
-#: over the axes from the third on, otherwise ``""``.
-operator_p = Primitive("onnx_operator")
-operator_p.multiple_results = True
+_same = _movement(lambda params, x: x, kind="identity")
+_all_same = _movement(lambda params, *parts: list(parts), slice(None), kind="identity")
+_DEVICES = "it exchanges arrays between devices, and a stream runs on one"
+_EFFECT = "it acts on memory, or on the host"
+_KERNEL = "it is a kernel of a library or of an accelerator, whose frames nobody can tell apart"
+_INTERNAL = "JAX uses it inside of a transformation, and no finished program contains it"
+_SPARSE = "its operands are the parts of a sparse array; convert it to a dense array with todense()"
+_UNMAPPED = "JAX cannot map it over a batch, so it cannot work on each frame"
+_OWN = "streams and files are traced without it"
+
+PRIMITIVES: dict[str, Entry] = {
+    # Identities and calls, which canonical programs do not contain.
+    "consume": _same,
+    "copy": _same,
+    "device_put": _all_same,
+    "layout_constraint": _same,
+    "name": _same,
+    "optimization_barrier": _all_same,
+    "relayout": _same,
+    "reshard": _same,
+    "shard_alike": _all_same,
+    "sharding_constraint": _same,
+    "with_memory_space_constraint": _same,
+    "xla_metadata_value": _same,
+    **_each("call call_hi_primitive closed_call composite custom_vmap_call jit linear_call", kind="call"),
+    **_each("compute_on custom_partitioning fused_call xla_metadata_call", kind="call", placed=True),
+    "remat2": Entry(kind="checkpoint"),
+    **_each("custom_jvp_call custom_vjp_call", kind="custom rule"),
+    # Loops and choices.
+    **_each("cond scan while", kind="loop"),
+    # Elementwise arithmetic.
+    "abs": _elementwise(np.abs, "Abs", wraps=True, **_HALF),
+    "acos": _elementwise(None, "Acos", **_HALF),
+    "acosh": _elementwise(None, "Acosh", harmless=2.0),
+    "add": _elementwise(np.add, "Add", monoid="sum", signs=(1, 1), **_ADD),
+    "add_any": _elementwise(np.add, "Add", signs=(1, 1), **_ADD),
+    "and": _elementwise(np.bitwise_and, monoid="and"),
+    "asin": _elementwise(None, "Asin", **_HALF),
+    "asinh": _elementwise(None, "Asinh"),
+    "atan": _elementwise(None, "Atan"),
+    "atan2": _elementwise(**_HALF),
+    "atanh": _elementwise(None, "Atanh", **_HALF),
+    "bessel_i0e": _elementwise(),
+    "bessel_i1e": _elementwise(),
+    "cbrt": _elementwise(**_HALF),
+    "ceil": _elementwise(np.ceil, "Ceil"),
+    "clamp": _elementwise(**_KEEP),
+    "clz": _elementwise(),
+    "complex": _elementwise(),
+    "conj": _elementwise(),
+    "convert_element_type": _elementwise(lambda x: x, arithmetic="convert"),
+    "cos": _elementwise(np.cos, "Cos"),
+    "cosh": _elementwise(None, "Cosh"),
+    "digamma": _elementwise(**_HALF),
+    "div": _elementwise(**_MULTIPLY, **_HALF, **_SECOND),
+    "eq": _elementwise(np.equal, "Equal"),
+    "erf": _elementwise(None, "Erf"),
+    "erf_inv": _elementwise(**_HALF),
+    "erfc": _elementwise(),
+    "exp": _elementwise(np.exp, "Exp"),
+    "exp2": _elementwise(),
+    "expm1": _elementwise(None, "Expm1"),
+    "floor": _elementwise(np.floor, "Floor"),
+    "ge": _elementwise(np.greater_equal, "GreaterOrEqual"),
+    "gt": _elementwise(np.greater, "Greater"),
+    "igamma": _elementwise(**_HALF),
+    "igamma_grad_a": _elementwise(**_HALF),
+    "igammac": _elementwise(**_HALF),
+    "imag": _elementwise(),
+    "integer_pow": _elementwise(**_HALF),
+    "is_finite": _elementwise(np.isfinite),
+    "le": _elementwise(np.less_equal, "LessOrEqual"),
+    "le_to": _elementwise(),
+    "lgamma": _elementwise(**_HALF),
+    "log": _elementwise(np.log, "Log", **_HALF),
+    "log1p": _elementwise(None, "Log1p", **_HALF),
+    "log2": _elementwise(np.log2, **_HALF),
+    "logistic": _elementwise(None, "Sigmoid"),
+    "lt": _elementwise(np.less, "Less"),
+    "lt_to": _elementwise(),
+    "max": _elementwise(np.maximum, "Max", monoid="max", **_KEEP),
+    "min": _elementwise(np.minimum, "Min", monoid="min", **_KEEP),
+    "mul": _elementwise(np.multiply, "Mul", monoid="prod", wraps=True, absorbs=True, **_MULTIPLY),
+    "mulhi": _elementwise(),
+    "ne": _elementwise(np.not_equal),
+    "neg": _elementwise(np.negative, "Neg", signs=(-1,), wraps=True, by_parts=True, **_MULTIPLY),
+    "nextafter": _elementwise(),
+    "not": _elementwise(np.invert),
+    "one_minus_square": _elementwise(lambda x: 1 - x * x),
+    "or": _elementwise(np.bitwise_or, monoid="or"),
+    "polygamma": _elementwise(harmless=2.0),
+    "polynomial": _elementwise(),
+    "population_count": _elementwise(),
+    "pow": _elementwise(None, "Pow", **_HALF, **_FIRST),
+    "real": _elementwise(),
+    "reduce_precision": _elementwise(arithmetic="convert"),
+    "regularized_incomplete_beta": _elementwise(**_HALF),
+    "rem": _elementwise(**_KEEP, **_HALF, **_SECOND),
+    "round": _elementwise(),
+    "rsqrt": _elementwise(**_HALF),
+    "shift_left": _elementwise(),
+    "shift_right_arithmetic": _elementwise(),
+    "shift_right_logical": _elementwise(),
+    "sign": _elementwise(np.sign, "Sign"),
+    "sin": _elementwise(np.sin, "Sin"),
+    "sinh": _elementwise(None, "Sinh"),
+    "sqrt": _elementwise(np.sqrt, "Sqrt", **_HALF),
+    "square": _elementwise(np.square),
+    "sub": _elementwise(np.subtract, "Sub", signs=(1, -1), **_ADD),
+    "tan": _elementwise(None, "Tan"),
+    "tanh": _elementwise(np.tanh, "Tanh"),
+    "xor": _elementwise(np.bitwise_xor, monoid="xor"),
+    "zeta": _elementwise(harmless=2.0),
+    # Movements. The first three keep each element at its place.
+    "select_n": _movement(of.select, slice(1, None), kind="elementwise", arithmetic="select"),
+    "stop_gradient": _movement(lambda params, x: x, kind="elementwise"),
+    "pvary": _movement(lambda params, *parts: list(parts), slice(None), kind="elementwise", alone=True),
+    "broadcast_in_dim": _movement(lambda params, x, *_: of.broadcast(params, x), still=True),
+    "concatenate": _movement(
+        lambda params, *parts: np.concatenate(parts, params["dimension"]), slice(None), still=True
+    ),
+    "dynamic_slice": _movement(
+        lambda params, x, *starts: x[of.window(x.shape, starts, params["slice_sizes"])], still=True
+    ),
+    "dynamic_update_slice": _movement(of.dynamic_update, slice(2)),
+    "gather": _movement(of.gather),
+    "pad": _movement(of.pad, slice(2)),
+    "reshape": _movement(lambda params, x, *_: of.reshape(params, x), still=True),
+    "rev": _movement(lambda params, x: np.flip(x, tuple(params["dimensions"]))),
+    "slice": _movement(of.slice_, still=True),
+    "split": _movement(lambda params, x: np.split(x, np.cumsum(params["sizes"])[:-1], params["axis"])),
+    "squeeze": _movement(lambda params, x: np.squeeze(x, tuple(params["dimensions"])), kind="spelling", still=True),
+    "stack": _movement(lambda params, *parts: np.stack(parts, params["axis"]), slice(None), kind="spelling"),
+    "tile": _movement(lambda params, x: np.tile(x, params["reps"]), still=True),
+    "transpose": _movement(lambda params, x: np.transpose(x, params["permutation"])),
+    "unstack": _movement(lambda params, x: list(np.moveaxis(x, params["axis"], 0)), kind="spelling"),
+    "bitcast_convert_type": Entry(kind="bits"),
+    # Arrays without operands, and lengths.
+    "iota": Entry(kind="constant", numpy=of.counted),
+    "empty": Entry(kind="spelling"),
+    "dim_as_value": Entry(kind="size", numpy=lambda params: params["dim"]),
+    # Reductions.
+    **_monoids("reduce_", "sum prod max min and or xor", "reduction"),
+    "reduce": Entry(kind="reduction"),
+    "cumsum": Entry(kind="cumulative", monoid="sum", by_parts=True, numpy=of.running_sum),
+    **_monoids("cum", "prod max min logsumexp", "cumulative"),
+    **_monoids("reduce_window_", "sum max min", "window"),
+    "reduce_window": Entry(kind="window"),
+    "conv_general_dilated": Entry(kind="window", absorbs=True),
+    **_each("select_and_scatter select_and_scatter_add select_and_gather_add", kind="window"),
+    "scatter": _movement(of.scatter, slice(0, None, 2), kind="scatter"),
+    "scatter-add": Entry(kind="scatter", monoid="sum", by_parts=True),
+    "scatter-sub": Entry(kind="scatter", monoid="sum"),
+    "scatter-mul": Entry(kind="scatter", monoid="prod"),
+    "scatter-min": Entry(kind="scatter", monoid="min"),
+    "scatter-max": Entry(kind="scatter", monoid="max"),
+    "dot_general": Entry(kind="product", absorbs=True),
+    "ragged_dot_general": Entry(kind="product", absorbs=True),
+    "argmax": Entry(kind="order", operator="ArgMax"),
+    "argmin": Entry(kind="order", operator="ArgMin"),
+    **_each("sort top_k approx_top_k", kind="order"),
+    "fft": Entry(kind="transform"),
+    # Matrices.
+    **_each("cholesky eig eigh geqrf hessenberg householder_product lu", kind="linear algebra", core=2),
+    **_each("ormqr qr schur svd symmetric_product triangular_solve tridiagonal", kind="linear algebra", core=2),
+    **_each("lu_pivots_to_permutation tridiagonal_solve", kind="linear algebra", core=1),
+    "custom_linear_solve": Entry(kind="linear algebra"),
+    **_each("cholesky_update geqp3", kind="linear algebra", why=_UNMAPPED),
+    # Random numbers.
+    **_each("random_bits random_clone random_fold_in random_gamma random_seed random_split", kind="random"),
+    **_each("random_unwrap random_wrap rng_bit_generator rng_uniform threefry2x32", kind="random"),
+    **_each("iota_2x32_shape philox2x32 philox4x32 threefry4x32", kind="random"),
+    # Primitives without rules.
+    "shard_map": Entry(kind="collective", why=_DEVICES),
+    **_each(
+        """
+        all_gather all_gather_invariant all_to_all axis_index pbroadcast pmax pmin ppermute psum psum_invariant
+        reduce_scatter
+        """,
+        kind="collective",
+        alone=True,
+        why=_DEVICES,
+    ),
+    **_each(
+        """
+        all_gather_reduced global_array_to_host_local_array host_local_array_to_global_array pbroadcast_dynamic precv
+        preduced psend ragged_all_to_all reduced_vary_cast reduced_vary_cast_p unreduced_pmax unreduced_pmin
+        unreduced_psum unreduced_reduce_scatter vary_unreduced_cast vary_unreduced_cast_p
+        all_gather_done all_gather_reduced_start all_gather_start all_to_all_done all_to_all_start pbroadcast_done
+        pbroadcast_start ppermute_done ppermute_start psum_done psum_invariant_start psum_start reduce_scatter_done
+        reduce_scatter_start unreduced_psum_start unreduced_reduce_scatter_start
+        """,
+        kind="collective",
+        why=_DEVICES,
+    ),
+    **_each(
+        """
+        accum_grad_in_ref addupdate after_all assert_consumed_value box_get box_set broadcast_to buffer_callback check
+        create_token dce_sink debug_callback debug_print empty_ref free_ref freeze get inspect_sharding io_callback
+        log_extend log_read new_box new_log new_ref pin program_order pure_callback run_state stage swap unpin
+        """,
+        kind="effect",
+        why=_EFFECT,
+    ),
+    **_each(
+        """
+        call_exported cudnn_fusion dot_product_attention_bwd dot_product_attention_bwd_wrapper
+        dot_product_attention_fp8_bwd dot_product_attention_fp8_bwd_wrapper dot_product_attention_fp8_fwd
+        dot_product_attention_fp8_fwd_wrapper dot_product_attention_fwd dot_product_attention_fwd_wrapper ffi_call
+        pallas_call rnn_bwd rnn_fwd scaled_dot scaled_matmul scaled_matmul_wrapper tpu_custom_call
+        """,
+        kind="kernel",
+        why=_KERNEL,
+    ),
+    **_each(
+        """
+        bcoo_dot_general bcoo_dot_general_sampled bcoo_extract bcoo_fromdense bcoo_sort_indices bcoo_spdot_general
+        bcoo_sum_duplicates bcoo_todense bcoo_transpose bcsr_dot_general bcsr_extract bcsr_fromdense bcsr_todense
+        coo_fromdense coo_matmat coo_matvec coo_spmm coo_spmv coo_todense csr_fromdense csr_matmat csr_matvec csr_spmm
+        csr_spmv csr_todense spsolve todense
+        """,
+        kind="sparse",
+        why=_SPARSE,
+    ),
+    **_each(
+        """
+        call_hi_primitive_linearized create_linear custom_jvp_call_jaxpr custom_lin dimension_size
+        empty2 eq_to eval_jaxpr from_edtype remat_opt shape_assertion tie to_edtype unreachable zeros_like
+        """,
+        kind="internal",
+        why=_INTERNAL,
+    ),
+    # Primitives of jaxrnn.
+    **_each("onnx_operator recurrent_layer", kind="own"),
+    **_each("platform_index recurrence", kind="own", why=_OWN),
+}
+#: Primitives of an installed JAX without an entry, which no rule knows.
+_UNKNOWN = Entry(kind="unknown")
 
 
-def one_equation(name: str, along: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a function of arrays (some None) and attributes, so that it is one equation in plain forms."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*operands: Any, **attributes: Any) -> Any:
-            if not is_plain():
-                return function(*operands, **attributes)
-            pairs = [(key, tuple(value) if isinstance(value, list) else value) for key, value in attributes.items()]
-            results = operator_p.bind(
-                *(jnp.asarray(each) for each in operands if each is not None),
-                name=name,
-                function=function,
-                present=tuple(each is not None for each in operands),
-                attributes=tuple(sorted(pairs)),
-                along=along,
-            )
-            return results if len(results) > 1 else results[0]
-
-        return call
-
-    return decorate
+def entry_of(equation: JaxprEqn) -> Entry:
+    """Return the entry of the primitive of an equation; an unknown primitive has an entry of the kind "unknown"."""
+    return PRIMITIVES.get(equation.primitive.name, _UNKNOWN)
 
 
-@own_arithmetic()
-def computed(
-    *operands: Any, function: Callable[..., Any], present: Sequence[bool], attributes: Sequence[Any], **_: Any
-) -> list[jax.Array]:
-    """Evaluate the primitive."""
-    each = iter(operands)
-    results = function(*(next(each) if there else None for there in present), **dict(attributes))
-    return [*results] if isinstance(results, list | tuple) else [results]
+def named(kind: str) -> frozenset[str]:
+    """Return the names of the primitives of a kind."""
+    return frozenset(name for name, entry in PRIMITIVES.items() if entry.kind == kind)
 
 
-def _shapes(*operands: Any, **params: Any) -> list[Any]:
-    structs = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands]
-    results = jax.eval_shape(functools.partial(computed, **params), *structs)
-    return [ShapedArray(each.shape, each.dtype) for each in results]
+Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
-def _batched(operands: Any, axes: Any, **params: Any) -> Any:
-    others = zip(axes[1:], operands[1:], strict=True)
-    alike = all(axis is None and operand.size == 1 for axis, operand in others)
-    if params["along"] == "elements" and alike:
-        results = operator_p.bind(*operands, **params)
-        return results, [axes[0]] * len(results)
-    results = jax.vmap(functools.partial(computed, **params), axes)(*operands)
-    return results, [0] * len(results)
+class Rules(dict[str, Rule]):
+    """The rules of one context, such as streaming or export: by the name of a primitive, and otherwise by its kind.
 
+    Example::
 
-operator_p.def_impl(computed)
-operator_p.def_abstract_eval(_shapes)
-mlir.register_lowering(operator_p, mlir.lower_fun(computed, multiple_results=True))
-batching.primitive_batchers[operator_p] = _batched
+        RULES = Rules()
 
+        @RULES.add("reshape", "transpose")
+        def moved(...): ...
 
-#: Whether recurrences are equations: no, yes, or only those around the code that is traced. Part of the keys of all
-#: caches of JAX.
-_NO, _YES, _AROUND = "no", "yes", "around"
-_visible = jax.make_user_context(_NO)
+        @RULES.add(kind="elementwise")
+        def elementwise(...): ...
+    """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_kind: dict[str, Any] = {}
 
-@contextlib.contextmanager
-def visible_recurrences(wanted: bool = True) -> Iterator[None]:
-    """Trace recurrences as equations of `recurrence_p` (or, if not wanted, as plain computations)."""
-    with _visible(_YES if wanted else _NO if _visible.value == _NO else _AROUND):
-        yield
+    def add(self, *names: str, kind: str = "") -> Callable[[Rule], Rule]:
+        """Decorate the rule of primitives with these names, or of all primitives of a kind."""
 
+        def decorate(rule: Rule) -> Rule:
+            self.update(dict.fromkeys(names, rule))
+            if kind:
+                self.of_kind[kind] = rule
+            return rule
 
-def are_visible() -> bool:
-    """Return True if recurrences are traced as equations."""
-    return _visible.value == _YES
+        return decorate
 
-
-def only_followed() -> bool:
-    """Return True while state is traced: no rule looks inside a recurrence, so that its form does not matter."""
-    return _visible.value != _NO
-
-
-@dataclass(frozen=True)
-class Carried:
-    """A carry of a recurrence."""
-
-    slot: str
-    result: int  # the number of the result that is the final value
-    start: int | None  # the number of the operand that is the initial value, None for zeros
-    forward: bool = True  # whether a later call can continue from the final value
-    #: the axis of the directions, and the index of this direction; None for the whole array
-    half: tuple[int, int] | None = None
-
-
-#: The operands are the results of the recurrence, which are returned unchanged, and the initial values, which
-#: `Carried.start` indexes. Parameters: ``carried``; ``steps``, None if the number depends on data; ``shown``, the time
-#: axis of the first result if its last frame is the final value of the first slot; ``count``, the number of results.
-recurrence_p = Primitive("recurrence")
-recurrence_p.multiple_results = True
-
-
-def visible(
-    results: Sequence[Any],
-    starts: Sequence[Any],
-    slots: Sequence[Carried],
-    steps: int | None,
-    *,
-    shown: int | None = None,
-) -> list[Any]:
-    """Wrap the results of a recurrence in an equation that declares its carries, if recurrences are visible."""
-    if not are_visible() or not slots:
-        return list(results)
-    present = [index for index, start in enumerate(starts) if start is not None]
-    carried = tuple(
-        Carried(s.slot, s.result, present.index(s.start) if s.start in present else None, s.forward, s.half)
-        for s in slots
-    )
-    operands = [*results, *(starts[index] for index in present)]
-    return recurrence_p.bind(*operands, carried=carried, steps=steps, shown=shown, count=len(results))
-
-
-def _results(*operands: Any, count: int, **_: Any) -> list[Any]:
-    return list(operands[:count])
-
-
-recurrence_p.def_impl(_results)
-recurrence_p.def_abstract_eval(_results)
-batching.primitive_batchers[recurrence_p] = lambda operands, axes, count, **_: (operands[:count], axes[:count])
-ad.primitive_jvps[recurrence_p] = lambda primals, tangents, count, **_: (primals[:count], tangents[:count])
+    def of(self, primitive: str | JaxprEqn) -> Any:
+        """Return the rule of a primitive, by its name or an equation, or None."""
+        name = primitive if isinstance(primitive, str) else primitive.primitive.name
+        return self.get(name) or self.of_kind.get(PRIMITIVES.get(name, _UNKNOWN).kind)

@@ -17,7 +17,8 @@ from jax.extend.core.primitives import copy_p
 from jaxrnn._jax import varying
 from jaxrnn.cells.forms import in_chunks, is_plain
 from jaxrnn.jaxprs.equations import Atom, made_by, needed, read_by, shape_of, type_of, variables
-from jaxrnn.jaxprs.primitives import only_followed, platforms_of
+from jaxrnn.jaxprs.own import only_followed, platforms_of
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.jaxprs.recognition.algebra import Algebra
 from jaxrnn.jaxprs.recognition.body import (
     Body,
@@ -216,7 +217,7 @@ class _Planner:
         for equation in self.body.equations:
             if not any(atom is variable for atom in equation.invars):
                 continue
-            if equation.primitive.name != "select_n":
+            if entry_of(equation).arithmetic != "select":
                 moves = all(joined_positions(equation, index) is not None for index in range(len(equation.outvars)))
                 if not moves or not all(self._only_under_mask(cell, moved) for moved in equation.outvars):
                     return False

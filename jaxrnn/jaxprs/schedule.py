@@ -39,11 +39,11 @@ from jaxrnn.jaxprs.equations import (
     read_by,
     run,
     shape_of,
-    trace,
+    trace_inlined,
     type_of,
     variables,
 )
-from jaxrnn.jaxprs.primitives import is_platform_index
+from jaxrnn.jaxprs.own import is_platform_index
 
 
 @dataclass
@@ -289,7 +289,7 @@ class Step:
     @classmethod
     def trace(cls, function: Function, params: Any, frame: Any, carry: Any) -> Step:
         """Trace a function as a step on arrays of these shapes."""
-        closed, structure = trace(function, params, frame, carry)
+        closed, structure = trace_inlined(function, params, frame, carry)
         invars, outvars = closed.jaxpr.invars, closed.jaxpr.outvars
         first, second, _ = (len(jax.tree.leaves(tree)) for tree in (params, frame, carry))
         of_frame, of_carry = invars[first : first + second], invars[first + second :]

@@ -20,7 +20,7 @@ from jax.extend.core import InconclusiveDimensionOperation, get_opaque_trace_sta
 
 from jaxrnn._files.messages import whole_message
 from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
-from jaxrnn.jaxprs.primitives import Carried, are_visible, visible
+from jaxrnn.jaxprs.own import Carried, are_visible, visible
 from jaxrnn.onnx.limits import Limits, check_ahead, current, spending
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.values import Value, describe, is_sequence, settle, static, traced

@@ -16,8 +16,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Literal, Var
 
+from jaxrnn._jax.versions import Scan
 from jaxrnn.jaxprs.equations import (
-    CALLS,
     Atom,
     fingerprint,
     made_by,
@@ -28,9 +28,10 @@ from jaxrnn.jaxprs.equations import (
     variables,
     walk,
 )
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.plan import COUNT, Closed
-from jaxrnn.streaming.rewriting import at_sizes, renamed
+from jaxrnn.streaming.rewriting import at_sizes, forms_of, is_number, renamed
 from jaxrnn.streaming.streamed import Streamed
 
 #: Streams a function of parameters and frames, with example shapes.
@@ -85,11 +86,6 @@ class _Map(NamedTuple):
 def without_blocks(closed: Any, stream: Stream) -> Any:
     """Replace each map over blocks of frames in a closed jaxpr by a map over all frames."""
     jaxpr = closed.jaxpr
-    for equation in jaxpr.eqns:
-        name = CALLS.get(equation.primitive.name)
-        if name is not None and (inner := without_blocks(equation.params[name], stream)) is not equation.params[name]:
-            changed = equation.replace(params={**equation.params, name: inner})
-            jaxpr = jaxpr.replace(eqns=[changed if each is equation else each for each in jaxpr.eqns])
     constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     for scan in jaxpr.eqns:
         try:
@@ -103,14 +99,17 @@ def without_blocks(closed: Any, stream: Stream) -> Any:
 
 def _counts(equation: JaxprEqn) -> bool:
     """Return True if an equation computes frame numbers or the length."""
-    name, params = equation.primitive.name, equation.params
-    return name == "dim_as_value" or (name == "iota" and is_symbolic(params["shape"][params["dimension"]]))
+    kind, params = entry_of(equation).kind, equation.params
+    return kind == "size" or (kind == "constant" and is_symbolic(params["shape"][params["dimension"]]))
 
 
 def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | None:
     """Return the map over blocks that contains this scan, or None; `values` are the values of constants."""
     params = scan.params
-    if scan.primitive.name != "scan" or params["num_carry"] or params["reverse"] or not is_symbolic(params["length"]):
+    if scan.primitive.name != "scan" or params["reverse"] or not is_symbolic(params["length"]):
+        return None
+    consts, carry, blocks = Scan.of(scan).split(scan.invars)
+    if carry:
         return None
     makers = {variable: [equation] for equation in jaxpr.eqns for variable in equation.outvars}
     readers: dict[Var, list[JaxprEqn]] = {}
@@ -124,7 +123,6 @@ def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | Non
         fits = all(len(each) == 1 and each[0].primitive.name == name for each in found)
         return [each[0] for each in found] if fits else None
 
-    consts, blocks = scan.invars[: params["num_consts"]], scan.invars[params["num_consts"] :]
     results = [variable for variable in scan.outvars if variable in readers]
     cuts = only(blocks, "reshape", makers)
     flat = only(results, "reshape", readers)
@@ -136,10 +134,11 @@ def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | Non
     total, covered = shape_of(frames[0])[0], block * params["length"]
     left = total - covered
     tails = _tails(jaxpr, frames, left)
+    forms = forms_of(jaxpr)
     starts = [*((each, 0) for each in heads), *((each, covered) for each in tails or ())]
     if (
         tails is None
-        or not all(_reads_from(each, start, makers) for each, start in starts)
+        or not all(_reads_from(each, start, forms) for each, start in starts)
         or any(str(shape_of(each)[0]) != str(total) for each in frames)
         or any(
             each.params["dimension"] or [*each.invars[:-1]] != [*made.outvars]
@@ -175,19 +174,12 @@ def _tails(jaxpr: Any, frames: Sequence[Atom], left: Any) -> list[JaxprEqn] | No
     return found
 
 
-def _reads_from(equation: JaxprEqn, start: Any, makers: Mapping[Var, list[JaxprEqn]]) -> bool:
+def _reads_from(equation: JaxprEqn, start: Any, forms: Mapping[Var, Any]) -> bool:
     """Return True if a gather reads consecutive frames from this frame on."""
     numbers, index = equation.params["dimension_numbers"], equation.invars[1]
     if numbers.start_index_map != (0,) or numbers.collapsed_slice_dims or shape_of(index) != (1,):
         return False
-    while not isinstance(index, Literal):
-        (maker,) = makers.get(index, (None,))
-        if maker is None or maker.primitive.name not in ("broadcast_in_dim", "convert_element_type", "dim_as_value"):
-            return False
-        if maker.primitive.name == "dim_as_value":
-            return str(maker.params["dim"]) == str(start)
-        index = maker.invars[0]
-    return str(index.val) == str(start)
+    return is_number(index, start, forms)
 
 
 def _replaced(jaxpr: Any, found: _Map, on_all: Any) -> Any:

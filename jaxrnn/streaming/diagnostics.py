@@ -235,8 +235,9 @@ _CALLS = {
 #: Hints, keyed by primitive.
 _PRIMITIVES = {
     "dynamic_update_slice": _POSITIONS,
-    **dict.fromkeys(("random_bits", "random_wrap", "random_unwrap", "threefry2x32"), "fold the number of each frame "
-    "into the key, with jax.random.fold_in under jax.vmap, or pass random numbers as an input with a time axis"),
+    **dict.fromkeys(("random_bits", "random_gamma", "random_wrap", "random_unwrap", "threefry2x32"),
+    "fold the number of each frame into the key, with jax.random.fold_in under jax.vmap, or pass random numbers as an "
+    "input with a time axis"),
     **dict.fromkeys(("pure_callback", "io_callback", "debug_callback", "debug_print"), _OUTSIDE),
 }  # fmt: skip
 

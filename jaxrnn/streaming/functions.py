@@ -21,6 +21,7 @@ from jax.interpreters import ad, batching, mlir
 from numpy.lib.array_utils import normalize_axis_index
 
 from jaxrnn._jax import varying
+from jaxrnn._jax.versions import Scan
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.equations import bind, needed, read_by, shape_of, type_of, variables
 from jaxrnn.streaming.dimensions import is_symbolic
@@ -239,10 +240,10 @@ class Parts(NamedTuple):
 def parts_of_carry(equation: JaxprEqn) -> Parts | None:
     """Return the parts of the carry if a loop is from `associative_scan`, or None."""
     body = equation.params["jaxpr"].jaxpr
-    consts, carries = equation.params["num_consts"], equation.params["num_carry"]
+    counts = Scan.of(equation)
     marks = [inner for inner in body.eqns if inner.primitive is _associative]
-    carry, frame = body.invars[consts : consts + carries], body.invars[consts + carries :]
-    new, outputs = body.outvars[:carries], body.outvars[carries:]
+    _, carry, frame = counts.split(body.invars)
+    new, outputs = body.outvars[: counts.carry], body.outvars[counts.carry :]
     made = {variable for mark in marks for variable in mark.outvars}
     read = {atom for mark in marks for atom in variables(mark.invars[mark.params["count"] :])}
     if not marks or made != set(variables(new[1:])) or read != {*carry[1:], *frame}:

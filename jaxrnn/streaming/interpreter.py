@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,10 @@ from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn, Literal, P
 from jaxrnn.answers import Unknown
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs import equations
-from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Atom, bind, shape_of, type_of
+from jaxrnn.jaxprs.equations import Atom, bind, shape_of, type_of
 from jaxrnn.jaxprs.moves import move
-from jaxrnn.jaxprs.primitives import is_platform_index
+from jaxrnn.jaxprs.own import is_platform_index
+from jaxrnn.jaxprs.primitives import Rules, entry_of, named
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.dimensions import Clock, has_symbols, is_symbolic, is_zero, out_shape, own_sizes, symbolic_axes
 from jaxrnn.streaming.passes import Pass, listed
@@ -48,9 +49,10 @@ from jaxrnn.streaming.values import (
 )
 
 #: Primitives whose rules accept a `Deferred` operand: the rule may choose another operand, or raise a clearer error.
-TAKES_DEFERRED = {"select_n", "gather", *INLINED}
+_CALLS = named("call") | named("checkpoint")
+TAKES_DEFERRED = {"select_n", "gather", *_CALLS}
 #: Primitives whose rules take chunks with late frames.
-TAKES_LATE = {*INLINED, "concatenate", "conv_general_dilated", "gather", "slice"}
+TAKES_LATE = {*_CALLS, "concatenate", "conv_general_dilated", "gather", "slice"}
 TAKES_LATE |= {f"reduce_window{kind}" for kind in ("", "_sum", "_max", "_min")}
 #: Primitives that apply to late frames as to other frames: frame by frame, without singular derivatives.
 FRAME_BY_FRAME = {
@@ -60,7 +62,25 @@ FRAME_BY_FRAME = {
 
 
 #: Primitives with an inner function, in which values may have time on two axes.
-CONTAINERS = {*INLINED, *CUSTOM_RULES, "onnx_operator"}
+CONTAINERS = {*_CALLS, *named("custom rule"), "onnx_operator"}
+
+
+#: A rule, ``(run, equation, *operands) -> results``: applies an equation to the chunks of a pass.
+Rule = Callable[..., Any]
+
+RULES = Rules()
+
+#: Export rules that callers add, keyed by primitive: ``(lowering, equation, *operands) -> results``.
+EXPORTS: dict[str, Rule] = {}
+
+#: Rules for values with time on two axes, keyed by operation. A rule may return None to leave an equation to `RULES`.
+PAIR_RULES = Rules()
+
+#: Rules for values that only the end of the stream decides. A rule may return None, as above.
+AWAITING_RULES = Rules()
+
+#: Primitives of callers whose rule also applies to equations without streamed operands.
+ALWAYS: set[str] = set()
 
 
 def interpret(run: Pass, inner: Any, arguments: Sequence[Any], *, late: bool = False) -> list[Any]:
@@ -84,64 +104,105 @@ def _typed(atoms: Iterable[Atom], values: Iterable[Any]) -> list[Any]:
     return [np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else value for atom, value in pairs]
 
 
+class _Operands(NamedTuple):
+    """What the operands of an equation are; the contexts of `_CONTEXTS` decide by it."""
+
+    deferred: Deferred | None  # an operand that cannot be used in a step
+    awaits: bool  # an operand is known only when the stream has ended
+    streamed: bool  # an operand or a size of the equation grows with the stream
+    inside: bool  # only sizes inside of the equation do
+
+
 def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
-    name = equation.primitive.name
-    unusable = next((value for value in operands if isinstance(value, Deferred)), None)
-    awaits = any(isinstance(value, Awaiting) for value in operands)
-    if unusable is not None and name not in TAKES_DEFERRED and not awaits:
-        return [unusable] * len(equation.outvars)
     shapes = [shape_of(variable) for variable in equation.outvars]
-    if any(isinstance(value, Pairs) for value in operands) or any(len(symbolic_axes(shape)) > 1 for shape in shapes):
-        if unusable is not None and name not in CONTAINERS:
-            return [Deferred(unusable.error)] * len(equation.outvars)
-        rule = PAIR_RULES.get(operation_of(equation))
-        if rule is not None and (result := rule(run, equation, *operands)) is not None:
-            return [result.made_by(equation, operands) if isinstance(result, Pairs) and not result.shape else result]
-        if name not in CONTAINERS:
-            run.refuse(
-                "its operand or result has time on two axes, one element for each pair of frames",
-                "mask scores by position and reduce them, as attention does, or let each frame depend on a fixed "
-                "number of past frames",
-            )
     streamed = any(isinstance(value, Chunk) for value in operands) or any(map(symbolic_axes, shapes))
     streamed = streamed or bool(own_sizes(equation))
-    if name in AWAITING_RULES and (streamed or awaits) and any(map(is_awaited, operands)):
-        rule = AWAITING_RULES[name]
-        if (result := rule(run, equation, *map(run.on_time, operands))) is not None:
-            return listed(result)
-    if awaits and unusable is not None and name not in CONTAINERS:
-        return [Deferred(unusable.error)] * len(equation.outvars)
-    inside = not streamed and has_symbols(equation)
-    if not streamed and not inside and all(map(is_static, operands)):
-        folded = fold_static(equation, operands)
-        if folded is not None:
-            return folded
-    if name in RULES and (streamed or inside or name in ALWAYS):
-        if any(isinstance(value, Chunk) and value.late for value in operands):
-            fronts = _fronts(name, equation, operands)
-            if fronts is not None:
-                return _with_fronts(run, equation, operands, fronts)
-            if name not in TAKES_LATE:
-                operands = list(map(run.on_time, operands))
-        with run.growing_by(growth_of(equation, operands)):
-            results = listed(RULES[name](run, equation, *operands))
-        if len(results) != len(equation.outvars):
-            run.refuse(
-                f"its rule returns {len(results)} results, and the primitive has {len(equation.outvars)}",
-                "return one chunk or array for each result, in order",
-            )
-        run.note_origin(RULES[name], equation, operands, results)
-        return with_places(equation, operands, results)
-    if streamed:
+    kinds = _Operands(
+        next((value for value in operands if isinstance(value, Deferred)), None),
+        any(isinstance(value, Awaiting) for value in operands),
+        streamed,
+        not streamed and has_symbols(equation),
+    )
+    if kinds.deferred is not None and equation.primitive.name not in TAKES_DEFERRED and not kinds.awaits:
+        return [kinds.deferred] * len(equation.outvars)
+    for context in _CONTEXTS:
+        if (results := context(run, equation, operands, kinds)) is not None:
+            return results
+    raise AssertionError("the last context takes all equations")
+
+
+def _on_pairs(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Operands) -> list[Any] | None:
+    """Apply an equation to values with time on two axes."""
+    many = any(len(symbolic_axes(shape_of(variable))) > 1 for variable in equation.outvars)
+    if not many and not any(isinstance(value, Pairs) for value in operands):
+        return None
+    contains = equation.primitive.name in CONTAINERS
+    if kinds.deferred is not None and not contains:
+        return [Deferred(kinds.deferred.error)] * len(equation.outvars)
+    rule = PAIR_RULES.of(operation_of(equation))
+    if rule is not None and (result := rule(run, equation, *operands)) is not None:
+        return [result.made_by(equation, operands) if isinstance(result, Pairs) and not result.shape else result]
+    if not contains:
         run.refuse(
-            "jaxrnn has no streaming rule for it",
-            "use other operations, move this part out of the function that is streamed, or add a rule with "
-            "jaxrnn.streaming.register",
+            "its operand or result has time on two axes, one element for each pair of frames",
+            "mask scores by position and reduce them, as attention does, or let each frame depend on a fixed number of "
+            "past frames",
         )
-    if unusable is not None:
-        return [unusable] * len(equation.outvars)
-    final = any(isinstance(value, FinalValue) or is_length(value) for value in operands)
-    if name == "convert_element_type" and is_length(operands[0]):
+    return None
+
+
+def _on_awaited(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Operands) -> list[Any] | None:
+    """Apply an equation to values that only the end of the stream decides."""
+    if (kinds.streamed or kinds.awaits) and any(map(is_awaited, operands)):
+        rule = AWAITING_RULES.of(equation.primitive.name)
+        if rule is not None and (result := rule(run, equation, *map(run.on_time, operands))) is not None:
+            return listed(result)
+    if kinds.awaits and kinds.deferred is not None and equation.primitive.name not in CONTAINERS:
+        return [Deferred(kinds.deferred.error)] * len(equation.outvars)
+    return None
+
+
+def _on_numbers(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Operands) -> list[Any] | None:
+    """Apply an equation to static values now, while the step is traced."""
+    fixed = not kinds.streamed and not kinds.inside and all(map(is_static, operands))
+    return fold_static(equation, operands) if fixed else None
+
+
+def _on_frames(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Operands) -> list[Any] | None:
+    """Apply an equation to the frames of chunks."""
+    name, entry = equation.primitive.name, entry_of(equation)
+    applies = kinds.streamed or kinds.inside or name in ALWAYS or entry.kind in ("call", "checkpoint", "size")
+    rule = (RULES.get(name) if entry.why else RULES.of(name)) if applies else None
+    if rule is None:
+        if kinds.streamed:
+            run.refuse(
+                entry.why or "jaxrnn has no streaming rule for it",
+                "use other operations, move this part out of the function that is streamed, or add a rule with "
+                "jaxrnn.streaming.register",
+            )
+        return None
+    if any(isinstance(value, Chunk) and value.late for value in operands):
+        fronts = _fronts(name, equation, operands)
+        if fronts is not None:
+            return _with_fronts(run, equation, operands, fronts)
+        if name not in TAKES_LATE:
+            operands = list(map(run.on_time, operands))
+    with run.growing_by(growth_of(equation, operands)):
+        results = listed(rule(run, equation, *operands))
+    if len(results) != len(equation.outvars):
+        run.refuse(
+            f"its rule returns {len(results)} results, and the primitive has {len(equation.outvars)}",
+            "return one chunk or array for each result, in order",
+        )
+    run.note_origin(rule, equation, operands, results)
+    return with_places(equation, operands, results)
+
+
+def _on_values(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Operands) -> list[Any]:
+    """Apply an equation to values that are the same in each frame, or known when the stream ends."""
+    if kinds.deferred is not None:
+        return [kinds.deferred] * len(equation.outvars)
+    if equation.primitive.name == "convert_element_type" and is_length(operands[0]):
         results = [run.length(operands[0], equation.params["new_dtype"])]
     else:
         numbers = [
@@ -149,10 +210,14 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
             for atom, value in zip(equation.invars, operands, strict=True)
         ]
         results = run.bind(equation, numbers)
-    if not final:
+    if not any(isinstance(value, FinalValue) or is_length(value) for value in operands):
         return results
     lineage = run.lineage(equation, operands[0])
     return [FinalValue(result, known_since(operands), reach_of(operands), lineage) for result in results]
+
+
+#: The contexts in the order in which they are asked for the results of an equation; each may leave it to the next.
+_CONTEXTS = (_on_pairs, _on_awaited, _on_numbers, _on_frames, _on_values)
 
 
 def _fronts(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
@@ -191,7 +256,7 @@ def _is_inside_frames(equation: JaxprEqn, x: Any, indices: Any) -> bool:
 
 def _with_fronts(run: Pass, equation: JaxprEqn, operands: Sequence[Any], fronts: Sequence[Any]) -> list[Any]:
     """Apply a rule to the frames and to the late frames separately."""
-    rule = RULES[equation.primitive.name]
+    rule = RULES.of(equation.primitive.name)
     since = next(value.late.since for value in operands if isinstance(value, Chunk) and value.late is not None)
     on_time = [dataclasses.replace(value, late=None) if isinstance(value, Chunk) else value for value in operands]
     pairs = zip(listed(rule(run, equation, *on_time)), listed(rule(run, equation, *fronts)), strict=True)
@@ -200,25 +265,6 @@ def _with_fronts(run: Pass, equation: JaxprEqn, operands: Sequence[Any], fronts:
         result if result.delay is None else dataclasses.replace(result, affine=None, late=Late(front.array, since))
         for result, front in pairs
     ]
-
-
-#: A rule, ``(run, equation, *operands) -> results``: applies an equation to the chunks of a pass.
-Rule = Callable[..., Any]
-
-#: Rules, keyed by the name of the primitive.
-RULES: dict[str, Rule] = {}
-
-#: Export rules that callers add, keyed by primitive: ``(lowering, equation, *operands) -> results``.
-EXPORTS: dict[str, Rule] = {}
-
-#: Rules for values with time on two axes, keyed by operation. A rule may return None to leave an equation to `RULES`.
-PAIR_RULES: dict[str, Rule] = {}
-
-#: Rules for values that only the end of the stream decides, keyed by primitive. A rule may return None, as above.
-AWAITING_RULES: dict[str, Rule] = {}
-
-#: Primitives whose rule also applies to equations without streamed operands.
-ALWAYS: set[str] = set()
 
 
 def register(
@@ -270,10 +316,10 @@ def register(
         raise InputError(
             f"the export rule of {name!r} must be a function (lowering, equation, *operands), not {export!r}"
         )
-    if name in RULES and not replace:
+    if (old := RULES.of(name)) is not None and not replace:
         raise InputError(
-            f"the primitive {name!r} has a rule already, {getattr(RULES[name], '__qualname__', RULES[name])} of "
-            f"{RULES[name].__module__}; register(..., replace=True) replaces this rule"
+            f"the primitive {name!r} has a rule already, {getattr(old, '__qualname__', old)} of "
+            f"{old.__module__}; register(..., replace=True) replaces this rule"
         )
     RULES[name] = rule
     if export is not None:

@@ -23,6 +23,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.errors import StreamError
+from jaxrnn.jaxprs.canonical import kept_name
 from jaxrnn.jaxprs.equations import is_key, type_of
 from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, largest_value, out_shape
 from jaxrnn.streaming.values import Chunk, is_length, is_static, is_wide, static_number
@@ -147,8 +148,7 @@ class Places:
 
 def operation_of(equation: JaxprEqn) -> str:
     """Return the name of the primitive, or of the called function for divisions of `jax.numpy`."""
-    called = equation.params.get("name") if equation.primitive.name in ("jit", "pjit") else None
-    return str(called) if called in DIVISIONS else equation.primitive.name
+    return kept_name(equation) or equation.primitive.name
 
 
 def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places | None:

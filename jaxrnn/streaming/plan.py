@@ -24,7 +24,7 @@ from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.answers import Unknown
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.equations import dependents, evaluate, fingerprint, is_key, shape_of, trace_nested, type_of, walk
+from jaxrnn.jaxprs.equations import dependents, evaluate, fingerprint, is_key, shape_of, trace_inlined, type_of, walk
 from jaxrnn.jaxprs.moves import split
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
@@ -264,7 +264,7 @@ class Plan:
 
     def _traced_start(self, units: int, params: Sequence[Any], constants: Sequence[Any]) -> Initial:
         """Trace the warm-up, which finds the facts; a warm-up that is longer than necessary does no harm."""
-        closed, _ = trace_nested(functools.partial(self._start, units), params, constants)
+        closed, _ = trace_inlined(functools.partial(self._start, units), params, constants)
         needed = self.facts.warm_up
         return Initial(self.layout, closed) if needed <= units else self._traced_start(needed, params, constants)
 

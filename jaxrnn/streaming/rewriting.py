@@ -26,23 +26,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from jax.extend.core.primitives import closed_call_p
+from jax.extend.core.primitives import jit_p
 
+from jaxrnn.jaxprs.canonical import kept_name
 from jaxrnn.jaxprs.equations import (
-    CUSTOM_RULES,
-    INLINED,
     Atom,
     Domain,
     bind,
     called,
     evaluate,
     shape_of,
+    trace,
     type_of,
     with_rule,
 )
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes, symbolic_sizes, value_of
 from jaxrnn.streaming.places import operation_of
 from jaxrnn.streaming.values import Mask
+
+#: Kinds of equations that call a function on their operands.
+_CALLS = ("call", "checkpoint", "custom rule")
 
 
 def with_band(jaxpr: Any, masks: Sequence[Mask], past: int) -> Any:
@@ -82,9 +86,9 @@ def _with_band_inside(equation: JaxprEqn, places: Sequence[Any], past: int) -> J
         jaxpr = _with_band(jaxpr, own, past) if own else jaxpr
         return ClosedJaxpr(jaxpr, value.consts) if isinstance(value, ClosedJaxpr) else jaxpr
 
-    if equation.primitive.name in CUSTOM_RULES:
+    if entry_of(equation).kind == "custom rule":
         inner = changed(equation.params["call_jaxpr"])
-        return equation.replace(primitive=closed_call_p, params={"call_jaxpr": inner})
+        return equation.replace(primitive=jit_p, params={"jaxpr": inner, "name": "banded"})
     return equation.replace(params={key: changed(value) for key, value in equation.params.items()})
 
 
@@ -100,7 +104,7 @@ def _band(scores: Var, result: Any, mask: Mask, past: int, source: Any) -> list[
         with np.errstate(over="ignore"):
             return lax.select(seen, array, lax.full(shape, np.asarray(mask.value).astype(dtype), dtype))
 
-    inner = jax.make_jaxpr(banded)(jax.ShapeDtypeStruct(shape, dtype)).jaxpr
+    inner = trace(banded, jax.ShapeDtypeStruct(shape, dtype))[0].jaxpr
     equations = renamed(inner.eqns, {inner.invars[0]: scores, inner.outvars[0]: result})
     return [each.replace(source_info=source) for each in equations]
 
@@ -141,16 +145,14 @@ def sizes_when_empty(inner: Any, arguments: Sequence[Any]) -> dict[str, int]:
         return known.get(str(each), max(0, int(value_of(each, 0))))
 
     def apply(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
-        name, params = equation.primitive.name, equation.params
-        if name in ("gather", "dynamic_slice"):  # a slice is shorter than the array by the same number as elsewhere
+        params = equation.params
+        if "slice_sizes" in params:  # a slice is shorter than the array by the same number as elsewhere
             for part, whole, here in zip(params["slice_sizes"], in_shape(equation), operands[0].shape, strict=True):
                 if is_symbolic(part):
                     known.setdefault(str(part), max(0, int(here + value_of(part, 1) - value_of(whole, 1))))
-        if name in INLINED:
-            results = evaluate(params[INLINED[name]], operands, apply)
-        elif name in CUSTOM_RULES:
+        if entry_of(equation).kind in _CALLS:
             results = evaluate(called(equation), operands, apply)
-        elif name == "slice":  # as in NumPy, slices end where the array ends
+        elif "limit_indices" in params:  # as in NumPy, slices end where the array ends
             bounds = zip(params["start_indices"], params["limit_indices"], operands[0].shape, strict=True)
             places = [[int(np.clip(size(each), 0, most)) for each in (start, end)] for start, end, most in bounds]
             begins, ends = zip(*((min(pair), pair[1]) for pair in places), strict=True)
@@ -174,12 +176,12 @@ def at_sizes(inner: Any, arguments: Sequence[Any], size: Callable[[Any], Any]) -
 
 
 def _apply(size: Callable[[Any], Any], equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
-    name = equation.primitive.name
-    if name == "dim_as_value":
+    kind = entry_of(equation).kind
+    if kind == "size":
         return [np.asarray(size(equation.params["dim"]), type_of(equation.outvars[0]))]
-    if name in INLINED:
-        return at_sizes(equation.params[INLINED[name]], operands, size)
-    if name in CUSTOM_RULES:
+    if kind in ("call", "checkpoint"):
+        return at_sizes(called(equation), operands, size)
+    if kind == "custom rule":
         as_traced = lambda *arrays: bind(equation, arrays)  # noqa: E731
         domain = Domain(functools.partial(at_sizes, size=size))
         return with_rule(equation, as_traced, domain, [None] * len(operands))(*operands)
@@ -205,52 +207,66 @@ def _sized(value: Any, size: Callable[[Any], Any]) -> Any:
 #: Forms of values: a number in all elements; 0, and then ones; the number of each element of a row, or of a matrix.
 _NUMBER, _STARTED, _COUNTED, _MATRIX = "number", "started", "counted", "matrix"
 Form = tuple[str, Any]
-_SAME = ("convert_element_type", "copy", "squeeze", "stack", "broadcast_in_dim")
+#: Rules ``(equation, *operands) -> form`` of the result, or None.
+_FORMS = Rules()
 
 
 def with_numbers(jaxpr: Any) -> Any:
     """Return the jaxpr with rows and columns that are counted directly."""
     if not any("^" in str(size) for equation in jaxpr.eqns if equation.outvars for size in out_shape(equation)):
         return jaxpr
-    forms: dict[Var, Form] = {}
-    equations = []
+    forms, equations = forms_of(jaxpr), []
     for equation in jaxpr.eqns:
-        operands = [_form_of(atom, forms) for atom in equation.invars]
-        axis = _counted_axis(equation, operands)
+        axis = _counted_axis(equation, [_form_of(atom, forms) for atom in equation.invars])
         equations += [equation] if axis is None else _count(equation, axis)
-        if (form := _form(equation, operands)) is not None:
-            forms[equation.outvars[0]] = form
     return jaxpr.replace(eqns=equations)
 
 
-def _form_of(atom: Atom, forms: dict[Var, Form]) -> Form | None:
+def forms_of(jaxpr: Any) -> dict[Var, Form]:
+    """Return the forms of integers that equations compute from the length."""
+    forms: dict[Var, Form] = {}
+    for equation in jaxpr.eqns:
+        operands, rule = [_form_of(atom, forms) for atom in equation.invars], _FORMS.of(equation)
+        if rule is not None and None not in operands and type_of(equation.outvars[0]).kind in "iu":
+            form = rule(equation, *operands)
+            forms.update({} if form is None else {equation.outvars[0]: form})
+    return forms
+
+
+def is_number(atom: Atom, number: Any, forms: Mapping[Var, Form]) -> bool:
+    """Return True if all elements are known to be this number or symbolic size."""
+    kind, value = _form_of(atom, forms) or ("", None)
+    return kind == _NUMBER and str(value) == str(number)
+
+
+def _form_of(atom: Atom, forms: Mapping[Var, Form]) -> Form | None:
     if isinstance(atom, Literal):
         return (_NUMBER, atom.val) if shape_of(atom) == () else None
     return forms.get(atom)
 
 
-def _form(equation: JaxprEqn, operands: list[Form | None]) -> Form | None:
-    """Return the form of the result of an equation, or None."""
-    name, params = equation.primitive.name, equation.params
-    if name == "dim_as_value":
-        return _NUMBER, params["dim"]
-    if len(equation.outvars) != 1 or not operands or operands[0] is None:
-        return None
-    (kind, value), shape = operands[0], out_shape(equation)
-    if type_of(equation.outvars[0]).kind not in "iu":
-        return None
-    if kind == _NUMBER and len(operands) == 1 and (name in _SAME or name == "reshape"):
-        return operands[0]
-    if kind == _NUMBER and name == "pad" and params["padding_config"] == ((1, -1, 0),) and str(value) == "1":
-        started = operands[1] is not None and operands[1][0] == _NUMBER and str(operands[1][1]) == "0"
-        return (_STARTED, None) if started else None
-    if kind == _STARTED and name == "cumsum" and not params["reverse"]:
-        return _COUNTED, None
-    if kind in (_COUNTED, _MATRIX) and name in ("convert_element_type", "copy"):
-        return operands[0]
-    if kind == _COUNTED and name == "reshape" and len(shape) == 2:
+_FORMS.add("dim_as_value")(lambda equation: (_NUMBER, equation.params["dim"]))
+_FORMS.add("convert_element_type")(lambda equation, x: x)
+_FORMS.add("broadcast_in_dim")(lambda equation, x: x if x[0] == _NUMBER else None)
+
+
+@_FORMS.add("reshape")
+def _reshaped(equation: JaxprEqn, x: Form) -> Form | None:
+    shape = out_shape(equation)
+    if x[0] == _COUNTED and len(shape) == 2:
         return _MATRIX, shape[1]
-    return None
+    return x if x[0] == _NUMBER else None
+
+
+@_FORMS.add("pad")
+def _padded(equation: JaxprEqn, x: Form, value: Form) -> Form | None:
+    starts = equation.params["padding_config"] == ((1, -1, 0),) and x[0] == value[0] == _NUMBER
+    return (_STARTED, None) if starts and (str(x[1]), str(value[1])) == ("1", "0") else None
+
+
+@_FORMS.add("cumsum")
+def _summed(equation: JaxprEqn, x: Form) -> Form | None:
+    return (_COUNTED, None) if x[0] == _STARTED and not equation.params["reverse"] else None
 
 
 def _counted_axis(equation: JaxprEqn, operands: list[Form | None]) -> int | None:
@@ -274,7 +290,7 @@ LARGEST_FACTOR = 1024
 
 def resized(equation: JaxprEqn) -> Any:
     """Return the jaxpr that replaces a call of `jax.image.resize` along time, or None."""
-    if equation.params.get("name") != "_resize" or len(equation.invars) != 1:
+    if kept_name(equation) != "_resize" or len(equation.invars) != 1:
         return None
     old, new = in_shape(equation), out_shape(equation)
     axes = [axis for axis in range(len(old)) if str(old[axis]) != str(new[axis])]
@@ -295,9 +311,9 @@ def resized(equation: JaxprEqn) -> Any:
     elif down:
         forms["nearest"] = lambda x: x[(slice(None),) * axis + (slice(down // 2, None, down),)]
     for method, form in forms.items():
-        traced = jax.make_jaxpr(lambda x, method=method: jax.image.resize(x, new, method))(x)
+        traced, _ = trace(lambda x, method=method: jax.image.resize(x, new, method), x)
         if str(traced.jaxpr.eqns[0].params["jaxpr"].jaxpr) == found:
-            return jax.make_jaxpr(form)(x)
+            return trace(form, x)[0]
     return None
 
 

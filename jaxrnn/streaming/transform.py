@@ -26,7 +26,7 @@ from jaxrnn._jax.sizes import deciding
 from jaxrnn.answers import Unknown
 from jaxrnn.cells.forms import Types, plain_forms
 from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_count
-from jaxrnn.jaxprs.equations import is_key, trace_nested
+from jaxrnn.jaxprs.equations import is_key, trace
 from jaxrnn.streaming.blocks import without_blocks
 from jaxrnn.streaming.comparison import Comparison
 from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, hint_for_message, place_of_error
@@ -256,7 +256,7 @@ class _Offline:
 
         def at(length: int) -> Any:
             with jax.disable_jit(False):
-                return trace_nested(self.function, self.params, self._example_of(length * self.multiple))
+                return trace(self.function, self.params, self._example_of(length * self.multiple))
 
         leaves = jax.tree.leaves(self.params)
         known = [None if isinstance(leaf, (Tracer, jax.ShapeDtypeStruct)) else leaf for leaf in leaves]
@@ -397,7 +397,7 @@ def trace_over_time(function: Callable[..., Any], params: Any, inputs: Any) -> t
     try:
         # A loop over frames that runs as Python would need a number of frames.
         with jax.disable_jit(False):
-            return trace_nested(function, params, inputs)
+            return trace(function, params, inputs)
     except JaxrnnError as error:
         if type(error) is not NodeError:
             raise

@@ -12,10 +12,11 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.reshaping import reshape
 from jaxrnn.export.rules.elementwise import cast, elements, range_of
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
+from jaxrnn.jaxprs.primitives import entry_of
 
 
 def _is_known(y: Operand, *others: int) -> bool:
@@ -23,6 +24,7 @@ def _is_known(y: Operand, *others: int) -> bool:
     return isinstance(y, np.ndarray) and not np.isin(y, others).any()
 
 
+@RULES.add("div")
 def divide(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
     """Write ``Div``. Integer ``x / 0`` and ``lowest / -1`` have JAX's results, which engines do not define."""
     dtype = dtype_of(x)
@@ -45,6 +47,7 @@ def divide(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Op
     return result
 
 
+@RULES.add("rem")
 def remainder(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
     """Write ``Mod`` with the sign of the dividend. ONNX Runtime computes this in float64, inexact for int64."""
     dtype = dtype_of(x)
@@ -61,7 +64,7 @@ def _unsigned(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"uint{8 * dtype.itemsize}")
 
 
-def shift(direction: str, lowering: Lowering, equation: JaxprEqn, x: Operand, by: Operand) -> Operand:
+def shift(lowering: Lowering, x: Operand, by: Operand, direction: str) -> Operand:
     """Write ``BitShift`` on unsigned integers. A shift by all bits or more results in 0."""
     dtype, bits = dtype_of(x), 8 * dtype_of(x).itemsize
     unsigned = _unsigned(dtype)
@@ -76,6 +79,19 @@ def shift(direction: str, lowering: Lowering, equation: JaxprEqn, x: Operand, by
     return cast(lowering, shifted, dtype)
 
 
+@RULES.add("shift_left")
+def shift_left(lowering: Lowering, equation: JaxprEqn, x: Operand, by: Operand) -> Operand:
+    """Shift, and fill with 0."""
+    return shift(lowering, x, by, "LEFT")
+
+
+@RULES.add("shift_right_logical")
+def shift_right(lowering: Lowering, equation: JaxprEqn, x: Operand, by: Operand) -> Operand:
+    """Shift, and fill with 0."""
+    return shift(lowering, x, by, "RIGHT")
+
+
+@RULES.add("shift_right_arithmetic")
 def shift_arithmetic(lowering: Lowering, equation: JaxprEqn, x: Operand, by: Operand) -> Operand:
     """Shift the complement of negative numbers. XLA treats unsigned integers as signed here."""
     dtype = dtype_of(x)
@@ -87,7 +103,7 @@ def shift_arithmetic(lowering: Lowering, equation: JaxprEqn, x: Operand, by: Ope
     def complemented(value: Operand) -> Operand:
         return elements(lowering, "Where", negative, invert(lowering, value), value, dtype=dtype)
 
-    return complemented(shift("RIGHT", lowering, equation, complemented(x), by))
+    return complemented(shift(lowering, complemented(x), by, "RIGHT"))
 
 
 def invert(lowering: Lowering, x: Operand) -> Operand:
@@ -96,14 +112,16 @@ def invert(lowering: Lowering, x: Operand) -> Operand:
     return elements(lowering, "Sub", np.array(-1 if dtype.kind == "i" else np.iinfo(dtype).max, dtype), x)
 
 
+@RULES.add("not")
 def negation(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``Not`` for booleans; invert the bits of integers."""
     return elements(lowering, "Not", x) if dtype_of(x) == np.bool_ else invert(lowering, x)
 
 
-def bitwise(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
+@RULES.add("and", "or", "xor")
+def bitwise(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
     """Write a logical or bitwise operator. Below opset 18, a mask of low bits becomes a remainder."""
-    dtype = dtype_of(x)
+    dtype, operator = dtype_of(x), entry_of(equation).monoid.capitalize()
     if dtype == np.bool_:
         return elements(lowering, operator, x, y)
     if operator == "And" and lowering.writer.opset < 18:
@@ -122,11 +140,13 @@ def _are_low_bits(mask: np.ndarray) -> bool:
     return bool(np.all((mask >= 0) & (mask < np.iinfo(mask.dtype).max) & (mask & (mask + 1) == 0)))
 
 
+@RULES.add("population_count")
 def count_bits(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Count the bits that are 1."""
     return _sum_of_bits(lowering, x, lambda shifted: elements(lowering, "Mod", shifted, np.array(2, np.uint64)))
 
 
+@RULES.add("clz")
 def count_leading_zeros(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Count the bits above the highest bit that is 1."""
     one = np.array(1, np.uint64)
@@ -145,11 +165,17 @@ def _sum_of_bits(lowering: Lowering, x: Operand, of_shifted: Callable[[Operand],
     return cast(lowering, total, dtype)
 
 
-def _traced(function: Callable[..., Any]) -> Rule:
-    """Return a rule that writes a JAX function of the operands."""
-    return lambda lowering, equation, *operands: lowering.trace(function, *operands)[0]
+def _traced(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a JAX function of the operands of a primitive, so that the function is the primitive's rule."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        RULES.add(name)(lambda lowering, equation, *operands: lowering.trace(function, *operands)[0])
+        return function
+
+    return decorate
 
 
+@_traced("lt_to")
 def _is_below(x: Any, y: Any) -> Any:
     """Compare in the total order of floats: -0 is below 0, and NaN above all numbers."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -158,12 +184,19 @@ def _is_below(x: Any, y: Any) -> Any:
     return (x < y) | ((x == y) & (1 / x < 1 / y)) | ((y != y) & (x == x))
 
 
+@_traced("le_to")
+def _is_not_above(x: Any, y: Any) -> Any:
+    return ~_is_below(y, x)
+
+
+@_traced("cbrt")
 def _cube_root(x: Any) -> Any:
     """Return a power of 1/3 in float64, which is precise enough, with the sign of the operand."""
     root = (lax.abs(x).astype(np.float64) ** (1 / 3)).astype(x.dtype)
     return lax.sign(x) * root
 
 
+@RULES.add("atan2")
 def arctan2(lowering: Lowering, equation: JaxprEqn, y: Operand, x: Operand) -> Operand:
     """Write the angle of a point, in float32 at least. Zeros have signs, and two infinities are on a diagonal."""
     own = dtype_of(y)
@@ -194,6 +227,7 @@ def _rounded_away(x: Any) -> Any:
     return (lax.sign(wide) * up).astype(x.dtype)
 
 
+@RULES.add("erf_inv")
 def inverse_error_function(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write XLA's polynomials for float32 (Giles, "Approximating the erfinv function", 2012)."""
     if dtype_of(x) != np.float32:
@@ -217,12 +251,26 @@ _NEAR_AND_FAR = [
 ]  # fmt: skip
 
 
+@RULES.add("round")
 def rounded(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``Round``, half to even; or round half away from 0."""
     to_even = int(equation.params["rounding_method"]) == 1
     return elements(lowering, "Round", x) if to_even else lowering.trace(_rounded_away, x)[0]
 
 
+@RULES.add("exp2")
+def power_of_two(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Write ``Pow``."""
+    return elements(lowering, "Pow", np.array(2, dtype_of(x)), x, dtype=dtype_of(x))
+
+
+@RULES.add("is_finite")
+def is_finite(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Compare the magnitude with infinity; the comparison with NaN is False."""
+    return elements(lowering, "Less", elements(lowering, "Abs", x), np.array(np.inf, dtype_of(x)), dtype=bool)
+
+
+@RULES.add("integer_pow")
 def integer_power(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write products for squares and integers, which wrap around, and ``Pow`` for other powers."""
     exponent, dtype = equation.params["y"], dtype_of(x)
@@ -244,29 +292,3 @@ def _product(lowering: Lowering, x: Operand, exponent: int) -> Operand:
         x = elements(lowering, "Mul", x, x) if exponent else x
     assert result is not None
     return result
-
-
-RULES: dict[str, Rule] = {
-    "and": functools.partial(bitwise, "And"),
-    "clz": count_leading_zeros,
-    "div": divide,
-    "not": negation,
-    "or": functools.partial(bitwise, "Or"),
-    "population_count": count_bits,
-    "rem": remainder,
-    "shift_left": functools.partial(shift, "LEFT"),
-    "shift_right_arithmetic": shift_arithmetic,
-    "shift_right_logical": functools.partial(shift, "RIGHT"),
-    "xor": functools.partial(bitwise, "Xor"),
-    "atan2": arctan2,
-    "cbrt": _traced(_cube_root),
-    "erf_inv": inverse_error_function,
-    "exp2": lambda lowering, equation, x: elements(lowering, "Pow", np.array(2, dtype_of(x)), x, dtype=dtype_of(x)),
-    "integer_pow": integer_power,
-    "le_to": _traced(lambda x, y: ~_is_below(y, x)),
-    "lt_to": _traced(_is_below),
-    "is_finite": lambda lowering, equation, x: elements(  # False for NaN, too
-        lowering, "Less", elements(lowering, "Abs", x), np.array(np.inf, dtype_of(x)), dtype=bool
-    ),
-    "round": rounded,
-}

@@ -8,7 +8,7 @@ samples.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,34 +18,46 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
-from jaxrnn.export.lowering import Complex, Lowering, Rule, dtype_of_parts, is_complex
+from jaxrnn._jax.versions import operands_by_use
+from jaxrnn.export.lowering import COMPLEX, NO_COMPLEX, RULES, Complex, Lowering, is_complex, part_type
 from jaxrnn.export.reshaping import concatenate, cut_along, reshape, transpose
-from jaxrnn.export.rules import random
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
-from jaxrnn.jaxprs.equations import bind, evaluate, is_key, type_of
-
-#: Primitives that apply to the real and imaginary part separately.
-_BY_PARTS = frozenset(
-    """
-    add add_any broadcast_in_dim concatenate copy copy_p cumsum dynamic_slice dynamic_update_slice expand_dims gather
-    neg optimization_barrier pad pvary reduce_sum reshape rev scatter scatter-add select_n slice split squeeze stack
-    stop_gradient sub tile transpose
-    """.split()  # noqa: SIM905
-)
-#: Primitives whose rules take complex operands: calls, and functions of random keys.
-_HANDED_ON = frozenset(
-    ("closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2", "random_gamma", *random.RULES)
-)
-#: Primitives with bodies that become subgraphs, and the parameters that count the operands of the bodies.
-_WITH_BODIES = frozenset(("cond", "scan", "while"))
-_COUNTS = ("num_consts", "num_carry", "cond_nconsts", "body_nconsts")
+from jaxrnn.jaxprs.equations import bind, evaluate, is_key, trace, type_of
+from jaxrnn.jaxprs.primitives import entry_of
 
 
+@COMPLEX.add(kind="call")
+@COMPLEX.add(kind="checkpoint")
+@COMPLEX.add(kind="custom rule")
+def handed_on(lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
+    """Write a call, whose equations have rules of their own."""
+    return RULES.of(equation)(lowering, equation, *operands)
+
+
+def _on_parts(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a function of the real and imaginary part of each operand, as the rule of a primitive."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        COMPLEX.add(name)(lambda lowering, equation, *operands: _computed(lowering, function, *operands))
+        return function
+
+    return decorate
+
+
+def _computed(lowering: Lowering, function: Callable[..., Any], *operands: Any) -> Any:
+    """Write a function of the real and imaginary part of each operand."""
+    parts = [_part(each, part) for each in operands for part in ("real", "imag")]
+    results = lowering.trace(function, *parts)
+    return Complex(*results) if len(results) == 2 else results[0]
+
+
+@_on_parts("mul")
 def _product(a: Any, b: Any, c: Any, d: Any, product: Any = jnp.multiply) -> Any:
     return product(a, c) - product(b, d), product(a, d) + product(b, c)
 
 
+@_on_parts("div")
 def _quotient(a: Any, b: Any, c: Any, d: Any) -> Any:
     """Divide after scaling, so that squares neither overflow nor vanish."""
     size = jnp.maximum(jnp.abs(c), jnp.abs(d))
@@ -54,6 +66,7 @@ def _quotient(a: Any, b: Any, c: Any, d: Any) -> Any:
     return (a * c + b * d) / squares, (b * c - a * d) / squares
 
 
+@_on_parts("abs")
 def _absolute(a: Any, b: Any) -> Any:
     """Compute the magnitude after scaling, so that squares neither overflow nor vanish."""
     a, b = jnp.abs(a), jnp.abs(b)
@@ -62,71 +75,78 @@ def _absolute(a: Any, b: Any) -> Any:
     return large * jnp.sqrt(1 + ratio * ratio)
 
 
+@_on_parts("exp")
 def _exponential(a: Any, b: Any) -> Any:
     size = jnp.exp(a)
     return size * jnp.cos(b), size * jnp.sin(b)
 
 
+@_on_parts("ne")
 def _unequal(a: Any, b: Any, c: Any, d: Any) -> Any:
     return jnp.logical_or(a != c, b != d)
 
 
-#: Primitives on complex numbers, as functions of the real and imaginary part of each operand.
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": _absolute,
-    "conj": lambda a, b: (a, -b),
-    "div": _quotient,
-    "eq": lambda *parts: jnp.logical_not(_unequal(*parts)),
-    "exp": _exponential,
-    "log": lambda a, b: (jnp.log(_absolute(a, b)), jnp.arctan2(b, a)),
-    "mul": _product,
-    "ne": _unequal,
-    "square": lambda a, b: _product(a, b, a, b),
-}
+@_on_parts("eq")
+def _equal(*parts: Any) -> Any:
+    return jnp.logical_not(_unequal(*parts))
 
 
-def _power(exponent: int, a: Any, b: Any) -> Any:
-    c, d = a, b
-    for _ in range(abs(exponent) - 1):
-        c, d = _product(c, d, a, b)
-    return (c, d) if exponent > 0 else _quotient(jnp.ones_like(c), jnp.zeros_like(c), c, d)
+@_on_parts("conj")
+def _conjugate(a: Any, b: Any) -> Any:
+    return a, -b
 
 
-def _contraction(equation: JaxprEqn, *parts: Any) -> Any:
+@_on_parts("log")
+def _logarithm(a: Any, b: Any) -> Any:
+    return jnp.log(_absolute(a, b)), jnp.arctan2(b, a)
+
+
+@_on_parts("square")
+def _square(a: Any, b: Any) -> Any:
+    return _product(a, b, a, b)
+
+
+@COMPLEX.add("integer_pow")
+def power(lowering: Lowering, equation: JaxprEqn, x: Any) -> Any:
+    """Multiply repeatedly."""
+    exponent = equation.params["y"]
+    if not exponent:
+        return by_parts(lowering, equation, x)
+
+    def function(a: Any, b: Any) -> Any:
+        c, d = a, b
+        for _ in range(abs(exponent) - 1):
+            c, d = _product(c, d, a, b)
+        return (c, d) if exponent > 0 else _quotient(jnp.ones_like(c), jnp.zeros_like(c), c, d)
+
+    return _computed(lowering, function, x)
+
+
+@COMPLEX.add("dot_general")
+def contract(lowering: Lowering, equation: JaxprEqn, x: Any, y: Any) -> Any:
+    """Write four real products, or two if one operand is real, because a product is linear in each operand."""
+    if not all(map(is_complex, equation.invars)):
+        return _each_part(lowering, equation, x, y)
     preferred = equation.params.get("preferred_element_type")
     changed = {} if preferred is None else {"preferred_element_type": jnp.finfo(preferred).dtype}
-    return _product(*parts, product=lambda x, y: bind(equation, [x, y], **changed)[0])
 
+    def product(a: Any, b: Any) -> Any:
+        return bind(equation, [a, b], **changed)[0]
 
-def _function(equation: JaxprEqn) -> Callable[..., Any] | None:
-    """Return the function of real and imaginary parts that an equation computes."""
-    name = equation.primitive.name
-    if name == "dot_general":
-        return functools.partial(_contraction, equation)
-    if name == "integer_pow" and equation.params["y"]:
-        return functools.partial(_power, equation.params["y"])
-    return _FUNCTIONS.get(name)
-
-
-def _has_complex(values: Any) -> bool:
-    return any(
-        isinstance(each, Complex) or (isinstance(each, np.ndarray) and each.dtype.kind == "c") for each in values
-    )
+    return _computed(lowering, functools.partial(_product, product=product), x, y)
 
 
 def _part(value: Any, name: str) -> Any:
     """Return the real or imaginary part of an operand. A real operand, such as an index, is returned unchanged."""
     if isinstance(value, Complex):
-        return value.real if name == "real" else value.imag
+        return getattr(value, name)
     if isinstance(value, np.ndarray) and value.dtype.kind == "c":
         return np.ascontiguousarray(getattr(value, name))
     return value
 
 
 def _real_var(atom: Any) -> Any:
-    if not is_complex(atom):
-        return atom
-    return Var(ShapedArray(atom.aval.shape, dtype_of_parts(atom)))
+    return Var(ShapedArray(atom.aval.shape, part_type(atom))) if is_complex(atom) else atom
 
 
 def _of_real(equation: JaxprEqn, **changed: Any) -> JaxprEqn:
@@ -135,8 +155,21 @@ def _of_real(equation: JaxprEqn, **changed: Any) -> JaxprEqn:
     return equation.replace(invars=invars, outvars=outvars, params={**equation.params, **changed})
 
 
-def _by_parts(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
-    fill = equation.params.get("fill_value")
+@COMPLEX.add(kind="elementwise")
+@COMPLEX.add(kind="movement")
+@COMPLEX.add(kind="reduction")
+@COMPLEX.add(kind="cumulative")
+@COMPLEX.add(kind="window")
+@COMPLEX.add(kind="scatter")
+def by_parts(lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
+    """Apply the primitive to the real and the imaginary part."""
+    if not entry_of(equation).by_parts:
+        lowering.refuse(NO_COMPLEX)
+    return _each_part(lowering, equation, *operands)
+
+
+def _each_part(lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
+    rule, fill = RULES.of(equation), equation.params.get("fill_value")
 
     def written(name: str) -> Any:
         has_fill = fill is not None and not is_key(type_of(equation.outvars[0]))
@@ -179,17 +212,15 @@ def _of_parts(body: ClosedJaxpr) -> ClosedJaxpr:
         values = evaluate(body, _joined(atoms, parts, _from_parts))
         return [part for atom, each in zip(results, values, strict=True) for part in _split(atom, each)]
 
-    return jax.make_jaxpr(function)(
-        *(jax.ShapeDtypeStruct(each.aval.shape, type_of(each)) for each in _as_parts(atoms))
-    )
+    return trace(function, *(jax.ShapeDtypeStruct(each.aval.shape, type_of(each)) for each in _as_parts(atoms)))[0]
 
 
-def _around_bodies(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> list[Any]:
+@COMPLEX.add(kind="loop")
+def around_bodies(lowering: Lowering, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Lower a loop or branch with each complex array as two parts."""
-    params, groups = dict(equation.params), [each for each in _COUNTS if each in equation.params]
-    start = 0
-    for name in groups:
-        end = start + params[name]
+    params, start = dict(equation.params), 0
+    for name, count in operands_by_use(equation).items():
+        end = start + count
         params[name], start = len(_as_parts(equation.invars[start:end])), end
     for name, value in equation.params.items():
         if isinstance(value, ClosedJaxpr):
@@ -199,68 +230,50 @@ def _around_bodies(rule: Rule, lowering: Lowering, equation: JaxprEqn, *operands
     invars, outvars = _as_parts(equation.invars), _as_parts(equation.outvars)
     pairs = zip(equation.invars, operands, strict=True)
     parts = [_part(each, part) for atom, each in pairs for part in (("real", "imag") if is_complex(atom) else ("",))]
-    results = rule(lowering, equation.replace(invars=invars, outvars=outvars, params=params), *parts)
+    of_real = equation.replace(invars=invars, outvars=outvars, params=params)
+    results = RULES.of(equation)(lowering, of_real, *parts)
     return _joined(equation.outvars, results, lambda _, *parts: Complex(*parts))
 
 
-def _with_complex(name: str, rule: Rule | None, lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
-    if name in _WITH_BODIES and any(map(is_complex, (*equation.invars, *equation.outvars))):
-        assert rule is not None
-        return _around_bodies(rule, lowering, equation, *operands)
-    if not _has_complex(operands) and name not in ("complex", "fft", "convert_element_type", "real", "imag"):
-        assert rule is not None
-        return rule(lowering, equation, *operands)
-    if name == "complex":
-        return Complex(*operands)
-    if name in ("real", "imag"):
-        return _part(operands[0], name)
-    if name == "fft":
-        names = ("real", "imag") if _has_complex(operands) else ("real",)
-        return transform(lowering, equation, *(_part(operands[0], each) for each in names))
-    if name == "convert_element_type":
-        return _converted(rule, lowering, equation, operands[0])
-    if name in _HANDED_ON and rule is not None:
-        return rule(lowering, equation, *operands)
-    of_real = name == "dot_general" and not all(map(is_complex, equation.invars))  # linear in the complex operand
-    if (name in _BY_PARTS or of_real) and rule is not None:
-        return _by_parts(rule, lowering, equation, *operands)
-    function = _function(equation)
-    if function is None:
-        lowering.refuse("ONNX has no such operator for complex numbers: use real and imaginary parts")
-    parts = [_part(each, part) for each in operands for part in ("real", "imag")]
-    results = lowering.trace(function, *parts)
-    return Complex(*results) if len(results) == 2 else results[0]
+@COMPLEX.add("complex")
+def joined(lowering: Lowering, equation: JaxprEqn, real: Operand, imag: Operand) -> Complex:
+    """Return two real arrays as a complex array."""
+    return Complex(real, imag)
 
 
-def _converted(rule: Rule | None, lowering: Lowering, equation: JaxprEqn, x: Any) -> Any:
+@COMPLEX.add("real")
+def real_part(lowering: Lowering, equation: JaxprEqn, x: Any) -> Operand:
+    """Return the real part."""
+    return _part(x, "real")
+
+
+@COMPLEX.add("imag")
+def imaginary_part(lowering: Lowering, equation: JaxprEqn, x: Any) -> Operand:
+    """Return the imaginary part."""
+    return _part(x, "imag")
+
+
+@COMPLEX.add("convert_element_type")
+def convert(lowering: Lowering, equation: JaxprEqn, x: Any) -> Any:
+    """Cast both parts; a real result has the real part."""
     dtype = np.dtype(equation.params["new_dtype"])
-    assert rule is not None
-    to_complex, of_complex = dtype.kind == "c", _has_complex([x])
-    if not to_complex and not of_complex:
-        return rule(lowering, equation, x)
-    part = np.dtype(jnp.finfo(dtype).dtype) if to_complex else dtype
-    of_part = _of_real(equation, new_dtype=part)
-    real = rule(lowering, of_part, _part(x, "real"))
-    if not to_complex:
-        return real
-    return Complex(real, rule(lowering, of_part, _part(x, "imag")) if of_complex else np.zeros(shape_of(x), part))
+    of_part = np.dtype(jnp.finfo(dtype).dtype) if dtype.kind == "c" else dtype
+
+    def cast(name: str) -> Operand:
+        return RULES.of(equation)(lowering, _of_real(equation, new_dtype=of_part), _part(x, name))
+
+    if dtype.kind != "c":
+        return cast("real")
+    is_real = not is_complex(equation.invars[0])
+    return Complex(cast("real"), np.zeros(shape_of(x), of_part) if is_real else cast("imag"))
 
 
-def with_complex(rules: Mapping[str, Rule]) -> dict[str, Rule]:
-    """Extend rules to complex numbers."""
-    names = {*rules, *_FUNCTIONS, "complex", "fft", "imag", "real"}
-    return {name: functools.partial(_with_complex, name, rules.get(name)) for name in names}
-
-
-#: Powers of two from here on are faster as `DFT`, which needs this opset.
-_LONG, _DFT_OPSET = 1024, 17
-
-
-def transform(lowering: Lowering, equation: JaxprEqn, real: Operand, imag: Operand | None = None) -> Any:
+@COMPLEX.add(kind="transform")
+def transform(lowering: Lowering, equation: JaxprEqn, x: Any) -> Any:
     """Write a Fourier transform over the last axes; the result of an inverse real transform is real."""
     kind, lengths = equation.params["fft_type"].name, equation.params["fft_lengths"]
-    axes = range(len(shape_of(real)) - len(lengths), len(shape_of(real)))
-    parts: list[Operand] = [real] if imag is None else [real, imag]
+    parts: list[Operand] = [_part(x, "real"), _part(x, "imag")] if is_complex(equation.invars[0]) else [x]
+    axes = range(len(shape_of(parts[0])) - len(lengths), len(shape_of(parts[0])))
     inverse = kind in ("IFFT", "IRFFT")
     order = list(zip(axes, lengths, strict=True))
     # The halved axis is first in a forward transform and last in an inverse transform.
@@ -268,6 +281,10 @@ def transform(lowering: Lowering, equation: JaxprEqn, real: Operand, imag: Opera
         half = kind in ("RFFT", "IRFFT") and axis == axes[-1]
         parts = _transformed(lowering, parts, axis, int(length), inverse=inverse, half=half)
     return parts[0] if len(parts) == 1 else Complex(*parts)
+
+
+#: Powers of two from here on are faster as `DFT`, which needs this opset.
+_LONG, _DFT_OPSET = 1024, 17
 
 
 def _transformed(

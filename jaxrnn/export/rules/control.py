@@ -11,25 +11,27 @@ import numpy as np
 import onnx_ir as ir
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
+from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.forms import plain_forms
-from jaxrnn.export.lowering import Lowering, Rule, subgraph
+from jaxrnn.export.lowering import RULES, Lowering, subgraph
 from jaxrnn.export.reshaping import concatenate, cut_along, reshape, source_of
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, maker_of, shape_of
-from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, evaluate, needed, type_of, walk
+from jaxrnn.jaxprs.equations import called, evaluate, needed, trace, type_of, walk
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
-from jaxrnn.jaxprs.primitives import platforms_of
+from jaxrnn.jaxprs.own import platforms_of
 from jaxrnn.jaxprs.scanning import scan_recognised
 
-#: Primitives that only call a function, and the parameter with the function.
-_CALLS = INLINED | dict.fromkeys(CUSTOM_RULES, "call_jaxpr")
 
-
+@RULES.add(kind="call")
+@RULES.add(kind="checkpoint")
+@RULES.add(kind="custom rule")
 def call(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Write the equations of the function."""
-    return lowering.evaluate(equation.params[_CALLS[equation.primitive.name]], operands)
+    return lowering.evaluate(called(equation), operands)
 
 
+@RULES.add("custom_linear_solve")
 def linear_solve(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Write the equations that solve; the other equations are for derivatives."""
     lengths = equation.params["const_lengths"]
@@ -38,11 +40,13 @@ def linear_solve(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> 
     return lowering.evaluate(equation.params["jaxprs"].solve, [*operands[start : start + lengths.solve], *right])
 
 
+@RULES.add("platform_index")
 def platform(lowering: Lowering, equation: JaxprEqn) -> Operand:
     """Choose the default, because ONNX engines are not JAX platforms."""
     return np.array(len(equation.params["platforms"]) - 1, np.int32)
 
 
+@RULES.add("cond")
 def branch(lowering: Lowering, equation: JaxprEqn, which: Operand, *operands: Operand) -> list[Operand]:
     """Write the branch for a constant index, else ``If``, nested for more than two branches."""
     branches = equation.params["branches"]
@@ -88,8 +92,8 @@ _UNROLLED = 240
 def loop(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Unroll a short scan, or write ``Scan``."""
     params = equation.params
-    consts, carries, body = params["num_consts"], params["num_carry"], params["jaxpr"]
-    fixed, initial, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
+    fixed, initial, xs = Scan.of(equation).split(operands)
+    consts, carries, body = len(fixed), len(initial), params["jaxpr"]
     length = params["length"]
     size = sum(1 for _ in walk(body.jaxpr.replace(eqns=needed(body.jaxpr.eqns, body.jaxpr.outvars))))
     if length < 2 or length * size <= _UNROLLED:
@@ -150,6 +154,7 @@ def _unrolled(
     return [*carry, *stacked]
 
 
+@RULES.add("while")
 def repeat(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Write ``Loop``. With a condition for each element of a batch, the others keep their values."""
     params = equation.params
@@ -189,6 +194,7 @@ def repeat(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[O
     return _with(initial, moving, results)
 
 
+@RULES.add("scan")
 def scan(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Write the recurrent layers that a scan contains, and the rest of the body; or the scan as a loop."""
     layers = _as_layers(equation)
@@ -197,17 +203,17 @@ def scan(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Ope
 
 def _as_layers(equation: JaxprEqn) -> ClosedJaxpr | None:
     """Return a scan with the cells as layers, or None if the scan has no cells."""
-    consts, carries = equation.params["num_consts"], equation.params["num_carry"]
+    counts = Scan.of(equation)
     body, reverse = equation.params["jaxpr"], equation.params["reverse"]
     found = False
 
     def function(*arrays: Any) -> list[Any]:
         nonlocal found
-        fixed, carry, xs = arrays[:consts], list(arrays[consts : consts + carries]), arrays[consts + carries :]
+        fixed, carry, xs = counts.split(arrays)
 
         def step(carry: list[Any], frame: list[Any]) -> tuple[list[Any], list[Any]]:
             results = evaluate(body, [*fixed, *carry, *frame])
-            return results[:carries], results[carries:]
+            return results[: counts.carry], results[counts.carry :]
 
         results = scan_recognised(step, carry, [jnp.flip(x, 0) if reverse else x for x in xs])
         if results is None:
@@ -218,15 +224,5 @@ def _as_layers(equation: JaxprEqn) -> ClosedJaxpr | None:
 
     structs = [jax.ShapeDtypeStruct(shape_of_atom(atom), type_of(atom)) for atom in equation.invars]
     with plain_forms():
-        closed = jax.make_jaxpr(function)(*structs)
+        closed, _ = trace(function, *structs)
     return closed if found else None
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(_CALLS, call),
-    "cond": branch,
-    "custom_linear_solve": linear_solve,
-    "platform_index": platform,
-    "scan": scan,
-    "while": repeat,
-}

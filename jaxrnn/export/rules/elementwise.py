@@ -5,7 +5,6 @@ The bounds of integers (`range_of`) decide comparisons, such as bounds checks of
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,33 +13,14 @@ import numpy as np
 import onnx_ir as ir
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.reshaping import bare, broadcast, thin
 from jaxrnn.export.writer import Operand, constant_of, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.onnx.operators import traits_of
 from jaxrnn.streaming.diagnostics import describe_equation
-
-_SAME_NAME = """
-    abs acos acosh add asin asinh atan atanh ceil cos cosh erf exp expm1 floor log log1p max min mul neg pow sign
-    sin sinh sqrt sub tan tanh
-"""
-#: Primitives with an equal ONNX operator.
-OPERATORS = {name: name.capitalize() for name in _SAME_NAME.split()} | {
-    "add_any": "Add",
-    "eq": "Equal",
-    "ge": "GreaterOrEqual",
-    "gt": "Greater",
-    "le": "LessOrEqual",
-    "logistic": "Sigmoid",
-    "lt": "Less",
-}
-
-#: Primitives that return their operands.
-IDENTITIES = """
-    copy copy_p layout_constraint mesh_cast optimization_barrier pvary reshard sharding_constraint stop_gradient
-""".split()  # noqa: SIM905
 
 
 def elements(
@@ -68,11 +48,28 @@ def _without_front(x: np.ndarray) -> np.ndarray:
     return x.reshape(x.shape[sizes[0] :]) if sizes and sizes[0] else x
 
 
-def _operator(operator: str, lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Operand:
-    result = equation.outvars[0]
+@RULES.add(kind="elementwise")
+def elementwise(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Operand:
+    """Write the operator of the same meaning."""
+    operator, result = entry_of(equation).operator, equation.outvars[0]
+    if not operator:
+        lowering.refuse("ONNX has no such function; compute it outside, or write it with other functions")
     return elements(lowering, operator, *operands, shape=shape_of_atom(result), dtype=type_of(result))
 
 
+@RULES.add("rsqrt")
+def reciprocal_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Write ``Reciprocal`` of ``Sqrt``."""
+    return elements(lowering, "Reciprocal", elements(lowering, "Sqrt", x))
+
+
+@RULES.add("square")
+def square(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Write a product."""
+    return elements(lowering, "Mul", x, x)
+
+
+@RULES.add("select_n")
 def select(lowering: Lowering, equation: JaxprEqn, which: Operand, *cases: Operand) -> Operand:
     """Write ``Where``, nested for more than two cases."""
     if len(cases) == 1:
@@ -94,6 +91,7 @@ def cast(lowering: Lowering, x: Operand, dtype: Any) -> Operand:
     return broadcast(lowering.writer, lowering.writer.cast(thin(x), dtype), shape_of(x))
 
 
+@RULES.add("clamp")
 def clamp(lowering: Lowering, equation: JaxprEqn, low: Operand, x: Operand, high: Operand) -> Operand:
     """Write ``Clip`` for scalar bounds, else ``Min`` of ``Max``."""
     if not (shape_of(low) or shape_of(high)):
@@ -101,11 +99,13 @@ def clamp(lowering: Lowering, equation: JaxprEqn, low: Operand, x: Operand, high
     return elements(lowering, "Min", elements(lowering, "Max", x, low), high)
 
 
-def identity(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> Any:
-    """Return the operands."""
-    return list(operands) if equation.primitive.multiple_results else operands[0]
+@RULES.add("stop_gradient")
+def identity(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Return the operand, because files have no gradients."""
+    return x
 
 
+@RULES.add("convert_element_type")
 def convert(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``Cast``. Floats saturate as integers in JAX; ONNX leaves that open."""
     dtype = np.dtype(equation.params["new_dtype"])
@@ -136,6 +136,7 @@ def _to_integer(lowering: Lowering, x: Operand, dtype: np.dtype) -> Operand:
     return elements(lowering, "Where", above, np.array(high, dtype), whole, dtype=dtype)
 
 
+@RULES.add("reduce_precision")
 def reduce_precision(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write casts to the type of this precision and back."""
     bits = (equation.params["exponent_bits"], equation.params["mantissa_bits"])
@@ -147,6 +148,7 @@ def reduce_precision(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Oper
     return lowering.refuse(f"ONNX cannot round {dtype_of(x).name} to {bits[0]} exponent and {bits[1]} mantissa bits")
 
 
+@RULES.add("bitcast_convert_type")
 def reinterpret(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``Cast`` between signed and unsigned integers, else ``BitCast``."""
     dtype, own = np.dtype(equation.params["new_dtype"]), dtype_of(x)
@@ -256,6 +258,7 @@ def compared(operator: str, x: Operand, y: Operand) -> bool | None:
     return None
 
 
+@RULES.add("erfc")
 def complement(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write a temporary node. In float64, only rewrites such as ``Gelu`` replace the node, and `lower` refuses it."""
     result = lowering.writer.node("Erfc", x)
@@ -263,23 +266,9 @@ def complement(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     return result
 
 
+@RULES.add("ne")
 def unequal(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
     """Write ``Xor`` of booleans, because tract's ``Equal`` takes numbers only, or a negated ``Equal``."""
     if dtype_of(x) == np.bool_:
         return elements(lowering, "Xor", x, y)
     return elements(lowering, "Not", elements(lowering, "Equal", x, y, dtype=bool))
-
-
-RULES: dict[str, Rule] = {
-    **{primitive: functools.partial(_operator, operator) for primitive, operator in OPERATORS.items()},
-    **dict.fromkeys(IDENTITIES, identity),
-    "clamp": clamp,
-    "erfc": complement,
-    "ne": unequal,
-    "rsqrt": lambda lowering, equation, x: elements(lowering, "Reciprocal", elements(lowering, "Sqrt", x)),
-    "select_n": select,
-    "square": lambda lowering, equation, x: elements(lowering, "Mul", x, x),
-    "bitcast_convert_type": reinterpret,
-    "convert_element_type": convert,
-    "reduce_precision": reduce_precision,
-}

@@ -18,15 +18,15 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.cells.cell import GRU, LSTM, RNN, SIGMOID, TANH
 from jaxrnn.cells.recurrence import written_out
 from jaxrnn.export import kernels
-from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.quantized import dequantized
 from jaxrnn.export.reshaping import bare, broadcast, reshape
 from jaxrnn.export.rules.elementwise import cast, elements
 from jaxrnn.export.rules.reduction import reduced
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
-from jaxrnn.jaxprs.equations import bind, type_of
+from jaxrnn.jaxprs.equations import bind, trace, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
-from jaxrnn.jaxprs.primitives import computed
+from jaxrnn.jaxprs.own import computed
 
 #: The operator of a cell, and the default activations.
 _OPERATORS: dict[type, tuple[str, tuple[Any, ...]]] = {
@@ -45,6 +45,7 @@ _FEW = 8
 _TYPES = (np.float16, np.float32)
 
 
+@RULES.add("recurrent_layer")
 def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Write a single node, or the steps of the layer if engines would compute the node differently."""
     x, initial, weights, exists = jax.tree.unflatten(equation.params["structure"], operands)
@@ -155,7 +156,7 @@ def _written_out(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Oper
         return [y, *final]
 
     with params["types"].in_force():
-        closed = jax.make_jaxpr(steps)(*(jax.ShapeDtypeStruct(shape_of(each), dtype_of(each)) for each in operands))
+        closed, _ = trace(steps, *(jax.ShapeDtypeStruct(shape_of(each), dtype_of(each)) for each in operands))
     return lowering.evaluate(closed, operands)
 
 
@@ -222,6 +223,7 @@ def _sorting(lowering: Lowering, numbers: Operand) -> Operand:
     return lowering.writer.nodes_of("TopK", inputs, results, axis=0, largest=0)[1]
 
 
+@RULES.add("onnx_operator")
 def operator(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Write the operator, or the equations that compute it if the opset lacks it for these types and attributes."""
     params, opset = equation.params, lowering.writer.opset
@@ -247,9 +249,3 @@ def operator(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list
         return [known]
     results = [(shape_of_atom(variable), type_of(variable)) for variable in equation.outvars]
     return [*lowering.writer.nodes_of(name, inputs, results, **attributes)]
-
-
-RULES: dict[str, Rule] = {
-    "recurrent_layer": layer,
-    "onnx_operator": operator,
-}

@@ -13,18 +13,21 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn._files.arguments import argument
-from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.reshaping import broadcast, concatenate, cut, cut_along, flip, pad, reshape, transpose
 from jaxrnn.export.rules.elementwise import cast, elements, range_of
 from jaxrnn.export.writer import Operand, Writer, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
+from jaxrnn.jaxprs.primitives import entry_of
 
 
+@RULES.add("reshape")
 def reshaped(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``Reshape``."""
     return reshape(lowering.writer, x, shape_of_atom(equation.outvars[0]))
 
 
+@RULES.add("split")
 def split(lowering: Lowering, equation: JaxprEqn, x: Operand) -> list[Operand]:
     """Write ``Split``."""
     axis, sizes = equation.params["axis"], [int(size) for size in equation.params["sizes"]]
@@ -34,13 +37,38 @@ def split(lowering: Lowering, equation: JaxprEqn, x: Operand) -> list[Operand]:
     return [*lowering.writer.nodes_of("Split", [x, np.array(sizes, np.int64)], results, axis=axis)]
 
 
-def stacked(lowering: Lowering, equation: JaxprEqn, *parts: Operand) -> Operand:
-    """Write ``Concat`` along a new axis."""
-    axis, shape = equation.params["axis"], list(shape_of_atom(equation.outvars[0]))
-    shape[axis] = 1
-    return concatenate(lowering.writer, [reshape(lowering.writer, part, shape) for part in parts], axis)
+@RULES.add("broadcast_in_dim")
+def repeated(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Write ``Expand``."""
+    return broadcast(lowering.writer, x, shape_of_atom(equation.outvars[0]), equation.params["broadcast_dimensions"])
 
 
+@RULES.add("concatenate")
+def concatenated(lowering: Lowering, equation: JaxprEqn, *parts: Operand) -> Operand:
+    """Write ``Concat``."""
+    return concatenate(lowering.writer, parts, equation.params["dimension"])
+
+
+@RULES.add("rev")
+def reversed_(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Write ``Slice`` from the end."""
+    return flip(lowering.writer, x, equation.params["dimensions"])
+
+
+@RULES.add("slice")
+def sliced(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Write ``Slice``."""
+    params = equation.params
+    return cut(lowering.writer, x, params["start_indices"], params["limit_indices"], params["strides"])
+
+
+@RULES.add("transpose")
+def transposed(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Write ``Transpose``."""
+    return transpose(lowering.writer, x, equation.params["permutation"])
+
+
+@RULES.add("tile")
 def tiled(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``Tile``, or ``Expand`` for axes of size 1."""
     counts, shape = equation.params["reps"], shape_of_atom(equation.outvars[0])
@@ -53,6 +81,7 @@ def tiled(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     return lowering.writer.node("Tile", x, np.array(counts, np.int64), shape=shape, dtype=dtype_of(x))
 
 
+@RULES.add("pad")
 def padded(lowering: Lowering, equation: JaxprEqn, x: Operand, value: Operand) -> Operand:
     """Write ``Pad``, and ``Slice`` for negative widths."""
     config, writer = equation.params["padding_config"], lowering.writer
@@ -78,6 +107,7 @@ def _spread(writer: Writer, x: Operand, gaps: Sequence[int], value: Operand) -> 
     return x
 
 
+@RULES.add("dynamic_slice")
 def dynamic_slice(lowering: Lowering, equation: JaxprEqn, x: Operand, *starts: Operand) -> Operand:
     """Write ``Slice`` at constant starts, and ``Gather`` along the other axes."""
     sizes = equation.params["slice_sizes"]
@@ -136,6 +166,7 @@ def _step_of(places: np.ndarray) -> int | None:
     return None if steps or not step else step
 
 
+@RULES.add("gather")
 def gather(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand) -> Operand:
     """Write ``Gather``, ``GatherElements`` if all other axes are a batch, or ``GatherND``."""
     params = equation.params
@@ -271,17 +302,11 @@ def are_inside(lowering: Lowering, indices: Operand, last: np.ndarray) -> Operan
     return functools.reduce(functools.partial(elements, lowering, "And"), columns)
 
 
-#: By primitive: the elementwise operator, the ``reduction`` of ``ScatterND``, and the opset that added it.
-_REDUCTIONS = {
-    "scatter": (None, None, 11),
-    "scatter-add": ("Add", "add", 16),
-    "scatter-sub": ("Sub", "add", 16),
-    "scatter-mul": ("Mul", "mul", 16),
-    "scatter-min": ("Min", "min", 18),
-    "scatter-max": ("Max", "max", 18),
-}
+#: The elementwise operator of a monoid. ``ScatterND`` has a reduction of this name.
+_OPERATORS = {"sum": "Add", "prod": "Mul", "min": "Min", "max": "Max"}
 
 
+@RULES.add("dynamic_update_slice")
 def dynamic_update_slice(
     lowering: Lowering, equation: JaxprEqn, x: Operand, update: Operand, *starts: Operand
 ) -> Operand:
@@ -326,11 +351,15 @@ def _updated(
     return transpose(writer, moved, np.argsort(order).tolist())
 
 
+@RULES.add(kind="scatter")
 def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand, updates: Operand) -> Operand:
     """Write ``ScatterND``; a single slice at a constant start is changed in place by ``Concat``."""
     params = equation.params
     numbers = params["dimension_numbers"]
-    operator, reduction, opset = _REDUCTIONS[equation.primitive.name]
+    operator = _OPERATORS.get(entry_of(equation).monoid)
+    reduction, opset = operator and operator.lower(), 18 if operator in ("Min", "Max") else 16
+    if equation.primitive.name == "scatter-sub":
+        operator = "Sub"
     writer, rank = lowering.writer, len(shape_of(x))
     dropped = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
     windows = [axis for axis in range(rank) if axis not in dropped]
@@ -407,27 +436,3 @@ def _with_room(
     holds = reshape(writer, exists, (*shape_of(exists), *[1] * (windows + 1)))
     places = elements(lowering, "Where", holds, places, outside, shape=shape_of(places), dtype=np.int64)
     return concatenate(writer, [target, row], 0), places
-
-
-RULES: dict[str, Rule] = {
-    "broadcast_in_dim": lambda lowering, equation, x: broadcast(
-        lowering.writer, x, shape_of_atom(equation.outvars[0]), equation.params["broadcast_dimensions"]
-    ),
-    "concatenate": lambda lowering, equation, *parts: concatenate(lowering.writer, parts, equation.params["dimension"]),
-    "expand_dims": reshaped,
-    "pad": padded,
-    "reshape": reshaped,
-    "rev": lambda lowering, equation, x: flip(lowering.writer, x, equation.params["dimensions"]),
-    "slice": lambda lowering, equation, x: cut(
-        lowering.writer, x, *(equation.params[name] for name in ("start_indices", "limit_indices", "strides"))
-    ),
-    "split": split,
-    "squeeze": reshaped,
-    "stack": stacked,
-    "tile": tiled,
-    "transpose": lambda lowering, equation, x: transpose(lowering.writer, x, equation.params["permutation"]),
-    "dynamic_slice": dynamic_slice,
-    "gather": gather,
-    "dynamic_update_slice": dynamic_update_slice,
-    **dict.fromkeys(_REDUCTIONS, scatter),
-}

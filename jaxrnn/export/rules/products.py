@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.cells.convolution import Windows, windows_of
-from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.reshaping import cut, flip, pad, reshape, source_of, transpose
 from jaxrnn.export.rules.elementwise import cast
 from jaxrnn.export.rules.windows import gathered
@@ -19,6 +19,7 @@ from jaxrnn.jaxprs.equations import free_axes, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 
 
+@RULES.add("dot_general")
 def contract(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
     """Write ``[..., rows, contracted] @ [..., contracted, columns]``."""
     (contract_x, contract_y), (batch_x, batch_y) = equation.params["dimension_numbers"]
@@ -45,6 +46,7 @@ _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
+@RULES.add("conv_general_dilated")
 def convolve(lowering: Lowering, equation: JaxprEqn, x: Operand, kernel: Operand) -> Operand:
     """Write a convolution with channels first and at least one spatial axis."""
     params, writer = equation.params, lowering.writer
@@ -215,9 +217,3 @@ def _transposed_kernel(writer: Writer, kernel: Operand, groups: int) -> Operand:
     kernel = transpose(writer, kernel, (0, 2, 1, *range(3, 3 + len(taps))))
     kernel = reshape(writer, kernel, (groups * channels, out // groups, *taps))
     return flip(writer, kernel, range(2, 2 + len(taps)))
-
-
-RULES: dict[str, Rule] = {
-    "dot_general": contract,
-    "conv_general_dilated": convolve,
-}

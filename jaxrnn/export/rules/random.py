@@ -5,6 +5,7 @@ In the graph, an array of keys is a pair of integers, as a complex array is a pa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 from jax.extend.random import threefry_prng_impl as implementation
 
-from jaxrnn.export.lowering import Complex, Lowering, Rule
+from jaxrnn.export.lowering import COMPLEX, RULES, Complex, Lowering, check_key
 from jaxrnn.export.writer import Operand
 from jaxrnn.jaxprs.equations import is_key, type_of
 
@@ -22,6 +23,7 @@ from jaxrnn.jaxprs.equations import is_key, type_of
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
+@RULES.add("threefry2x32")
 def threefry(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Write Threefry-2x32 with 20 rounds (Salmon and others, "Parallel Random Numbers: As Easy as 1, 2, 3", 2011)."""
 
@@ -47,36 +49,19 @@ def _of_each_key(function: Callable[..., Any], keys: Any, *others: Any) -> Any:
     return result.reshape(*shape, *result.shape[1:])
 
 
-def _bits(params: Any, keys: Any) -> Any:
-    return _of_each_key(lambda key: implementation.random_bits(key, params["bit_width"], tuple(params["shape"])), keys)
-
-
-#: Functions of the parameters of an equation, the integers of keys, ``uint32[..., 2]``, and other operands.
-_ON_INTEGERS: dict[str, Callable[..., Any]] = {
-    "random_bits": _bits,
-    "random_fold_in": lambda params, keys, data: _of_each_key(implementation.fold_in, keys, data),
-    "random_seed": lambda params, seeds: jnp.vectorize(implementation.seed, signature="()->(n)")(seeds),
-    "random_split": lambda params, keys: _of_each_key(lambda key: implementation.split(key, params["shape"]), keys),
-    **dict.fromkeys(("random_clone", "random_unwrap", "random_wrap"), lambda params, keys: keys),
-}
-
-
-def on_keys(lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
-    """Write an equation that creates or reads keys."""
+def on_keys(integers: Callable[..., Any], lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
+    """Write an equation that creates or reads keys, as a function of their integers."""
     (result,) = equation.outvars
-    kinds = {str(type_of(atom)) for atom in (*equation.invars, result) if is_key(type_of(atom))}
-    if kinds != {"key<fry>"}:
-        lowering.refuse(
-            f"ONNX engines cannot draw the numbers of {' and '.join(sorted(kinds))}; use a key of the implementation "
-            '"threefry2x32", or draw the numbers outside, and pass them as an input'
-        )
+    for atom in (*equation.invars, result):
+        if is_key(type_of(atom)):
+            check_key(type_of(atom))
 
     def function(*parts: Any) -> list[Any]:
         rest = iter(parts)
         values = [
             jnp.stack([next(rest), next(rest)], -1) if is_key(type_of(atom)) else next(rest) for atom in equation.invars
         ]
-        found = _ON_INTEGERS[equation.primitive.name](equation.params, *values)
+        found = integers(equation.params, *values)
         return [found[..., 0], found[..., 1]] if is_key(type_of(result)) else [found]
 
     parts = [part for each in operands for part in ([each.real, each.imag] if isinstance(each, Complex) else [each])]
@@ -84,4 +69,39 @@ def on_keys(lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
     return Complex(*found) if is_key(type_of(result)) else found[0]
 
 
-RULES: dict[str, Rule] = {**dict.fromkeys(_ON_INTEGERS, on_keys), "threefry2x32": threefry}
+def _on_integers(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a rule of equations that create or read keys.
+
+    The rule is a function of the parameters, the integers of keys, ``uint32[..., 2]``, and other operands.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        COMPLEX.add(*names)(functools.partial(on_keys, function))
+        return function
+
+    return decorate
+
+
+@_on_integers("random_bits")
+def _bits(params: Any, keys: Any) -> Any:
+    return _of_each_key(lambda key: implementation.random_bits(key, params["bit_width"], tuple(params["shape"])), keys)
+
+
+@_on_integers("random_fold_in")
+def _fold_in(params: Any, keys: Any, data: Any) -> Any:
+    return _of_each_key(implementation.fold_in, keys, data)
+
+
+@_on_integers("random_seed")
+def _seed(params: Any, seeds: Any) -> Any:
+    return jnp.vectorize(implementation.seed, signature="()->(n)")(seeds)
+
+
+@_on_integers("random_split")
+def _split(params: Any, keys: Any) -> Any:
+    return _of_each_key(lambda key: implementation.split(key, params["shape"]), keys)
+
+
+@_on_integers("random_clone", "random_unwrap", "random_wrap")
+def _same(params: Any, keys: Any) -> Any:
+    return keys

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +12,19 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.reshaping import concatenate, cut_along, reduction, reshape, transpose
 from jaxrnn.export.rules.elementwise import cast, elements, range_of
 from jaxrnn.export.writer import Operand, Writer, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.equations import type_of
+from jaxrnn.jaxprs.primitives import entry_of
 
 
-def reduce(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+@RULES.add("reduce_max", "reduce_min", "reduce_prod", "reduce_sum")
+def reduce(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write a reduction."""
-    return reduced(lowering, operator, x, equation.params["axes"])
+    return reduced(lowering, f"Reduce{entry_of(equation).monoid.capitalize()}", x, equation.params["axes"])
 
 
 #: Reductions of integers by halves: engines limit products instead of wrapping around, and lack extremes of uint64.
@@ -59,6 +60,7 @@ def _wrapping_sum(writer: Writer, x: Operand, axes: Sequence[int], shape: Sequen
     return writer.node("MatMul", rows, ones, shape=shape, dtype=dtype)
 
 
+@RULES.add("reduce_xor")
 def parity(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Reduce booleans by exclusive or."""
     if dtype_of(x) != np.bool_:
@@ -78,17 +80,20 @@ def folded(operator: str, lowering: Lowering, x: Operand, axes: Sequence[int]) -
     return reshape(writer, x, shape)
 
 
-def reduce_logical(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+@RULES.add("reduce_and", "reduce_or")
+def reduce_logical(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Reduce booleans as extremes of 0 and 1, and integers bit by bit."""
+    monoid, axes = entry_of(equation).monoid, equation.params["axes"]
     if dtype_of(x) != np.bool_:
-        bitwise = "BitwiseAnd" if operator == "ReduceMin" else "BitwiseOr"
-        return folded(bitwise, lowering, x, equation.params["axes"])
-    return cast(lowering, reduce(operator, lowering, equation, cast(lowering, x, np.int32)), bool)
+        return folded(f"Bitwise{monoid.capitalize()}", lowering, x, axes)
+    operator = "ReduceMin" if monoid == "and" else "ReduceMax"
+    return cast(lowering, reduced(lowering, operator, cast(lowering, x, np.int32), axes), bool)
 
 
-def place_of_extreme(operator: str, lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+@RULES.add("argmax", "argmin")
+def place_of_extreme(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write the index of the first extreme."""
-    (axis,) = equation.params["axes"]
+    (axis,), operator = equation.params["axes"], entry_of(equation).operator
     shape = shape_of_atom(equation.outvars[0])
     place = lowering.writer.node(operator, _as_signed(lowering, x), shape=shape, dtype=np.int64, axis=axis, keepdims=0)
     if _has_nan(x):  # NaN is the extreme in JAX, and engines may skip it
@@ -99,6 +104,7 @@ def place_of_extreme(operator: str, lowering: Lowering, equation: JaxprEqn, x: O
     return cast(lowering, place, type_of(equation.outvars[0]))
 
 
+@RULES.add("cumsum")
 def running_sum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``CumSum``."""
     axis = np.array(equation.params["axis"], np.int64)
@@ -108,8 +114,13 @@ def running_sum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     return lowering.writer.node("CumSum", x, axis, shape=shape_of(x), dtype=dtype_of(x), reverse=reverse)
 
 
-def running(combine: Callable[[Any, Any], Any], lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+_COMBINATIONS = {"logsumexp": jnp.logaddexp, "max": lax.max, "min": lax.min, "prod": lax.mul}
+
+
+@RULES.add(kind="cumulative")
+def running(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Combine each element with the element 1 place before, then 2, 4 and so on."""
+    combine = _COMBINATIONS[entry_of(equation).monoid]
     axis, reverse, length = equation.params["axis"], equation.params["reverse"], shape_of(x)[equation.params["axis"]]
 
     def function(x: jax.Array) -> jax.Array:
@@ -161,6 +172,7 @@ def _ordered(
     return values, places if order is None else _taken(lowering, order, places, axis)
 
 
+@RULES.add("sort")
 def sort(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Sort by the first operand, then by the next; NaN is last."""
     axis, size = equation.params["dimension"], shape_of(operands[0])[equation.params["dimension"]]
@@ -210,6 +222,7 @@ def _place_or_element(lowering: Lowering, x: Operand, order: Operand, axis: int)
     return _taken(lowering, x, order, axis)
 
 
+@RULES.add("top_k")
 def top_k(lowering: Lowering, equation: JaxprEqn, x: Operand) -> list[Operand]:
     """Return the largest elements, NaN first, and their indices."""
     count, axis = equation.params["k"], equation.params.get("axis", len(shape_of(x)) - 1)
@@ -217,23 +230,3 @@ def top_k(lowering: Lowering, equation: JaxprEqn, x: Operand) -> list[Operand]:
     values, places = _ordered(lowering, keys, count, axis, largest=True)
     values = values if x is keys[0] else _taken(lowering, x, places, axis)
     return [values, cast(lowering, places, type_of(equation.outvars[1]))]
-
-
-RULES: dict[str, Rule] = {
-    "reduce_max": functools.partial(reduce, "ReduceMax"),
-    "reduce_min": functools.partial(reduce, "ReduceMin"),
-    "reduce_prod": functools.partial(reduce, "ReduceProd"),
-    "reduce_sum": functools.partial(reduce, "ReduceSum"),
-    "argmax": functools.partial(place_of_extreme, "ArgMax"),
-    "argmin": functools.partial(place_of_extreme, "ArgMin"),
-    "reduce_xor": parity,
-    "reduce_and": functools.partial(reduce_logical, "ReduceMin"),
-    "reduce_or": functools.partial(reduce_logical, "ReduceMax"),
-    "cumlogsumexp": functools.partial(running, jnp.logaddexp),
-    "cummax": functools.partial(running, lax.max),
-    "cummin": functools.partial(running, lax.min),
-    "cumprod": functools.partial(running, lax.mul),
-    "cumsum": running_sum,
-    "sort": sort,
-    "top_k": top_k,
-}

@@ -14,7 +14,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax.context import highest, lowest
 from jaxrnn.cells.convolution import Windows, windows_of
-from jaxrnn.export.lowering import Lowering, Rule
+from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.reshaping import pad, reshape, transpose
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.rules.reduction import reduced
@@ -28,6 +28,7 @@ _AVERAGE_POOL = tuple(map(np.dtype, (np.float16, np.float32)))
 _AXES = 3
 
 
+@RULES.add("reduce_window_max")
 def maximum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``MaxPool`` or ``ReduceMax``."""
     windows = _windows(equation)
@@ -36,6 +37,7 @@ def maximum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     return _gathered(lowering, "ReduceMax", x, windows, lowest(dtype_of(x)))
 
 
+@RULES.add("reduce_window_min")
 def minimum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``MaxPool`` of the negated operand, or ``ReduceMin``."""
     windows = _windows(equation)
@@ -47,6 +49,7 @@ def minimum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     return _gathered(lowering, "ReduceMin", x, windows, highest(dtype_of(x)))
 
 
+@RULES.add("reduce_window_sum")
 def total(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``AveragePool`` times the window size, or ``ReduceSum``."""
     windows = _windows(equation)
@@ -57,6 +60,7 @@ def total(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     return _gathered(lowering, "ReduceSum", x, windows, 0)
 
 
+@RULES.add("reduce_window")
 def any_reduction(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Reduce by any function: combine a slice for each place in a window, in order."""
     params, half = equation.params, len(operands) // 2
@@ -180,11 +184,3 @@ def _taken_at(writer: Writer, x: Operand, places: np.ndarray, axis: int) -> Oper
     if isinstance(x, np.ndarray):
         return np.take(x, places, axis)
     return writer.node("Gather", x, places, shape=shape, dtype=dtype_of(x), axis=axis)
-
-
-RULES: dict[str, Rule] = {
-    "reduce_window": any_reduction,
-    "reduce_window_max": maximum,
-    "reduce_window_min": minimum,
-    "reduce_window_sum": total,
-}

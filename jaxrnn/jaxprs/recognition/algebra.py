@@ -28,6 +28,7 @@ from jaxrnn.jaxprs.equations import (
     type_of,
     variables,
 )
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.jaxprs.recognition.body import Body, Elements, everything, operands_of
 
 #: The coefficient of each monomial; a monomial is the numbers of its terms, in order.
@@ -80,10 +81,8 @@ class Algebra:
         if not isinstance(atom, Literal) and atom in self.body.step.carry:
             return {(self.number_of(Term("carry", elements)),): 1.0}
         equation = self.body.equation_of(atom)
-        rule = None if equation is None else _RULES.get(equation.primitive.name)
-        polynomial = None
-        if rule is not None and equation is not None:
-            polynomial = rule(self, equation, at)
+        rule = None if equation is None else RULES.of(equation)
+        polynomial = None if rule is None else rule(self, equation, at)
         if polynomial is None or len(polynomial) > _LARGEST:
             return {(self.number_of(Term("other", elements)),): 1.0}
         return polynomial
@@ -94,20 +93,24 @@ class Algebra:
         while True:
             elements = self.body.source(elements)
             equation = self.body.equation_of(elements.atom)
-            name = "" if equation is None else equation.primitive.name
-            if equation is None or name not in ("neg", "mul", "div"):
+            if equation is None or (rule := _SCALED.of(equation)) is None:
                 return elements, scale
-            operands = operands_of(equation, elements.at)
-            if name == "neg":
-                elements, scale = operands[0], -scale
-                continue
-            for mine, other in ((0, 1), (1, 0)) if name == "mul" else ((0, 1),):
-                number = self.body.number(operands[other])
-                if number and np.isfinite(number):
-                    elements, scale = operands[mine], scale * number if name == "mul" else scale / number
-                    break
-            else:
+            if (before := rule(self, scale, *operands_of(equation, elements.at))) is None:
                 return elements, scale
+            elements, scale = before
+
+    def factor(self, elements: Elements) -> float | None:
+        """Return the finite number other than 0 that all elements equal, or None."""
+        number = self.body.number(elements)
+        return number if number and np.isfinite(number) else None
+
+    def operands(self, elements: Elements, primitive: str) -> list[Elements] | None:
+        """Return the operands of elements that this primitive computed, or None."""
+        elements = self.body.source(elements)
+        equation = self.body.equation_of(elements.atom)
+        if equation is None or equation.primitive.name != primitive:
+            return None
+        return operands_of(equation, elements.at)
 
     def tanh(self, elements: Elements, scale: float = 1.0) -> Polynomial:
         """Return ``tanh(scale x)``."""
@@ -139,7 +142,30 @@ def _times(a: Polynomial, b: Polynomial) -> Polynomial:
     return total
 
 
-Rule = Callable[[Algebra, JaxprEqn, np.ndarray], Polynomial | None]
+#: The rules of polynomials: ``(algebra, equation, positions) -> polynomial``, None for a term.
+RULES: Rules[Callable[[Algebra, JaxprEqn, np.ndarray], Polynomial | None]] = Rules()
+
+#: The rules of multiplications by a number: ``(algebra, scale, *operands) -> (elements, scale)``, or None.
+_SCALED: Rules[Callable[..., tuple[Elements, float] | None]] = Rules()
+
+
+@_SCALED.add("neg")
+def _negated(algebra: Algebra, scale: float, x: Elements) -> tuple[Elements, float]:
+    return x, -scale
+
+
+@_SCALED.add("mul")
+def _multiplied(algebra: Algebra, scale: float, x: Elements, y: Elements) -> tuple[Elements, float] | None:
+    for one, other in ((x, y), (y, x)):
+        if (number := algebra.factor(other)) is not None:
+            return one, scale * number
+    return None
+
+
+@_SCALED.add("div")
+def _divided(algebra: Algebra, scale: float, x: Elements, y: Elements) -> tuple[Elements, float] | None:
+    number = algebra.factor(y)
+    return None if number is None else (x, scale / number)
 
 
 def _unless_cancelled(total: Polynomial, *parts: Polynomial) -> Polynomial | None:
@@ -147,28 +173,31 @@ def _unless_cancelled(total: Polynomial, *parts: Polynomial) -> Polynomial | Non
     return total if {monomial for part in parts for monomial in part if monomial} <= total.keys() else None
 
 
-def _linear(sign: float) -> Rule:
-    def rule(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
-        a, b = (algebra.polynomial(part) for part in operands_of(equation, at))
-        return _unless_cancelled(_sum(a, b, sign), a, b)
+@RULES.add("add", "add_any", "neg", "sub")
+def _linear(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
+    parts = [algebra.polynomial(part) for part in operands_of(equation, at)]
+    total: Polynomial = {}
+    for part, sign in zip(parts, entry_of(equation).signs, strict=True):
+        total = _sum(total, part, sign)
+    return _unless_cancelled(total, *parts)
 
-    return rule
 
-
+@RULES.add("mul")
 def _product(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
     a, b = (algebra.polynomial(part) for part in operands_of(equation, at))
     return _unless_cancelled(_times(a, b), {tuple(sorted((*x, *y))): 1.0 for x in a for y in b})
 
 
+@RULES.add("div")
 def _quotient(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
     above, below = operands_of(equation, at)
-    number = algebra.body.number(below)
-    if number and np.isfinite(number):
+    if (number := algebra.factor(below)) is not None:
         return _times(algebra.polynomial(above), {(): 1 / number})
     sigmoid = _inverse(algebra, below)
     return None if sigmoid is None else _times(algebra.polynomial(above), sigmoid)
 
 
+@RULES.add("integer_pow")
 def _power(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
     if equation.params["y"] != -1:
         return None
@@ -177,19 +206,25 @@ def _power(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial |
 
 def _inverse(algebra: Algebra, elements: Elements) -> Polynomial | None:
     """Match ``1 / (1 + exp(x))``, the sigmoid of ``-x``."""
-    elements = algebra.body.source(elements)
-    equation = algebra.body.equation_of(elements.atom)
-    if equation is None or equation.primitive.name != "add":
-        return None
-    operands = operands_of(equation, elements.at)
-    for one, other in (operands, operands[::-1]):
-        power = algebra.body.source(other)
-        inner = algebra.body.equation_of(power.atom)
-        if algebra.body.number(one) == 1.0 and inner is not None and inner.primitive.name == "exp":
-            return algebra.sigmoid(operands_of(inner, power.at)[0], -1.0)
+    addends = algebra.operands(elements, "add") or []
+    for one, other in zip(addends, addends[::-1], strict=True):
+        power = algebra.operands(other, "exp")
+        if power is not None and algebra.body.number(one) == 1.0:
+            return algebra.sigmoid(power[0], -1.0)
     return None
 
 
+@RULES.add("logistic")
+def _sigmoid(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
+    return algebra.sigmoid(operands_of(equation, at)[0])
+
+
+@RULES.add("tanh")
+def _tanh(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
+    return algebra.tanh(operands_of(equation, at)[0])
+
+
+@RULES.add("custom_jvp_call")
 def _custom(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
     """Match `jax.nn.relu` by its derivative, which is 0 at 0. A plain maximum and other custom rules differ."""
     inner = equation.params["call_jaxpr"].jaxpr
@@ -214,6 +249,7 @@ def _slope_of(function: Callable[..., Any], struct: jax.ShapeDtypeStruct) -> str
     return fingerprint_of_equations(needed(jaxpr.eqns, jaxpr.outvars), jaxpr.invars, constants, jaxpr.outvars)
 
 
+@RULES.add("cond")
 def _choice(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
     """Return the polynomial on which all forms of a choice by platform agree."""
     if len(equation.outvars) != 1:
@@ -221,21 +257,6 @@ def _choice(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial 
     forms = algebra.body.forms.get(equation.outvars[0], ())
     polynomials = [algebra.polynomial(Elements(form, at)) for form in forms]
     return polynomials[0] if polynomials and all(each == polynomials[0] for each in polynomials) else None
-
-
-_RULES: dict[str, Rule] = {
-    "add": _linear(1.0),
-    "add_any": _linear(1.0),
-    "cond": _choice,
-    "custom_jvp_call": _custom,
-    "div": _quotient,
-    "integer_pow": _power,
-    "logistic": lambda algebra, equation, at: algebra.sigmoid(operands_of(equation, at)[0]),
-    "mul": _product,
-    "neg": lambda algebra, equation, at: _times(algebra.polynomial(operands_of(equation, at)[0]), {(): -1.0}),
-    "sub": _linear(-1.0),
-    "tanh": lambda algebra, equation, at: algebra.tanh(operands_of(equation, at)[0]),
-}
 
 
 class Matrix(NamedTuple):
@@ -302,12 +323,10 @@ def _add(algebra: Algebra, elements: Elements, coefficient: float, total: Sum) -
         total.addends.append((elements, coefficient))
         return True
     equation = body.equation_of(atom)
-    name = "" if equation is None else equation.primitive.name
-    if equation is not None and name in ("add", "sub", "add_any"):
-        signs = (1.0, -1.0 if name == "sub" else 1.0)
+    if equation is not None and (signs := entry_of(equation).signs):
         parts = zip(operands_of(equation, at), signs, strict=True)
         return all(_add(algebra, part, coefficient * sign, total) for part, sign in parts)
-    if equation is not None and name == "dot_general":
+    if equation is not None and equation.primitive.name == "dot_general":
         product = _affine_product(algebra, equation, at, coefficient)
         if product is not None:
             total.products.append(product)
@@ -315,14 +334,13 @@ def _add(algebra: Algebra, elements: Elements, coefficient: float, total: Sum) -
     if body.is_known(atom):
         total.addends.append((elements, coefficient))
         return True
-    if equation is not None and name == "mul":
-        parts = operands_of(equation, at)
-        for one, other in (parts, parts[::-1]):
-            gate = gate_of(algebra, one)
-            inner = None if gate is None else expand(algebra, other, coefficient)
-            if gate is not None and inner is not None:
-                total.scaled.append((gate, inner))
-                return True
+    factors = algebra.operands(elements, "mul") or []
+    for one, other in zip(factors, factors[::-1], strict=True):
+        gate = gate_of(algebra, one)
+        inner = None if gate is None else expand(algebra, other, coefficient)
+        if gate is not None and inner is not None:
+            total.scaled.append((gate, inner))
+            return True
     return False
 
 

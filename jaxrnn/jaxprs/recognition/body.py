@@ -14,7 +14,8 @@ from jax.extend.core import JaxprEqn, Literal, Var
 
 from jaxrnn.jaxprs.equations import Atom, dependents, shape_of, type_of
 from jaxrnn.jaxprs.moves import move, moved_operands
-from jaxrnn.jaxprs.primitives import forms_of, platforms_of
+from jaxrnn.jaxprs.own import forms_of, platforms_of
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.jaxprs.schedule import Step
 
 #: Constants up to this size are checked for equal elements.
@@ -189,7 +190,7 @@ class CarryPieces:
     def _unmasked(self, carry: Var, at: np.ndarray, source: Elements) -> tuple[UpdateMask, Elements] | None:
         """Return the mask of elements that choose between old and new values, and the new values."""
         equation = self.body.equation_of(source.atom)
-        if equation is None or equation.primitive.name != "select_n" or len(equation.invars) != 3:
+        if equation is None or entry_of(equation).arithmetic != "select" or len(equation.invars) != 3:
             return None
         chooser, *cases = operands_of(equation, source.at)
         chooser = self.body.source(chooser)
@@ -242,11 +243,12 @@ def joined_positions(equation: JaxprEqn, output: int) -> np.ndarray | None:
 
     None means that the equation does more than move elements.
     """
-    name = equation.primitive.name
-    if name == "convert_element_type":
+    entry = entry_of(equation)
+    if equation.primitive.name == "convert_element_type":
         return everything(equation.invars[0]) if type_of(equation.invars[0]) == type_of(equation.outvars[0]) else None
     places = moved_operands(equation) or []
-    if name in _WRITING or not places:
+    # Choices, pads and updates mix elements of several operands.
+    if entry.moved not in (slice(1), slice(None)) or equation.primitive.name == "stop_gradient":
         return None
     operands: list[Any] = []
     start = 0
@@ -260,7 +262,3 @@ def joined_positions(equation: JaxprEqn, output: int) -> np.ndarray | None:
             return None
     moved = move(equation, operands)
     return None if moved is None else moved[output]
-
-
-#: Moves that also insert new elements, or that have a different derivative.
-_WRITING = frozenset({"dynamic_update_slice", "pad", "scatter", "select_n", "stop_gradient"})

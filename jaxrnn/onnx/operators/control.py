@@ -18,7 +18,7 @@ from jaxrnn._files.arguments import Metavar, argument, static_or_eager
 from jaxrnn._jax import varying
 from jaxrnn.cells.forms import in_chunks, is_plain
 from jaxrnn.errors import NodeError, StaticValueError
-from jaxrnn.jaxprs.primitives import Carried, are_visible, visible, visible_recurrences
+from jaxrnn.jaxprs.own import Carried, are_visible, visible, visible_recurrences
 from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
 from jaxrnn.onnx.evaluate import Subgraph, copied_from, demand
 from jaxrnn.onnx.limits import current

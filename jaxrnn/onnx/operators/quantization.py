@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.cells.forms import is_plain
-from jaxrnn.jaxprs.primitives import one_equation
+from jaxrnn.jaxprs.own import one_equation
 from jaxrnn.onnx.operators.arithmetic import is_integer
 from jaxrnn.onnx.operators.linear import conv
 from jaxrnn.onnx.operators.shaping import axes_of

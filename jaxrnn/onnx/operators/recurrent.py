@@ -13,7 +13,7 @@ import numpy as np
 from jaxrnn.cells.cell import GRU, LSTM, RNN, Cell, Weights, parse_activations
 from jaxrnn.cells.linear_attention import AttentionFrames, linear_attention
 from jaxrnn.cells.recurrence import DIRECTIONS, existing, run_layer
-from jaxrnn.jaxprs.primitives import Carried, visible
+from jaxrnn.jaxprs.own import Carried, visible
 from jaxrnn.onnx.evaluate import demand
 from jaxrnn.onnx.operators.arithmetic import of_one_type, shapes_of
 from jaxrnn.onnx.operators.types import widest

@@ -18,9 +18,10 @@ from jaxrnn._files.messages import first_line
 from jaxrnn.answers import Answer, Unknown, any_of
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import JaxrnnError, LimitError, NodeError
+from jaxrnn.jaxprs.equations import trace
 from jaxrnn.jaxprs.flows import DataFlow, Flow, Lost, union
 from jaxrnn.jaxprs.following import Following
-from jaxrnn.jaxprs.primitives import visible_recurrences
+from jaxrnn.jaxprs.own import visible_recurrences
 from jaxrnn.onnx.evaluate import BoundNode, Scope, call, evaluate, reads_of
 from jaxrnn.onnx.graph import is_batch_name, spec_of
 from jaxrnn.onnx.limits import current, spending
@@ -100,7 +101,7 @@ class _Trace:
         structs = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in parameters.items()}
         try:
             with plain_forms(), visible_recurrences():
-                closed = jax.make_jaxpr(traced)(structs, places)
+                closed, _ = trace(traced, structs, places)
         except LimitError:
             raise
         except JaxrnnError as error:

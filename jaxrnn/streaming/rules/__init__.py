@@ -1,13 +1,12 @@
-"""Streaming rules: functions that run primitives on the frames of a step.
+"""Streaming rules: functions that run primitives on the frames of a step, each registered where it is defined.
 
 `jaxrnn.streaming.register` adds a rule.
 """
 
 from __future__ import annotations
 
-from jaxrnn.jaxprs.equations import INLINED
-from jaxrnn.streaming.interpreter import AWAITING_RULES, PAIR_RULES, RULES, register
-from jaxrnn.streaming.rules import (
+from jaxrnn.streaming.interpreter import RULES
+from jaxrnn.streaming.rules import (  # noqa: F401
     awaiting,
     control,
     elementwise,
@@ -20,12 +19,3 @@ from jaxrnn.streaming.rules import (
 )
 
 __all__ = ["RULES"]
-
-#: Primitives whose rule also runs without streamed operands.
-_ALWAYS = {*INLINED, "dim_as_value"}
-
-for _family in (elementwise, movement, time, windows, reductions, recurrence, control):
-    for _name, _rule in _family.RULES.items():
-        register(_name, _rule, always=_name in _ALWAYS)
-PAIR_RULES.update(pairs.RULES)
-AWAITING_RULES.update(awaiting.RULES)

@@ -34,11 +34,11 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import free_axes, type_of
-from jaxrnn.jaxprs.moves import ELEMENTWISE
+from jaxrnn.jaxprs.equations import free_axes, trace, type_of
+from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.dimensions import Timeline, constant_value, in_shape, out_shape, symbolic_axes
+from jaxrnn.streaming.interpreter import AWAITING_RULES, interpret
 from jaxrnn.streaming.interpreter import RULES as FRAMES
-from jaxrnn.streaming.interpreter import interpret
 from jaxrnn.streaming.passes import Pass, listed
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import align, unknown_yet
@@ -130,6 +130,7 @@ def _chunks(x: Awaiting) -> list[Chunk]:
     return [chunk for chunk in (x.stream, x.final, *sums) if chunk is not None]
 
 
+@AWAITING_RULES.add(kind="elementwise")
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Awaiting | Chunk | None:
     """Apply an operation to each element, or return None if the result is not a product."""
     x = _elementwise(run, equation, operands)
@@ -143,8 +144,13 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Awaiting | Chu
     return functools.reduce(functools.partial(_combined, run, jnp.multiply), factors)
 
 
+#: Rules ``(run, equation, constants, *operands) -> product``; None if the result is not a product. `constants` contains
+#: the fixed value of each operand, or None.
+_PRODUCTS = Rules()
+
+
 def _elementwise(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Awaiting | None:
-    name, dtype = equation.primitive.name, type_of(equation.outvars[0])
+    dtype = type_of(equation.outvars[0])
     if not jnp.issubdtype(dtype, jnp.floating) or not all(
         jnp.issubdtype(type_of(atom), jnp.floating) for atom in equation.invars
     ):
@@ -165,41 +171,75 @@ def _elementwise(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Awai
         reach = union(value.final.reach for value in known if value.final is not None)
         made = Chunk(run.bind(equation, arrays)[0], known[0].axis, known[0].timeline, None, reach)
         return dataclasses.replace(known[0], final=made)
-    x, *others = known
+    rule = _PRODUCTS.of(equation)
     constants = [value if is_fixed(value) else None for value in operands]
-    if name in ("convert_element_type", "copy", "stop_gradient"):
-        if jnp.finfo(dtype).bits < jnp.finfo(type_of(equation.invars[0])).bits:
-            return None
-        change = lax.stop_gradient if name == "stop_gradient" else lambda array: array.astype(dtype)
-        return x.each(lambda chunk: run.same(chunk, change(chunk.array)))
-    if name == "neg":
-        return _scaled(run, x, -1)
-    if name in ("square", "integer_pow", "pow"):
-        power = {"square": 2, "integer_pow": equation.params.get("y")}.get(name, constants[-1])
-        if power is None or np.ndim(power) or not 1 <= power <= MOST or int(power) != power:
-            return None
-        return functools.reduce(functools.partial(_product, run), [x] * int(power))
-    if name == "exp" and x.sum is not None:
-        return dataclasses.replace(x, stream=None, shifted=(), exponent=x.sum)
-    if name == "log" and x.exponent is not None and x.final is x.stream is None and not x.shifted:
-        return dataclasses.replace(x, exponent=None, shifted=(x.exponent,))
-    if name in ("add", "sub") and x.sum is not None and others[0].sum is not None:
-        both = _sum(run, x.sum, others[0].sum if name == "add" else _times(run, others[0].sum, -1))
-        empty = both.stream is both.final is None
-        return None if empty else dataclasses.replace(x, final=None, stream=None, shifted=(both,))
-    if name == "mul":
-        for constant, other in ((constants[0], known[1]), (constants[1], x)):
-            if constant is not None:
-                return _scaled(run, other, constant)
-        return _product(run, x, others[0])
-    if name == "div" and not others[0].shifted:
-        if constants[1] is not None:
-            return _scaled(run, x, 1 / np.asarray(constants[1], np.float64))
-        final, stream, exponent = others[0].final, others[0].stream, others[0].exponent
-        final, stream = (each and run.same(each, 1 / run.harmless(each).array) for each in (final, stream))
-        exponent = exponent and _times(run, exponent, -1)
-        return _product(run, x, dataclasses.replace(others[0], final=final, stream=stream, exponent=exponent))
-    return None
+    return None if rule is None else rule(run, equation, constants, *known)
+
+
+_PRODUCTS.add("neg")(lambda run, equation, constants, x: _scaled(run, x, -1))
+
+
+@_PRODUCTS.add("convert_element_type", "stop_gradient")
+def _cast(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting) -> Awaiting | None:
+    before, after = type_of(equation.invars[0]), type_of(equation.outvars[0])
+    if jnp.finfo(after).bits < jnp.finfo(before).bits:
+        return None
+    return x.each(lambda chunk: run.same(chunk, run.bind(equation, [chunk.array])[0]))
+
+
+@_PRODUCTS.add("integer_pow", "pow", "square")
+def _power(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting, *_: Awaiting) -> Awaiting | None:
+    power = constants[1] if len(constants) == 2 else equation.params.get("y", 2)
+    if power is None or np.ndim(power) or not 1 <= power <= MOST or int(power) != power:
+        return None
+    return functools.reduce(functools.partial(_product, run), [x] * int(power))
+
+
+@_PRODUCTS.add("exp")
+def _exponentiate(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting) -> Awaiting | None:
+    return None if x.sum is None else dataclasses.replace(x, stream=None, shifted=(), exponent=x.sum)
+
+
+@_PRODUCTS.add("log")
+def _take_logarithm(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting) -> Awaiting | None:
+    alone = x.exponent is not None and x.final is x.stream is None and not x.shifted
+    return dataclasses.replace(x, exponent=None, shifted=(x.exponent,)) if alone else None
+
+
+@_PRODUCTS.add("add")
+def _add(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting, y: Awaiting) -> Awaiting | None:
+    return None if x.sum is None or y.sum is None else _summed(run, x, y.sum)
+
+
+@_PRODUCTS.add("sub")
+def _subtract(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting, y: Awaiting) -> Awaiting | None:
+    return None if x.sum is None or y.sum is None else _summed(run, x, _times(run, y.sum, -1))
+
+
+def _summed(run: Pass, x: Awaiting, y: Shifted) -> Awaiting | None:
+    assert x.sum is not None
+    both = _sum(run, x.sum, y)
+    empty = both.stream is both.final is None
+    return None if empty else dataclasses.replace(x, final=None, stream=None, shifted=(both,))
+
+
+@_PRODUCTS.add("mul")
+def _multiply(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting, y: Awaiting) -> Awaiting:
+    for constant, other in zip(constants, (y, x), strict=True):
+        if constant is not None:
+            return _scaled(run, other, constant)
+    return _product(run, x, y)
+
+
+@_PRODUCTS.add("div")
+def _divide(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting, y: Awaiting) -> Awaiting | None:
+    if y.shifted:
+        return None
+    if constants[1] is not None:
+        return _scaled(run, x, 1 / np.asarray(constants[1], np.float64))
+    final, stream = (each and run.same(each, 1 / run.harmless(each).array) for each in (y.final, y.stream))
+    exponent = y.exponent and _times(run, y.exponent, -1)
+    return _product(run, x, dataclasses.replace(y, final=final, stream=stream, exponent=exponent))
 
 
 def placed(run: Pass, x: Awaiting, rank: int, dimensions: Sequence[int]) -> Awaiting:
@@ -214,6 +254,7 @@ def placed(run: Pass, x: Awaiting, rank: int, dimensions: Sequence[int]) -> Awai
     return x.each(move, axis=dimensions[x.axis])
 
 
+@AWAITING_RULES.add("broadcast_in_dim")
 def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Awaiting | None:
     """Repeat a final value or a length along time, or frames along other axes."""
     shape, dimensions = out_shape(equation), equation.params["broadcast_dimensions"]
@@ -230,11 +271,12 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Awaiting
     return Awaiting(unknown_yet(run), axis=axes[0], timeline=timeline, final=final)
 
 
+@AWAITING_RULES.add("dynamic_slice", "gather", "reshape", "rev", "slice", "split", "transpose")
 def selected(run: Pass, equation: JaxprEqn, x: Any, *others: Any) -> list[Awaiting] | None:
     """Select or reorder elements: the same elements of each factor."""
     if not isinstance(x, Awaiting) or any(isinstance(value, Chunk | FinalValue | Deferred) for value in others):
         return None
-    rule, shape = FRAMES[equation.primitive.name], in_shape(equation)
+    rule, shape = FRAMES.of(equation), in_shape(equation)
 
     def of(chunk: Chunk) -> list[Any]:
         frames = chunk.array.shape[x.axis]
@@ -254,6 +296,7 @@ def selected(run: Pass, equation: JaxprEqn, x: Any, *others: Any) -> list[Awaiti
     ]
 
 
+@AWAITING_RULES.add("cumsum")
 def cumsum(run: Pass, equation: JaxprEqn, x: Any) -> Awaiting | None:
     """Sum exponentials up to each frame: ``cumsum(exp(a + f))`` is ``exp(cumlogsumexp(a) + f)``."""
     axis, exponent = equation.params["axis"], x.exponent if isinstance(x, Awaiting) else None
@@ -264,11 +307,12 @@ def cumsum(run: Pass, equation: JaxprEqn, x: Any) -> Awaiting | None:
     stream = exponent.stream
     shape = [x.timeline.size if d == axis else size for d, size in enumerate(stream.array.shape)]
     struct = jax.ShapeDtypeStruct(shape, stream.array.dtype)
-    running = jax.make_jaxpr(functools.partial(lax.cumlogsumexp, axis=axis))(struct)
+    running, _ = trace(functools.partial(lax.cumlogsumexp, axis=axis), struct)
     (stream,) = interpret(run, running, [stream])
     return dataclasses.replace(x, exponent=dataclasses.replace(exponent, stream=stream))
 
 
+@AWAITING_RULES.add("dot_general")
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> FinalValue | None:
     """Sum the products of two operands over time."""
     (summed, batch) = equation.params["dimension_numbers"]
@@ -292,6 +336,7 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> FinalVa
     return _total(run, equation, _product(run, *products), shape, range(ends[3], ends[4]))
 
 
+@AWAITING_RULES.add("reduce_sum")
 def reduction(run: Pass, equation: JaxprEqn, x: Any) -> FinalValue | None:
     """Sum over time."""
     axes = equation.params["axes"]
@@ -407,13 +452,3 @@ def _expanded(index: Sequence[int], moved: Sequence[Any], sums: dict[Any, Any]) 
     return jnp.where(
         jnp.isnan(sums[tuple(index)] + whole) & ~(distant & endless), change(lambda power: power % 2 == 0), whole
     )
-
-
-RULES: dict[str, Any] = {
-    **dict.fromkeys(ELEMENTWISE, elementwise),
-    **dict.fromkeys(("dynamic_slice", "gather", "reshape", "rev", "slice", "split", "squeeze", "transpose"), selected),
-    "broadcast_in_dim": broadcast_in_dim,
-    "cumsum": cumsum,
-    "dot_general": dot_general,
-    "reduce_sum": reduction,
-}

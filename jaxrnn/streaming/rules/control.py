@@ -17,11 +17,12 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
+from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.forms import Types
-from jaxrnn.jaxprs.equations import CUSTOM_RULES, INLINED, Domain, bind, shape_of, type_of, with_rule
-from jaxrnn.jaxprs.primitives import choose, computed, platforms_of
+from jaxrnn.jaxprs.equations import Domain, bind, called, shape_of, trace, type_of, with_rule
+from jaxrnn.jaxprs.own import choose, computed, platforms_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape
-from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.interpreter import RULES, interpret
 from jaxrnn.streaming.passes import KeepsStateError, Pass
 from jaxrnn.streaming.reach import ComparableReach, union
 from jaxrnn.streaming.rewriting import resized
@@ -34,6 +35,7 @@ from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Pairs
 LONGEST = 128
 
 
+@RULES.add("scan")
 def scan(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream a scan over time or over another axis."""
     if is_symbolic(equation.params["length"]):
@@ -45,8 +47,8 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     """Stream a scan over another axis: the body runs on chunks, with separate state for each iteration."""
     refuse_final_values(run, operands)
     body, length, reverse = (equation.params[key] for key in ("jaxpr", "length", "reverse"))
-    consts, carries = equation.params["num_consts"], equation.params["num_carry"]
-    fixed, start, xs = operands[:consts], list(operands[consts : consts + carries]), operands[consts + carries :]
+    fixed, start, xs = Scan.of(equation).split(operands)
+    begin, carries = list(start), len(start)
     prefix = run.unique(f"{run.prefix}{run.here or 'scan'}") + "/"
     slice_kinds = [slice_kind(value) for value in xs]
 
@@ -91,7 +93,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         except _UnsettledError as unsettled:
             found.append(unsettled.kinds)
         start = [_widened(run, value, kind) for value, kind in zip(start, found[trip], strict=True)]
-    return _unrolled(run, equation, inner, prefix, fixed, list(operands[consts : consts + carries]), xs)
+    return _unrolled(run, equation, inner, prefix, fixed, begin, xs)
 
 
 def _inside(child: Pass, part: Any, values: list[Any]) -> list[Any]:
@@ -157,6 +159,7 @@ def _unrolled(
     return [*carry, *stacked]
 
 
+@RULES.add("while")
 def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream a loop of unknown length; the body must not keep state.
 
@@ -218,6 +221,7 @@ def _refuse_end(run: Pass, values: Sequence[Any]) -> None:
         )
 
 
+@RULES.add("cond")
 def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]:
     """Stream a choice that is the same in each step, such as a choice by platform; each branch has separate state."""
     refuse_final_values(run, [index, *operands])
@@ -296,12 +300,15 @@ def _late(run: Pass, value: Any, delay: int | None) -> Any:
     return run.delayed(value, delay)
 
 
+@RULES.add(kind="call")
+@RULES.add(kind="checkpoint")
 def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Inline a call of an inner function."""
-    inner = resized(equation) or equation.params[INLINED[equation.primitive.name]]
+    inner = resized(equation) or called(equation)
     return interpret(run, inner, operands, late=True)
 
 
+@RULES.add(kind="custom rule")
 def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream a function with a custom derivative rule.
 
@@ -325,6 +332,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     return [rebuild(run, kind, result) for kind, result in zip(domain.outputs, results, strict=True)]
 
 
+@RULES.add("onnx_operator")
 def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream an ONNX operator: a single equation for an operator on elements, rows or windows, otherwise inlined."""
     x, *others = operands
@@ -336,7 +344,7 @@ def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         if along == "windows" and (convolved := whole_convolution(run, equation, x, others)) is not None:
             return [convolved]
     structs = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
-    return interpret(run, jax.make_jaxpr(functools.partial(computed, **equation.params))(*structs), operands)
+    return interpret(run, trace(functools.partial(computed, **equation.params), *structs)[0], operands)
 
 
 class OnePass(Domain):
@@ -459,13 +467,3 @@ def slice_kind(value: Any) -> Template:
 def rebuild(run: Pass, kind: Template, array: Any, further: int = 0) -> Any:
     """Create a value from a template and a result array; `further` is added to the time axis."""
     return array if kind.chunk is None else run.same(kind.chunk, array, kind.chunk.axis + further)
-
-
-RULES: dict[str, Any] = {
-    "scan": scan,
-    "while": while_,
-    "cond": cond,
-    **dict.fromkeys(INLINED, call),
-    **dict.fromkeys(CUSTOM_RULES, custom_rule),
-    "onnx_operator": operator,
-}

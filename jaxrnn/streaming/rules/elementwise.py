@@ -19,7 +19,6 @@ from jax.extend.core import JaxprEqn, Literal
 
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import type_of
-from jaxrnn.jaxprs.moves import ELEMENTWISE
 from jaxrnn.streaming.dimensions import (
     LARGEST,
     Timeline,
@@ -29,6 +28,7 @@ from jaxrnn.streaming.dimensions import (
     out_shape,
     symbolic_axes,
 )
+from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.places import COMPARISONS, LOGIC, ORDER, Places
 from jaxrnn.streaming.reach import Reach, union
@@ -65,6 +65,7 @@ SMALL = 1 << 20
 _SINGULAR = {"div": (1,), "rem": (1,), "pow": (0,)}
 
 
+@RULES.add(kind="elementwise")
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream an elementwise operation."""
     name = equation.primitive.name
@@ -397,6 +398,7 @@ def chosen(predicate: Any, cases: Sequence[Any]) -> Any:
     return case if isinstance(case, Chunk) else None
 
 
+@RULES.add("iota")
 def iota(run: Pass, equation: JaxprEqn) -> Chunk:
     """Count along time, or along another axis, where all frames are equal."""
     shape, dimension = list(equation.params["shape"]), equation.params["dimension"]
@@ -431,11 +433,9 @@ def frame_numbers_at(run: Pass, timeline: Timeline, delay: int, dtype: Any) -> A
     return run.cast_positions(first + jnp.arange(run.frames_of(timeline), dtype=first.dtype), timeline.per_unit, dtype)
 
 
+@RULES.add("dim_as_value")
 def dim_as_value(run: Pass, equation: JaxprEqn) -> np.ndarray:
     """Return the length as a static value, a symbolic dimension in an object array."""
     boxed = np.empty((), object)
     boxed[()] = equation.params["dim"]
     return boxed
-
-
-RULES: dict[str, Any] = {**dict.fromkeys(ELEMENTWISE, elementwise), "iota": iota, "dim_as_value": dim_as_value}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import is_key
+from jaxrnn.jaxprs.equations import is_key, trace
 from jaxrnn.streaming.dimensions import (
     constant_value,
     gathered_axes,
@@ -22,13 +23,14 @@ from jaxrnn.streaming.dimensions import (
     out_shape,
     symbolic_axes,
 )
-from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.interpreter import RULES, interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere, refuse_final_values, unknown_yet
-from jaxrnn.streaming.rules.reductions import per_frame
+from jaxrnn.streaming.rules.reductions import per_frame, within_frames
 from jaxrnn.streaming.rules.time import Table, as_table, concatenate_time, numbered_frames, pick, split_time, take
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.values import (
+    Affine,
     Chunk,
     Deferred,
     FinalValue,
@@ -40,12 +42,14 @@ from jaxrnn.streaming.values import (
 )
 
 
+@RULES.add("transpose")
 def transpose(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
     """Stream a transpose."""
     permutation = equation.params["permutation"]
     return run.same(x, lax.transpose(x.array, permutation), permutation.index(x.axis))
 
 
+@RULES.add("broadcast_in_dim")
 def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk | Deferred:
     """Stream a broadcast: of a stream along other axes, or of a value along time, where all frames are equal."""
     shape, dimensions = list(equation.params["shape"]), equation.params["broadcast_dimensions"]
@@ -55,12 +59,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk | 
             run.refuse("it repeats a stream along a second time axis", "repeat along axes of known size only")
         shape[axis] = x.array.shape[x.axis]
         array = lax.broadcast_in_dim(x.array, shape, dimensions)
-        affine = x.affine and (x.affine[0], _stretched(x.affine[1], len(shape), dimensions))
-        made = run.make(array, axis, x.timeline, x.delay, x.reach, affine)
-        if x.clipped is None:
-            return made
-        (scale, offsets), *bounds = x.clipped
-        return dataclasses.replace(made, clipped=((scale, _stretched(offsets, len(shape), dimensions)), *bounds))
+        return _on_axes(run, x, array, axis, dimensions)
     if is_length(x):
         return Deferred(unknown_yet(run))
     shape[axis] = 1
@@ -72,6 +71,18 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk | 
     return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None, affine)
 
 
+def _on_axes(run: Pass, x: Chunk, array: Any, axis: int, dimensions: Sequence[int | None]) -> Chunk:
+    """Return the frames of a chunk in an array with other axes of size 1; `dimensions` are the new axes, or None."""
+
+    def moved(affine: Affine) -> Affine:
+        scale, offsets = affine
+        kept = [(size, new) for size, new in zip(offsets.shape, dimensions, strict=True) if new is not None]
+        return scale, _stretched(offsets.reshape([size for size, _ in kept]), array.ndim, [new for _, new in kept])
+
+    made = run.make(array, axis, x.timeline, x.delay, x.reach, x.affine and moved(x.affine))
+    return made if x.clipped is None else dataclasses.replace(made, clipped=(moved(x.clipped[0]), *x.clipped[1:]))
+
+
 def _stretched(offsets: np.ndarray, rank: int, dimensions: Any) -> np.ndarray:
     """Reshape offsets to the rank of a broadcast."""
     shape = [1] * rank
@@ -80,14 +91,7 @@ def _stretched(offsets: np.ndarray, rank: int, dimensions: Any) -> np.ndarray:
     return offsets.reshape(shape)
 
 
-def squeeze(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk:
-    """Stream the removal of axes of size 1."""
-    dimensions = {d % x.array.ndim for d in equation.params["dimensions"]}
-    axis = x.axis - sum(d < x.axis for d in dimensions)
-    affine = x.affine and (x.affine[0], np.squeeze(x.affine[1], tuple(dimensions)))
-    return run.make(lax.squeeze(x.array, tuple(dimensions)), axis, x.timeline, x.delay, x.reach, affine)
-
-
+@RULES.add("reshape")
 def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     """Stream a reshape; merging axes into time, or splitting axes from time, changes the rate."""
     if equation.params["dimensions"] is not None:
@@ -101,6 +105,11 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
             "time axis",
         )
     (axis,) = axes
+    whole, parts = ([place for place, size in enumerate(shape) if str(size) != "1"] for shape in (old, new))
+    if [str(old[place]) for place in whole] == [str(new[place]) for place in parts]:
+        new[axis] = x.array.shape[x.axis]
+        dimensions = [dict(zip(whole, parts, strict=True)).get(place) for place in range(len(old))]
+        return _on_axes(run, x, jnp.reshape(x.array, new), axis, dimensions)
     before, after = math.prod(old[: x.axis]) * x.outer, math.prod(old[x.axis + 1 :])
     before_new, after_new = math.prod(new[:axis]), math.prod(new[axis + 1 :])
     if before * after == 0:
@@ -136,6 +145,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     return run.make(jnp.reshape(array, new), axis, timeline, delay, reach, affine)
 
 
+@RULES.add("concatenate")
 def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
     """Stream a concatenation."""
     dimension = equation.params["dimension"]
@@ -150,14 +160,6 @@ def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
     return dataclasses.replace(joined, columns=columns) if alone and any(columns) else joined
 
 
-def stack(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
-    """Stream a concatenation along a new axis."""
-    new = equation.params["axis"]
-    arrays, like = align(run, operands)
-    array = jnp.stack(_along_time(arrays, like), new)
-    return run.same(like, array, like.axis + (new <= like.axis))
-
-
 def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:
     """Broadcast arrays to the same size along time; a single frame represents equal frames."""
     most = max(array.shape[like.axis] for array in arrays)
@@ -169,6 +171,7 @@ def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:
     return result
 
 
+@RULES.add("split")
 def split(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     """Stream a split along time or along another axis."""
     if equation.params["axis"] == x.axis:
@@ -176,6 +179,7 @@ def split(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     return run.frame_by_frame(equation, x)
 
 
+@RULES.add("tile")
 def tile(run: Pass, equation: JaxprEqn, x: Any) -> Any:
     """Stream a repetition along other axes than time, or of a constant along time."""
     if not isinstance(x, Chunk):
@@ -201,6 +205,7 @@ def _over_and_over(run: Pass, equation: JaxprEqn, x: Any) -> Chunk:
     return run.make(jnp.take(array, jnp.asarray(places), axis), axis, timeline, delay, None)
 
 
+@RULES.add("rev")
 def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     """Stream a reversal of other axes than time."""
     if x.axis in equation.params["dimensions"]:
@@ -213,6 +218,7 @@ _STREAMED_INDICES = "it reads frames at indices that depend on the stream"
 _HINT = "read frames at fixed positions, at a fixed step, or up to a fixed distance from the end"
 
 
+@RULES.add("dynamic_slice")
 def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk | FinalValue:
     """Stream a dynamic slice; the start must be static along time."""
     if not isinstance(x, Chunk) and not symbolic_axes(out_shape(equation)):
@@ -233,6 +239,20 @@ def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk 
     return run.same(taken, array, x.axis)
 
 
+@RULES.add("dynamic_update_slice")
+def dynamic_update_slice(run: Pass, equation: JaxprEqn, x: Any, new: Any, *starts: Any) -> list[Chunk]:
+    """Stream the overwriting of a part of each frame; a part with all frames begins at frame 0."""
+    whole = out_shape(equation)
+    (axis,) = symbolic_axes(whole)
+    if str(in_shape(equation, 1)[axis]) != str(whole[axis]) or any(isinstance(value, Chunk) for value in starts):
+        run.refuse(
+            "it overwrites some frames, or elements at places that move with time",
+            "overwrite the same part of each frame",
+        )
+    return within_frames(run, equation, x, new, *starts)
+
+
+@RULES.add("gather")
 def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | FinalValue:
     """Stream indexing: slices and steps along time, any indices along other axes, and tables indexed by a stream."""
     if isinstance(x, Deferred):
@@ -400,7 +420,7 @@ def _with_edges(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> tupl
     pads = max(0, -int(np.min(offsets))), max(0, beyond)
     shape = list(in_shape(equation))
     config = [pads if axis == x.axis else (0, 0) for axis in range(len(shape))]
-    padded = jax.make_jaxpr(lambda x: jnp.pad(x, config, mode="edge"))(jax.ShapeDtypeStruct(shape, x.array.dtype))
+    padded, _ = trace(lambda x: jnp.pad(x, config, mode="edge"), jax.ShapeDtypeStruct(shape, x.array.dtype))
     (x,) = interpret(run, padded, [x], late=True) if any(pads) else [x]
     return x, dataclasses.replace(indices, affine=(hop, offsets + pads[0]), clipped=None)
 
@@ -417,18 +437,3 @@ def _look_up(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Chunk:
         run.refuse("it slices a constant by a length that grows with the stream", "compute it frame by frame")
     (array,) = run.bind(equation, [table, indices.array])
     return run.same(indices, array, gathered_axes(equation)[indices.axis])
-
-
-RULES = {
-    "transpose": transpose,
-    "broadcast_in_dim": broadcast_in_dim,
-    "squeeze": squeeze,
-    "reshape": reshape,
-    "concatenate": concatenate,
-    "stack": stack,
-    "split": split,
-    "tile": tile,
-    "rev": rev,
-    "dynamic_slice": dynamic_slice,
-    "gather": gather,
-}

@@ -25,15 +25,15 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn._files.arguments import argument
-from jaxrnn.jaxprs.equations import free_axes, shape_of, type_of
-from jaxrnn.jaxprs.moves import ELEMENTWISE, ON_ELEMENTS
+from jaxrnn.jaxprs.equations import free_axes, shape_of, trace, type_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import LARGEST, Timeline, gathered_axes, in_shape, out_shape, symbolic_axes
-from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import DIVISIONS, UNCHANGED, Places, operation_of, places_of, term_of
+from jaxrnn.streaming.places import DIVISIONS, Places, operation_of, places_of, term_of
 from jaxrnn.streaming.reach import Reach, union
-from jaxrnn.streaming.rules.elementwise import HARMLESS, frame_numbers, refuse_final_values, singular_operands
+from jaxrnn.streaming.rules.elementwise import frame_numbers, refuse_final_values, singular_operands
 from jaxrnn.streaming.rules.parallel import (
     InseparableError,
     recurrent_sum,
@@ -105,6 +105,7 @@ class Grid:
         return True if isinstance(exist, np.ndarray) and np.all(exist) else exist
 
 
+@PAIR_RULES.add("iota")
 def iota(run: Pass, equation: JaxprEqn) -> Pairs:
     """Count frames along a time axis, or count along another axis."""
     shape, dimension = equation.params["shape"], equation.params["dimension"]
@@ -117,6 +118,7 @@ def iota(run: Pass, equation: JaxprEqn) -> Pairs:
     return _along(run, counted, shape, (dimension,))
 
 
+@PAIR_RULES.add("broadcast_in_dim")
 def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Pairs:
     """Broadcast to two axes of time."""
     shape, dimensions = out_shape(equation), equation.params["broadcast_dimensions"]
@@ -185,6 +187,7 @@ def _along(run: Pass, chunk: Chunk, shape: Sequence[Any], dimensions: Sequence[i
     )  # fmt: skip
 
 
+@PAIR_RULES.add(*DIVISIONS, kind="elementwise")
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
     """Apply an operation to each element."""
     shape = out_shape(equation)
@@ -196,7 +199,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
         arrays = [_full(x, shape, grid) for x, shape in zip(operands, shapes, strict=True)]
         for place in singular_operands(equation):
             if isinstance(x := operands[place], Pairs):
-                arrays[place] = _harmless(x, grid, arrays[place], HARMLESS[equation.primitive.name])
+                arrays[place] = _harmless(x, grid, arrays[place], entry_of(equation).harmless)
         return run.bind(equation, arrays)[0]
 
     places = places_of(operation_of(equation), equation, operands)
@@ -284,71 +287,110 @@ def _of_places(run: Pass, like: Pairs, places: Places, dtype: Any, rank: int, gr
     return jnp.expand_dims(array, [axis for axis in range(rank) if axis not in like.axes])
 
 
+#: Rules ``(equation, *values) -> value`` for values outside of the bounds that are not all numbers.
+_OUTSIDE = Rules()
+
+
 def _outside(equation: JaxprEqn, values: Sequence[Outside]) -> Outside:
-    """Apply an operation to the values outside of the bounds."""
-    name, dtype = equation.primitive.name, type_of(equation.outvars[0])
-    numbers = [value for value in values if isinstance(value, (bool, int, float))]
-    if name == "select_n" and isinstance(values[0], (bool, int)):
-        return values[1 + int(values[0])]
-    if name in ("and", "or") and (name == "or") in [value for value in values if isinstance(value, bool)]:
-        return name == "or"
-    if len(numbers) == len(values) and name in (*ON_ELEMENTS, *UNCHANGED, "div"):
-        return _computed(equation, numbers)
-    if name == "ne" and equation.invars[0] is equation.invars[1]:
-        return None if values[0] is None else False  # a test for NaN
-    if name == "integer_pow" and numbers and equation.params["y"] > 0:
-        return _typed(np.power(np.asarray(numbers[0]).astype(dtype), equation.params["y"]), dtype)
-    if name == "sub" and isinstance(values[1], float) and values[1] >= -LOWEST:
-        name, values = "add", [values[0], -values[1]]
-    lows = [low for value in values if (low := _low(value)) is not None]
-    if (name == "mul" and 0 in numbers and not lows) or (name == "div" and values[0] == 0 and values[0] is not None):
-        return 0.0  # times a finite number
-    if not lows or not jnp.issubdtype(dtype, np.floating):
-        return None
-    if name in ("exp", "exp2", "logistic"):
-        return 0.0
-    return _lowered(name, values)
+    """Apply an operation to the values outside of the bounds; None stands for a score."""
+    function = entry_of(equation).on_elements
+    if function is not None and all(map(_is_number, values)):
+        return _computed(function, equation, values)
+    rule = _OUTSIDE.of(equation)
+    return None if rule is None else rule(equation, *values)
 
 
-def _computed(equation: JaxprEqn, numbers: Sequence[bool | int | float]) -> Outside:
-    """Apply an operation to numbers, in the types of the operands."""
-    name, dtype = equation.primitive.name, type_of(equation.outvars[0])
+def _is_number(value: Outside) -> bool:
+    return isinstance(value, (bool, int, float))
+
+
+def _computed(function: Callable[..., Any], equation: JaxprEqn, numbers: Sequence[Any]) -> Outside:
+    """Apply a function of NumPy to numbers, in the types of the operands."""
     arrays = [np.asarray(number).astype(type_of(atom)) for number, atom in zip(numbers, equation.invars, strict=True)]
-    if name in UNCHANGED:
-        is_kept = name != "reduce_precision" or numbers[0] in (0, math.inf, -math.inf)
-        return _typed(arrays[0], dtype) if is_kept else None
-    if name == "div" and not jnp.issubdtype(dtype, np.floating):
-        return None
     with np.errstate(all="ignore"):
-        return _typed({**ON_ELEMENTS, "div": np.true_divide}[name](*arrays), dtype)
+        return _typed(function(*arrays), type_of(equation.outvars[0]))
 
 
 def _typed(value: Any, dtype: Any) -> Outside:
     """Cast a number and return the Python number, or None if NumPy and XLA may cast differently."""
     with np.errstate(all="ignore"):
         cast = np.asarray(value).astype(dtype)
-        if jnp.issubdtype(dtype, np.floating):
+        if jnp.issubdtype(dtype, jnp.floating):
             return float(cast)
         return cast.item() if cast.dtype.kind == "b" or (cast.dtype.kind in "iu" and cast == np.trunc(value)) else None
 
 
-def _lowered(name: str, values: Sequence[Outside]) -> Low | None:
-    """Return the result of arithmetic with a low value, or None if the result is not low. None stands for a score."""
-    first, *rest = (value.level if isinstance(value, Low) else float(value or 0) for value in values)
-    number = next((float(x) for x in values if x is not None and not isinstance(x, Low) and _low(x) is None), 0.0)
-    if name in UNCHANGED:
-        level = first
-    elif name == "add":
-        level = first + rest[0]
-    elif name == "sub" and _low(values[1]) is None:
-        level = first - rest[0]
-    elif name == "mul" and number > 0:
-        level = first * rest[0]
-    elif name == "div" and _low(values[0]) is not None and number > 0:
-        level = first / rest[0]
-    else:
-        return None
-    return Low(level) if level <= LOWEST else None
+def _is_floating(equation: JaxprEqn) -> bool:
+    return jnp.issubdtype(type_of(equation.outvars[0]), np.floating)
+
+
+_OUTSIDE.add("select_n")(lambda equation, which, *cases: cases[int(which)] if type(which) in (bool, int) else None)
+_OUTSIDE.add("exp", "exp2", "logistic")(lambda equation, x: 0.0 if _lowered(equation, -math.inf, x) else None)
+_OUTSIDE.add("add")(lambda equation, x, y: _lowered(equation, _level(x) + _level(y), x, y))
+
+
+@_OUTSIDE.add("and", "or")
+def _decide_outside(equation: JaxprEqn, *values: Outside) -> Outside:
+    decisive = equation.primitive.name == "or"
+    return decisive if any(value is decisive for value in values) else None
+
+
+@_OUTSIDE.add("ne")
+def _test_for_nan(equation: JaxprEqn, x: Outside, _: Outside) -> Outside:
+    return False if equation.invars[0] is equation.invars[1] and x is not None else None
+
+
+@_OUTSIDE.add("convert_element_type", "reduce_precision", "stop_gradient")
+def _cast_outside(equation: JaxprEqn, x: Outside) -> Outside:
+    if _is_number(x):
+        is_kept = "mantissa_bits" not in equation.params or x in (0, math.inf, -math.inf)
+        return _computed(np.asarray, equation, [x]) if is_kept else None
+    return x if _is_floating(equation) else None
+
+
+@_OUTSIDE.add("integer_pow")
+def _power_outside(equation: JaxprEqn, x: Outside) -> Outside:
+    power = equation.params["y"]
+    return _computed(lambda x: np.power(x, power), equation, [x]) if _is_number(x) and power > 0 else None
+
+
+@_OUTSIDE.add("sub")
+def _subtract_outside(equation: JaxprEqn, x: Outside, y: Outside) -> Outside:
+    if isinstance(y, float) and y >= -LOWEST:
+        return _lowered(equation, _level(x) - y, -y)
+    return _lowered(equation, _level(x) - _level(y), x) if _low(y) is None else None
+
+
+@_OUTSIDE.add("mul")
+def _multiply_outside(equation: JaxprEqn, x: Outside, y: Outside) -> Outside:
+    if 0 in (x, y) and _low(x) is _low(y) is None:
+        return 0.0  # times a finite number
+    low, factor = (y, x) if _low(x) is None else (x, y)
+    return _lowered(equation, _level(low) * _level(factor), low) if _is_positive(factor) else None
+
+
+@_OUTSIDE.add("div")
+def _divide_outside(equation: JaxprEqn, x: Outside, y: Outside) -> Outside:
+    if _is_number(x) and _is_number(y):
+        return _computed(np.true_divide, equation, [x, y]) if _is_floating(equation) else None
+    if x is not None and x == 0:
+        return 0.0  # divided by a finite number
+    return _lowered(equation, _level(x) / _level(y), x) if _is_positive(y) else None
+
+
+def _is_positive(value: Outside) -> bool:
+    return isinstance(value, (bool, int, float)) and value > 0
+
+
+def _level(value: Outside) -> float:
+    """Return the largest value, where a score counts as 0."""
+    return value.level if isinstance(value, Low) else float(value or 0)
+
+
+def _lowered(equation: JaxprEqn, level: float, *lows: Outside) -> Low | None:
+    """Return the result of arithmetic if an operand and the result are low; otherwise None."""
+    is_low = any(_low(value) is not None for value in lows) and _is_floating(equation)
+    return Low(level) if is_low and level <= LOWEST else None
 
 
 def _low(value: Outside) -> float | None:
@@ -358,19 +400,14 @@ def _low(value: Outside) -> float | None:
     return value if number and value <= LOWEST else None
 
 
+@PAIR_RULES.add("transpose")
 def transpose(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
     """Change the order of the axes."""
     order = list(equation.params["permutation"])
     return x.moved(lambda grid: run.bind(equation, [x.on(grid)])[0], [order.index(axis) for axis in x.axes])
 
 
-def squeeze(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
-    """Drop axes of size 1."""
-    gone, shape = equation.params["dimensions"], in_shape(equation)
-    axes = [axis - sum(d < axis for d in gone) for axis in x.axes]
-    return x.moved(lambda grid: run.bind(equation, [_full(x, shape, grid)])[0], axes)
-
-
+@PAIR_RULES.add("reshape")
 def reshape(run: Pass, equation: JaxprEqn, x: Pairs, *_: Any) -> Pairs:
     """Reshape the axes around both axes of time."""
     old, new = in_shape(equation), out_shape(equation)
@@ -385,6 +422,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Pairs, *_: Any) -> Pairs:
     return x.moved(lambda grid: jnp.reshape(_full(x, old, grid), _sized(new, axes, grid)), axes)
 
 
+@PAIR_RULES.add("slice")
 def slice_(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs | None:
     """Take all elements."""
     return x if list(map(str, out_shape(equation))) == list(map(str, in_shape(equation))) else None
@@ -395,9 +433,10 @@ def _full(x: Any, shape: Sequence[Any], grid: Grid) -> Any:
     return jnp.broadcast_to(x.on(grid), _sized(shape, x.axes, grid)) if isinstance(x, Pairs) else x
 
 
+@PAIR_RULES.add(*(f"reduce_{kind}" for kind in ("max", "min", "sum", "prod", "and", "or")))
 def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
     """Reduce the keys of each query, or other axes."""
-    axes, kind = equation.params["axes"], equation.primitive.name.removeprefix("reduce_")
+    axes, kind = equation.params["axes"], entry_of(equation).monoid
     sides = [side for side, axis in enumerate(x.axes) if axis in axes]
     if len(sides) == 2:
         run.refuse("it reduces all pairs of frames, which are known only when the stream has ended", _HINT)
@@ -502,6 +541,7 @@ def _reach(leaves: Iterable[tuple[Chunk, int]], timeline: Timeline, grid: Grid, 
     return union(chunk.reach if side == grid.query else chunk.reach and of_keys(chunk.reach) for chunk, side in leaves)
 
 
+@PAIR_RULES.add("dot_general")
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     """Multiply each pair of frames of two streams, or sum over the keys of pairs of frames."""
     (left_summed, right_summed), (left_batch, right_batch) = equation.params["dimension_numbers"]
@@ -561,7 +601,7 @@ def _elementwise_product(run: Pass, equation: JaxprEqn, left: Pairs, right: Pair
         return lax.mul(*spread)
 
     structs = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
-    return interpret(run, jax.make_jaxpr(product)(*structs), [left, right])[0]
+    return interpret(run, trace(product, *structs)[0], [left, right])[0]
 
 
 def _layout(equation: JaxprEqn, place: int) -> list[int]:
@@ -595,6 +635,7 @@ def _times_constant(run: Pass, equation: JaxprEqn, x: Pairs, place: int, left: A
     return dataclasses.replace(x.moved(compute, axes), below=below, above=above, places=None)
 
 
+@PAIR_RULES.add("gather")
 def gather(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Pairs | None:
     """Index a constant table by each pair of frames, as biases by relative position do."""
     numbers, shape = equation.params["dimension_numbers"], in_shape(equation, 1)
@@ -612,6 +653,7 @@ def gather(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Pairs | N
     return dataclasses.replace(found, below=None, above=None, places=None)
 
 
+@PAIR_RULES.add("cumsum")
 def cumsum(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
     """Sum over the queries after each key, as the segment sums of a state space model do."""
     axis, side = equation.params["axis"], 1
@@ -629,18 +671,3 @@ def cumsum(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
 
     result = x.moved(compute, x.axes)
     return dataclasses.replace(result, places=None, below=None, above=None)
-
-
-RULES: dict[str, Any] = {
-    "cumsum": cumsum,
-    "gather": gather,
-    **dict.fromkeys((*ELEMENTWISE, *DIVISIONS), elementwise),
-    "iota": iota,
-    "broadcast_in_dim": broadcast_in_dim,
-    "transpose": transpose,
-    "squeeze": squeeze,
-    "reshape": reshape,
-    "slice": slice_,
-    "dot_general": dot_general,
-    **{f"reduce_{kind}": reduction for kind in ("max", "min", "sum", "prod", "and", "or")},
-}

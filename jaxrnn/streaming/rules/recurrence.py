@@ -16,11 +16,14 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax import varying
+from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.forms import by_platform, is_plain
 from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of, walk
+from jaxrnn.jaxprs.primitives import named
 from jaxrnn.jaxprs.scanning import scan_recognised
 from jaxrnn.streaming.dimensions import Timeline, in_shape, is_symbolic, reads_length
 from jaxrnn.streaming.functions import parts_of_carry, without_mark
+from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import (
@@ -31,11 +34,10 @@ from jaxrnn.streaming.rules.elementwise import (
     singular_operands,
     unknown_yet,
 )
-from jaxrnn.streaming.rules.reductions import CORE_AXES
 from jaxrnn.streaming.values import Chunk, FinalValue
 
 #: Operations, apart from operations on each element, that may fail on frames that do not exist.
-_UNGUARDED = {"while", "custom_linear_solve", *CORE_AXES}
+_UNGUARDED = {"while", *named("linear algebra")}
 
 #: ``(carry, mask, constants, frames) -> (carry, outputs)``: a recurrence over the frames of a chunk. The mask is
 #: ``bool[frames]``, True for frames that exist, or None if all exist. Time is the first axis of frames and outputs.
@@ -46,8 +48,8 @@ def scan_over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     """Stream a scan over time."""
     if equation.params["reverse"]:
         refuse_reverse(run)
-    consts, carries = equation.params["num_consts"], equation.params["num_carry"]
-    fixed, start, xs = operands[:consts], operands[consts : consts + carries], operands[consts + carries :]
+    fixed, start, xs = Scan.of(equation).split(operands)
+    carries = len(start)
     body, parts = equation.params["jaxpr"], parts_of_carry(equation)
     if reads_length(body.jaxpr) and not any(isinstance(value, Chunk) for value in fixed):
         raise unknown_yet(run)
@@ -168,6 +170,7 @@ def _begun(run: Pass, carry: Any, start: Any, timeline: Timeline, delay: int) ->
     return jnp.where(run.start(timeline, delay) <= 0, start.array, carry)
 
 
+@RULES.add("recurrent_layer")
 def layer(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream a whole recurrent layer of plain forms as a single equation."""
     structure = equation.params["structure"]
@@ -256,6 +259,3 @@ def carries_of(step: Step, carry: list[Any], mask: Any, frames: list[Any]) -> li
 def _beginning_with(first: Any, frames: Any) -> Any:
     """Replace the first frame."""
     return jnp.concatenate([jnp.asarray(first)[None], frames[1:]])
-
-
-RULES: dict[str, Any] = {"recurrent_layer": layer}

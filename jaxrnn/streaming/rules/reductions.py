@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,8 +16,9 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import type_of
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import in_shape, out_shape, symbolic_axes
-from jaxrnn.streaming.interpreter import interpret
+from jaxrnn.streaming.interpreter import ALWAYS, RULES, interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import (
@@ -31,15 +32,8 @@ from jaxrnn.streaming.rules.elementwise import (
 from jaxrnn.streaming.totals import Total, carried_as, identity_of
 from jaxrnn.streaming.values import Chunk, FinalValue
 
-#: The number of trailing axes that an operation of linear algebra works on; all earlier axes are batch axes.
-CORE_AXES = {
-    **dict.fromkeys(
-        ("cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd", "triangular_solve"), 2
-    ),
-    "lu_pivots_to_permutation": 1,
-}
 
-
+@RULES.add(kind="cumulative")
 def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     """Stream running totals; along time, the state carries the total."""
     if equation.params["axis"] != x.axis:
@@ -58,6 +52,7 @@ def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     return run.make(running, x.axis, x.timeline, x.delay, x.reach and x.reach.unbounded)
 
 
+@RULES.add(kind="reduction")
 def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
     """Stream a reduction over time, or over other axes in each frame."""
     axes = equation.params["axes"]
@@ -81,6 +76,19 @@ def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
     return FinalValue(result, reach=x.reach and x.reach.of_all, lineage=lineage)
 
 
+@RULES.add("reduce")
+def reduction_by_function(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
+    """Stream a reduction of each frame with any function."""
+    axis, axes = _time_of(operands), equation.params["dimensions"]
+    if axis in axes:
+        run.refuse(
+            "it combines all frames with a function that is not a known associative operation",
+            "reduce with addition, multiplication, a maximum or a minimum, or combine frames with jax.lax.scan",
+        )
+    return within_frames(run, equation, *operands, out=axis - sum(other < axis for other in axes))
+
+
+@RULES.add("dot_general")
 def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     """Stream a product, with time as a free, batch or contracting axis."""
     (summed_left, summed_right), _ = equation.params["dimension_numbers"]
@@ -121,6 +129,19 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     return FinalValue(total.after(part), reach=reach and reach.of_all)
 
 
+@RULES.add("ragged_dot_general")
+def ragged_dot(run: Pass, equation: JaxprEqn, left: Any, right: Any, sizes: Any) -> list[Chunk]:
+    """Stream a product of groups of rows, in each frame."""
+    numbers = equation.params["ragged_dot_dimension_numbers"]
+    (summed, _), (batch, _) = numbers.dot_dimension_numbers
+    is_free = isinstance(left, Chunk) and left.axis not in (*summed, *numbers.lhs_ragged_dimensions, *batch)
+    if not is_free or isinstance(right, Chunk) or isinstance(sizes, Chunk):
+        run.refuse("its groups or sums contain frames, or its matrices change with time", "multiply in each frame")
+    (out,) = symbolic_axes(out_shape(equation))
+    return within_frames(run, equation, left, right, sizes, out=out)
+
+
+@RULES.add("fft")
 def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     """Stream a Fourier transform inside each frame."""
     if x.axis >= x.array.ndim - len(equation.params["fft_lengths"]):
@@ -128,9 +149,11 @@ def fft(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     return run.frame_by_frame(equation, x)
 
 
+@RULES.add("top_k", "approx_top_k")
 def top_k(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
-    """Stream the largest elements of each frame."""
-    if equation.params.get("axis", -1) % x.array.ndim == x.axis:
+    """Stream the largest elements of each frame, exact or approximate."""
+    axis = equation.params.get("axis", equation.params.get("reduction_dimension", -1))
+    if axis % x.array.ndim == x.axis:
         run.refuse(
             "it orders all frames, which are known only when the stream has ended",
             "work along another axis, or over a window of fixed length",
@@ -138,6 +161,7 @@ def top_k(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
     return run.frame_by_frame(equation, x)
 
 
+@RULES.add("sort")
 def sort(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Stream sorting inside each frame."""
     arrays, like = align(run, operands)
@@ -148,6 +172,7 @@ def sort(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     return [run.same(like, result) for result in results]
 
 
+@RULES.add("argmax", "argmin")
 def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     """Stream the index of the largest or smallest element, of each frame or over time."""
     (axis,) = equation.params["axes"]
@@ -188,7 +213,11 @@ def per_frame(
     for value, axis in zip(operands, axes, strict=True):
         if isinstance(value, Chunk) and value.axis != axis:
             run.refuse("it mixes frames at different times", "let it work on each frame separately, as under jax.vmap")
-    values = run.together(*map(run.spread, operands))
+    values = run.together(*operands)
+    latest = max(
+        (value.delay for value in values if isinstance(value, Chunk) and value.delay is not None), default=None
+    )
+    values = run.together(*(run.spread(value, latest) for value in values))  # equal frames need no buffer
     chunks = [value for value in values if isinstance(value, Chunk)]
     like, reach = chunks[0], union(chunk.reach for chunk in chunks)
     if any(chunk.outer != like.outer for chunk in chunks):
@@ -197,16 +226,30 @@ def per_frame(
     return [run.make(array, out, like.timeline, like.delay, reach) for array in run.bind(equation, arrays, **changed)]
 
 
+def _time_of(operands: Sequence[Any]) -> int:
+    """Return the time axis of the first streamed operand."""
+    return next(value.axis for value in operands if isinstance(value, Chunk))
+
+
+def within_frames(run: Pass, equation: JaxprEqn, *operands: Any, out: int | None = None) -> list[Chunk]:
+    """Apply an equation to operands with the same time axis, in each frame; `out` is the time axis of the results."""
+    axis = _time_of(operands)
+    axes = [axis if isinstance(value, Chunk) else None for value in operands]
+    return per_frame(run, equation, operands, axes, axis if out is None else out)
+
+
+@RULES.add(kind="linear algebra")
 def linear_algebra(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Decompose a matrix in each frame."""
-    core = CORE_AXES[equation.primitive.name]
-    axis = next(value.axis for value in operands if isinstance(value, Chunk))
-    if axis >= len(in_shape(equation)) - core:
+    if _time_of(operands) >= len(in_shape(equation)) - entry_of(equation).core:
         run.refuse("it decomposes a matrix of all frames", "decompose a matrix in each frame")
     values = run.together(*map(run.spread, operands))
     # A right side may be a tangent, which must stay linear.
-    values[0] = run.harmless(values[0], _conditioned(values[0]))
-    return per_frame(run, equation, values, [axis] * len(operands), axis)
+    if equation.primitive.name == "tridiagonal_solve":
+        values[:3] = [run.harmless(value, number) for value, number in zip(values, (0, 1, 0), strict=False)]
+    else:
+        values[0] = run.harmless(values[0], _conditioned(values[0]))
+    return within_frames(run, equation, *values)
 
 
 def _conditioned(value: Any) -> np.ndarray:
@@ -215,6 +258,7 @@ def _conditioned(value: Any) -> np.ndarray:
     return np.eye(rows, columns) * np.arange(1, columns + 1)
 
 
+@RULES.add("custom_linear_solve")
 def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Solve a linear system in each frame; derivatives go through the system, and not through the solver."""
     refuse_final_values(run, operands)
@@ -245,25 +289,23 @@ def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     return [run.make(array, b.axis, b.timeline, b.delay, reach) for array, b in zip(arrays, right, strict=True)]
 
 
+@RULES.add(kind="random")
 def random(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Draw random numbers in each frame, from keys that depend on the number of the frame."""
-    axis = next((value.axis for value in operands if isinstance(value, Chunk)), None)
-    if axis is None:
+    name = equation.primitive.name
+    keys = operands[:1] if name == "random_gamma" else operands  # a key draws for all its frames
+    if name == "rng_bit_generator" or not any(isinstance(value, Chunk) for value in keys):
         run.refuse("its numbers depend on the number of frames", "draw random numbers outside")
-    return per_frame(run, equation, operands, [axis if isinstance(value, Chunk) else None for value in operands], axis)
+    return within_frames(run, equation, *operands)
 
 
-RULES: dict[str, Callable[..., Any]] = {
-    **{f"cum{name}": cumulative for name in ("sum", "prod", "max", "min", "logsumexp")},
-    **{f"reduce_{name}": reduction for name in ("sum", "prod", "max", "min", "and", "or", "xor")},
-    "dot_general": dot_general,
-    "fft": fft,
-    "top_k": top_k,
-    "sort": sort,
-    "argmax": argument,
-    "argmin": argument,
-    **dict.fromkeys(CORE_AXES, linear_algebra),
-    "custom_linear_solve": linear_solve,
-    "bitcast_convert_type": Pass.frame_by_frame,  # the axis of the parts of an element is never time
-    **{f"random_{name}": random for name in ("bits", "clone", "fold_in", "seed", "split", "unwrap", "wrap")},
-}
+@RULES.add("rng_uniform")
+def unrepeatable(run: Pass, equation: JaxprEqn, *operands: Any) -> NoReturn:
+    """Refuse random numbers without a key."""
+    run.refuse("it draws other numbers whenever it runs", "draw numbers from a key, with jax.random")
+
+
+ALWAYS.add("rng_uniform")  # a stream would draw again in each step
+
+#: The axis of the parts of an element is never time.
+RULES.add("bitcast_convert_type")(Pass.frame_by_frame)

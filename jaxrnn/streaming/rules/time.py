@@ -26,6 +26,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of
 from jaxrnn.streaming.dimensions import UndecidedError, constant_value, in_shape, is_symbolic, out_shape, symbolic_axes
+from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass, refuse_keys
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere, refuse_final_values
@@ -38,6 +39,7 @@ _JOIN: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
+@RULES.add("slice")
 def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Chunk | FinalValue:
     """Stream a slice, also along time."""
     starts, limits = list(equation.params["start_indices"]), list(equation.params["limit_indices"])
@@ -175,6 +177,7 @@ def split_time(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     return parts
 
 
+@RULES.add("pad")
 def pad(run: Pass, equation: JaxprEqn, x: Any, value: Any) -> Chunk:
     """Stream a pad; a negative pad cuts frames, and an interior pad inserts values between frames."""
     refuse_final_values(run, [x, value])
@@ -266,6 +269,7 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     return dataclasses.replace(run.make(array, axis, timeline, x.delay - low, reach), late=late)
 
 
+@RULES.add(kind="scatter")
 def scatter(run: Pass, equation: JaxprEqn, x: Any, indices: Any, updates: Any) -> Any:
     """Replace elements of a stream, or add to elements."""
     numbers, shape = equation.params["dimension_numbers"], in_shape(equation)
@@ -419,4 +423,3 @@ def _at_fixed_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarra
 
 #: JAX spells these primitives in two ways.
 _SCATTERS = ["scatter", *(f"scatter{mark}{kind}" for mark in "-_" for kind in _JOIN)]
-RULES: dict[str, Callable[..., Any]] = {"slice": slice_, "pad": pad, **dict.fromkeys(_SCATTERS, scatter)}

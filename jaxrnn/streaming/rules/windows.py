@@ -27,8 +27,10 @@ from jaxrnn.cells.convolution import convolve
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.jaxprs.equations import evaluate
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape
+from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import refuse_final_values
+from jaxrnn.streaming.rules.reductions import within_frames
 from jaxrnn.streaming.rules.time import check_pads
 from jaxrnn.streaming.totals import identity_of
 from jaxrnn.streaming.values import Chunk, is_static
@@ -116,6 +118,7 @@ def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, siz
     return (run.fill(x, value) if padded else x), padded
 
 
+@RULES.add("conv_general_dilated")
 def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | list[Chunk]:
     """Stream a convolution over time, or over other axes with time as the batch axis."""
     refuse_final_values(run, [x, kernel])
@@ -284,6 +287,7 @@ def _sum_in_front(parts: Any, old: Any, axis: int) -> Any:
     return parts + (jnp.pad(old, [(0, rest if d == axis else 0) for d in range(parts.ndim)]) if rest else old)
 
 
+@RULES.add("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min")
 def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Stream pooling: a sum, a maximum, a minimum, or another reduction over windows."""
     refuse_final_values(run, operands)
@@ -318,6 +322,19 @@ def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     return [run.make(array, axis, run.clock.timeline(size), part.delay, part.reach)]
 
 
+@RULES.add("select_and_scatter", "select_and_scatter_add", "select_and_gather_add")
+def derivative_of_pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
+    """Stream the derivative of pooling over other axes than time."""
+    axis = next(value.axis for value in operands if isinstance(value, Chunk))
+    each = [equation.params[key][axis] for key in ("window_dimensions", "window_strides", "padding")]
+    if each != [1, 1, (0, 0)]:
+        run.refuse(
+            "it is the derivative of pooling over time, which writes to frames that are already known",
+            "stream the function, and differentiate its run method",
+        )
+    return within_frames(run, equation, *operands)
+
+
 def _may_repeat(equation: JaxprEqn, start: Any) -> bool:
     """Return True if a start value combined with itself is the same value, as for a neutral value."""
     if not is_static(start):
@@ -326,9 +343,3 @@ def _may_repeat(equation: JaxprEqn, start: Any) -> bool:
         start = jnp.asarray(start)
         (both,) = evaluate(ClosedJaxpr(equation.params["jaxpr"], equation.params["consts"]), [start, start])
         return np.array_equal(both, start)
-
-
-RULES: dict[str, Any] = {
-    "conv_general_dilated": convolution,
-    **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), pooling),
-}

@@ -1,0 +1,105 @@
+"""The table on the page of primitives, made from the table in the code: ``python -m tools.primitives_page --write``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jaxrnn._files.writing import in_place_of
+from jaxrnn.export.lowering import COMPLEX
+from jaxrnn.export.rules import RULES as EXPORTED
+from jaxrnn.jaxprs.primitives import KINDS, PRIMITIVES, Rules
+from jaxrnn.streaming.interpreter import AWAITING_RULES, PAIR_RULES
+from jaxrnn.streaming.rules import RULES as STREAMED
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "primitives.md"
+HEADING = "## Primitives of JAX\n"
+_HEAD = (
+    HEADING
+    + """
+Programs become canonical before jaxrnn looks at them: identities go, calls become the equations of their functions, and
+other spellings become one. A `shard_map` over a single device is a call too. Primitives that JAX uses only in kernels
+for accelerators (Pallas) are not in the table.
+
+- **streams**: `stream` has a rule. The rule may refuse some uses, such as a sort along time.
+- **pairs**: values with time on two axes, one element for each pair of frames, such as scores of attention.
+- **end**: values that only the end of the stream decides, such as a mean over time.
+- **exported**: `export_onnx` writes the primitive, in some cases as several operators. An ONNX operator of the same
+  meaning is in parentheses.
+
+The table is generated from `jaxrnn/jaxprs/primitives.py`: `python -m tools.primitives_page --write`.
+"""
+)
+_COLUMNS = ("primitives", "streams", "pairs", "end", "exported")
+#: Kinds whose primitives are not in canonical programs.
+GONE = ("identity", "spelling", "call")
+
+
+def is_ruled(rules: Rules[Any], name: str) -> bool:
+    """Return True if rules contain a rule for a primitive that does more than refuse."""
+    rule = rules.of(name)
+    return rule is not None and getattr(rule, "__annotations__", {}).get("return") not in ("NoReturn", NoReturn)
+
+
+def cells(name: str) -> tuple[str, ...]:
+    """Return the cells of a primitive, after the name."""
+    entry = PRIMITIVES[name]
+    by_operator = entry.kind != "elementwise" or name in EXPORTED or bool(entry.operator)
+    exported = (by_operator and is_ruled(EXPORTED, name)) or is_ruled(COMPLEX, name)
+    ruled = *(is_ruled(rules, name) for rules in (STREAMED, PAIR_RULES, AWAITING_RULES)), exported
+    return tuple("yes" if each else "" for each in ruled)
+
+
+def table() -> str:
+    """Return the table, with a section for each kind."""
+    parts = [_HEAD]
+    for kind, meaning in KINDS.items():
+        rows = {name: entry for name, entry in PRIMITIVES.items() if entry.kind == kind}
+        parts.append(f"\n**{kind}**: {meaning}.\n")
+        if kind in GONE:
+            parts.append(f"{_names(rows)}.")
+            continue
+        ruled = {name: cells(name) for name, entry in rows.items() if not entry.why}
+        if ruled:
+            parts += [_row(_COLUMNS), _row(["---"] * len(_COLUMNS))]
+            parts += [_row((_names(names), *facts)) for facts, names in _grouped(ruled.items())]
+        reasons = {name: entry.why for name, entry in rows.items() if entry.why}
+        parts += [
+            "\n" * bool(ruled) + f"No rule, because {why}: {_names(names)}." for why, names in _grouped(reasons.items())
+        ]
+    return "\n".join(parts) + "\n"
+
+
+def _grouped(pairs: Iterable[tuple[str, Any]]) -> list[tuple[Any, list[str]]]:
+    """Return the names of each value, in the order of the first name."""
+    pairs = list(pairs)
+    values = list(dict.fromkeys(value for _, value in pairs))
+    return [(value, [name for name, other in pairs if other == value]) for value in values]
+
+
+def _names(names: Iterable[str]) -> str:
+    operators = {name: PRIMITIVES[name].operator for name in sorted(names)}
+    return ", ".join(f"`{name}`" + f" ({operator})" * bool(operator) for name, operator in operators.items())
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Print the table, or write it into the page."""
+    parser = argparse.ArgumentParser(description="Make the table of primitives.")
+    parser.add_argument("--write", action="store_true", help=f"write it into {PAGE.name} instead of printing it")
+    if not parser.parse_args().write:
+        sys.stdout.write(table())
+        return
+    text = PAGE.read_text(encoding="utf-8").partition(HEADING)[0]
+    with in_place_of(PAGE) as written:
+        written.write_text(f"{text.rstrip()}\n\n{table()}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
