@@ -48,7 +48,7 @@ def cells(name: str) -> tuple[str, ...]:
     """Return the cells of a primitive, after the name."""
     entry = PRIMITIVES[name]
     by_operator = entry.kind != "elementwise" or name in EXPORTED or bool(entry.operator)
-    exported = (by_operator and is_ruled(EXPORTED, name)) or is_ruled(COMPLEX, name)
+    exported = (by_operator and is_ruled(EXPORTED, name)) or (name in COMPLEX and is_ruled(COMPLEX, name))
     ruled = *(is_ruled(rules, name) for rules in (STREAMED, PAIR_RULES, AWAITING_RULES)), exported
     return tuple("yes" if each else "" for each in ruled)
 
