@@ -21,6 +21,7 @@ from verifier import assert_something, session
 
 from jaxrnn._jax.context import exact_types
 from jaxrnn.export.graphs import Argument, lower
+from jaxrnn.jaxprs.canonical import canonical
 
 
 def lowered(function, *examples, known=(), opset=17, target=None):
@@ -35,7 +36,7 @@ def lowered(function, *examples, known=(), opset=17, target=None):
     """
     examples = [np.asarray(example) for example in examples]
     with exact_types():
-        closed = jax.make_jaxpr(lambda *arrays: jax.tree.leaves(function(*arrays)))(*examples)
+        closed = canonical(jax.make_jaxpr(lambda *arrays: jax.tree.leaves(function(*arrays)))(*examples))
     arguments = [Argument(f"x{index}", example if index in known else None) for index, example in enumerate(examples)]
     results = [f"y{index}" for index in range(len(closed.jaxpr.outvars))]
     return ir.to_proto(lower(closed, arguments, results, opset=opset, label="function", target=target))

@@ -103,11 +103,11 @@ def _bind_varying(equation: JaxprEqn, operands: Sequence[Any], axes: Axes, chang
 
 def _traced_again(value: Any, axes: Axes) -> Any:
     """Trace the jaxprs in a parameter of an equation again, on values that vary over these axes."""
-    if isinstance(value, Jaxpr):
-        return _traced_again(ClosedJaxpr(value, ()), axes).jaxpr
     if isinstance(value, ClosedJaxpr):
         structs = jax.eval_shape(lambda *arrays: vary(arrays, axes), *map(struct_of, value.in_avals))
         return jax.make_jaxpr(lambda *arrays: vary(evaluate(value, arrays), axes))(*structs)
+    if isinstance(value, Jaxpr):  # a class of its own up to JAX 0.10
+        return _traced_again(ClosedJaxpr(value, ()), axes).jaxpr
     if isinstance(value, tuple):
         parts = [_traced_again(part, axes) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
@@ -385,7 +385,8 @@ def _with_vjp(function: Any, equation: JaxprEqn, as_traced: Any, domain: Domain,
 
     @functools.cache
     def forward() -> tuple[Any, Any]:
-        return jax.make_jaxpr(lambda *arrays: jax.vjp(as_traced, *arrays), return_shape=True)(*structs)
+        closed, kinds = jax.make_jaxpr(lambda *arrays: jax.vjp(as_traced, *arrays), return_shape=True)(*structs)
+        return canonical(closed), kinds
 
     def with_residuals(own: Any, *arrays: Any) -> Any:
         with domain.types.in_force(), own_arithmetic():
@@ -399,7 +400,7 @@ def _with_vjp(function: Any, equation: JaxprEqn, as_traced: Any, domain: Domain,
         kinds = [*residuals[count:], *residuals[:count]]
         with domain.types.in_force(), own_arithmetic():
             results, back = forward()[1]
-            backward = jax.make_jaxpr(lambda back, cotangents: back(cotangents))(back, results)
+            backward = canonical(jax.make_jaxpr(lambda back, cotangents: back(cotangents))(back, results))
             values = domain.arrays_of(domain.evaluate(own, backward, kinds, [*arrays, *cotangents]))
         differentiable = [jnp.issubdtype(struct.dtype, jnp.inexact) for struct in structs]
         gradients = [value if moves else None for value, moves in zip(values, differentiable, strict=True)]
