@@ -31,6 +31,9 @@ _LIBRARIES = tuple(f"{pathlib.Path(each).parent}{os.sep}" for each in (jax.__fil
 #: Functions of JAX that stay calls.
 KEPT = frozenset(("floor_divide", "remainder", "_resize"))
 
+#: The kinds of equations whose functions can have constants. From JAX 0.11 on, the types of jaxprs do not tell.
+_KEEP_CONSTANTS = frozenset(("call", "custom rule", "linear algebra", "loop"))
+
 
 def canonical(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Return the canonical form of a jaxpr, also of the functions inside of its equations."""
@@ -185,18 +188,19 @@ class _Canonical:
         if placed:
             equation = equation.replace(params={**equation.params, **dict.fromkeys(placed)})
         if any(True for _ in jaxprs_in_params(equation.params)):
-            return [equation.replace(params={key: self.value(each) for key, each in equation.params.items()})]
+            keeps = entry_of(equation).kind in _KEEP_CONSTANTS
+            return [equation.replace(params={key: self.value(each, keeps) for key, each in equation.params.items()})]
         spelling = SPELLINGS.of(equation)
         return [equation] if spelling is None else spelling(equation)
 
-    def value(self, value: Any) -> Any:
-        """Return a parameter of an equation with functions in canonical form."""
-        if isinstance(value, ClosedJaxpr):
+    def value(self, value: Any, keeps: bool) -> Any:
+        """Return a parameter of an equation with functions in canonical form, with constants if the equation can."""
+        if isinstance(value, ClosedJaxpr) and (keeps or value.consts):
             return self.closed(value)
         if isinstance(value, Jaxpr):
             return self.jaxpr(value, None)
         if isinstance(value, tuple):
-            parts = map(self.value, value)
+            parts = (self.value(each, keeps) for each in value)
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         return value
 
