@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
-
 class Scan(NamedTuple):
     """The numbers of leading operands of a ``scan``: constants, and arrays of the carry."""
 
@@ -27,6 +26,13 @@ class Scan(NamedTuple):
         """Return the constants, the carry, and the scanned arrays among operands or variables of the body."""
         values, first = list(values), self.consts
         return values[:first], values[first : first + self.carry], values[first + self.carry :]
+
+
+def stable_kernels() -> frozenset[str]:
+    """Return the kernels for which JAX guarantees that later versions still read programs that call them."""
+    from jax._src.export._export import _CUSTOM_CALL_TARGETS_GUARANTEED_STABLE
+
+    return frozenset(_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE)
 
 
 def operands_by_use(equation: JaxprEqn) -> dict[str, int]:

@@ -128,7 +128,7 @@ class _Canonical:
         """Return the function that an equation calls, if the equation is only a call, or a canonical spelling."""
         entry = entry_of(equation)
         if not self.only_calls and (function := self.function(equation)) is not None:
-            return jax.make_jaxpr(function)(*(ShapedArray(_shape_of(x), x.aval.dtype) for x in equation.invars))
+            return jax.make_jaxpr(function)(*(ShapedArray(_shape_of(x), _type_of(x)) for x in equation.invars))
         calls = not (self.only_calls and entry.placed) if entry.kind == "call" else self.inside(equation) is not self
         if not calls or kept_name(equation):
             return None
@@ -249,13 +249,15 @@ def _alone(equation: JaxprEqn) -> Callable[..., Any]:
 def _reduced(equation: JaxprEqn) -> Callable[..., Any] | None:
     """Return a reduction by an associative operation that starts from its neutral value; None for another reduction."""
     inner = canonical(equation.params["jaxpr"]).jaxpr
-    step, *others = inner.eqns or [None]
-    monoid = "" if step is None else entry_of(step).monoid
-    if others or not monoid or set(step.invars) != set(inner.invars) or step.outvars != inner.outvars:
+    if len(inner.eqns) != 1:
+        return None
+    (step,) = inner.eqns
+    monoid = entry_of(step).monoid
+    if not monoid or set(step.invars) != set(inner.invars) or step.outvars != inner.outvars:
         return None
     reduce, start, axes = getattr(lax, f"reduce_{monoid}"), equation.invars[1], equation.params["dimensions"]
     with jax.ensure_compile_time_eval():
-        neutral = isinstance(start, Literal) and reduce(jnp.zeros(0, start.aval.dtype), (0,)) == start.val
+        neutral = isinstance(start, Literal) and reduce(jnp.zeros(0, _type_of(start)), (0,)) == start.val
     return (lambda x, _: reduce(x, axes)) if neutral else None
 
 
@@ -273,6 +275,10 @@ def _reshaped(equation: JaxprEqn) -> list[JaxprEqn]:
 
 def _shape_of(atom: Any) -> tuple[Any, ...]:
     return atom.aval.shape
+
+
+def _type_of(atom: Any) -> Any:
+    return atom.aval.dtype
 
 
 def _without_ones(shape: Sequence[Any]) -> list[str]:

@@ -339,8 +339,9 @@ class Forms:
         copied = () if x.whole is None else (self.make(("copy", x.number), x.shape, x.dtype),)
         for each in (x, *copied):
             moved = move(equation, [each.elements, *others])
-            forms = None if moved is None else [self.view(each, elements) for elements in moved]
-            if forms is not None and None not in forms:
+            views = [self.view(each, elements) for elements in moved or ()]
+            forms = [view for view in views if view is not None]
+            if moved is not None and len(forms) == len(moved):
                 return forms
         return None
 

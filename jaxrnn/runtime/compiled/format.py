@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
-from jax._src.export._export import _CUSTOM_CALL_TARGETS_GUARANTEED_STABLE
 from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
@@ -32,6 +31,7 @@ from jaxrnn._files.messages import first_line
 from jaxrnn._files.stores import check_regular
 from jaxrnn._files.writing import in_place_of
 from jaxrnn._jax.context import exact_types
+from jaxrnn._jax.versions import stable_kernels
 from jaxrnn.errors import ModelError
 from jaxrnn.runtime.compiled.native import BATCHED, Native, arguments_of, portable_arguments, structs
 from jaxrnn.steps.schemas import COMPILED, SPEC, check, check_size, checked_spec, is_dtype, is_size, is_text
@@ -46,7 +46,7 @@ MAGIC = COMPILED + b", format 2\n"
 
 #: The targets of custom calls in a function: the kernels that JAX keeps for later versions. A kernel of Mosaic for GPUs
 #: contains a program for the host, and so does a function of TensorFlow.
-TARGETS = _CUSTOM_CALL_TARGETS_GUARANTEED_STABLE - {"mosaic_gpu_v2", "tf.call_tf_function"}
+TARGETS = stable_kernels() - {"mosaic_gpu_v2", "tf.call_tf_function"}
 PORTABLE = "a compiled file contains operations of StableHLO and calls of JAX's kernels, without callbacks into Python"
 #: The dialects of the other operations, and the operations among them that exchange data with the host.
 _DIALECTS = {"builtin", "chlo", "func", "sdy", "stablehlo"}

@@ -197,9 +197,10 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
 
     def compute(grid: Grid) -> Any:
         arrays = [_full(x, shape, grid) for x, shape in zip(operands, shapes, strict=True)]
+        harmless = entry_of(equation).harmless
         for place in singular_operands(equation):
-            if isinstance(x := operands[place], Pairs):
-                arrays[place] = _harmless(x, grid, arrays[place], entry_of(equation).harmless)
+            if isinstance(x := operands[place], Pairs) and harmless is not None:
+                arrays[place] = _harmless(x, grid, arrays[place], harmless)
         return run.bind(equation, arrays)[0]
 
     places = places_of(operation_of(equation), equation, operands)
