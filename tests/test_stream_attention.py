@@ -129,6 +129,12 @@ def counted(x, columns=0, start=1):
     return attend(x, seen)
 
 
+@jax.jit
+def remainder(distance, most):
+    """The smaller number: only the name is that of a function of NumPy."""
+    return jnp.minimum(distance, most)
+
+
 def two_layers(x):
     x = x + banded(x, 3, 1)
     return x + banded(jax.nn.gelu(x @ W[0].astype(x.dtype)), 2, 2)
@@ -170,6 +176,7 @@ CASES = {
     "jax.nn.dot_product_attention": lambda x: library(x, is_causal=True, mask=(apart(x) < 4)[None, None]),
     "rows and columns of a count": counted,
     "in a batch": in_batch,
+    "a function called remainder": lambda x: attend(x, (apart(x) >= 0) & (remainder(apart(x), 3) == apart(x))),
     "two layers": two_layers,
     "every second frame": lambda x: banded(x[::2], 2, 1),
 }
