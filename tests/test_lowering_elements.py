@@ -115,6 +115,8 @@ def test_functions_of_floats(dtype):
     plain += [lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)]
     plain += [lax.log, lax.cbrt, lax.expm1, lax.log1p, lax.exp2, lax.tanh, lax.sin, lax.cos, lax.rsqrt]
     plain += [lambda x, n=n: lax.integer_pow(x, n) for n in (0, 1, 3, 5, -1, -2)]
+    plain += [jnp.log2, lambda x: jnp.polyval(jnp.asarray([2, -1, 0.5], x.dtype), x / 8)]
+    plain += [getattr(lax, "one_minus_square", lambda x: 1 - lax.square(x))]  # a primitive from JAX 0.12 on
     for function in plain:
         numbers = np.array(ENDLESS if function not in (lax.sin, lax.cos) else SPECIAL, dtype)
         verify_lowering(function, numbers, scale=1e-3 if dtype == "float32" else None, roundings=16)
