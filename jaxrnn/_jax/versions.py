@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
+
 class Scan(NamedTuple):
     """The numbers of leading operands of a ``scan``: constants, and arrays of the carry."""
 

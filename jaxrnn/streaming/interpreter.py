@@ -56,8 +56,8 @@ TAKES_LATE = {*_CALLS, "concatenate", "conv_general_dilated", "gather", "slice"}
 TAKES_LATE |= {f"reduce_window{kind}" for kind in ("", "_sum", "_max", "_min")}
 #: Primitives that apply to late frames as to other frames: frame by frame, without singular derivatives.
 FRAME_BY_FRAME = {
-    *("broadcast_in_dim", "concatenate", "reshape", "slice", "squeeze", "transpose"),
-    *("add", "convert_element_type", "copy", "max", "min", "mul", "neg", "sub"),
+    *("broadcast_in_dim", "concatenate", "reshape", "slice", "transpose"),
+    *("add", "convert_element_type", "max", "min", "mul", "neg", "sub"),
 }
 
 

@@ -25,6 +25,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.canonical import kept_name
 from jaxrnn.jaxprs.equations import is_key, type_of
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, largest_value, out_shape
 from jaxrnn.streaming.values import Chunk, is_length, is_static, is_wide, static_number
 
@@ -39,8 +40,6 @@ DIVISIONS = {
     "div": operator.floordiv,
     "rem": operator.mod,
 }
-#: Operations whose result may be outside of the type of the operands.
-_WRAPPING = ("add", "sub", "mul", "neg", "abs")
 #: Operations that do not change a number.
 UNCHANGED = ("convert_element_type", "copy", "stop_gradient", "reduce_precision")
 
@@ -170,7 +169,7 @@ def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places 
     # Smaller and unsigned types do not hold the numbers of all frames.
     holds_all = dtype.kind in "if" and dtype.itemsize >= 4
     # Formulas do not wrap around. Wide signed integers hold all numbers of formulas that have bounds.
-    may_wrap = name in _WRAPPING and (dtype.kind == "u" or (dtype.kind == "i" and dtype.itemsize < 4))
+    may_wrap = entry_of(equation).wraps and (dtype.kind == "u" or (dtype.kind == "i" and dtype.itemsize < 4))
 
     def made(function: Callable[..., Any], drift: Fraction = Fraction(0), **changed: Any) -> Places | None:
         def formula(i: Any, j: Any) -> Any:
@@ -317,13 +316,11 @@ def with_places(equation: JaxprEqn, operands: Sequence[Any], results: list[Any])
     if not all(size == 1 or is_symbolic(size) for size in out_shape(equation)) or is_key(results[0].array.dtype):
         return results
     name = operation_of(equation)
-    moves = name in ("broadcast_in_dim", "reshape", "squeeze", "transpose")
+    moves = name in ("broadcast_in_dim", "reshape", "transpose")
     places = term_of(operands[0]) if moves else places_of(name, equation, operands)
     return results if places is None else [dataclasses.replace(results[0], places=places)]
 
 
-_MOVES = (*UNCHANGED, "broadcast_in_dim", "reshape", "squeeze", "transpose", "slice", "dynamic_slice", "gather")
-_JOINS = ("select_n", "concatenate", "stack")
 #: Products with larger numbers are meant to overflow, such as hashes.
 _LARGEST_FACTOR = 2048
 
@@ -336,10 +333,9 @@ def growth_of(equation: JaxprEqn, operands: Sequence[Any]) -> Fraction | int:
         return 0
     name = equation.primitive.name
     growth, number = growths[0], static_number(operands[1]) if len(operands) == 2 else None
-    if name in _MOVES:
-        return growth
-    if name in _JOINS:
-        cases = growths[name == "select_n" :]
+    moved = slice(1) if name in UNCHANGED else entry_of(equation).moved
+    if moved is not None:
+        cases = growths[moved]
         return cases[0] if len(set(cases)) == 1 else 0
     if name in ("add", "max", "min"):
         return {"add": sum, "max": max, "min": min}[name](growths)

@@ -370,9 +370,9 @@ def split_outer(array: Any, chunk: Chunk) -> Any:
 
 
 #: Primitives that cost less than a wider value in the state.
-_CHEAP = frozenset(("add", "convert_element_type", "copy", "mul", "neg", "stop_gradient", "sub"))
+_CHEAP = frozenset(("add", "convert_element_type", "mul", "neg", "stop_gradient", "sub"))
 #: Moves of the elements of each frame, which may as well move narrow elements.
-_MOVES = frozenset(("broadcast_in_dim", "expand_dims", "reshape", "slice", "squeeze", "transpose"))
+_MOVES = frozenset(("broadcast_in_dim", "reshape", "slice", "transpose"))
 
 
 @dataclasses.dataclass(frozen=True)

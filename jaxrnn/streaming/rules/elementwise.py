@@ -19,6 +19,7 @@ from jax.extend.core import JaxprEqn, Literal
 
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import type_of
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import (
     LARGEST,
     Timeline,
@@ -46,23 +47,8 @@ from jaxrnn.streaming.values import (
     static_integer,
 )
 
-#: Operand values inside the domain of each operation with a singular derivative, for frames that do not exist.
-# fmt: off
-HARMLESS: dict[str, float] = {
-    **dict.fromkeys((
-        "abs", "acos", "asin", "atan2", "atanh", "cbrt", "digamma", "div", "erf_inv", "igamma", "igammac",
-        "integer_pow", "lgamma", "log", "log1p", "pow", "regularized_incomplete_beta", "rem", "rsqrt", "sqrt",
-    ), 0.5),
-    **dict.fromkeys(("acosh", "polygamma", "zeta"), 2.0),
-}
-# fmt: on
-
-
 #: The largest scale and offset of integers that count frames (`Chunk.affine`).
 SMALL = 1 << 20
-
-#: Operands with a singular derivative, for operations in which not all operands have a singular derivative.
-_SINGULAR = {"div": (1,), "rem": (1,), "pow": (0,)}
 
 
 @RULES.add(kind="elementwise")
@@ -86,8 +72,9 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         down = min(counting, default=0) < 0
         return [Deferred(backwards(run) if down else unknown_yet(run), down)]
     if singular := singular_operands(equation):
+        harmless = entry_of(equation).harmless
         operands = tuple(
-            run.harmless(value, HARMLESS[name]) if place in singular else value for place, value in enumerate(operands)
+            run.harmless(value, harmless) if place in singular else value for place, value in enumerate(operands)
         )
     arrays, like = align(run, operands)
     ranks = {np.ndim(array) for array in arrays} - {0}
@@ -106,11 +93,11 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 def singular_operands(equation: JaxprEqn) -> list[int]:
     """Return the places of the operands of an elementwise operation in which the derivative may be singular."""
-    name, atoms = equation.primitive.name, equation.invars
-    if name not in HARMLESS or equation.params.get("y", -1) > 0:  # positive powers are smooth
+    entry, atoms = entry_of(equation), equation.invars
+    if entry.harmless is None or equation.params.get("y", -1) > 0:  # positive powers are smooth
         return []
     inexact = [jnp.issubdtype(type_of(atom), jnp.inexact) and not isinstance(atom, Literal) for atom in atoms]
-    return [place for place in _SINGULAR.get(name, range(len(atoms))) if inexact[place]]
+    return [place for place in range(len(atoms))[entry.singular or slice(None)] if inexact[place]]
 
 
 def _clipped(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Clipped | None:
