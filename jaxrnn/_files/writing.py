@@ -80,7 +80,9 @@ def _held_folder(path: Path, alone: bool) -> contextlib.AbstractContextManager[P
                     return held
             except BlockingIOError:
                 if alone:
-                    raise InputError(f"another process writes {path}: wait for its end, or give another name") from None
+                    raise InputError(
+                        f"a process writes {path} already: wait for its end, or give a different name"
+                    ) from None
         raise AssertionError("there is always another number")
     except _NoLockError:
         # Without locks, no later call can know that the folder is no longer in use: the folder gets a name of its own.
@@ -107,7 +109,7 @@ class _Held:
 
 
 def _hold(folder: Path) -> _Held | None:
-    """Create or take over a folder of unfinished files; return None for a folder of somebody else.
+    """Create or take over a folder of unfinished files, or return None if the folder belongs to somebody else.
 
     A BlockingIOError reports a process that uses the folder.
     """

@@ -37,7 +37,7 @@ def stable_kernels() -> frozenset[str]:
 
 
 def operands_by_use(equation: JaxprEqn) -> dict[str, int]:
-    """Return the numbers of the leading operands of a loop by use, under the names of parameters; empty for others."""
+    """Return the numbers of the leading operands of a loop, keyed by the parameter that counts these operands."""
     if equation.primitive.name == "scan":
         return dict(zip(("num_consts", "num_carry"), Scan.of(equation), strict=True))
     return {key: equation.params[key] for key in ("cond_nconsts", "body_nconsts") if key in equation.params}
@@ -46,8 +46,8 @@ def operands_by_use(equation: JaxprEqn) -> dict[str, int]:
 def expanded(equation: JaxprEqn) -> ClosedJaxpr:
     """Return the function of a ``call_hi_primitive`` (from JAX 0.11 on, such as a search) in other primitives.
 
-    The function keeps the derivative rule: the derivative of the other primitives can be another or does not exist, as
-    for the root of a function. Raises NotImplementedError if the primitive has no such function.
+    The function keeps the derivative rule: the other primitives can have a different derivative, or no derivative, as
+    the root of a function. Raises NotImplementedError if the primitive has no such function.
     """
     primitive = equation.params["_prim"]
 
@@ -71,6 +71,6 @@ def expanded(equation: JaxprEqn) -> ClosedJaxpr:
 
 
 def _has(primitive: Any, name: str) -> bool:
-    """Return True if the class of a primitive has a method of its own, in place of one that raises."""
+    """Return True if the class of a primitive overrides a method that raises."""
     *_, base, _ = type(primitive).__mro__  # the class of all such primitives, and object
     return getattr(type(primitive), name) is not getattr(base, name)

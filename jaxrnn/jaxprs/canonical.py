@@ -247,7 +247,7 @@ def _alone(equation: JaxprEqn) -> Callable[..., Any]:
 
 
 def _reduced(equation: JaxprEqn) -> Callable[..., Any] | None:
-    """Return a reduction by an associative operation that starts from its neutral value; None for another reduction."""
+    """Return a reduction by an associative operation that starts from its neutral value, or None."""
     inner = canonical(equation.params["jaxpr"]).jaxpr
     if len(inner.eqns) != 1:
         return None

@@ -106,7 +106,7 @@ def _traced_again(value: Any, axes: Axes) -> Any:
     if isinstance(value, ClosedJaxpr):
         structs = jax.eval_shape(lambda *arrays: vary(arrays, axes), *map(struct_of, value.in_avals))
         return jax.make_jaxpr(lambda *arrays: vary(evaluate(value, arrays), axes))(*structs)
-    if isinstance(value, Jaxpr):  # a class of its own up to JAX 0.10
+    if isinstance(value, Jaxpr):  # a separate class up to JAX 0.10
         return _traced_again(ClosedJaxpr(value, ()), axes).jaxpr
     if isinstance(value, tuple):
         parts = [_traced_again(part, axes) for part in value]

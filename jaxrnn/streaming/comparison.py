@@ -262,7 +262,7 @@ class Form:
 
     Attributes:
         elements: memory that nobody reads, with a byte for each element. Movements of the array move these bytes.
-        whole: the memory of the whole array of which this form has a part or another order; None for a whole array.
+        whole: the memory of the array of which this form is a view; None if the form is an array.
     """
 
     number: int
