@@ -71,8 +71,8 @@ class Places:
         constants: the sum of the sizes of all coefficients, if the formula is written as a polynomial of i and j.
         scale: product of all divisors in the formula.
         is_quotient: True for a quotient of floats, which must be rounded to an integer.
-        affine: the coefficients a, b and c of a formula ``a * i + b * j + c``, or None. If c depends on the length, only
-            comparisons that all lengths answer equally have values.
+        affine: the coefficients a, b and c of a formula ``a * i + b * j + c``, or None. If c depends on the length,
+            only comparisons that all lengths answer equally have values.
     """
 
     formula: Callable[[Any, Any], Any]
