@@ -108,12 +108,22 @@ class Optimizer:
             return jax.jit(self._transformation.init)(params)
 
     def update(
-        self, gradients: Any, state: Any, params: Any, loss: jax.Array, objective: Callable[[Any], jax.Array]
+        self,
+        gradients: Any,
+        state: Any,
+        params: Any,
+        loss: jax.Array,
+        objective: Callable[[Any], jax.Array] | None = None,
     ) -> tuple[Any, Any]:
-        """Return new parameters and state, in the types of the old ones; a line search evaluates the objective."""
+        """Return new parameters and state, in the types of the old ones.
+
+        A line search, as of ``optax.lbfgs``, needs the objective, which returns the loss of parameters.
+        """
         promotion: Any = jax.config.jax_numpy_dtype_promotion  # pyright: ignore[reportAttributeAccessIssue]
 
         def value_fn(params: Any) -> jax.Array:
+            if objective is None:
+                raise InputError("the optimizer evaluates the loss again: pass objective, a function of the parameters")
             with jax.numpy_dtype_promotion(promotion):
                 return objective(params)
 
