@@ -80,9 +80,7 @@ def _held_folder(path: Path, alone: bool) -> contextlib.AbstractContextManager[P
                     return held
             except BlockingIOError:
                 if alone:
-                    raise InputError(
-                        f"a process writes {path} already: wait for its end, or give a different name"
-                    ) from None
+                    raise InputError(f"another process writes {path}: wait for its end, or give another name") from None
         raise AssertionError("there is always another number")
     except _NoLockError:
         # Without locks, no later call can know that the folder is no longer in use: the folder gets a name of its own.
