@@ -104,6 +104,16 @@ def optional_package(package: str | None, purpose: str, *extras: str) -> Iterato
         raise MissingPackageError(f"{package or error.name} is needed for {purpose}: {install}") from error
 
 
+def check_kind(name: str, value: Any, kind: Any, form: str) -> None:
+    """Check the type of a value.
+
+    Raises:
+        InputError: the value is not of this type, or these types.
+    """
+    if not isinstance(value, kind):
+        raise InputError(f"{name} must be {form}, not {type(value).__name__}")
+
+
 def is_count(value: Any, least: int = 0) -> bool:
     """Return True for an integer, not a boolean, of at least ``least``."""
     try:

@@ -4,23 +4,30 @@
 - ONNX Runtime's results, or where that has no kernel for a type those of ONNX's reference evaluator, are JAX's: types,
   shapes, NaN, infinities, and numbers within some roundings;
 - nodes are as many as the test says.
+
+And of refusals: an equation that cannot be written is the only one that the error names.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from unittest import mock
 
 import jax
 import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 from verifier import assert_something, session
 
 from jaxrnn._jax.context import exact_types
+from jaxrnn.errors import UnsupportedError
 from jaxrnn.export.graphs import Argument, lower
+from jaxrnn.export.lowering import Lowering
 from jaxrnn.jaxprs.canonical import canonical
 
 
@@ -34,12 +41,16 @@ def lowered(function, *examples, known=(), opset=17, target=None):
         opset: the version of ONNX's operators.
         target: the engine that the graph is for.
     """
+    return ir.to_proto(lower(*_traced(function, examples, known), opset=opset, label="function", target=target))
+
+
+def _traced(function, examples, known=()):
+    """The jaxpr, its arguments, and the names of its results."""
     examples = [np.asarray(example) for example in examples]
     with exact_types():
         closed = canonical(jax.make_jaxpr(lambda *arrays: jax.tree.leaves(function(*arrays)))(*examples))
     arguments = [Argument(f"x{index}", example if index in known else None) for index, example in enumerate(examples)]
-    results = [f"y{index}" for index in range(len(closed.jaxpr.outvars))]
-    return ir.to_proto(lower(closed, arguments, results, opset=opset, label="function", target=target))
+    return closed, arguments, [f"y{index}" for index in range(len(closed.jaxpr.outvars))]
 
 
 def check_well_formed(model):
@@ -111,6 +122,26 @@ def verify_lowering(
     if operators is not None:
         assert operators_of(model.graph) == Counter(operators), operators_of(model.graph)
     return model
+
+
+def verify_refusals(function, *examples, opset=17):
+    """Refuse each equation in turn: the error names that equation alone. Return the number of equations."""
+    traced, write = _traced(function, examples), Lowering._written
+    refused, count = None, itertools.count()
+
+    def written(lowering, equation, operands):
+        if next(count) == refused:
+            lowering.refuse("refused here")
+        return write(lowering, equation, operands)
+
+    with mock.patch.object(Lowering, "_written", written):
+        lower(*traced, opset=opset, label="function")
+        equations = next(count)
+        for refused in range(equations):  # noqa: B007 - `written` reads the number
+            count = itertools.count()
+            with pytest.raises(UnsupportedError, match=r"^.*refused here$"):
+                lower(*traced, opset=opset, label="function")
+    return equations
 
 
 def assert_close(found, expected, roundings, scale=None, signed_zeros=False):

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -22,33 +21,46 @@ from jax._src import compiler
 from jax._src.interpreters import mlir
 from jaxlib.mlir import ir
 
-_TRY = "import os, sys; os.environ['XLA_FLAGS'] = sys.argv[1]; import jax; jax.devices()"
-_EMITTERS, _ONE_PART = "xla_cpu_use_fusion_emitters", "xla_cpu_parallel_codegen_split_count"
+#: Options of XLA that compile in half the time. Results are rounded in other places than with the fusion emitters.
+_WANTED = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+#: Starts XLA, which reads its flags.
+_START = "from jaxlib import xla_client; xla_client.make_cpu_client()"
 
 
-def _known_flags() -> str:
-    """Return the flags of XLA that compile quickly, without those that the installed XLA does not know.
+def _flags(options: dict[str, Any]) -> str:
+    return " ".join(f"--{name}={str(value).lower()}" for name, value in options.items())
 
-    XLA ends a process that has an unknown flag, so another process tries them; processes that it starts inherit the
-    answer.
+
+def _fall_back(why: str) -> None:
+    """Tell why tests take longer than usual. Pytest would make an error of a warning here."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"tests/quick_compiling.py: {why}", file=sys.stderr)
+
+
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that the installed XLA has.
+
+    XLA ends a process that has an unknown flag, without an exception, and names all unknown flags. So another process
+    tries them.
     """
-    if "JAXRNN_TEST_FLAGS" not in os.environ:
-        flags = [f"--{_EMITTERS}=false", f"--{_ONE_PART}=1"]
-        tried = [subprocess.run([sys.executable, "-c", _TRY, each], capture_output=True, text=True) for each in flags]
-        for flag, process in zip(flags, tried, strict=True):
-            if process.returncode:
-                print(f"tests compile without {flag}: {process.stderr.strip().splitlines()[-1]}", file=sys.stderr)
-        known = [flag for flag, process in zip(flags, tried, strict=True) if not process.returncode]
-        os.environ["JAXRNN_TEST_FLAGS"] = " ".join(known)
-    return os.environ["JAXRNN_TEST_FLAGS"]
+    environment = {**os.environ, "XLA_FLAGS": _flags(options)}
+    tried = subprocess.run([sys.executable, "-c", _START], env=environment, capture_output=True, text=True)
+    if not tried.returncode:
+        return options
+    gone = [name for name in options if f"--{name}=" in tried.stderr]
+    if not gone:
+        raise RuntimeError(f"XLA does not start with the flags of the tests, {_flags(options)}:\n{tried.stderr}")
+    _fall_back(f"this XLA has no option {', '.join(gone)}")
+    return {name: value for name, value in options.items() if name not in gone}
 
 
-#: XLA without its fusion emitters compiles in half the time. Results are rounded in other places.
-QUICK_COMPILER = _known_flags()
+QUICK = _known(_WANTED)
+#: The options in the form of the variable XLA_FLAGS.
+QUICK_COMPILER = _flags(QUICK)
+#: The option that rounds as users do, in a process that compiles quickly; without options, this XLA always does.
+EMITTERS = {name: True for name, value in QUICK.items() if value is False}
 #: Options of XLA that compile as users do, in a process that compiles quickly.
-OPTIMISED: dict[str, Any] = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
-if _EMITTERS in QUICK_COMPILER:
-    OPTIMISED[_EMITTERS] = True
+OPTIMISED = {**EMITTERS, "xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
 #: For processes that a test starts: they compile as the tests do.
 QUICK_ENVIRONMENT = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": QUICK_COMPILER}
 #: Lowerings that share a context, which keeps their constants in memory.
@@ -62,7 +74,7 @@ def compile_quickly() -> None:
     jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_traceback_in_locations_limit", 0)
     if (make_context := getattr(mlir, "make_ir_context", None)) is None:
-        warnings.warn("JAX has no make_ir_context: each program has a context of its own", stacklevel=2)
+        _fall_back("JAX has no make_ir_context: each program has a context of its own")
     else:
         mlir.make_ir_context = _shared(make_context)
     flags = os.environ.get("XLA_FLAGS")
@@ -106,7 +118,7 @@ def compile_once() -> None:
     jax.config.update("jax_compilation_cache_dir", None)  # which a worker has from the process that started it
     compile_new = getattr(compiler, "compile_or_get_cached", None)
     if compile_new is None:
-        warnings.warn("JAX has no compile_or_get_cached: equal programs are compiled again", stacklevel=2)
+        _fall_back("JAX has no compile_or_get_cached: equal programs are compiled again")
         return
     kept: OrderedDict[bytes, Any] = OrderedDict()
 

@@ -27,6 +27,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from quick_compiling import EMITTERS
 from tiers import of_tiers
 
 import jaxrnn
@@ -229,7 +230,7 @@ def run_case(case: Any) -> bool:
     results = [value.name for value in proto.graph.output]
     jitted = True
     # Compiled quickly (quick_compiling.py), what underflows in types without a negative zero becomes NaN.
-    options = {"xla_cpu_use_fusion_emitters": True} if "FNUZ" in case.name else {}
+    options = EMITTERS if "FNUZ" in case.name else {}
     for inputs, expected in data_sets:
         values = dict(zip(names, inputs, strict=False))
         outputs, gradient, jitted = outcome(proto, values, case.name in differentiated(), options)

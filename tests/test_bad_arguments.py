@@ -91,6 +91,26 @@ def test_other_arguments():
     check_refused(jaxrnn.ModelError, words, jaxrnn.load, bytearray(model(RELU).SerializeToString()))
 
 
+def test_paths_that_are_none():
+    loaded = jaxrnn.load(model(ADD, initializers=[WEIGHT]))
+    calls = [
+        jaxrnn.load_compiled,
+        lambda path: jaxrnn.save_compiled(loaded, path),
+        lambda path: jaxrnn.export_onnx(loaded, loaded.params, path),
+        lambda path: jaxrnn.export_onnx(jnp.tanh, None, path, example=jnp.ones(3)),
+        lambda path: jaxrnn.inspection.write_page(model(RELU), path),
+        jaxrnn.audio.read_wav,
+        lambda path: jaxrnn.audio.write_wav(path, np.zeros(3), 8000),
+        jaxrnn.evaluation.from_folder,
+        jaxrnn.evaluation.read_results,
+    ]
+    for call in calls:
+        for path in (None, 3, b"file"):
+            check_refused(
+                jaxrnn.InputError, f"a file or folder must be a path.*, not {type(path).__name__}", call, path
+            )
+
+
 def test_expressions_of_dimensions_that_do_not_exist():
     xs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("x", "weight")]
     loaded = jaxrnn.load(model(ADD, inputs=xs))

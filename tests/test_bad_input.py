@@ -159,6 +159,10 @@ FILES = {
         model(node("Conv", ["x", "weight"], auto_pad=b"\xff\xfe"), initializers=[WEIGHT]),
         ["'n'", "'auto_pad'", "UTF-8"],
     ),
+    "text of an operator of another format": (
+        model(node("PartitionedCall", ["x"], config_proto=b"\xff\xfe")),
+        ["'n'", "no operator PartitionedCall", "converter", "'config_proto'", "UTF-8"],
+    ),
     "a name that is no text": (model(RELU).SerializeToString().replace(b"Relu", b"Re\xff\xfe"), ["UTF-8", "damaged"]),
     "an operator without a name": (model(helper.make_node("", ["x"], ["y"], name="n")), ["'n'", "op_type"]),
     "an input of no type that there is": (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import subprocess
 import sys
 
+import click
 import ml_dtypes
 import numpy as np
 import onnx
@@ -406,6 +408,48 @@ MISTAKES = {
     "no duration": (["demo", "--seconds", "nan"], "nan is not a number"),
     "bad engine": (["verify", "{model}", "--engine", "tract"], "tract"),
 }
+
+
+def test_names_of_a_file_do_not_control_the_terminal(tmp_path):
+    """Escapes, bells, a change of direction and line ends in names are shown as in JSON, or in quotes."""
+    evil = "\x1b[31m\x07\u202e\x9b2J\r"
+    nodes = [helper.make_node("Neg", [f"x{evil}"], ["y"], name=f"n{evil}\nerror: none")]
+    proto = make_model(graph_of(nodes, {f"x{evil}": [f"T{evil}", 2]}, {"y": [f"T{evil}", 2]}, name=f"g{evil}"))
+    path, other = tmp_path / "model.onnx", tmp_path / f"other{evil}.onnx"
+    onnx.save(proto, path)
+    other.write_bytes(b"no model")
+    proto.graph.node[0].op_type = f"Neg{evil}"
+    onnx.save(proto, tmp_path / "unknown.onnx")
+    results = [
+        call("inspect", path),
+        call("inspect", path, "--json"),
+        call("inspect", tmp_path / "unknown.onnx"),
+        call("inspect", other, status=2),
+        call("run", path, status=2),
+        call("run", path, "--random"),
+        call("run", path, "--input", f"{evil}=x.npy", status=2),
+        call("export", path, "-o", tmp_path / "out.onnx", status=2),
+        call("inspect", f"--{evil}", status=2),
+    ]
+    for result in results:
+        assert not set(evil) - set("[31m2J") & set(result.output)
+        assert "error: none" not in result.output.splitlines()
+    assert r"x\u001b[31m\u0007\u202e\u009b2J" in results[0].output
+    assert json.loads(results[1].stdout)["inputs"][0]["name"] == f"x{evil}"
+
+
+def test_a_full_disk_is_named(layers, monkeypatch):
+    """Of printing, which has no name of a file."""
+    secho = click.secho
+
+    def print_on_full_disk(text, *, err=False, **style):
+        if not err:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        secho(text, err=err, **style)
+
+    monkeypatch.setattr(click, "secho", print_on_full_disk)
+    result = CliRunner().invoke(main, ["inspect", str(layers), "--json"])
+    assert (result.exit_code, result.stderr) == (2, "error: standard output: No space left on device\n")
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

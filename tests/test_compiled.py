@@ -19,6 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compilations import compilations
+from jax._src.export._export import _module_to_bytecode
+from jax.extend.mlir import ir
+from jax.interpreters import mlir
 from onnx import TensorProto, helper
 from refusals import check_refused
 from small_models import graph_of, make_model
@@ -27,6 +30,7 @@ from test_steps import CASES, NAMES, close, frame, recording
 from tiers import of_tiers
 
 import jaxrnn
+from jaxrnn.steps import ArraySpec, OutputSpec, StepSpec, in_batch, nothing_left
 
 QUICK = ("dtln_1", "predictor_net")
 
@@ -169,8 +173,15 @@ def huge_array():
         (manifest(spec__needs_steps=1), "unknown fact.* needs_steps"),
         (manifest(spec__state__0__more=1), "unknown fact.* more"),
         (manifest(spec__batch_symbol=5), "batch_symbol is 5"),
+        (manifest(spec__state__0__shape=["b", 2, 128, 2]), "the dimension 'b' is not the batch"),
+        (manifest(spec__inputs__0__shape=[1, "b", 257]), "the dimension 'b' is not the batch"),
+        (manifest(spec__state__0__shape=[2**62]), "takes"),
+        (manifest(spec__constants=["b"]), "the constant 'b' is not an input"),
+        (lambda entries: manifest(spec__inputs=2 * json.loads(entries["manifest.json"])["spec"]["inputs"])(entries),
+         "inputs lists a name twice"),
+        (replaced("params/0.npy", b"\x93NUMPY\1\0\x10\0{'descr': ('|V4\n      "), "matches its digest"),
     ],
-)
+)  # fmt: skip
 def test_what_makes_no_sense_is_refused_under_a_right_digest(small, change, words):
     sealed(small, change)
     with pytest.raises(jaxrnn.ModelError, match=words) as caught:
@@ -189,8 +200,8 @@ def test_nothing_is_unpacked(small):
         check_refused(jaxrnn.ModelError, "not have the content of a compiled model", jaxrnn.load_compiled, small)
 
 
-@pytest.mark.parametrize("damage", ["garbage", "cut", "code", "another function"])
-def test_functions_that_cannot_be_used_are_named(small, damage):
+@pytest.mark.parametrize("damage", ["garbage", "cut", "code"])
+def test_functions_that_cannot_be_read_are_named(small, damage):
     def change(entries):
         manifest(jax="99.0")(entries)
         step = entries["functions/step"]
@@ -198,16 +209,173 @@ def test_functions_that_cannot_be_used_are_named(small, damage):
             "garbage": b"\1" * 100,
             "cut": step[: len(step) // 2],
             "code": step.replace(b"ML\xefR", b"ML\xefS"),
-            "another function": entries["functions/scan"],
         }[damage]
 
     sealed(small, change)
-    loaded = jaxrnn.load_compiled(small)
-    one = {"input_2": np.zeros((1, 1, 257), np.float32)}
     words = (
-        rf"'step' of the compiled file cannot be used: .*with JAX 99\.0, and this is JAX {jax.__version__}: .*upgrade"
+        rf"'step' of the compiled file cannot be used: JAX cannot read it .*with JAX 99\.0, and this is JAX "
+        rf"{jax.__version__}: .*upgrade"
     )
-    check_refused(jaxrnn.ModelError, words, loaded.step, None, loaded.init(), one)
+    check_refused(jaxrnn.ModelError, words, jaxrnn.load_compiled, small)
+
+
+def exported(function):
+    """A change that replaces the step of the small file by a function of the state and the input."""
+
+    def change(entries):
+        step = jax.export.deserialize(bytearray(entries["functions/step"]))
+        params, state, inputs = jax.tree.unflatten(step.in_tree, step.in_avals)[0]
+        made = jax.export.export(jax.jit(lambda params, state, inputs: function(state, inputs)))
+        entries["functions/step"] = bytes(made(params, state, inputs).serialize())
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda entries: entries.update({"functions/step": entries["functions/scan"]}), "arguments"),
+        (manifest(spec__state__0__shape=[2**31]), "arguments are not the parameters, the state"),
+        (manifest(spec__state__0__shape=[1, 2, 128, 3]), "arguments are not the parameters, the state"),
+        (manifest(spec__state__0__name="h"), "arguments"),
+        (manifest(spec__inputs__0__shape=[1, 1, 256]), "arguments"),
+        (manifest(spec__inputs__0__dtype="int32"), "arguments"),
+        (manifest(spec__outputs__0__name="y"), "results are not the outputs"),
+        (exported(lambda state, x: ({}, {name: 0.5 * array[:0] for name, array in state.items()})), "results"),
+        (exported(lambda state, x: ({"y": x["input_2"]}, state)), "results"),
+        (exported(lambda state, x: (x["input_2"], state)), "results"),
+        (exported(lambda state, x: state), "results"),
+    ],
+)
+def test_functions_of_other_arrays_are_refused(small, change, words):
+    """So no declared size is allocated unless a function of the file has the size."""
+    sealed(small, change)
+    check_refused(
+        jaxrnn.ModelError,
+        f"the function '.*' of the compiled file cannot be used: its {words}",
+        jaxrnn.load_compiled,
+        small,
+    )
+
+
+def test_a_state_beyond_the_memory_is_a_limit(small, monkeypatch):
+    loaded = jaxrnn.load_compiled(small)
+    check_refused(jaxrnn.LimitError, "dtln_1.onnx: the state takes 1.0 EiB: ", loaded.init, 2**49)
+
+
+def with_operation(data, operation, place):
+    """A serialised function with a further operation: in its main function, in a branch, or in a function that it does
+    not call."""
+    branch = "%t = stablehlo.constant dense<true> : tensor<i1>\n"
+    branch += f'"stablehlo.if"(%t) ({{ {operation}\n stablehlo.return }}, {{ stablehlo.return }}) : (tensor<i1>) -> ()'
+    added = f"  func.func private @added() {{\n {operation}\n return }}\n"
+    exported = jax.export.deserialize(bytearray(data))
+    before, function, after = exported.mlir_module().partition("  func.func public @main")
+    if place == "function":
+        before += added
+    else:
+        after = after.replace("\n    return", f"\n{branch if place == 'branch' else operation}\n    return", 1)
+    context = mlir.make_ir_context()
+    with context, ir.Location.unknown(context):
+        module = _module_to_bytecode(ir.Module.parse(before + function + after))
+    return bytes(dataclasses.replace(exported, mlir_module_serialized=module).serialize())
+
+
+def custom_call(target, dialect="stablehlo"):
+    return f'"{dialect}.custom_call"() {{call_target_name = "{target}", has_side_effect = true}} : () -> ()'
+
+
+def with_token(name, attributes):
+    token = "%token = stablehlo.create_token : !stablehlo.token"
+    return f'{token}\n"stablehlo.{name}"(%token) {{{attributes}}} : (!stablehlo.token) -> !stablehlo.token'
+
+
+CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = {}>, is_host_transfer = true"
+
+
+@pytest.mark.parametrize(
+    ("operation", "words"),
+    [
+        *((custom_call(name), f"the custom call '{name}'") for name in (
+            "xla_ffi_python_cpu_callback", "xla_ffi_python_gpu_callback", "xla_buffer_python_cpu_callback",
+            "xla_python_cpu_callback", "mosaic_gpu_v2", "tf.call_tf_function", "of a plugin", "",
+        )),
+        (custom_call("xla_ffi_python_cpu_callback", "mhlo"), "xla_ffi_python_cpu_callback"),
+        (with_token("infeed", 'infeed_config = ""'), "the operation 'stablehlo.infeed'"),
+        (with_token("outfeed", 'outfeed_config = ""'), "the operation 'stablehlo.outfeed'"),
+        (with_token("send", CHANNEL.format(2)), "the operation 'stablehlo.send'"),
+        (with_token("recv", CHANNEL.format(3)), "the operation 'stablehlo.recv'"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("place", of_tiers(["main", "branch", "function"], ["branch"]))
+def test_code_of_the_host_is_refused_before_anything_is_compiled(small, operation, words, place):
+    def change(entries):
+        entries["functions/scan_batched"] = with_operation(entries["functions/scan_batched"], operation, place)
+
+    sealed(small, change)
+    check_refused(jaxrnn.ModelError, f"'scan_batched' of the compiled file .*{words}", jaxrnn.load_compiled, small)
+
+
+def test_a_derivative_in_a_file_is_refused(small):
+    function = jax.export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((), jnp.float32))
+    sealed(small, replaced("functions/step", bytes(function.serialize(vjp_order=1))))
+    check_refused(jaxrnn.ModelError, "'step'.* a program for its derivative", jaxrnn.load_compiled, small)
+
+
+class Computing:
+    """A step that computes a matrix from a matrix."""
+
+    spec = StepSpec(
+        "computing",
+        inputs=(ArraySpec("x", np.dtype("float32"), (2, 2)),),
+        outputs=(OutputSpec("y", np.dtype("float32"), (2, 2)),),
+        state=(),
+    )
+
+    def __init__(self, function):
+        self.function = function
+
+    def init(self, batch=None, *, params=None, constants=None):
+        return in_batch(self.spec, {}, batch)
+
+    def step(self, params, state, inputs):
+        return {"y": self.function(inputs["x"])}, {}
+
+    def flush(self, params, state, tail=None, valid=None):
+        return nothing_left(self.spec, tail, valid)
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_what_a_reader_would_refuse_is_not_written(tmp_path, native):
+    def printed(x):
+        jax.debug.print("{}", x)
+        return x
+
+    like = jax.ShapeDtypeStruct((2, 2), np.float32)
+    for function, words, platforms in (
+        (lambda x: jax.pure_callback(np.sin, like, x), "computing: step needs pure_callback", None),
+        (printed, "computing: step needs debug_", ["cpu", "cuda"]),
+        (lambda x: jax.lax.cond(x[0, 0] > 0, jax.ffi.ffi_call("of a plugin", like), jnp.sin, x), "'of a plugin'", None),
+        (
+            lambda x: jax.lax.linalg.hessenberg(x)[0],
+            "computing: step cannot be compiled: .*hessenberg.* cuda",
+            ["cuda"],
+        ),
+    ):
+        options = {"native": native, "platforms": platforms}
+        check_refused(
+            jaxrnn.UnsupportedError, words, jaxrnn.save_compiled, Computing(function), tmp_path / "no", **options
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_kernels_that_jax_keeps_are_written_and_read(tmp_path):
+    path, x = tmp_path / "inverse", {"x": np.float32([[2, 1], [0, 4]])}
+    stepper = Computing(jnp.linalg.inv)
+    jaxrnn.save_compiled(stepper, path, platforms=["cpu", "cuda", "rocm", "tpu"])
+    loaded = jaxrnn.load_compiled(path)
+    assert b"lapack_sgetrf_ffi" in loaded.exported("step").mlir_module_serialized
+    same(loaded.step(None, {}, x), jax.jit(stepper.step)(None, {}, x))
 
 
 def test_another_platform_is_named(models, tmp_path):
@@ -447,7 +615,7 @@ def test_pulses_that_do_not_fit_are_named(function_file, tmp_path):
         ({**good, "x": np.zeros((5, 2, 3), np.float32)}, r"got float32\[5, 2, 3\]"),
         ({"x": good["x"]}, "missing input.*offset"),
         ({**good, "y": offset}, "no input 'y'"),
-        (good["x"], "not ndarray"),
+        (good["x"], r"must be a dict of arrays by name, as \{'offset': array, 'x': array\}, not float32\[2, 3\]"),
     ]
     for x, said in wrong:
         check_refused(jaxrnn.InputError, said, loaded.step, None, state, x)

@@ -70,7 +70,7 @@ UNARY = {
 }
 BINARY = {
     (lambda x: x,) * 2: "add atan2 complex div eq ge gt le lt max min mul ne nextafter rem sub",
-    (positive,) * 2: "igamma igammac",
+    (positive,) * 2: "igamma igamma_grad_a igammac",
     (positive, lambda y: y): "pow",
     (above_one, positive): "zeta",
     (whole,) * 2: "and or xor",
@@ -97,6 +97,10 @@ FUNCTIONS = {
     "le_to": lambda x, y: jnp.searchsorted(jnp.asarray([-1, 0, 1], x.dtype), x),
     "lt_to": lambda x, y: jnp.digitize(x, jnp.asarray([-1, 0, 1], x.dtype)),
     "mulhi": lambda x, y: lax.mulhi(whole(x) << 20, whole(y) << 20),
+    # Primitives from JAX 0.12 on.
+    "log2": lambda x, y: jnp.log2(positive(x)),
+    "one_minus_square": lambda x, y: getattr(lax, "one_minus_square", lambda x: 1 - x * x)(x),
+    "polynomial": lambda x, y: jnp.polyval(jnp.asarray([2, -1, 0.5], x.dtype), x),
     "polygamma": lambda x, y: lax.polygamma(jnp.full_like(x, 2), positive(x)),
     "regularized_incomplete_beta": lambda x, y: lax.betainc(positive(x), positive(y), jax.nn.sigmoid(x)),
     "select_n": lambda x, y: lax.select(x > y, x, y),

@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any
 
+import fsspec
 import numpy as np
 import polars
 import pytest
@@ -194,6 +195,35 @@ def test_names_in_a_manifest_stay_as_they_are_written(tmp_path):
     polars.DataFrame({"path": [["1.wav", "2.wav"]]}).write_parquet(tmp_path / "e.parquet")
     words = r"e\.parquet: the columns id, path, reference must hold text: cannot"
     check_refused(InputError, words, from_manifest, tmp_path / "e.parquet")
+
+
+@pytest.mark.parametrize("store", [False, True], ids=["local", "store"])
+def test_a_manifest_reads_what_the_page_says(tmp_path, store):
+    """docs/evaluation.md, "What a manifest may read"."""
+    corpus, other, memory = tmp_path / "corpus", tmp_path / "other", fsspec.filesystem("memory")
+    corpus.mkdir()
+    other.mkdir()
+    np.save(other / "x.npy", np.ones(9, np.float32))
+    (corpus / "link.npy").symlink_to(other / "x.npy")
+    os.mkfifo(corpus / "fifo.npy")
+    memory.pipe("/manifests/x.npy", (other / "x.npy").read_bytes())
+    readable = [str(other / "x.npy"), f"file://{other}/x.npy", "memory://manifests/x.npy"]
+    readable += ["x.npy", "../../x.npy"] if store else ["link.npy", "../other/x.npy"]
+    refused = {
+        str(corpus / "fifo.npy"): "is a FIFO", str(corpus): "is a folder", "/dev/zero": "is a device",
+        "~/x.npy": "there is no file", "nope://x.npy": "cannot be reached", "file://host/x.npy": "names the host",
+        "s3://me:secret@bucket/x.npy": "credentials do not belong in a URL",
+    }  # fmt: skip
+    for text in (*readable, *refused):
+        content, place = f"path,id\n{text},a\n".encode(), corpus / "manifest.csv"
+        place.write_bytes(content)
+        memory.pipe("/manifests/manifest.csv", content)
+        read = lambda place: open_recording(from_manifest(place)[0].path, RATE)  # noqa: E731
+        where = "memory://manifests/manifest.csv" if store else place
+        if text in readable:
+            assert read(where).length == 9
+        else:
+            check_refused(InputError, refused[text], read, where)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int64, np.complex64])

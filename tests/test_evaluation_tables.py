@@ -218,6 +218,42 @@ def test_what_cannot_be_read_is_told(tmp_path, monkeypatch):
         write(tmp_path / "full", rows_of(5))
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        ("metrics/0", [], r"metrics\[0\] is not an object"),
+        ("metrics/0/columns/0/name", "sdr", "no column 'sdr'"),
+        ("metrics/0/columns/0/name", "place", "no column 'place' of the type"),
+        ("recordings/seconds", "long", "recordings.seconds is 'long'"),
+        ("summary/level", None, "level is not an object"),
+        ("slices/place", [{}], r"place\[0\] lacks"),
+        ("slices/place/0/summary/level/mean", True, "level.mean is True"),
+        ("corpus/detection/values", 3, "values is not an object"),
+        ("corpus/detection/values/auc/low", [], r"auc.low is \[\]"),
+    ],
+)
+def test_a_document_that_a_report_could_not_read_is_told(tmp_path, place, value, words):
+    write(tmp_path, rows_of(5), slices=["place"])
+    path = tmp_path / "results.json"
+    document = inner = json.loads(path.read_text())
+    *outer, last = (int(key) if key.isdigit() else key for key in place.split("/"))
+    for key in outer:
+        inner = inner[key]
+    inner[last] = value
+    path.write_text(json.dumps(document))
+    check_refused(InputError, f"cannot be read: .*{words}", read_results, tmp_path)
+
+
+def test_a_table_with_damaged_pages_is_told(tmp_path):
+    """The end of the file, which is read first, is right."""
+    path = write(tmp_path, rows_of(40)) / "results.parquet"
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + b"\xff" * 400 + data[404:])
+    found = read_results(tmp_path)
+    check_refused(InputError, "table of results cannot be read", lambda: found.table)
+    check_refused(InputError, "table of results cannot be read", compare, found, found)
+
+
 @pytest.mark.thorough
 def test_intervals_hold_the_mean_as_often_as_they_say(monkeypatch):
     # 300 samples of 60 from a skewed distribution of mean 1: the count that hold it is binomial, and an interval of

@@ -106,7 +106,7 @@ def test_what_goes_wrong_in_a_worker_is_said_as_in_this_process(machine, tmp_pat
     corpus = make_corpus(tmp_path, LENGTHS[:4])
     with pytest.raises(InputError, match=r"cannot be pickled .* give a function that makes the system"):
         evaluate(Fragile(threading.Lock()), items_of(corpus), [], tmp_path / "out", workers=1)
-    check_refused(InputError, "expected a positive count", Workers, 0)
+    check_refused(InputError, "count must be a whole number from 1 on, not 0", Workers, 0)
     (tmp_path / "blocked").mkdir()
     (tmp_path / "blocked" / "outputs").write_text("")
     with pytest.raises(InputError, match=r"f03\.wav cannot be written"):

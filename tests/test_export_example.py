@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import functools
 import hashlib
 import http.server
@@ -19,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.io.wavfile
+import scipy.signal
 from refusals import check_refused
 from test_cli import call, call_json
 
@@ -129,13 +132,17 @@ def test_files_of_others_are_not_replaced_nor_is_the_export_written(tmp_path, na
     assert [path.read_text() for path in (tmp_path / "folder").iterdir()] == ["{}"]
 
 
-def test_two_files_with_the_same_name(tmp_path):
+def test_files_that_do_not_make_an_example(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     streamed = jaxrnn.stream(lambda x: {"y": x["x"] * 2}, {"x": np.zeros(8, np.float32)}, axes=0, pulse=4)
     exported = jaxrnn.export_onnx(streamed, None, tmp_path / "a" / "m.onnx", flush=tmp_path / "b" / "m.onnx")
     with pytest.raises(jaxrnn.InputError, match=r"have the same name, and an example is a single folder"):
         write_example(exported, tmp_path / "folder")
+    exported = jaxrnn.export_onnx(streamed, None, tmp_path / "a" / "m.onnx")
+    check_refused(jaxrnn.InputError, "a gets a copy of .*m.onnx: export to", write_example, exported, tmp_path / "a")
+    jaxrnn.export_onnx(streamed, None, tmp_path / "a" / "m.onnx", label="another")
+    check_refused(jaxrnn.InputError, "m.onnx was replaced after", write_example, exported, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 
@@ -234,12 +241,13 @@ def test_the_page_shows_the_programs():
         assert not missing
 
 
-@pytest.fixture
-def served(denoiser):
-    """The folder with onnxruntime-web, behind a server."""
+@contextlib.contextmanager
+def page(folder, profile, flags=""):
+    """The page of a folder with onnxruntime-web, behind a server, in a browser; yield the browser and its texts."""
+    from browsers import started
+
     if WEB is None or not (Path(WEB) / "ort.wasm.min.js").is_file():
         pytest.skip("set JAXRNN_ONNXRUNTIME_WEB to package/dist of 'npm pack onnxruntime-web'")
-    folder = denoiser[0] / "example"
     shutil.copytree(
         WEB, folder / "ort", dirs_exist_ok=True, ignore=lambda _, names: [n for n in names if "wasm" not in n]
     )
@@ -250,57 +258,149 @@ def served(denoiser):
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/index.html"
+        for browser in started(profile, f"--autoplay-policy=no-user-gesture-required {flags}", local=True):
+            browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": TAP})
+            browser.get(f"http://127.0.0.1:{server.server_port}/index.html")
+            yield browser, functools.partial(shown, browser)
         server.shutdown()
 
 
+def shown(browser, name, text=None):
+    """The text of an element of the page, after it contains a text."""
+    end = time.monotonic() + 60
+    while text is not None and text not in browser.find_element("id", name).text:
+        seen = [browser.find_element("id", each).text for each in ("status", "problem")]
+        assert time.monotonic() < end, (seen, browser.get_log("browser"))
+        time.sleep(0.05)
+    return browser.find_element("id", name).text
+
+
+def samples(browser, name):
+    script = f"return btoa(Array.from(new Uint8Array(joined({name}).buffer), (x) => String.fromCharCode(x)).join(''))"
+    return np.frombuffer(base64.b64decode(browser.execute_script(script)), np.float32)
+
+
+#: Records what comes to the loudspeaker, and at the same time from the microphone, in the audio thread.
+TAP = """
+const module = `registerProcessor('tap', class extends AudioWorkletProcessor {
+  process(inputs) {
+    const [heard, given] = inputs.map(([samples]) => samples ? samples.slice() : new Float32Array(128));
+    this.port.postMessage({heard, given});
+    return true;
+  }
+})`;
+const {connect} = AudioNode.prototype, {addModule} = AudioWorklet.prototype;
+window.tapped = {heard: [], given: []};
+AudioWorklet.prototype.addModule = async function (url) {
+  await addModule.call(this, URL.createObjectURL(new Blob([module], {type: 'text/javascript'})));
+  return addModule.call(this, url);
+};
+AudioNode.prototype.connect = function (target) {
+  const context = this.context;
+  if (!context.tap) {
+    const mono = {channelCount: 1, channelCountMode: 'explicit'};
+    context.tap = new AudioWorkletNode(context, 'tap', {numberOfInputs: 2, ...mono});
+    connect.call(context.tap, context.destination);
+    context.tap.port.onmessage = ({data: {heard, given}}) => { tapped.heard.push(heard); tapped.given.push(given); };
+  }
+  if (this instanceof MediaStreamAudioSourceNode) connect.call(this, context.tap, 0, 1);
+  if (target === context.destination) connect.call(this, context.tap, 0, 0);
+  return connect.call(this, target);
+};
+"""
+
+
+def smoothed(x):
+    """A filter that looks three samples back and two ahead."""
+    around = jnp.pad(x["x"], (3, 2))
+    return {
+        "y": sum(factor * around[at : at + x["x"].size] for at, factor in enumerate((0.1, 0.0, 0.2, 0.5, 0.0, 0.3)))
+    }
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("microphone", [True, False])
-def test_the_page_in_a_browser(served, denoiser, tmp_path, microphone):
-    """With a microphone that plays the file, and with the file: the sound is that of run.py. Without, a message."""
-    from browsers import started
+@pytest.mark.parametrize("network", [True, False], ids=["network", "filter of an odd pulse"])
+def test_the_sound_of_the_microphone_in_a_browser(tmp_path, network):
+    """What the loudspeaker gets is what run.py writes, always as late, also after the page stood still for a second."""
+    rate = 44_100  # of the browser's fake microphone, which then plays the samples of the file
+    files = tmp_path / "step.onnx", tmp_path / "flush.onnx", tmp_path / "example"
+    if network:
+        options = (*OPTIONS[:-1], rate, "-o", files[0], "--flush", files[1], "--example", files[2])
+        call("export", PACKAGED, *options)
+    else:
+        streamed = jaxrnn.stream(smoothed, {"x": np.zeros(8, np.float32)}, axes=0, pulse=300)
+        write_example(jaxrnn.export_onnx(streamed, None, files[0], flush=files[1], frame_rate=rate), files[2])
+    spoken = mixture(np.random.default_rng(0), 30, 0)[1]  # 11 seconds at this rate, so that no part comes again
+    write_wav(tmp_path / "noisy.wav", spoken, rate)
+    fake = "device-for-media-stream", "ui-for-media-stream", f"audio-capture={tmp_path}/noisy.wav"
+    flags = " ".join(f"--use-{'file-for-' if 'audio' in name else ''}fake-{name}" for name in fake)
+    with page(files[2], tmp_path / "profile", flags) as (browser, shown):
+        shown("status", "ready")
+        browser.find_element("id", "microphone").click()
+        shown("status", "listening")
+        time.sleep(2)
+        browser.execute_script("for (const end = performance.now() + 1000; performance.now() < end;);")
+        time.sleep(2)
+        browser.find_element("id", "stop").click()
+        shown("status", "stopped")
+        given, microphone, heard = (
+            samples(browser, name) for name in ("recorded.input", "tapped.given", "tapped.heard")
+        )
+        said = shown("played")
+    (expected,) = program(files[2]).run({"samples" if network else "x": given}).values()
+    windows, data = [slice(at, at + 2048) for at in range(0, len(given) - 2048, 2048)], microphone.tobytes()
+    taken = {data.find(given[window].tobytes()) // 4: expected[window] for window in windows}
+    taken = {at: sound for at, sound in taken.items() if 0 < at < len(heard) - rate}  # not across a dropped pulse
+    lags = {}
+    for at, sound in taken.items():
+        follows = np.lib.stride_tricks.sliding_window_view(heard[at : at + rate], 2048)[:, ::32]
+        lag = int(np.abs(follows - sound[::32]).max(1).argmin())
+        if np.allclose(heard[at + lag :][:2048], sound, 0, TOLERANCE):
+            lags[at] = lag
+    (lag,) = set(lags.values())
+    assert said.startswith(f"{1000 * lag / rate:.1f} ms; ")
+    times = list(taken)
+    stop = int(np.diff(times).argmax())
+    assert times[stop + 1] - times[stop] > 0.8 * rate, "no pulse was dropped while the page stood still"
+    assert min(lags) <= times[stop] < max(lags)
+    played, sound = np.concatenate([heard[at + lag :][:2048] for at in taken]), np.concatenate([*taken.values()])
+    assert np.mean(played != 0) > 0.5
+    np.testing.assert_allclose(played[played != 0], sound[played != 0], atol=TOLERANCE)
+    piece = microphone[np.flatnonzero(microphone)[0] :][rate : rate + 2048]
+    start = np.argmax(scipy.signal.correlate(spoken, piece, "valid"))
+    np.testing.assert_allclose(piece, spoken[start : start + 2048], atol=1 / 32768)
 
+
+@pytest.mark.thorough
+def test_a_file_in_a_browser(denoiser, tmp_path):
+    """Without a microphone, there is a message; the sound of a file is that of run.py."""
     place, expected = denoiser
-    fake = ("device-for-media-stream", "ui-for-media-stream", f"audio-capture={place}/noisy.wav")
-    flags = "--autoplay-policy=no-user-gesture-required"
-    if microphone:
-        flags += " ".join(("", *(f"--use-{'file-for-' if 'audio' in name else ''}fake-{name}" for name in fake)))
-    for browser in started(tmp_path, flags, local=True):
-        browser.get(served)
-
-        def shown(name, browser=browser):
-            return browser.find_element("id", name).text
-
-        def wait(text, shown=shown, browser=browser):
-            end = time.monotonic() + 60
-            while text not in shown("status"):
-                assert time.monotonic() < end, (shown("status"), shown("problem"), browser.get_log("browser"))
-                time.sleep(0.05)
-
-        def samples(name, browser=browser):
-            return np.array(browser.execute_script(f"return Array.from(joined(recorded.{name}))"), np.float32)
-
-        wait("ready")
+    folder = shutil.copytree(place / "example", tmp_path / "example")
+    with page(folder, tmp_path / "profile") as (browser, shown):
+        shown("status", "ready")
         assert shown("latency").startswith("16.0 ms")
-        if not microphone:
-            browser.find_element("id", "microphone").click()
-            wait("failed")
-            assert shown("problem") in ("There is no microphone.", "The microphone is not allowed for this page.")
-            browser.find_element("id", "file").send_keys(str(place / "noisy.wav"))
-            wait("noisy.wav: 0.7 s")
-            np.testing.assert_allclose(samples("output"), expected, atol=1e-4)  # decoded by the browser
-        else:
-            browser.find_element("id", "microphone").click()
-            wait("listening")
-            time.sleep(1)
-            browser.find_element("id", "stop").click()
-            wait("stopped")
-            given, found = samples("input"), samples("output")
-            assert len(found) > 1000
-            assert np.abs(given).max() > 0.01
-            reference = program(place / "example").run({"samples": given})["audio"]
-            np.testing.assert_allclose(found, reference[: len(found)], atol=TOLERANCE)
+        browser.find_element("id", "microphone").click()
+        shown("status", "failed")
+        assert shown("problem") in ("There is no microphone.", "The microphone is not allowed for this page.")
+        browser.find_element("id", "file").send_keys(str(place / "noisy.wav"))
+        shown("status", "noisy.wav: 0.7 s")
+        np.testing.assert_allclose(samples(browser, "recorded.output"), expected, atol=1e-4)  # decoded by the browser
         assert shown("load").endswith("% of 8.0 ms")
+        path = folder / "stream.json"
+        facts = json.loads(path.read_text())
+        for name, value, problem in (
+            ("longest", 100, "samples, but the stream takes 0 to 100."),
+            ("flush", None, "samples, not whole pulses of 128: export with --flush."),
+            ("rate", None, "The samples per second are unknown: export the stream with --rate HZ."),
+            ("outputs", facts["outputs"] * 2, "this stream takes samples[128] and returns audio[128], audio[128]."),
+            ("step", "none.onnx", "There is no none.onnx: export again."),
+        ):
+            path.write_text(json.dumps({**facts, name: value}))
+            browser.refresh()
+            if name in ("longest", "flush"):
+                shown("status", "ready")
+                browser.find_element("id", "file").send_keys(str(place / "noisy.wav"))
+            assert problem in shown("problem", "e")
 
 
 @pytest.mark.thorough

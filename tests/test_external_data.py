@@ -15,6 +15,7 @@ from refusals import check_refused
 
 import jaxrnn
 from jaxrnn._files import arrays
+from jaxrnn.audio import read_wav
 from jaxrnn.cli.options import load_archive, load_array
 from jaxrnn.evaluation.metrics.counts import Segments
 from jaxrnn.evaluation.recordings import open_recording
@@ -243,3 +244,30 @@ def test_what_is_no_regular_file_is_not_read(tmp_path, what):
         else:
             path.symlink_to("/dev/zero")
         check_refused(jaxrnn.JaxrnnError, f"{what}, not a regular file|there is no file", read, path)
+
+
+def test_a_file_of_a_terabyte_is_not_read(tmp_path):
+    """A sparse file takes no space on the disk, and none of our readers takes more memory than a file may need."""
+    readers = {
+        "x.npy": load_array,
+        "x.wav": read_wav,
+        "x.csv": Segments,
+        "x.yaml": lambda path: SettingsFile(Settings, path),
+        "x.onnx": jaxrnn.load,
+        "x.jaxrnn": jaxrnn.load_compiled,
+    }
+    for name, read in readers.items():
+        path = tmp_path / name
+        with path.open("wb") as file:
+            if name == "x.npy":
+                header = {"descr": "<f4", "fortran_order": False, "shape": (2**38 - 32,)}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.truncate(2**40)
+        words = rf"{name}.* too large: it has (1\.0 TiB|1,023 GiB), and the limit is [\d.]+ [GM]iB$"
+        check_refused(jaxrnn.JaxrnnError, words, read, path)
+    proto = model(ADD)
+    tensor = proto.graph.initializer.add(name="weight", data_type=1, dims=[2**38], data_location=1)
+    tensor.external_data.add(key="location", value="x.wav")
+    (tmp_path / "w.onnx").write_bytes(proto.SerializeToString())
+    words = r"'weight': external data 'x\.wav': it is too large: it has 1\.0 TiB"
+    check_refused(jaxrnn.LimitError, words, jaxrnn.load, tmp_path / "w.onnx")

@@ -222,8 +222,17 @@ def test_torch_problems(torch):
         jaxrnn.from_torch(module, x, time=1)
     assert "torch.jit.script" in str(error.value)
     assert module.training
+
+    class Singular(torch.nn.Module):
+        def forward(self, x):
+            return torch.linalg.svd(x)[0]
+
+    with pytest.raises(jaxrnn.ModelError, match=r"dynamo: .*This is step 3/3 of exporting") as error:
+        jaxrnn.from_torch(Singular(), torch.randn(4, 4))
+    assert "\x1b" not in str(error.value)
     cases = [
         ({"time": 3}, "has no axis 3"),
+        ({"time": "time"}, "has no axis time"),
         ({"time": {"y": 1}}, "there is no input 'y'; the inputs are: x"),
         ({"time": 1, "batch": 1}, "cannot be both"),
         ({"outputs": ["a", "b"]}, "outputs must be 1 names"),

@@ -16,7 +16,7 @@ from verifier import peer_outputs
 import jaxrnn
 
 #: Cases of each kind from seed 0: most end when they are loaded, a few are traced and compiled.
-COUNTS = {"bytes": 60, "structure": 20, "nodes": 30, "real": 3, "odd": 25}
+COUNTS = {"bytes": 60, "structure": 20, "nodes": 30, "real": 3, "odd": 25, "compiled": 1000, "files": 150}
 
 
 @pytest.mark.parametrize("kind", of_tiers(COUNTS, (), ("structure",)))
@@ -25,8 +25,9 @@ def test_a_result_or_our_own_error(kind):
     assert found.cases == COUNTS[kind]
     assert not found.defects, json.dumps(found.defects, indent=1)
     # Cases that all fail early would find nothing.
-    assert found.outcomes["load: a result"], found.outcomes
-    assert found.outcomes["load: ModelError"], found.outcomes
+    step, error = ("results", "InputError") if kind == "files" else ("load", "ModelError")
+    assert found.outcomes[f"{step}: a result"], found.outcomes
+    assert found.outcomes[f"{step}: {error}"], found.outcomes
 
 
 def test_a_case_is_the_same_every_time():

@@ -12,6 +12,7 @@ from refusals import check_refused
 import jaxrnn
 from jaxrnn import Limits
 from jaxrnn.model.inspection import inspect_model
+from jaxrnn.onnx.operators.pooling import WindowAttributes
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 HUGE = 10**12
@@ -363,6 +364,13 @@ def test_state_behind_a_huge_pad():
     far = {"kernel_shape": [3, 3], "strides": [2, 2], "dilations": [2**31 - 1] * 2, "auto_pad": "SAME_UPPER"}
     proto = model(node("MaxPool", ["x"], **far), inputs=[value("x", 1, 1, 5, 5)], opset=22)
     assert inspect_model(proto).problem is None
+
+
+def test_pads_whose_sums_overflow():
+    """ONNX refuses them only where it knows the shape of the operand."""
+    windows = WindowAttributes([2], [2], pads=(-(2**63), -(2**63)))
+    with pytest.raises(ValueError, match=r"pads .* are not between"):
+        _ = windows.pads
 
 
 def test_state_of_huge_inputs():

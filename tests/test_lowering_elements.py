@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from jax import lax
-from lowering_verifier import lowered, operators_of, verify_lowering
+from lowering_verifier import lowered, operators_of, verify_lowering, verify_refusals
 from refusals import check_refused
 from tiers import of_tiers
 
@@ -115,6 +115,8 @@ def test_functions_of_floats(dtype):
     plain += [lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)]
     plain += [lax.log, lax.cbrt, lax.expm1, lax.log1p, lax.exp2, lax.tanh, lax.sin, lax.cos, lax.rsqrt]
     plain += [lambda x, n=n: lax.integer_pow(x, n) for n in (0, 1, 3, 5, -1, -2)]
+    plain += [jnp.log2, lambda x: jnp.polyval(jnp.asarray([2, -1, 0.5], x.dtype), x / 8)]
+    plain += [getattr(lax, "one_minus_square", lambda x: 1 - lax.square(x))]  # a primitive from JAX 0.12 on
     for function in plain:
         numbers = np.array(ENDLESS if function not in (lax.sin, lax.cos) else SPECIAL, dtype)
         verify_lowering(function, numbers, scale=1e-3 if dtype == "float32" else None, roundings=16)
@@ -289,6 +291,25 @@ def test_what_has_no_parts():
     check_refused(UnsupportedError, "complex", lowered, jnp.abs, np.complex64([1j]))
 
 
+def test_a_refusal_is_the_only_one():
+    """Rules go on with an array in place of a result that could not be written, also of complex numbers and keys."""
+
+    def complexes(a, b):
+        z = lax.complex(a, b)
+        looped = lax.fori_loop(0, 3, lambda _, each: each * z, z)
+        return [part for each in (jnp.exp(looped), jnp.concatenate([z, -z])) for part in parts(each)]
+
+    def keys(seed):
+        return jax.random.key_data(jax.random.clone(jax.random.wrap_key_data(seed)))
+
+    assert verify_refusals(complexes, *RNG.normal(size=(2, 4)).astype(np.float32)) > 20
+    assert verify_refusals(keys, np.uint32([3, 7])) > 1
+    check_refused(
+        UnsupportedError, "^'sqrt'.*complex numbers: use real and imaginary parts$", lowered,
+        lambda a: jnp.abs(jnp.sqrt(jnp.fft.rfft(a)) * 2), np.float32([1, 2]),
+    )  # fmt: skip
+
+
 X = RNG.normal(size=(2, 6, 8)).astype(np.float32)
 BYTES = RNG.integers(0, 255, (6, 8)).astype(np.uint8)
 WEIGHT = RNG.integers(-99, 99, (8, 9)).astype(np.int8)
@@ -328,6 +349,9 @@ def test_weights_stay_integers():
         model = verify_lowering(lambda x: x * q.dequantize_linear(WEIGHT, SCALES, ZEROS, axis=1), x)
     (weight,) = [each for each in model.graph.initializer if np.prod(each.dims) == WEIGHT.size]
     assert weight.data_type == onnx.TensorProto.INT8
+    for number in (np.int8(-3), np.uint8(9), np.int32(5)):  # of no axis, as of one parameter for the whole tensor
+        with plain_forms():
+            verify_lowering(lambda x, number=number: x * q.dequantize_linear(np.asarray(number), S), x)
 
 
 def test_what_an_opset_lacks_is_written_out():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax import lax
-from lowering_verifier import verify_lowering
+from lowering_verifier import verify_lowering, verify_refusals
 from tiers import of_tiers
 
 #: Numbers that identities and activations are made of.
@@ -157,5 +157,6 @@ def test_random_graphs(programs):
             return [each for each in Program(draw, x, 8).values[-3:] if each.size < 2000]
 
         verify_lowering(function, x, roundings=0)
+        verify_refusals(function, x)
 
     check()

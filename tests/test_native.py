@@ -12,7 +12,6 @@ import warnings
 import zipfile
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from compilations import compilations
@@ -23,7 +22,6 @@ from test_pool import recurrent_streamed
 import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.runtime.compiled import native
-from jaxrnn.steps import ArraySpec, OutputSpec, StepSpec, in_batch, nothing_left
 
 #: The model in steps: a denoiser.
 MODEL = jaxrnn.load(PACKAGED)
@@ -265,29 +263,7 @@ def test_a_runner_says_what_does_not_fit(files):
     check_refused(jaxrnn.InputError, "missing", run, {})
 
 
-class Calling:
-    """A step that calls back into Python, which is at another place in another process."""
-
-    spec = StepSpec(
-        "calling",
-        inputs=(ArraySpec("x", np.dtype("float32"), (2,)),),
-        outputs=(OutputSpec("y", np.dtype("float32"), (2,)),),
-        state=(),
-    )
-
-    def init(self, batch=None, *, params=None, constants=None):
-        return in_batch(self.spec, {}, batch)
-
-    def step(self, params, state, inputs):
-        x = inputs["x"]
-        return {"y": jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)}, {}
-
-    def flush(self, params, state, tail=None, valid=None):
-        return nothing_left(self.spec, tail, valid)
-
-
 def test_what_has_no_machine_code_is_refused_and_nothing_is_written(tmp_path, monkeypatch):
-    check_refused(Exception, "callback", jaxrnn.save_compiled, Calling(), tmp_path / "no", native=True)
     save = functools.partial(jaxrnn.save_compiled, MODEL, tmp_path / "no", dims={"time": 1})
     for batches in ([0], [2.5], ["3"]):
         check_refused(jaxrnn.InputError, "batches", save, native=True, batches=batches)
@@ -295,9 +271,3 @@ def test_what_has_no_machine_code_is_refused_and_nothing_is_written(tmp_path, mo
     monkeypatch.setattr(native, "_PARTS", set())  # as with a JAX that has other ones
     check_refused(jaxrnn.UnsupportedError, "machine code of 'step' cannot be stored", save, native=True)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_function_with_a_callback_has_no_code():
-    shape = jax.ShapeDtypeStruct((2,), jnp.float32)
-    with pytest.raises(native.CodeError, match="Python"):
-        native.code_of(lambda x: jax.pure_callback(np.sin, shape, x), (shape,))

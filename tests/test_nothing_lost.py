@@ -6,29 +6,34 @@ import dis
 import errno
 import functools
 import gc
+import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
-from evaluation_cases import evaluation_of, leftovers, make_corpus, outputs
+from evaluation_cases import CONFIG, evaluation_of, leftovers, make_corpus, outputs, write_config
 from refusals import check_refused
-from small_models import draws
+from small_models import FEATURES, draws, layers_model
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
 import jaxrnn
-from jaxrnn._files.writing import deferred_interrupts, in_place_of, replace_all
+from jaxrnn._files.writing import deferred_interrupts, in_place_of, replace_all, scratch
 from jaxrnn._jax import context
 from jaxrnn.demo import PACKAGED
+from jaxrnn.export.files import write_files
 
 #: The instructions after which CPython handles signals, if they call C or jump backwards.
 HANDLING = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME"}
@@ -177,6 +182,7 @@ import multiprocessing, sys, warnings
 import numpy as np
 import jaxrnn
 from jaxrnn.demo import PACKAGED
+from jaxrnn.export.files import write_files
 
 warnings.simplefilter("ignore")
 model, frame = jaxrnn.load(PACKAGED), {"magnitude": np.ones((1, 1, 129), np.float32)}
@@ -218,9 +224,24 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
 
 
 def test_an_error_names_the_file_that_was_asked_for(tmp_path):
-    with pytest.raises(FileNotFoundError) as caught, in_place_of(tmp_path / "none" / "file"):
-        pass
-    assert caught.value.filename == str(tmp_path / "none" / "file")
+    with pytest.raises(jaxrnn.InputError, match="none/file cannot be written: there is no folder"):
+        in_place_of(tmp_path / "none" / "file").__enter__()
+
+
+def test_an_error_names_no_temporary_file(tmp_path):
+    def write(*raised):
+        with in_place_of(tmp_path / "file") as written:
+            raise OSError(*(str(written) if each is ... else each for each in raised))
+
+    for raised, named in (
+        ((errno.ENOSPC, "No space left on device"), tmp_path / "file"),  # as of `write`, which knows no name
+        ((errno.EISDIR, "Is a directory", ...), tmp_path / "file"),
+        ((errno.ENOENT, "No such file", "other"), "other"),
+        (("a message",), None),
+    ):
+        with pytest.raises(OSError, match=raised[-1] if named is None else raised[1]) as caught:
+            write(*raised)
+        assert caught.value.filename == (named and str(named))
 
 
 def test_a_file_is_not_written_in_place_of_a_device(tmp_path):
@@ -254,6 +275,8 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
             written.write_text("new")
             other.write_text("also new")
             assert sorted(each.name for each in tmp_path.iterdir()) == [".file.0", ".file.1", ".file.2"]
+        alone = scratch(path, alone=True)
+        check_refused(jaxrnn.InputError, "another process writes .*file: wait for its end", alone.__enter__)
         assert {each.name for each in tmp_path.iterdir()} == {".file.0", "file"}
         running.kill()
     with in_place_of(path) as written:
@@ -495,6 +518,34 @@ def interrupt_evaluate(interrupting, count, folder):
 
 def interrupt_export(interrupting, count, folder):
     """The files and the example are those of one version, the one before or the new one."""
+    export = exporting(folder)
+
+    def both(version):
+        jaxrnn.export.write_example(export(version), folder / "example")
+        return version
+
+    both(1)
+    began, version = time.monotonic(), 2
+    both(version)
+    seconds = time.monotonic() - began
+    while interrupting.count < count:
+        version += 1
+        done = interrupting(both, seconds, version)
+        (written,), (shown,) = versions(folder), versions(folder / "example")
+        assert written in ((version,) if done else (version - 1, version))
+        assert shown in ((version,) if done else (version - 1, written))
+        both(version)
+        assert {path.name for path in folder.iterdir()} == {
+            "step.onnx",
+            "flush.onnx",
+            "step.first_state.npz",
+            "example",
+        }
+        assert not [path for path in (folder / "example").iterdir() if path.name.startswith(".")]
+
+
+def exporting(folder):
+    """A function that exports a version of a stream to a folder. The version is in the labels and the first state."""
 
     def smooth(params, x):
         def step(carry, new):
@@ -503,40 +554,223 @@ def interrupt_export(interrupting, count, folder):
 
         return {"y": jax.lax.scan(step, params["start"], x["x"])[1]}
 
-    example = {"x": np.zeros((8, 3), np.float32)}
-    paths = [folder / name for name in ("step.onnx", "flush.onnx", "step.first_state.npz")]
-
     def params(version):
         return {"decay": jnp.full(3, 0.5), "start": jnp.full(3, float(version))}
 
-    streamed = jaxrnn.stream(smooth, example, axes=0, params=params(0))
+    streamed = jaxrnn.stream(smooth, {"x": np.zeros((8, 3), np.float32)}, axes=0, params=params(0))
 
     def export(version):
-        exported = jaxrnn.export_onnx(streamed, params(version), paths[0], flush=paths[1], label=f"version {version}")
-        jaxrnn.export.write_example(exported, folder / "example")
-        return version
+        paths = {"path": folder / "step.onnx", "flush": folder / "flush.onnx"}
+        return jaxrnn.export_onnx(streamed, params(version), **paths, label=f"version {version}")
 
-    def versions():
-        texts = [onnx.load(path).doc_string for path in paths[:2]]
-        written = {int(text.split(",")[0].removeprefix("version ")) for text in texts}
-        first, *_ = (array for array in np.load(paths[2]).values() if array.dtype == np.float32)
-        facts = json.loads((folder / "example" / "stream.json").read_text())
-        (place,) = (each for each in facts["state"] if each["type"] == "float32")
-        state = np.frombuffer((folder / "example" / "state.bin").read_bytes(), np.float32, 3, place["offset"])
-        copied = onnx.load(folder / "example" / "step.onnx").doc_string
-        shown = {int(facts["label"].removeprefix("version ")), int(state[0])}
-        return written | {int(first[0])}, shown | {int(copied.split(",")[0].removeprefix("version "))}
+    return export
 
-    export(1)
-    began, version = time.monotonic(), 2
-    export(version)
-    seconds = time.monotonic() - began
-    while interrupting.count < count:
-        version += 1
-        done = interrupting(export, seconds, version)
-        (written,), (shown,) = versions()
-        assert written in ((version,) if done else (version - 1, version))
-        assert shown in ((version,) if done else (version - 1, written))
-        export(version)
-        assert {path.name for path in folder.iterdir()} == {*(path.name for path in paths), "example"}
-        assert not [path for path in (folder / "example").iterdir() if path.name.startswith(".")]
+
+def versions(folder):
+    """The versions of the files of an export or an example, of those that exist."""
+    found = {name: folder / name for name in ("step.onnx", "flush.onnx") if (folder / name).exists()}
+    found = {int(onnx.load(path).doc_string.split(",")[0].removeprefix("version ")) for path in found.values()}
+    if (beside := folder / "step.first_state.npz").exists():
+        found |= {int(array[0]) for array in np.load(beside).values() if array.dtype == np.float32}
+    if (facts := folder / "stream.json").exists():
+        facts = json.loads(facts.read_text())
+        found |= {int(facts["label"].removeprefix("version "))}
+        if (state := folder / "state.bin").exists():
+            (place,) = (each for each in facts["state"] if each["type"] == "float32")
+            found |= {int(np.frombuffer(state.read_bytes(), np.float32, 3, place["offset"])[0])}
+    return found
+
+
+def killed(call, *, moves=0, seconds=0.0):
+    """Call in a fork that is killed before the n-th move of a file, or after some seconds; return whether it was."""
+    child = os.fork()
+    if child:
+        if seconds:
+            time.sleep(seconds)
+            os.kill(child, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, -signal.SIGKILL)
+        return code != 0
+    count, left = itertools.count(1), 1
+    try:
+        for name in ("replace", "link") if moves else ():
+            move = getattr(os, name)
+            setattr(os, name, lambda *a, m=move, **k: (next(count) == moves and os.kill(os.getpid(), 9)) or m(*a, **k))
+        call()
+        left = 0
+    finally:
+        os._exit(left)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_kill_between_two_moves_leaves_files_of_one_version(tmp_path):
+    """The last file, which readers open first, is never missing."""
+    for moves in range(1, 99):
+        folder = tmp_path / str(moves)
+        (folder / "new").mkdir(parents=True)
+        files = {folder / name: folder / "new" / name for name in "abcd"}
+        for path, written in files.items():
+            written.write_text("new")
+            path.write_text("old")
+        (folder / "b").unlink()
+        done = not killed(functools.partial(replace_all, files), moves=moves)
+        (version,) = {path.read_text() for path in files if path.exists()}
+        assert version == "new" if done else (folder / "d").exists()
+        if done:
+            assert all(path.exists() for path in files)
+            break
+    assert moves == 8  # two files away, a link and a move of the last, three files in
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore:.*fork")
+@pytest.mark.parametrize("what", ["files", "example"])
+def test_exports_that_are_killed_leave_files_of_one_version(what, tmp_path):
+    """Before each move, and at 100 random times; the next export needs no help."""
+    made, folder, entry = {}, tmp_path / "folder", {"files": "step.onnx", "example": "stream.json"}[what]
+    for version in (1, 2):
+        (tmp_path / str(version)).mkdir()
+        made[version] = exporting(tmp_path / str(version))(version)
+    folder.mkdir()
+
+    def write(version):
+        exported = made[version]
+        if what == "example":
+            jaxrnn.export.write_example(exported, folder)
+            return
+        graphs = {folder / each.path.name: ir.load(each.path) for each in (exported.flush, exported.step)}
+        write_files(graphs, {folder / path.name: dict(np.load(path)) for path in exported.files if ".npz" in path.name})
+
+    write(1)
+    began, before, outcomes = time.monotonic(), 1, Counter()
+    write(1)
+    rng, seconds = np.random.default_rng(0), time.monotonic() - began
+    every = {path.name for path in folder.iterdir()}
+    trials = itertools.chain(({"moves": number} for number in range(1, 22)), ({"seconds": 1} for _ in range(100)))
+    for trial in trials:
+        version = 3 - before
+        limits = {
+            name: value * rng.uniform(0, 2 * seconds) if name == "seconds" else value for name, value in trial.items()
+        }
+        was = killed(functools.partial(write, version), **limits)
+        (found,) = versions(folder)
+        missing = every - {path.name for path in folder.iterdir()}
+        assert entry not in missing
+        assert was or (found == version and not missing)
+        outcomes["killed" if was else "ended", "new" if found == version else "old", len(missing)] += 1
+        before = found
+    print(what, dict(outcomes))
+    write(version)
+    assert versions(folder) == {version}
+    assert {path.name for path in folder.iterdir()} == every
+    assert sum(count for (end, *_), count in outcomes.items() if end == "killed") > 50
+
+
+#: Runs the command of its arguments, with a pause before each file is moved to its place.
+TOGETHER = """
+import os, pathlib, sys, time
+from jaxrnn.cli import main
+replace = os.replace
+def slowly(*paths, **options):
+    time.sleep(0.2)
+    replace(*paths, **options)
+print(flush=True)
+sys.stdin.readline()
+os.replace = slowly
+main(sys.argv[1:])
+"""
+STREAM = ("export", PACKAGED, "--stft", "256", "--window", "sqrt_hann", "--gives", "mask", "--rate", "16000")
+#: Commands in two variants that write to the same place, in a folder beside the files of `prepare_writers`.
+WRITERS = {
+    "step": [("export", PACKAGED, "--dim", "time=1", "--opset", n, "-o", "step.onnx") for n in ("17", "18")],
+    "stream": [
+        (*STREAM, "--hop", hop, "-o", "step.onnx", "--flush", "flush.onnx", "--example", "example")
+        for hop in ("128", "64")
+    ],
+    "graph": [("export", "../net.onnx", "--params", f"../{n}.npz", "-o", "net.onnx") for n in "01"],
+    "compile": [("compile", f"../{net}.onnx", "--symbol", "T", "-o", "out.jaxrnn") for net in ("first", "second")],
+    "run": [("run", PACKAGED, "--random", "--dim", "time=3", "--seed", n, "--output", "out.npz") for n in "01"],
+    "live": [("stream", PACKAGED, "--random", "--steps", n, "--output", "out.npz") for n in "34"],
+    "inspect": [("inspect", f"../{net}.onnx", "--html", "page.html") for net in ("first", "second")],
+    "demo": [("demo", "--seconds", "1", "--seed", n, "--out", ".") for n in "01"],
+    "evaluate": [("evaluate", "../corpus.yaml", "--set", f"corpus.limit={n}") for n in "23"],
+    "finetune": [("finetune", "../training.yaml", "--set", f"seed={n}") for n in "01"],
+}
+#: The files of a command that are equal in all runs, if not all are.
+EQUAL = {"evaluate": ("*.parquet", "*.wav"), "finetune": ("*.onnx",)}
+#: How to read the parameters of a command whose files differ in details: a graph may leave the data of an earlier one.
+LOADED = {
+    "graph": lambda folder: jaxrnn.load(folder / "net.onnx"),
+    "compile": lambda folder: jaxrnn.load_compiled(folder / "out.jaxrnn"),
+}
+
+
+@pytest.fixture(scope="module")
+def writing_folder(tmp_path_factory):
+    """Files for the commands of `WRITERS`; evaluations and trainings write to the folder "both"."""
+    folder = tmp_path_factory.mktemp("writers")
+    onnx.save(layers_model(), folder / "net.onnx", save_as_external_data=True, location="net.data", size_threshold=0)
+    model = jaxrnn.load(folder / "net.onnx")
+    for number in range(2):
+        np.savez(folder / f"{number}.npz", **{name: array + number for name, array in model.params.items()})
+    onnx.save(layers_model(), folder / "first.onnx")
+    jaxrnn.export_onnx(jaxrnn.load(folder / "first.onnx"), dict(np.load(folder / "1.npz")), folder / "second.onnx")
+    make_corpus(folder, [8000, 16000, 4000])
+    write_config(folder, name="corpus.yaml", text=CONFIG.replace("out: out", "out: both/out"))
+    rng = np.random.default_rng(0)
+    (folder / "data").mkdir()
+    for number in range(4):
+        drawn = {"x": rng.standard_normal((4, 1, FEATURES)), "wanted": rng.standard_normal((4, 1, 2))}
+        np.savez(folder / "data" / f"{number}.npz", **{name: x.astype(np.float32) for name, x in drawn.items()})
+    (folder / "training.yaml").write_text(
+        "{model: first.onnx, data: {npz: data}, steps: 5, batch_size: 2, sequences: {time_axis: 0}, "
+        "loss: {name: mse, output: logits, target: wanted}, checkpoints: {folder: both/kept}, export: both/tuned.onnx}"
+    )
+    return folder
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("what", WRITERS)
+def test_two_commands_at_once_write_what_one_of_them_writes(what, writing_folder):
+    """Or the second is refused, with a line."""
+
+    def started(command):
+        environment, pipe = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, subprocess.PIPE
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), pipe)
+        place = writing_folder / "both"
+        return subprocess.Popen(
+            [sys.executable, "-c", TOGETHER, *map(str, command)], **pipes, text=True, cwd=place, env=environment
+        )
+
+    def ended(*commands):
+        """The exit statuses and errors of commands at once, and the files that are there after."""
+        folder = writing_folder / "both"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        processes = [started(command) for command in commands]
+        for process in processes:
+            process.stdout.readline()
+        for process in processes:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        errors = [process.communicate(timeout=300)[1] for process in processes]
+        files = {path for pattern in EQUAL.get(what, ("*",)) for path in folder.rglob(pattern) if path.is_file()}
+        assert not [path for path in folder.rglob(".*") if path.is_dir()]
+        contents = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+        if what in LOADED:
+            contents = [np.asarray(array).tobytes() for array in jax.tree.leaves(LOADED[what](folder).params)]
+        return [process.returncode for process in processes], errors, contents
+
+    alone = []
+    for command in WRITERS[what]:
+        (status,), (error,), files = ended(command)
+        assert status == 0, error
+        alone.append(files)
+    assert alone[0] != alone[1]
+    statuses, errors, files = ended(*WRITERS[what])
+    print(what, statuses, [error.splitlines()[-1:] for error in errors])
+    assert files in [each for each, status in zip(alone, statuses, strict=True) if status == 0]
+    for status, error in zip(statuses, errors, strict=True):
+        refused = [line for line in error.splitlines() if line.startswith("error: ")]
+        assert (status, len(refused)) in ((0, 0), (2, 1)), error
+        assert all("another process" in line or "was replaced" in line or "differs in" in line for line in refused)

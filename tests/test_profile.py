@@ -11,6 +11,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from jax import lax
+from quick_compiling import EMITTERS
 from refusals import check_refused
 from small_models import FEATURES, HIDDEN, graph_of, layers_model, make_model
 
@@ -61,7 +62,7 @@ def product(a, b):
 
 def counted(function, *arguments) -> tuple[Cost, dict]:
     """Return our cost of a function and XLA's cost analysis, for a program compiled as by users."""
-    compiled = jax.jit(function).lower(*arguments).compile({"xla_cpu_use_fusion_emitters": True})
+    compiled = jax.jit(function).lower(*arguments).compile(EMITTERS)
     module = HloModule.parse(compiled.as_text())
     entry = module.computations[module.entry]
     parts = [cost_of(module, entry, item) for item in entry.instructions.values()]

@@ -15,6 +15,7 @@ import pytest
 from onnx import numpy_helper
 
 import jaxrnn
+from jaxrnn._jax.versions import Scan
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx import operators
 from jaxrnn.onnx.operators import elementwise_operators, operator_table
@@ -166,8 +167,7 @@ def scanned(model):
     jaxpr = jax.make_jaxpr(model.apply)({}, {"x": np.ones((5, 2), np.float32)}).jaxpr
     loops = [each for each in jax.tree.leaves(jaxpr.eqns) if each.primitive.name == "scan"]
     (loop,) = loops
-    first = loop.params["num_consts"] + loop.params["num_carry"]
-    return [atom.aval.shape for atom in loop.invars[first:]]
+    return [atom.aval.shape for atom in Scan.of(loop).split(loop.invars)[2]]
 
 
 def test_positions_by_ones_own_arithmetic(own):

@@ -326,6 +326,19 @@ def test_lost_recurrences_that_start_from_state_are_carried():
             check_asked("'cell' cannot be found.*'places' fails.*depends on data", model)
 
 
+def test_a_body_that_reads_what_cannot_be_followed():
+    """The reason is that of the value, and not the error of the body."""
+    proto = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 17]> m (float[T, 3] x) => (float[3] z, float[T, 3] zz)
+        <float[3] h = {0, 0, 0}> {
+            u = Unique (x)
+            d = ReduceSum <keepdims = 0> (u)
+            z, zz = Scan <num_scan_inputs: int = 1, body: graph = b (float[3] a, float[3] b) => (float[3] n, float[3] o)
+                { n = Add (a, d)  o = Add (b, n) }> (h, x)
+        }""")
+    check_asked(r"'z' cannot be found: node 'u' fails: .*depends on data\. ", jaxrnn.load(proto))
+
+
 def test_a_size_that_may_grow_is_no_batch():
     """The next value of a cache comes from a node that cannot be followed; one name for both sizes says enough."""
     nodes = [

@@ -79,6 +79,44 @@ def test_integers(tmp_path):
             check_refused(jaxrnn.InputError, rf"int64.* got {x.dtype}.*convert it with .astype\('int64'\)", call, x)
 
 
+def test_arguments_that_are_no_dicts(tmp_path):
+    """An array in place of a dict by name, and no argument, wherever inputs are taken."""
+    model, whole = adding(info("x", TensorProto.INT64, [2]), TensorProto.INT64), counting()
+    streamed = whole.stream(pulse=2)
+    jaxrnn.save_compiled(streamed, tmp_path / "stream", params=whole.params)
+    compiled = jaxrnn.load_compiled(tmp_path / "stream")
+    runner, pool = jaxrnn.Runner(streamed, whole.params), jaxrnn.StreamPool(model, None, 1)
+    number = pool.open()
+    calls = [
+        lambda x: whole.apply(whole.params, x),
+        lambda x: model.run({}, x),
+        lambda x: streamed.run(whole.params, x),
+        lambda x: runner(x),
+        lambda x: pool.push(number, x),
+        *(
+            lambda x, each=each, params=params, call=call: getattr(each, call)(params, each.init(), x)
+            for each, params in ((model, {}), (streamed, whole.params), (compiled, compiled.params))
+            for call in ("step", "scan")
+        ),
+    ]
+    for call in calls:
+        for value, said in ((np.zeros(2), r"float64\[2\]"), (None, "NoneType"), ([1, 2], "list")):
+            words = rf"must be a (dict of arrays by name, as \{{'x': array\}}|pytree .* with x\['x'\]), not {said}"
+            check_refused(jaxrnn.InputError, words, call, value)
+    words = "(the tail|x) must be a (dict|pytree)"
+    check_refused(jaxrnn.InputError, words, streamed.flush, whole.params, streamed.init(), np.zeros(2), 1)
+    check_refused(jaxrnn.InputError, "the constants must be a dict", jaxrnn.StreamPool(model, None, 1).open, 3)
+
+
+def test_numbers_of_python_are_parameters_of_a_compiled_file(tmp_path):
+    x = {"x": np.ones((3, 2), np.float32)}
+    streamed = jaxrnn.stream(lambda p, x: {"y": p * jnp.cumsum(x["x"], 0)}, x, axes=0, params=0.5)
+    jaxrnn.save_compiled(streamed, tmp_path / "file", params=0.5)
+    compiled = jaxrnn.load_compiled(tmp_path / "file")
+    found = compiled.step(compiled.params, compiled.init(), {"x": x["x"][:1]})[0]["y"]
+    np.testing.assert_array_equal(found, [[0.5, 0.5]])
+
+
 def test_a_batch_of_arrays_of_unknown_rank():
     model = adding(info("x", TensorProto.FLOAT, None), TensorProto.FLOAT)
     x, state = np.ones((3, 2), np.float32), model.init(3)

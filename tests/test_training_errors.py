@@ -6,6 +6,7 @@ import io
 import re
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -17,7 +18,7 @@ from tiers import of_tiers
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
 import jaxrnn
-from jaxrnn.training import TrainingError, load_checkpoint, validate
+from jaxrnn.training import TrainingError, fit, load_checkpoint, validate
 
 OPTIONS = {"batch_size": 2, "time_axis": 1, "every": 2}
 
@@ -179,8 +180,22 @@ MISTAKES = {
         r"must be one float, a scalar, not float32\[4\]; take a mean",
     ),
     "whole": ({"loss": lambda o, e, mask: jnp.sum(mask, dtype=jnp.int32)}, "must be one float"),
+    "number": (
+        {"loss": lambda o, e, mask: float(mean_square(o, e, mask))},
+        r"the loss must return a JAX scalar and compute with jax\.numpy: NumPy, float\(\), .*concrete value",
+    ),
+    "array of NumPy": (
+        {"metrics": {"size": lambda o, e, mask: np.abs(np.asarray(o["y"])).max()}},
+        "the metric 'size' must return a JAX scalar",
+    ),
+    "choice": ({"loss": lambda o, e, mask: mean_square(o, e, mask) or 0.0}, "the loss must return a JAX scalar"),
     "metrics": ({"metrics": [mean_square]}, "metrics must be a dict of functions by name, not a list"),
     "metric": ({"metrics": {"loss": mean_square}}, "a metric cannot be called 'loss'"),
+    "another argument": (
+        {"optimizer": optax.GradientTransformationExtraArgs(lambda p: (), lambda g, s, p=None, *, hessian: (g, s))},
+        r"the optimizer cannot compute an update from .*value_fn of the loss: .*'?(value|hessian)",
+    ),
+    "no folder": ({"checkpoints": 3}, "a file or folder must be a path or a URL, not int"),
     "folder": ({"checkpoints": __file__}, "is a file, not a folder"),
     "wide buckets": ({"bucket": 10**12}, "1,000,000,000,000.* no more than 67,108,864 frames of padding"),
     "long chunks": ({"chunk": 10**12}, "1,000,000,000,000.* no more than 67,108,864 frames of padding"),
@@ -195,6 +210,13 @@ def test_mistakes_are_named(model, mistake):
     if len(given["data"] if isinstance(given["data"], list) else "xx") == 1:
         given["batch_size"] = 1
     check_refused(jaxrnn.InputError, match, flat_fit, model, given.pop("data"), given.pop("loss"), **given)
+
+
+def test_arguments_of_other_kinds_are_named(model):
+    data = examples([4])
+    check_refused(jaxrnn.InputError, "model must be a Model, .*not NoneType", fit, None, data, mean_square, steps=1)
+    words = r"sequences must be jaxrnn\.training\.Sequences, not str"
+    check_refused(jaxrnn.InputError, words, fit, model, data, mean_square, steps=1, sequences="step")
 
 
 def test_a_model_that_forgets_has_no_steps(models):
@@ -281,3 +303,27 @@ def test_an_optimizer_of_the_callers_own(model):
     assert same(fitted.params, named.params)
     silent = flat_fit(model, data, mean_square, steps=1, optimizer=optax.sgd(0.25), **OPTIONS)
     assert "learning_rate" not in silent.history[0]
+
+
+def test_a_line_search_evaluates_the_loss_of_the_batch(model):
+    """The parameters are those of optax.lbfgs by hand."""
+    data, optimizer = examples([4, 4]), optax.lbfgs()
+    fitted = flat_fit(model, data, mean_square, steps=2, optimizer=optimizer, **OPTIONS)
+
+    def objective(params):
+        start = jnp.zeros((1, 1, 4), np.float32)
+        losses = [
+            mean_square(model.apply(params, {"x": each["x"], "h": start}), each, jnp.ones(4, bool)) for each in data
+        ]
+        return sum(losses) / np.float32(2)
+
+    params = dict(model.params)
+    with jax.numpy_dtype_promotion("standard"):
+        state = optimizer.init(params)
+        for _ in range(2):
+            value, gradients = jax.value_and_grad(objective)(params)
+            changes, state = optimizer.update(gradients, state, params, value=value, grad=gradients, value_fn=objective)
+            params = optax.apply_updates(params, changes)
+    assert fitted.history[1]["loss"] < fitted.history[0]["loss"]
+    for name, array in params.items():
+        np.testing.assert_allclose(fitted.params[name], array, rtol=1e-4, atol=1e-5)

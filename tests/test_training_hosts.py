@@ -17,6 +17,7 @@ import onnx
 import pytest
 import yaml
 from click.testing import CliRunner
+from quick_compiling import QUICK_COMPILER
 from refusals import check_refused
 from training_cases import examples, flat_fit, furthest, in_order, mean_square, recurrent_model, same
 
@@ -203,7 +204,7 @@ def start(settings, run, count, devices, slurm=False, delay=0):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    flags = f"--xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count={devices}"
+    flags = f"{QUICK_COMPILER} --xla_force_host_platform_device_count={devices}"
     common = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "RUN": str(run)}
     common["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     processes = []

@@ -21,7 +21,7 @@ _HEAD = (
     HEADING
     + """
 Programs become canonical before jaxrnn looks at them: identities go, calls become the equations of their functions, and
-other spellings become one. A `shard_map` over a single device is a call too. Primitives that JAX uses only in kernels
+spellings become one. A `shard_map` over a single device is also a call. Primitives that JAX uses only in kernels
 for accelerators (Pallas) are not in the table.
 
 - **streams**: `stream` has a rule. The rule may refuse some uses, such as a sort along time.

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from jaxrnn._files.messages import bytes_of
+from jaxrnn._files.messages import bytes_of, too_large
 from jaxrnn._files.stores import Location, check_file, location
 from jaxrnn.errors import InputError
 
@@ -24,7 +24,7 @@ MAX_ARRAY_BYTES = 2**33
 UNPACKED, RATIO = 2**30, 100
 
 #: The errors of NumPy and zipfile for broken files.
-_BROKEN = (
+BROKEN = (
     ValueError, EOFError, KeyError, RuntimeError, MemoryError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile,
     zlib.error,
 )  # fmt: skip
@@ -40,9 +40,7 @@ def read_arrays(path: str | os.PathLike[str] | Location) -> np.ndarray | dict[st
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         if not is_archive:
-            check_header(file, size, str(path))
-            file.seek(0)
-            return np.lib.format.read_array(file, allow_pickle=False)
+            return _read(file, size, "the array")
         with zipfile.ZipFile(file) as archive:
             return {name: read_member(archive, member) for name, member in members_of(archive).items()}
 
@@ -56,7 +54,7 @@ def readable(path: str | os.PathLike[str] | Location) -> Iterator[None]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    except _BROKEN as error:
+    except BROKEN as error:
         raise InputError(
             f"{path} does not hold NumPy arrays of numbers: {error}; write it with numpy.save or numpy.savez"
         ) from error
@@ -79,9 +77,16 @@ def members_of(archive: zipfile.ZipFile) -> Mapping[str, zipfile.ZipInfo]:
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     """Read an array of an archive."""
     with archive.open(member) as file:
-        check_header(file, member.file_size, member.filename)
-    with archive.open(member) as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+        return _read(file, member.file_size, member.filename)
+
+
+def _read(file: Any, size: int, label: str) -> np.ndarray:
+    shape, _, dtype = check_header(file, size, label)
+    needed = math.prod(shape) * dtype.itemsize
+    if needed > MAX_ARRAY_BYTES:
+        raise InputError(f"{label}: {too_large(needed, MAX_ARRAY_BYTES)}")
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def check_header(file: BinaryIO | Any, size: int, label: str) -> tuple[tuple[int, ...], bool, np.dtype]:

@@ -26,6 +26,11 @@ def bytes_of(size: int) -> str:
     return f"{size} bytes"
 
 
+def too_large(size: int, most: int) -> str:
+    """Return the words about a number of bytes above a limit."""
+    return f"it is too large: it has {bytes_of(size)}, and the limit is {bytes_of(most)}"
+
+
 def pairs_of(values: Mapping[str, Any]) -> str:
     """Format a dict of values: ``S=20, batch=1``."""
     return ", ".join(f"{name}={value}" for name, value in values.items())

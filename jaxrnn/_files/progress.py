@@ -29,7 +29,9 @@ def progress_bar(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = [TextColumn(what), BarColumn(), *map(TextColumn, texts), TimeRemainingColumn()]
+    # Texts have names of files, which are not markup.
+    before, *beside = (TextColumn(text, markup=False) for text in (what, *texts))
+    columns = [before, BarColumn(), *beside, TimeRemainingColumn()]
     console = Console(stderr=True, highlight=False)
     with Progress(*columns, console=console, transient=console.is_terminal and not stays, auto_refresh=False) as bar:
         task, drawn = bar.add_task("", total=total, **fields), time.monotonic()

@@ -27,8 +27,8 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from jaxrnn._files.messages import first_line
-from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError, StoreError, optional_package
+from jaxrnn._files.messages import first_line, too_large
+from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError, StoreError, check_kind, optional_package
 
 #: The form of a URL.
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
@@ -222,7 +222,8 @@ def location(text: str | os.PathLike[str] | Location) -> Location:
     """Return the URL or the path that a text names; raise InputError for a URL with a password, or without a bucket."""
     if isinstance(text, Url | Path):
         return text
-    text = os.fspath(text)
+    text = str(local_path(text)) if isinstance(text, os.PathLike) else text
+    check_kind("a file or folder", text, str, "a path or a URL")
     url = URL.fullmatch(text)
     if url is None:
         return Path(text)
@@ -244,6 +245,12 @@ def location(text: str | os.PathLike[str] | Location) -> Location:
     if not rest:
         raise InputError(f"{text} names no bucket")
     return Url(f"{scheme}://{rest}")
+
+
+def local_path(path: Any) -> Path:
+    """Return a path on this machine; raise InputError for an object that is not a path."""
+    check_kind("a file or folder", path, str | os.PathLike, "a path")
+    return Path(path)
 
 
 def resolved(folder: Location, text: str) -> Location:
@@ -269,9 +276,9 @@ def files_below(folder: Location, patterns: Iterable[str] = ("**/*",)) -> list[A
     return sorted(file for file in files if any(each.match(_relative(folder, file)) for each in expressions))
 
 
-def check_file(path: Location) -> Location:
-    """Check that a path leads to a regular file; an object is checked when opened."""
-    return check_regular(path) if isinstance(path, Path) else path
+def check_file(path: Location, most: int | None = None) -> Location:
+    """Check a path by `check_regular`; an object is checked when opened."""
+    return check_regular(path, most) if isinstance(path, Path) else path
 
 
 def name_below(folder: Location, file: Location) -> str:
@@ -447,15 +454,22 @@ _KINDS = {
 }
 
 
-def check_regular(path: str | os.PathLike[str]) -> Path:
-    """Check that a path leads to a regular file, possibly by a link; otherwise raise OSError."""
+def check_regular(path: str | os.PathLike[str], most: int | None = None) -> Path:
+    """Check that a path leads to a regular file, possibly by a link, of at most `most` bytes; otherwise raise OSError.
+
+    A file that is read whole needs a limit: a sparse file can claim more bytes than any memory has.
+    """
+    path = local_path(path)
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
     except ValueError as error:  # a NUL, or characters that no file system supports
         raise OSError(errno.EINVAL, f"{os.fspath(path)!r} cannot be the name of a file") from error
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'of another kind')}, not a regular file")
-    return Path(path)
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "of another kind")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file")
+    if most is not None and found.st_size > most:
+        raise OSError(errno.EFBIG, too_large(found.st_size, most))
+    return path
 
 
 def check_replaceable(path: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from jaxrnn._files.stores import Location, Url, check_replaceable, place
+from jaxrnn._files.stores import Location, Url, check_replaceable, check_writable, place
 from jaxrnn.errors import InputError, StoreError, optional_package
 
 try:
@@ -40,34 +40,48 @@ def in_place_of(path: Location) -> Iterator[Path]:
     for temporary files.
     """
     if isinstance(path, Path):
-        check_replaceable(path)
+        check_writable(path)
         held: contextlib.AbstractContextManager[Path | str] = scratch(path)
     else:
         held = tempfile.TemporaryDirectory(prefix=f".{path.name}.")
-    with held as folder:
+    with _naming(path), held as folder:
         written = Path(folder, path.name)
         yield written
         place(written, path)
 
 
 @contextmanager
-def scratch(path: Path) -> Iterator[Path]:
+def scratch(path: Path, *, alone: bool = False) -> Iterator[Path]:
     """Yield an empty folder beside a file for the unfinished file, which gets the usual permissions in a new folder.
 
     The end of the context removes the folder. The next call for the same file removes the folder of a killed process.
+    With ``alone``, an InputError reports a process that writes the file already, if the file system has locks.
     """
-    try:
-        held = _held_folder(path)
-    except OSError as error:
-        error.filename = str(path)  # in place of the name of the temporary folder
-        raise
-    with held as folder:
+    with _naming(path), _held_folder(path, alone) as folder:
         yield Path(folder)
 
 
-def _held_folder(path: Path) -> contextlib.AbstractContextManager[Path | str]:
+@contextmanager
+def _naming(path: Location) -> Iterator[None]:
+    """Let errors of the operating system name a file in place of the temporary folder, or of no file."""
     try:
-        return next(filter(None, (_hold(path.with_name(f".{path.name}.{count}")) for count in itertools.count())))
+        yield
+    except OSError as error:
+        if error.errno is not None and (error.filename is None or f".{path.name}." in str(error.filename)):
+            error.filename, error.filename2 = str(path), None
+        raise
+
+
+def _held_folder(path: Path, alone: bool) -> contextlib.AbstractContextManager[Path | str]:
+    try:
+        for count in itertools.count():
+            try:
+                if held := _hold(path.with_name(f".{path.name}.{count}")):
+                    return held
+            except BlockingIOError:
+                if alone:
+                    raise InputError(f"another process writes {path}: wait for its end, or give another name") from None
+        raise AssertionError("there is always another number")
     except _NoLockError:
         # Without locks, no later call can know that the folder is no longer in use: the folder gets a name of its own.
         return tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
@@ -93,7 +107,10 @@ class _Held:
 
 
 def _hold(folder: Path) -> _Held | None:
-    """Create or take over a folder of unfinished files; return None if a process uses the folder."""
+    """Create or take over a folder of unfinished files, or return None if the folder belongs to somebody else.
+
+    A BlockingIOError reports a process that uses the folder.
+    """
     if fcntl is None:
         raise _NoLockError
     with contextlib.suppress(FileExistsError):
@@ -109,7 +126,7 @@ def _hold(folder: Path) -> _Held | None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        return None
+        raise
     except OSError as error:
         lock.close()
         with contextlib.suppress(OSError):
@@ -149,25 +166,38 @@ def deferred_interrupts() -> Iterator[None]:
 
 
 def replace_all(files: Mapping[Path, Path]) -> None:
-    """Move finished files to their paths in order. If a move fails, restore the files that were there before.
+    """Move finished files to their paths, all or none; the last file is the one that readers open first.
 
-    Files of two processes are not mixed, if the file system has locks.
+    The old files but the last are moved away, then the last is replaced at once, and then the other new files are
+    moved in. Files of two versions are therefore never side by side, also if the process is killed in between: then
+    some files are missing. Files of two processes are not mixed, if the file system has locks.
     """
-    moved: list[tuple[Path, Path | None]] = []
+    *others, last = files
+    moved: list[tuple[Path, Path]] = []  # the moves that restore the files that were there before
+
+    def move(path: Path, target: Path) -> None:
+        os.replace(path, target)
+        moved.append((target, path))
+
+    for path in files:
+        check_replaceable(path)
     with _one_at_a_time({path.parent for path in files}), deferred_interrupts():
         try:
-            for index, (path, written) in enumerate(files.items()):
-                before = written.with_name(f"{index}.before") if os.path.lexists(path) else None
-                if before is not None:
-                    _keep(path, before)
-                moved.append((path, before))
-                os.replace(written, path)
+            for index, path in enumerate(others):
+                if os.path.lexists(path):
+                    move(path, files[path].with_name(f"{index}.before"))
+            if os.path.lexists(last):
+                before = files[last].with_name("last.before")
+                _keep(last, before)
+                os.replace(files[last], last)
+                moved.append((before, last))
+            else:
+                move(files[last], last)
+            for path in others:
+                move(files[path], path)
         except BaseException:
-            for path, before in reversed(moved):
-                if before is not None:
-                    os.replace(before, path)
-                else:
-                    path.unlink(missing_ok=True)
+            for path, target in reversed(moved):
+                os.replace(path, target)
             raise
 
 

@@ -23,7 +23,7 @@ from jax._src import xla_bridge
 from jaxrnn._files.arguments import argument
 from jaxrnn._files.messages import describe, near_or_all
 from jaxrnn._jax.varying import alike
-from jaxrnn.errors import InputError, StateError
+from jaxrnn.errors import InputError, StateError, check_kind
 
 _UNCHANGED = contextlib.nullcontext()
 #: The names of JAX's settings for moves between host and device.
@@ -226,7 +226,7 @@ def compute_type(dtype: Any) -> np.dtype | None:
         return None
     try:
         name = jnp.dtype(dtype).name
-    except TypeError:
+    except (TypeError, ValueError):
         name = dtype if isinstance(dtype, str) else repr(dtype)
     if name not in COMPUTE_TYPES:
         types = " or ".join(map(repr, COMPUTE_TYPES))
@@ -264,8 +264,7 @@ def check_params(params: Any, expected: Mapping[str, Any], dtype: np.dtype | Non
 
 def check_names(params: Any, expected: Mapping[str, Any], *, some: bool = False) -> None:
     """Check the names of parameters; with ``some``, names can be missing. An InputError suggests the nearest name."""
-    if not isinstance(params, Mapping):
-        raise InputError(f"params must be a dict of arrays by name, like model.params, not {type(params).__name__}")
+    check_kind("params", params, Mapping, "a dict of arrays by name, like model.params")
     for name in params:
         if name not in expected:
             raise InputError(f"params: there is no parameter {name!r}{near_or_all(name, expected)}")

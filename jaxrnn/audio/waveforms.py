@@ -16,9 +16,9 @@ import numpy as np
 from scipy.io import wavfile
 
 from jaxrnn._files.arguments import NAME, VALUE, argument, called, either
-from jaxrnn._files.arrays import read_arrays
+from jaxrnn._files.arrays import MAX_ARRAY_BYTES, read_arrays
 from jaxrnn._files.messages import short_repr, without_folders
-from jaxrnn._files.stores import check_regular
+from jaxrnn._files.stores import check_regular, local_path
 from jaxrnn._files.writing import in_place_of
 from jaxrnn._jax.context import compiled, exact_types
 from jaxrnn.audio.frames import Frames, complex_of, with_mask
@@ -446,7 +446,7 @@ def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
         with warnings.catch_warnings():
             # Sound files may contain chunks of other programs, such as the peak of the samples.
             warnings.filterwarnings("ignore", "Chunk", wavfile.WavFileWarning)
-            rate, samples = wavfile.read(check_regular(path))
+            rate, samples = wavfile.read(check_regular(path, MAX_ARRAY_BYTES))
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except OSError as error:
@@ -473,10 +473,13 @@ def write_wav(path: str | Path, samples: Any, rate: int) -> None:
         raise InputError(f"{path} has one channel: the samples must have one axis, not {np.ndim(samples)}")
     if not is_count(rate, 1) or rate >= 2**31:
         raise InputError(f"the sample rate of {path} must be a whole number from 1 to 2**31 - 1, not {rate!r}")
+    samples = np.asarray(samples)
+    if samples.dtype.kind not in "fiub":
+        raise InputError(f"the samples of {path} must be real numbers, not {samples.dtype.name}")
     count = int(np.isnan(samples).sum())
     if count:
         raise InputError(f"{path} cannot hold the {count:,} samples that are NaN: write NumPy arrays (.npz) instead")
-    with in_place_of(Path(path)) as file:
+    with in_place_of(local_path(path)) as file:
         wavfile.write(file, rate, as_int16(samples))
 
 

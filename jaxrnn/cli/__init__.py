@@ -9,6 +9,7 @@ import os
 import pkgutil
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,17 @@ import click
 
 from jaxrnn._files.arguments import writing_for
 from jaxrnn._jax.processors import features
-from jaxrnn.cli.errors import INTERRUPTED, MISMATCH, MISTAKE, MismatchError, ask_for_json, print_error, print_json_error
+from jaxrnn.cli.errors import (
+    INTERRUPTED,
+    MISMATCH,
+    MISTAKE,
+    MismatchError,
+    ask_for_json,
+    naming_output,
+    print_error,
+    print_json_error,
+    printable,
+)
 from jaxrnn.errors import JaxrnnError
 
 #: Each subcommand: its module and attribute, and its line in ``jaxrnn --help``.
@@ -59,27 +70,38 @@ class LazyGroup(click.Group):
             ask_for_json(ctx)
         if "--no-cache" in args:  # also after a subcommand
             args = ["--no-cache", *(each for each in args if each != "--no-cache")]
-        return super().parse_args(ctx, args)
+        with _printed_errors(ctx), naming_output():
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand, and print an error that the user can fix without a traceback."""
-        try:
-            with writing_for("command"):
-                return super().invoke(ctx)
-        except click.ClickException as error:
-            print_json_error(error.format_message())
+        with _printed_errors(ctx), writing_for("command"):
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _printed_errors(ctx: click.Context) -> Iterator[None]:
+    """Print errors inside of the context as a line, and exit."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = printable(error.message)  # pyright: ignore[reportAttributeAccessIssue]  # not changed again
+        print_json_error(error.format_message())
+        raise
+    except KeyboardInterrupt:
+        print_error("interrupted")
+        ctx.exit(INTERRUPTED)
+    except JaxrnnError as error:
+        print_error(str(error))
+        ctx.exit(MISMATCH if isinstance(error, MismatchError) else MISTAKE)
+    except MemoryError as error:
+        print_error(f"there is not enough memory: {error}".removesuffix(": "))
+        ctx.exit(MISTAKE)
+    except OSError as error:
+        if error.errno == errno.EPIPE:
             raise
-        except KeyboardInterrupt:
-            print_error("interrupted")
-            ctx.exit(INTERRUPTED)
-        except JaxrnnError as error:
-            print_error(str(error))
-            ctx.exit(MISMATCH if isinstance(error, MismatchError) else MISTAKE)
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise
-            print_error(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
-            ctx.exit(MISTAKE)
+        print_error(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+        ctx.exit(MISTAKE)
 
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:

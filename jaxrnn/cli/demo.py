@@ -97,6 +97,7 @@ def _verify(model: Model, noisy: np.ndarray) -> tuple[str, float]:
 
 
 def _write(folder: Path, result: dict[str, Any], signals: dict[str, np.ndarray]) -> list[Path]:
+    from jaxrnn._files.writing import replace_all, scratch
     from jaxrnn.audio import write_wav
     from jaxrnn.demo.audio import RATE, write_spectrograms
 
@@ -105,12 +106,14 @@ def _write(folder: Path, result: dict[str, Any], signals: dict[str, np.ndarray])
         "denoised": f"denoised: SI-SDR {result['si_sdr_after_db']:z.1f} dB",
         "clean": "clean",
     }
-    recordings = {folder / f"{name}.wav": samples for name, samples in signals.items()}
     picture = folder / "spectrogram.png"
-    for path, samples in recordings.items():
-        write_wav(path, samples, RATE)
-    write_spectrograms(picture, {titles[name]: samples for name, samples in signals.items()})
-    return [*recordings, picture]
+    with scratch(picture) as beside:
+        for name, samples in signals.items():
+            write_wav(beside / f"{name}.wav", samples, RATE)
+        write_spectrograms(beside / picture.name, {titles[name]: samples for name, samples in signals.items()})
+        written = {folder / name: beside / name for name in (*(f"{name}.wav" for name in signals), picture.name)}
+        replace_all(written)
+    return [*written]
 
 
 def _report(result: Mapping[str, Any]) -> Iterator[Block]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -36,17 +37,45 @@ def wants_json() -> bool:
     return ctx is not None and ctx.meta.get(_JSON, False)
 
 
+#: Characters that control a terminal, or change the order or the lines of text; a name in a file can have them.
+_CONTROLS = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters as escapes of JSON; tabs and line ends stay."""
+    return _CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], text)
+
+
+def echo(text: str, **style: Any) -> None:
+    """Print a line without control characters; ``style`` as in ``click.secho``."""
+    with naming_output():
+        click.secho(printable(text), **style)
+
+
+@contextlib.contextmanager
+def naming_output() -> Iterator[None]:
+    """Let errors of printing, such as a full disk, name the standard output."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = "standard output"
+        raise
+
+
 def print_error(message: str) -> None:
     """Print an error as a line on standard error, and with ``--json`` also as an object on standard output."""
     with contextlib.suppress(OSError):  # such as a full disk, which may be the error
         print_json_error(message)
-    click.secho(f"error: {message}", err=True, fg="red", color=False if os.environ.get("NO_COLOR") else None)
+    echo(f"error: {message}", err=True, fg="red", color=False if os.environ.get("NO_COLOR") else None)
 
 
 def print_json_error(message: str) -> None:
     """Print an error as a JSON object if the command prints JSON."""
     if wants_json():
-        click.echo(json.dumps({"error": message}, indent=2))
+        echo(json.dumps({"error": message}, indent=2))
 
 
 @contextlib.contextmanager

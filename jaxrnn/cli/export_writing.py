@@ -91,8 +91,8 @@ def write_step(
         return exported
 
     checked = None
-    if seed is not None:
-        with scratch(output) as folder:
+    with scratch(output, alone=True) as folder:
+        if seed is not None:
             with busy(f"writing {output.name}"):
                 trial = write(folder / output.name, flush and folder / f"flush.{flush.name}")
             offline = None if pulses.symbol is None else pulses.offline(stepper, model, arrays)
@@ -103,9 +103,9 @@ def write_step(
             if not checked.ok:
                 show({**facts_of(file.path, trial, checked), "sound": described(model)}, report)
                 click.get_current_context().exit(MISMATCH)
-    with busy(f"writing {output.name}"), plain_warnings():
-        written = write(output, flush)
-        files = (*written.files, *(() if example is None else write_example(written, example)))
+        with busy(f"writing {output.name}"), plain_warnings():
+            written = write(output, flush)
+            files = (*written.files, *(() if example is None else write_example(written, example)))
     show({**facts_of(file.path, written, checked, files), "sound": described(model)}, report)
 
 

@@ -21,7 +21,7 @@ from jaxrnn._files.arguments import writing_for
 from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.stores import check_writable
 from jaxrnn._files.writing import in_place_of
-from jaxrnn.cli.errors import ask_for_json
+from jaxrnn.cli.errors import ask_for_json, echo
 from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -388,9 +388,7 @@ def save_outputs(path: Path, arrays: Mapping[str, np.ndarray], rate: float | Non
     samples = arrays[AUDIO]
     write_wav(path, samples, int(rate) if rate == int(rate) else rate)  # type: ignore[arg-type]  # refused there
     if clipped := int(np.count_nonzero(np.abs(samples) > 1)):
-        click.echo(
-            f"warning: {path}: {clipped:,} of {samples.size:,} samples exceed full scale and are clipped", err=True
-        )
+        echo(f"warning: {path}: {clipped:,} of {samples.size:,} samples exceed full scale and are clipped", err=True)
 
 
 def save_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

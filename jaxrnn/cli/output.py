@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from jaxrnn._files.messages import as_json, pairs_of
 from jaxrnn._files.progress import progress_bar
-from jaxrnn.cli.errors import wants_json
+from jaxrnn.cli.errors import echo, naming_output, printable, wants_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +32,7 @@ COMPARED = {"compared": "compared", "largest absolute": "max_abs", "largest rela
 def plain_warnings(shown: bool = True) -> Iterator[None]:
     """Print warnings on standard error without source lines, or hide warnings if ``shown`` is False."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: click.echo(f"warning: {message}", err=True) if shown else None
+        warnings.showwarning = lambda message, *_, **__: echo(f"warning: {message}", err=True) if shown else None
         yield
 
 
@@ -86,11 +84,23 @@ def show(result: Any, report: Callable[[dict[str, Any]], Iterable[Block]]) -> No
     """Print a result as JSON, or as the lines and tables that ``report`` yields."""
     facts = as_json(result)
     if wants_json():
-        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        echo(json.dumps(facts, indent=2, ensure_ascii=False))
         return
     out = console()
-    for block in report(facts):
-        print_block(out, block)
+    for block in report(_on_one_line(facts)):
+        with naming_output():
+            print_block(out, block)
+
+
+def _on_one_line(value: Any, key: str = "") -> Any:
+    """Escape line ends in texts, such as names from a file; the messages among the facts keep their lines."""
+    if isinstance(value, Mapping):
+        return {_on_one_line(each): _on_one_line(item, each) for each, item in value.items()}
+    if isinstance(value, list):
+        return [_on_one_line(item, key) for item in value]
+    if not isinstance(value, str) or key.endswith(("problem", "reason", "error", "warnings")):
+        return value
+    return value.replace("\n", "\\n")
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -111,10 +121,10 @@ def print_block(out: Console, block: Block) -> None:
 
     if not isinstance(block, Table):
         line = block if isinstance(block, TextLine) else TextLine(block)
-        out.print(line.text, style=line.style)
+        out.print(printable(line.text), style=line.style)
         return
     out.print()
-    out.print(block.title, style="bold")
+    out.print(printable(block.title), style="bold")
     if not block.rows:
         return
     grid = Grid(box=box.SIMPLE, pad_edge=False, show_edge=False, header_style="bold")
@@ -124,7 +134,7 @@ def print_block(out: Console, block: Block) -> None:
         right = heading in block.right or all(numbers)
         grid.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
     for row in cells:
-        grid.add_row(*(Text(text_of(value)) for value in row))
+        grid.add_row(*(Text(printable(text_of(value))) for value in row))
     out.print(grid, width=min(_WIDTH, out.width) if block.folded else None)
 
 
@@ -176,7 +186,7 @@ def busy(what: str) -> Iterator[None]:
     """Show a spinner on standard error, if that is a terminal."""
     out = console(stderr=True)
     if out.is_terminal:
-        with out.status(what):
+        with out.status(printable(what)):
             yield
     else:
         yield

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.progress import note
-from jaxrnn.errors import InputError, JaxrnnError, optional_package
+from jaxrnn.errors import InputError, JaxrnnError, check_count, optional_package
 from jaxrnn.evaluation.evaluator import Evaluator, Unit
 from jaxrnn.evaluation.journal import Row, row_of
 from jaxrnn.version import __version__
@@ -291,8 +291,10 @@ class Workers:
     def __post_init__(self) -> None:
         if self.count is None and self.address is None:
             raise InputError("give the number of workers, or the address of a Ray cluster")
-        if not (self.count is None or self.count > 0) or min(self.cpus, self.gpus) < 0 or self.tries < 1:
-            raise InputError(f"workers: expected a positive count, resources and tries, not {self}")
+        for name, number in {"count": 1 if self.count is None else self.count, "tries": self.tries}.items():
+            check_count(f"workers: {name}", number)
+        if min(self.cpus, self.gpus) < 0:
+            raise InputError(f"workers: expected positive resources, not {self}")
         if self.gpus > 1 and self.gpus % 1:
             raise InputError(f"workers: gpus must be a whole number, or the share of one GPU, not {self.gpus:g}")
 

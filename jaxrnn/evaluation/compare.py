@@ -18,6 +18,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.results import Results, read_results
 from jaxrnn.evaluation.summary import GroupSums, check_slices, drawn, interval, mean_interval, slice_by
+from jaxrnn.evaluation.tables import collected
 
 if TYPE_CHECKING:
     import polars
@@ -80,8 +81,8 @@ def compare(
     common = [column for name, column in known[1].items() if name in known[0]]
     needed = ["id", "path", "reference", "seconds", *(column.name for column in common)]
     sliced = [name for name in slices if name in results[1].scan.collect_schema()]
-    left = results[0].scan.select(needed).collect()
-    right = results[1].scan.select(list(dict.fromkeys([*needed, *sliced]))).collect()
+    left = collected(results[0].scan.select(needed))
+    right = collected(results[1].scan.select(list(dict.fromkeys([*needed, *sliced]))))
     for name, table in zip(names, (left, right), strict=True):
         twice = table.filter(table["id"].is_duplicated())["id"]
         if len(twice):

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import signal
 
 from jaxrnn._files.arrays import check_header, members_of, read_member, readable
-from jaxrnn._files.stores import Location, RangeArray, RangeFile, Ranges
+from jaxrnn._files.stores import Location, RangeArray, RangeFile, Ranges, check_file
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.systems import resampling
 
@@ -54,13 +54,13 @@ class Recording(Protocol):
 
 def open_recording(path: Location, rate: int) -> Recording:
     """Open a WAV, FLAC or other sound, or a NumPy file of arrays ``[time, ...]``; sound is resampled to ``rate``."""
-    # A missing object is found at the first read.
-    if isinstance(path, Path) and not path.is_file():
-        raise InputError(f"there is no file {path}")
     try:
+        check_file(path)
         recording = ArrayFile(path) if path.suffix.lower() in ARRAYS else SoundFile(path, rate)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}: {error.strerror}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     if not recording.length:
         raise InputError(f"{path} is empty: it holds no frame")
     return recording

@@ -21,7 +21,8 @@ from jaxrnn.evaluation.chain import AUDIO
 from jaxrnn.evaluation.journal import Row, UnitRows, write_whole
 from jaxrnn.evaluation.metrics import METRICS, Column, Metric, Pool
 from jaxrnn.evaluation.summary import check_slices, summary_of
-from jaxrnn.evaluation.tables import Columns, load_polars, read_table, save, write_table
+from jaxrnn.evaluation.tables import Columns, collected, load_polars, read_table, save, write_table
+from jaxrnn.steps.schemas import check, is_flag, is_size, is_text, or_none
 
 if TYPE_CHECKING:
     import polars
@@ -34,6 +35,24 @@ FORMAT = 1
 
 #: The kinds of metrics that count.
 _COUNTING = ("detection", "class_accuracy")
+
+_number = or_none(lambda value: isinstance(value, (int, float)) and not isinstance(value, bool))
+_STATISTICS = dict.fromkeys(("n", "missing", "infinite"), is_size) | dict.fromkeys(
+    ("mean", "low", "high", "median", "deviation", "minimum", "maximum"), _number
+)
+_PART = {
+    "recordings": {"all": is_size, "failed": is_size, "noted": is_size, "seconds": _number},
+    "summary": {},
+    "corpus": {},
+}
+#: The schema of a document.
+_DOCUMENT = {
+    **_PART,
+    "metrics": [
+        {"name": is_text, "columns": [{"name": is_text, "unit": is_text, "higher_is_better": or_none(is_flag)}]}
+    ],
+    "slices": {},
+}
 
 
 @short_repr
@@ -64,11 +83,11 @@ class Results:
     @cached_property
     def table(self) -> polars.DataFrame:
         """The table in memory."""
-        return self.scan.collect()
+        return collected(self.scan)
 
     def column(self, name: str) -> polars.Series:
         """Return a column of the table."""
-        return self.scan.select(name).collect()[name]
+        return collected(self.scan.select(name))[name]
 
     @cached_property
     def rows(self) -> Sequence[Row]:
@@ -178,16 +197,38 @@ def read_results(folder: Location | str) -> Results:
             raise InputError(f"{folder} holds no results: there is no {name} in it")
     try:
         scan = read_table(folder / TABLE)
-        scan.collect_schema()
         document = json.loads((folder / DOCUMENT).read_text())
+        _check_document(document, scan.collect_schema())
         pools = {}
         for metric in document["metrics"]:
             if (kind := metric.get("kind")) in _COUNTING:
                 options = {key: value for key, value in metric.items() if key not in ("name", "kind", "columns")}
                 if (pool := METRICS[kind](called=metric["name"], **options).pool) is not None:
                     pools[metric["name"]] = pool
-    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
         raise InputError(f"the results in {folder} cannot be read: {error}") from error
     outputs = folder / OUTPUTS
     counted = UnitRows(folder) if pools else ()
     return Results(folder.name, scan, document, pools, counted, outputs if outputs.is_dir() else None)
+
+
+def _check_document(document: Any, types: Mapping[str, Any]) -> None:
+    """Check a document and the columns of the table for all parts that comparisons and reports read."""
+    check(document, _DOCUMENT, "")
+    measured = [column.name for metric in document["metrics"] for column in document_columns(metric)]
+    for name, is_right in {
+        **dict.fromkeys(("id", "path", "reference", "error", "notes"), lambda kind: not kind.is_nested()),
+        **dict.fromkeys(("seconds", *measured), lambda kind: kind.is_numeric()),
+    }.items():
+        if name not in types or not (is_right(types[name]) or types[name].is_(load_polars().Null)):
+            raise ValueError(f"the table has no column {name!r} of the type that it needs")
+    check(document["slices"], {name: [{**_PART, "label": is_text}] for name in document["slices"]}, "slices")
+    for part in (document, *(part for parts in document["slices"].values() for part in parts)):
+        check(part["summary"], dict.fromkeys(measured, _STATISTICS), "summary")
+        check(part["corpus"], {name: {"values": {}} for name in part["corpus"]}, "corpus")
+        for corpus in part["corpus"].values():
+            check(
+                corpus["values"],
+                dict.fromkeys(corpus["values"], dict.fromkeys(("value", "low", "high"), _number)),
+                "values",
+            )

@@ -14,7 +14,7 @@ from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.metrics import Pool
-from jaxrnn.evaluation.tables import BLOCK, load_polars, plain_text
+from jaxrnn.evaluation.tables import BLOCK, collected, load_polars, plain_text
 
 if TYPE_CHECKING:
     import polars
@@ -31,7 +31,7 @@ def summary_of(
 
     ``rows`` are the rows of the table with the counts of metrics, in any order. Columns are read one at a time.
     """
-    count = scan.select("id").collect().height
+    count = collected(scan.select("id")).height
     parts = [(None, None, np.arange(count))]
     parts += [(name, label, places) for name in slices for label, places in slice_by(_column(scan, name)).items()]
     summaries: list[dict[str, Any]] = [{"recordings": {"all": len(places)}, "summary": {}} for *_, places in parts]
@@ -62,7 +62,7 @@ def summary_of(
 
 
 def _column(scan: polars.LazyFrame, name: str) -> polars.Series:
-    return scan.select(name).collect()[name]
+    return collected(scan.select(name))[name]
 
 
 def _corpora(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrnn._files.messages import first_line
 from jaxrnn._files.stores import Location, local_copy
-from jaxrnn.errors import optional_package
+from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.journal import COLUMNS, Row, write_whole
 from jaxrnn.evaluation.metrics import Column, Metric
 
@@ -149,3 +149,11 @@ def save(write: Callable[[Path], object], file: Path) -> None:
 def read_table(path: Location) -> polars.LazyFrame:
     """Scan the table that `write_table` wrote; columns are read on demand."""
     return load_polars().scan_parquet(local_copy(path), glob=False)
+
+
+def collected(table: polars.LazyFrame) -> polars.DataFrame:
+    """Read a table of results; raise InputError for a damaged file, or a table without the columns."""
+    try:
+        return table.collect()
+    except load_polars().exceptions.PolarsError as error:
+        raise InputError(f"a table of results cannot be read: {first_line(error)}; evaluate again") from error

@@ -18,7 +18,7 @@ from jaxrnn._files.messages import first_line, without_folders
 from jaxrnn._files.stores import check_replaceable, check_writable
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn.errors import InputError
-from jaxrnn.export.files import Exported, ExportedGraph, data_path
+from jaxrnn.export.files import Exported, ExportedGraph, data_path, digest_of
 
 #: The programs: each reads stream.json, or the metadata of the ONNX files.
 TEMPLATES = Path(__file__).parent / "templates"
@@ -33,8 +33,9 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
     the pulse, the delay and the rate), ``state.bin`` (the first state, little-endian), ``run.py`` (NumPy and ONNX
     Runtime), ``main.cpp`` with ``CMakeLists.txt``, and ``index.html`` for onnxruntime-web.
 
-    The files of an earlier example in the folder are replaced, all or none. Programs that were edited since, or whose
-    origin is unknown, are kept.
+    The files of an earlier example in the folder are replaced, all or none. If the process is killed in between, files
+    are missing, but files of two exports are never mixed. Programs that were edited since, or whose origin is unknown,
+    are kept.
 
     Args:
         exported: the result of `jaxrnn.export_onnx` for a stream or a step.
@@ -44,8 +45,9 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
         The paths of the written files.
 
     Raises:
-        InputError: the export is a function without steps, has a batch, or has two files with the same name; or the
-            folder has other files with the names of the example.
+        InputError: the export is a function without steps, has a batch, is in the folder, or has two files with the
+            same name; or the folder has other files with the names of the example; or a file of the export was
+            replaced since.
 
     Warns:
         UserWarning: programs were kept.
@@ -55,26 +57,26 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
     if facts.kind != "step":
         raise InputError("an example is for a stream or a step of one stream, not for a function")
     earlier = check_example(folder, step.path, None if flush is None else flush.path, facts.batch)
-    described, state = _facts_of(step, flush)
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(TEMPLATES.iterdir()) if path.is_file()}
-    for mark, name in (("@STEP@", described["step"]), ("@FLUSH@", described["flush"] or "")):
+    for mark, name in (("@STEP@", step.path.name), ("@FLUSH@", "" if flush is None else flush.path.name)):
         texts["main.cpp"] = texts["main.cpp"].replace(mark, name)
     kept = [name for name, text in texts.items() if _is_edited(folder / name, text, earlier.get(name))]
-    described["programs"] = {name: _digest(text) for name, text in texts.items()} | {
-        name: earlier[name] for name in kept if name in earlier
-    }
     with scratch(folder / FACTS if folder.exists() else folder) as beside:
         new = beside / "new"
         new.mkdir()
-        for path in exported.files:
-            if path.suffix != ".npz" and os.path.realpath(path) != os.path.realpath(folder / path.name):
-                shutil.copyfile(path, new / path.name)
+        for path, digest in exported.digests.items():
+            if path.suffix != ".npz" and digest_of(Path(shutil.copyfile(path, new / path.name))) != digest:
+                raise InputError(f"{path} was replaced after the export, so {folder} was not written: export again")
+        described, state = _facts_of(step, flush, new)
+        described["programs"] = {name: _digest(text) for name, text in texts.items()} | {
+            name: earlier[name] for name in kept if name in earlier
+        }
         for name, text in texts.items():
             if name not in kept:
                 (new / name).write_text(text, encoding="utf-8")
         (new / STATE).write_bytes(state)
         (new / FACTS).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
-        names = sorted(path.name for path in new.iterdir())
+        names = sorted((path.name for path in new.iterdir()), key=lambda name: (name == FACTS, name))
         try:
             os.replace(new, folder)
         except OSError:
@@ -100,14 +102,15 @@ def check_example(folder: Path, step: Path, flush: Path | None, batch: int | Non
         raise InputError("an example is for a stream or a step of one stream: export without a batch")
     if flush is not None and flush.name.casefold() == step.name.casefold():
         raise InputError(f"{step} and {flush} have the same name, and an example is a single folder: give other names")
+    paths = [step, *([] if flush is None else [flush])]
+    if inside := [path for path in paths if os.path.realpath(path.parent) == os.path.realpath(folder)]:
+        raise InputError(f"{folder} gets a copy of {inside[0]}: export to another folder")
     if not folder.is_dir():
         check_writable(folder)
         if folder.exists():
             raise InputError(f"{folder} is a file, and an example is a folder: give another name")
         return {}
-    paths = [step, *([] if flush is None else [flush])]
-    outside = [path for path in paths if os.path.realpath(path) != os.path.realpath(folder / path.name)]
-    data = {STATE, *(each.name for path in outside for each in (path, data_path(path)))}
+    data = {STATE, *(each.name for path in paths for each in (path, data_path(path)))}
     earlier = _earlier(folder)
     own = {FACTS, STATE}
     if earlier is not None:
@@ -157,11 +160,11 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _facts_of(step: ExportedGraph, flush: ExportedGraph | None) -> tuple[dict[str, Any], bytes]:
-    """Return the facts for the programs, and the bytes of the first state."""
+def _facts_of(step: ExportedGraph, flush: ExportedGraph | None, folder: Path) -> tuple[dict[str, Any], bytes]:
+    """Return the facts for the programs, and the bytes of the first state. The folder has copies of the files."""
     facts, spec = step.facts, step.facts.spec
     first, blob, state = facts.first_inputs, b"", []
-    types = {value.name: value for value in ir.load(step.path).graph.inputs}
+    types = {value.name: value for value in ir.load(folder / step.path.name).graph.inputs}
     for names in facts.state.values():
         array = np.asarray(first[names.input])
         data = array.astype(array.dtype.newbyteorder("<")).tobytes()
@@ -178,7 +181,7 @@ def _facts_of(step: ExportedGraph, flush: ExportedGraph | None) -> tuple[dict[st
         "longest": spec.longest,
         "rate": facts.frame_rate,
         "inputs": [{**_described(types[facts.inputs[each.name]]), "time_axis": each.time_axis} for each in spec.inputs],
-        "outputs": list(_outputs(step, flush)),
+        "outputs": list(_outputs(step, flush, folder)),
         "state": state,
         "valid": None if flush is None else flush.facts.valid,
     }
@@ -190,10 +193,11 @@ def _described(value: Any) -> dict[str, Any]:
     return {"name": value.name, "type": value.dtype.numpy().name, "shape": list(value.shape.numpy())}
 
 
-def _outputs(step: ExportedGraph, flush: ExportedGraph | None) -> Iterator[dict[str, Any]]:
+def _outputs(step: ExportedGraph, flush: ExportedGraph | None, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield facts about each output: name, type, shape, timing, and the files that return the output."""
     graphs = [each for each in (step, flush) if each is not None]
-    values = {value.name: value for graph in reversed(graphs) for value in ir.load(graph.path).graph.outputs}
+    loaded = [ir.load(folder / graph.path.name).graph for graph in reversed(graphs)]
+    values = {value.name: value for graph in loaded for value in graph.outputs}
     for each in step.facts.spec.outputs:
         names = [graph.facts.outputs[each.name] for graph in graphs if each.name in graph.facts.outputs]
         if names:

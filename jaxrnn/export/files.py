@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -19,7 +20,7 @@ import onnx_ir as ir
 
 from jaxrnn._files.arguments import argument, called
 from jaxrnn._files.messages import first_line, short_repr
-from jaxrnn._files.stores import check_writable
+from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
 from jaxrnn.export.conversions import LARGEST, WIDE_KINDS, Conversion
@@ -136,9 +137,9 @@ def export_onnx(
         if conversion is None:
             write_graph(stepper, arrays, path)
         else:
-            _write_converted(stepper, arrays, Path(path), conversion)
+            _write_converted(stepper, arrays, local_path(path), conversion)
         return None
-    paths = [Path(path), *([] if flush is None else [Path(flush)])]
+    paths = [local_path(path), *([] if flush is None else [local_path(flush)])]
     check_targets(paths)
     version = _known_opset(OPSET if opset is None else opset)
     apart = WIDE_KINDS if join_state and dtype is not None else ()
@@ -256,12 +257,17 @@ class Exported:
     Attributes:
         step: the step, or the function.
         flush: the flush, or None.
-        files: all files in the order of appearance: external data, first state, flush, step.
+        digests: the SHA-256 of each written file: external data, first state, flush, step.
     """
 
     step: ExportedGraph
     flush: ExportedGraph | None
-    files: tuple[Path, ...]
+    digests: Mapping[Path, str]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files: external data, first state, flush, step."""
+        return tuple(self.digests)
 
 
 #: Tensors up to this many bytes stay in the model: ONNX's inference reads shapes.
@@ -294,10 +300,10 @@ def data_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.data")
 
 
-def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[str, np.ndarray]]) -> tuple[Path, ...]:
-    """Write models and arrays by path. All files appear, the models last, or no file appears.
+def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[str, np.ndarray]]) -> dict[Path, str]:
+    """Write models and arrays by path. All files appear, or no file appears.
 
-    The last model refers to the previous files. Returns all paths in the order of appearance.
+    The last model refers to the previous files. Returns the SHA-256 of each file.
     """
     with contextlib.ExitStack() as stack:
         first = {path.parent: path for path in reversed((*graphs, *arrays))}
@@ -307,9 +313,16 @@ def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[s
             data += _write_model(model, path, beside[path.parent])
         for path, entries in arrays.items():
             _write_arrays(entries, beside[path.parent] / path.name)
-        paths = (*data, *arrays, *graphs)
-        replace_all({path: beside[path.parent] / path.name for path in paths})
-    return paths
+        written = {path: beside[path.parent] / path.name for path in (*data, *arrays, *graphs)}
+        digests = {path: digest_of(unfinished) for path, unfinished in written.items()}
+        replace_all(written)
+    return digests
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_model(model: ir.Model, path: Path, folder: Path) -> list[Path]:

@@ -436,7 +436,7 @@ def trace(function: Callable[[Any, Keyed], Keyed], params: Any, inputs: Structs)
         results[:] = outputs
         return [to_pairs(jnp.asarray(array)) for array in outputs.values()]
 
-    stored = {key: paired(struct) for key, struct in inputs.items()}
+    stored = {key: _without_values(paired(struct)) for key, struct in inputs.items()}
     with plain_forms():
         closed = canonical(jax.make_jaxpr(flat)(list(map(_without_values, leaves)), list(stored.values())))
     if any(isinstance(value, Tracer) for value in closed.consts):
@@ -453,5 +453,7 @@ def _named(keys: Iterable[Key], avals: Sequence[Any]) -> Structs:
 
 
 def _without_values(leaf: Any) -> Any:
-    """Return the shape of a leaf. A Python number stays a number with a weak type."""
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf
+    """Return the shape of a leaf in the caller's types. A Python number stays a number with a weak type."""
+    if not hasattr(leaf, "dtype"):
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True))

@@ -88,6 +88,6 @@ def dequantized(operands: Sequence[np.ndarray], axis: int) -> Quantized | None:
 
 
 def _made(elements: np.ndarray, steps: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> Quantized:
-    result = elements.view(Quantized)
+    result = np.asarray(elements).view(Quantized)  # NumPy computes numbers from arrays without axes
     result.steps, result.scale, result.zero = steps, scale, zero
     return result

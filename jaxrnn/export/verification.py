@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import short_repr
+from jaxrnn._files.stores import local_path
 from jaxrnn.errors import InputError
 from jaxrnn.export.sources import is_complex, to_pairs
 from jaxrnn.model import Model
@@ -138,7 +139,7 @@ def verify_export(
         MissingPackageError: ``engine="ort"`` without ONNX Runtime.
     """
     offline = Whole(offline, params) if isinstance(offline, Model) else offline
-    step_file = _read_exported(Path(path), STEP)
+    step_file = _read_exported(local_path(path), STEP)
     named = step_file.facts.files.get(FLUSH)
     beside = Path(flush) if flush is not None else None if named is None else step_file.path.parent / named
     flush_file = None if beside is None else _read_exported(beside, FLUSH)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -260,8 +261,8 @@ def _flat(module: torch.nn.Module, names: Sequence[str] | None) -> torch.nn.Modu
 
 def _reason(error: Exception) -> str:
     """Return the message of an exporter without the dump of the graph and the advice to report an error."""
-    text = str(error).partition("[Caused by")[0].partition(" Please feel free")[0]
-    return text.strip()[:600]
+    text = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # colours
+    return text.partition("[Caused by")[0].partition(" Please feel free")[0].strip()[:600]
 
 
 def _leaves(result: Any) -> list[torch.Tensor]:
@@ -302,7 +303,7 @@ def _axes(
     def open_axis(name: str, axis: int, symbol: str) -> None:
         if name not in arrays:
             raise InputError(f"there is no input {name!r}; the inputs are: {', '.join(arrays)}")
-        if not -arrays[name].ndim <= axis < arrays[name].ndim:
+        if not isinstance(axis, int) or not -arrays[name].ndim <= axis < arrays[name].ndim:
             raise InputError(f"input {name!r} of shape {arrays[name].shape} has no axis {axis}")
         if axes[name].setdefault(axis % arrays[name].ndim, symbol) != symbol:
             raise InputError(

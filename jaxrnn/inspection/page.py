@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxrnn._files.messages import as_json, bytes_of, environment
+from jaxrnn._files.stores import local_path
 from jaxrnn._files.writing import in_place_of
 from jaxrnn.errors import MissingPackageError, optional_package
 from jaxrnn.model.graph_facts import GraphInfo
@@ -57,7 +58,7 @@ def write_page(source: Source, path: Path | str, *, symbol: str | None = None) -
         MissingPackageError: the packages of the extra ``graph`` are not installed.
     """
     write = page_writer()
-    write(inspect_model(source, streams=symbol or True, graph=True), Path(path))
+    write(inspect_model(source, streams=symbol or True, graph=True), local_path(path))
 
 
 def page_writer() -> Callable[[Inspection, Path], None]:

@@ -31,6 +31,9 @@ _LIBRARIES = tuple(f"{pathlib.Path(each).parent}{os.sep}" for each in (jax.__fil
 #: Functions of JAX that stay calls.
 KEPT = frozenset(("floor_divide", "remainder", "_resize"))
 
+#: The kinds of equations whose functions can have constants. From JAX 0.11 on, the types of jaxprs do not tell.
+_KEEP_CONSTANTS = frozenset(("call", "custom rule", "linear algebra", "loop"))
+
 
 def canonical(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Return the canonical form of a jaxpr, also of the functions inside of its equations."""
@@ -125,7 +128,7 @@ class _Canonical:
         """Return the function that an equation calls, if the equation is only a call, or a canonical spelling."""
         entry = entry_of(equation)
         if not self.only_calls and (function := self.function(equation)) is not None:
-            return jax.make_jaxpr(function)(*(ShapedArray(_shape_of(x), x.aval.dtype) for x in equation.invars))
+            return jax.make_jaxpr(function)(*(ShapedArray(_shape_of(x), _type_of(x)) for x in equation.invars))
         calls = not (self.only_calls and entry.placed) if entry.kind == "call" else self.inside(equation) is not self
         if not calls or kept_name(equation):
             return None
@@ -185,18 +188,19 @@ class _Canonical:
         if placed:
             equation = equation.replace(params={**equation.params, **dict.fromkeys(placed)})
         if any(True for _ in jaxprs_in_params(equation.params)):
-            return [equation.replace(params={key: self.value(each) for key, each in equation.params.items()})]
+            keeps = entry_of(equation).kind in _KEEP_CONSTANTS
+            return [equation.replace(params={key: self.value(each, keeps) for key, each in equation.params.items()})]
         spelling = SPELLINGS.of(equation)
         return [equation] if spelling is None else spelling(equation)
 
-    def value(self, value: Any) -> Any:
-        """Return a parameter of an equation with functions in canonical form."""
-        if isinstance(value, ClosedJaxpr):
+    def value(self, value: Any, keeps: bool) -> Any:
+        """Return a parameter of an equation with functions in canonical form, with constants if the equation can."""
+        if isinstance(value, ClosedJaxpr) and (keeps or value.consts):
             return self.closed(value)
         if isinstance(value, Jaxpr):
             return self.jaxpr(value, None)
         if isinstance(value, tuple):
-            parts = map(self.value, value)
+            parts = (self.value(each, keeps) for each in value)
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         return value
 
@@ -243,15 +247,17 @@ def _alone(equation: JaxprEqn) -> Callable[..., Any]:
 
 
 def _reduced(equation: JaxprEqn) -> Callable[..., Any] | None:
-    """Return a reduction by an associative operation that starts from its neutral value; None for another reduction."""
+    """Return a reduction by an associative operation that starts from its neutral value, or None."""
     inner = canonical(equation.params["jaxpr"]).jaxpr
-    step, *others = inner.eqns or [None]
-    monoid = "" if step is None else entry_of(step).monoid
-    if others or not monoid or set(step.invars) != set(inner.invars) or step.outvars != inner.outvars:
+    if len(inner.eqns) != 1:
+        return None
+    (step,) = inner.eqns
+    monoid = entry_of(step).monoid
+    if not monoid or set(step.invars) != set(inner.invars) or step.outvars != inner.outvars:
         return None
     reduce, start, axes = getattr(lax, f"reduce_{monoid}"), equation.invars[1], equation.params["dimensions"]
     with jax.ensure_compile_time_eval():
-        neutral = isinstance(start, Literal) and reduce(jnp.zeros(0, start.aval.dtype), (0,)) == start.val
+        neutral = isinstance(start, Literal) and reduce(jnp.zeros(0, _type_of(start)), (0,)) == start.val
     return (lambda x, _: reduce(x, axes)) if neutral else None
 
 
@@ -269,6 +275,10 @@ def _reshaped(equation: JaxprEqn) -> list[JaxprEqn]:
 
 def _shape_of(atom: Any) -> tuple[Any, ...]:
     return atom.aval.shape
+
+
+def _type_of(atom: Any) -> Any:
+    return atom.aval.dtype
 
 
 def _without_ones(shape: Sequence[Any]) -> list[str]:

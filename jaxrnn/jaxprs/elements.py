@@ -154,7 +154,7 @@ def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         wide, low, high = np.nan_to_num(x.astype(np.float64), nan=0), jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
         inside = (wide > low) & (wide < high + 1)  # the float next to int64's largest number is larger
         result = np.where(inside, wide, 0).astype(dtype)
-        return np.where(inside, result, np.where(wide > 0, high, low).astype(dtype)).astype(dtype)
+        return np.where(inside, result, np.where(wide > 0, np.asarray(high, dtype), np.asarray(low, dtype)))
 
 
 def counted(params: Mapping[str, Any]) -> np.ndarray:

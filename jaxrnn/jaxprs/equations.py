@@ -103,11 +103,11 @@ def _bind_varying(equation: JaxprEqn, operands: Sequence[Any], axes: Axes, chang
 
 def _traced_again(value: Any, axes: Axes) -> Any:
     """Trace the jaxprs in a parameter of an equation again, on values that vary over these axes."""
-    if isinstance(value, Jaxpr):
-        return _traced_again(ClosedJaxpr(value, ()), axes).jaxpr
     if isinstance(value, ClosedJaxpr):
         structs = jax.eval_shape(lambda *arrays: vary(arrays, axes), *map(struct_of, value.in_avals))
         return jax.make_jaxpr(lambda *arrays: vary(evaluate(value, arrays), axes))(*structs)
+    if isinstance(value, Jaxpr):  # a separate class up to JAX 0.10
+        return _traced_again(ClosedJaxpr(value, ()), axes).jaxpr
     if isinstance(value, tuple):
         parts = [_traced_again(part, axes) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)

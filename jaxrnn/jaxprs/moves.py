@@ -119,7 +119,7 @@ def _is_finite(value: np.ndarray) -> bool:
 
 def _without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
     jaxpr = closed.jaxpr
-    return closed.replace(jaxpr=jaxpr.replace(eqns=needed(jaxpr.eqns, jaxpr.outvars)))
+    return ClosedJaxpr(jaxpr.replace(eqns=needed(jaxpr.eqns, jaxpr.outvars)), closed.consts)
 
 
 def _reached(closed: ClosedJaxpr) -> list[bool]:

@@ -83,7 +83,7 @@ class Entry:
 #: The kinds of primitives.
 KINDS = {
     "identity": "returns its operands; canonical programs lose it",
-    "spelling": "another spelling of other primitives, which canonical programs contain",
+    "spelling": "equals other primitives, which canonical programs contain",
     "call": "calls a function; canonical programs contain the equations of the function",
     "checkpoint": "calls a function whose values a gradient computes again",
     "custom rule": "calls a function with its own derivative rule",
@@ -101,7 +101,7 @@ KINDS = {
     "linear algebra": "factors or solves matrices",
     "random": "draws random numbers, or derives random keys",
     "size": "the length of a recording",
-    "bits": "reads the bits of elements as another type",
+    "bits": "reads the bits of elements as a different type",
     "own": "a primitive of jaxrnn",
     "collective": "exchanges arrays between devices",
     "effect": "acts on memory, the host, or the order of execution",

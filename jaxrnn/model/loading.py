@@ -7,7 +7,6 @@ import copy
 import os
 import pickle
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,9 +16,9 @@ import onnx_ir as ir
 from jax.core import Tracer
 
 from jaxrnn._files.messages import describe
-from jaxrnn._files.stores import check_writable
+from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._jax.context import check_names, exact_types
-from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
+from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError, check_kind
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.model import Model
 from jaxrnn.onnx.graph import name_dimensions, read_graph
@@ -92,8 +91,7 @@ def load(
 
 def read_model(source: Source, limits: Limits | None) -> tuple[SourceFile, ir.Model]:
     """Read a file and the graph, with all checks that do not need operators."""
-    if limits is not None and not isinstance(limits, Limits):
-        raise InputError(f"limits must be jaxrnn.Limits, not {type(limits).__name__}")
+    check_kind("limits", limits, Limits | None, "jaxrnn.Limits")
     file = read_source(source, limits)
     check_proto(file.proto, file.folder)
     graph = read_graph(file.proto, limits)
@@ -113,8 +111,7 @@ def model_of(
 ) -> Model:
     """Bind the graph of a file as a model; ``options`` are the other arguments of `load`."""
     for name, given in {"static": static, "state": state, "dims": options.get("dims")}.items():
-        if given is not None and not isinstance(given, Mapping):
-            raise InputError(f"{name} must be a dict by name, not {type(given).__name__}")
+        check_kind(name, given, Mapping | None, "a dict by name")
     name_dimensions(graph.graph, options.get("dims") or {})
     initial: dict[str, np.ndarray] = {}
     # State inputs with a value in the file become inputs without a value.
@@ -204,7 +201,7 @@ def write_graph(model: Model, params: Mapping[str, Any], path: str | os.PathLike
                 "model that it was made of"
             )
         raise InputError(f"expected a model from jaxrnn.load, not {type(model).__name__}")
-    path = Path(path)
+    path = local_path(path)
     check_writable(path)
     with labelled(model.label):
         arrays = stored_params(model, params)

@@ -17,7 +17,7 @@ from jaxrnn._files.messages import COLUMNS, LINES, describe, near_or_all, part_o
 from jaxrnn._jax.context import cast_params, check_params, compiled, exact_types, is_staged
 from jaxrnn._jax.varying import alike
 from jaxrnn.cells.forms import Remat, matrix_products_in, product_type, recomputing
-from jaxrnn.errors import InputError, NodeError, StaticValueError
+from jaxrnn.errors import InputError, NodeError, StaticValueError, check_kind
 from jaxrnn.jaxprs.schedule import Packed, Purpose, computing_type, folded_for, run_packed, unpack
 from jaxrnn.model.steps import Steps, scan
 from jaxrnn.model.streaming import open_dimensions, operators_by_scope, stream_model
@@ -230,6 +230,7 @@ class Model:
                 a constraint.
         """
         opened, result = open_dimensions(self), {}
+        check_kind("dims", dims, Mapping | None, "a dict by name")
         for name in dims or {}:
             if name not in opened:
                 listed = ", ".join(opened) or "none"
@@ -411,7 +412,7 @@ class Model:
         """
         with self._computing(None, dtype):
             options = {"multiple": multiple, "constraints": constraints, "past": past}
-            return stream_model(self, symbol, pulse, dims=dims or {}, **options)
+            return stream_model(self, symbol, pulse, dims={} if dims is None else dims, **options)
 
     def pack(self, params: Arrays, *, dims: Mapping[str, int] | None = None, dtype: Any = None) -> Packed:
         """Precompute the work that depends only on parameters; `apply`, `step` and `scan` accept the result.

@@ -96,24 +96,22 @@ class Steps:
     def step(self, params: Any, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         """Run one step, mapped over the leading axis of the state, if any."""
         with exact_types():
+            self._check_inputs(inputs)
             lead = self.lead(state, inputs)
-            self._refuse_state(inputs)
             if not lead:
                 return self.one_step(params, state, inputs)
             return jax.vmap(self.one_step, (None, 0, 0))(params, dict(state), self.spec.bind(inputs, lead))
 
     def bind_recording(self, state: Arrays, inputs: Arrays) -> dict[str, Any]:
         """Return the inputs of many steps as arrays of the declared types, without a check of shapes."""
-        if isinstance(inputs, Mapping):
-            self._refuse_state(inputs)
-            check_names(self.spec.inputs, inputs)
+        self._check_inputs(inputs)
         self.lead(state, inputs, frames=1)
         return {each.name: converted(each, inputs[each.name]) for each in self.spec.inputs if each.name in inputs}
 
     def lead(self, state: Arrays, inputs: Arrays, frames: int = 0) -> tuple[Any, ...]:
         """Return the leading batch of a state; without state, of the inputs, which have ``frames`` axes before."""
         lead = self.spec.lead(state)
-        if self.state or not isinstance(inputs, Mapping):
+        if self.state:
             return lead
         shapes = ((np.shape(inputs[each.name]), each.shape) for each in self.spec.inputs if each.name in inputs)
         sizes = (have[frames] for have, want in shapes if want is not None and len(have) == len(want) + frames + 1)
@@ -151,10 +149,11 @@ class Steps:
         outputs = {name: value for name, value in results.items() if name not in self._output_of}
         return outputs, {name: results[str(variable.output)] for name, variable in self.state.items()}
 
-    def _refuse_state(self, inputs: Any) -> None:
+    def _check_inputs(self, inputs: Any) -> None:
         stray = [name for name in inputs if name in self._input_of] if isinstance(inputs, Mapping) else []
         if stray:
             raise InputError(f"{stray[0]!r} is state: pass it in the state, not among the inputs")
+        check_names(self.spec.inputs, inputs)
 
 
 def scan(

@@ -11,7 +11,7 @@ import jax
 
 from jaxrnn._files.arguments import NAME, SIZE, argument, called, either
 from jaxrnn._jax.context import exact_types
-from jaxrnn.errors import InputError, NodeError, StreamError, is_count
+from jaxrnn.errors import InputError, NodeError, StreamError, check_kind, is_count
 from jaxrnn.onnx.evaluate import Block
 from jaxrnn.onnx.graph import is_batch_name
 from jaxrnn.onnx.reading import labelled
@@ -90,8 +90,7 @@ def stream_model(
     past: int | None,
 ) -> Streamed:
     """Implement `Model.stream`."""
-    if not isinstance(dims, Mapping):
-        raise InputError(f"{model.label}: {called('dims')} must be a dict by name, not {type(dims).__name__}")
+    check_kind(f"{model.label}: {called('dims')}", dims, Mapping, "a dict by name")
     symbol = only_symbol(model, dims) if symbol is None else symbol
     with labelled(model.label):
         names = check_symbol(model, symbol)

@@ -67,6 +67,10 @@ _OTHER_FORMATS = {
 }
 
 
+#: Protobuf messages have at most this size. Files with more data keep tensors in external data.
+_MOST = 2**31 - 1
+
+
 def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
     """Read a model; its sparse tensors become dense."""
     if isinstance(source, onnx.ModelProto):
@@ -79,7 +83,7 @@ def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
     elif isinstance(source, (str, os.PathLike)):
         path = Path(source)
         try:
-            data = check_regular(path).read_bytes()
+            data = check_regular(path, _MOST).read_bytes()
         except OSError as error:
             raise ModelError(f"the file cannot be read: {error.strerror or error}") from error
         try:
@@ -241,7 +245,15 @@ def check_messages(
         if is_of_onnx(node, "Constant") and not node.output:
             raise ModelError(f"{label} has no output; remove the node")
         for attribute in node.attribute:
-            check_attribute(attribute, f"{label}, attribute {attribute.name!r}", declared)
+            try:
+                check_attribute(attribute, f"{label}, attribute {attribute.name!r}", declared)
+            except ModelError as error:
+                if not is_of_onnx(node, node.op_type) or onnx.defs.has(node.op_type):
+                    raise
+                raise UnsupportedError(
+                    f"{label}: ONNX has no operator {node.op_type}; the converter that wrote the file has left this "
+                    f"operator of another format as it was. Convert the model without the operator ({error})"
+                ) from error
             for inner in graphs_in(attribute):
                 check_messages(inner, f"{label}, {attribute.name}: ", depth + 1, declared)
 

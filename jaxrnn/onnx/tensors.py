@@ -13,7 +13,8 @@ import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
 
-from jaxrnn._files.messages import bytes_of
+from jaxrnn._files.arrays import MAX_ARRAY_BYTES
+from jaxrnn._files.messages import bytes_of, too_large
 from jaxrnn._files.stores import check_regular
 from jaxrnn.errors import LimitError, ModelError, UnsupportedError
 from jaxrnn.onnx.limits import Limits, raised
@@ -164,6 +165,8 @@ def _check_external(tensor: onnx.TensorProto, expected: int, label: str, folder:
         raise ModelError(f"{where}: length {length} is given, but the shape {list(tensor.dims)} needs {expected} bytes")
     if offset + length > file_size:
         raise ModelError(f"{where}: bytes {offset} to {offset + length} are needed, but the file ends at {file_size}")
+    if length > MAX_ARRAY_BYTES:
+        raise LimitError(f"{where}: {too_large(length, MAX_ARRAY_BYTES)}")
 
 
 def _inside(path: Path, folder: Path) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxrnn._files.arguments import NAME, SIZE, argument, called, static_argument
 from jaxrnn._files.messages import pairs_of
 from jaxrnn._jax.context import compute_type, exact_types
-from jaxrnn.errors import InputError, check_count
+from jaxrnn.errors import InputError, check_count, check_kind
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.model import Model
 from jaxrnn.model.streaming import time_symbols
@@ -74,6 +74,7 @@ def profile_model(
         InputError: an argument does not fit the model or ``what``.
         StateError: the model forgets its state after each call, so steps and scans are impossible.
     """
+    check_kind("model", model, Model, "a Model, as jaxrnn.load returns")
     if what is None:
         kinds = {variable.kind for variable in model.state}
         what = "stream" if stream is not None else "step" if kinds == {"external"} else "apply"

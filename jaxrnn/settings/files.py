@@ -14,7 +14,7 @@ from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError, create_model
 
-from jaxrnn._files.stores import check_regular
+from jaxrnn._files.stores import check_regular, local_path
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.settings.functions import check_options, find_function
 from jaxrnn.settings.models import Keys, Settings, SettingsError, dotted, keys_at, mistakes_of, shown
@@ -36,7 +36,7 @@ class SettingsFile(Generic[Model]):
     """
 
     def __init__(self, model: type[Model], path: str | os.PathLike[str], overrides: Overrides = ()):
-        self.path = Path(path)
+        self.path = local_path(path)
         self.folder = self.path.resolve().parent
         config = _read(self.path)
         refused = []
@@ -158,9 +158,13 @@ class _Partial:
         return getattr(self._settings, key)
 
 
+#: The limit of a file of settings in bytes.
+_MOST = 2**24
+
+
 def _read(path: Path) -> DictConfig:
     try:
-        text = check_regular(path).read_text(encoding="utf-8")
+        text = check_regular(path, _MOST).read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

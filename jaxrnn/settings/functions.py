@@ -20,7 +20,7 @@ from pydantic_core import SchemaError
 from typing_extensions import TypedDict
 
 from jaxrnn._files.messages import near
-from jaxrnn.errors import InputError
+from jaxrnn.errors import InputError, check_kind
 from jaxrnn.settings.models import LocalPath, mistakes_of
 
 
@@ -49,6 +49,7 @@ def lookup(
     kind: str, name: str, table: Mapping[str, Callable[..., Any]], folder: Path | None = None
 ) -> Callable[..., Any]:
     """Return an entry of the table, or for a name with a colon the caller's function."""
+    check_kind(kind, name, str, "a name")
     if name in table:
         return table[name]
     if ":" in name:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import jax
@@ -156,6 +156,8 @@ def converted(spec: ArraySpec, value: Any) -> Any:
         )
     if not hasattr(value, "dtype"):
         return jnp.asarray(_from_python(spec, spec.dtype, value))
+    if isinstance(value, jax.ShapeDtypeStruct):
+        raise InputError(f"{spec.as_input} got a ShapeDtypeStruct, which has no values; give an array")
     if isinstance(value, np.ma.MaskedArray):
         raise InputError(f"{spec.as_input} got a masked array; give its masked elements a value with .filled(value)")
     if isinstance(value, np.ndarray) and not value.dtype.isnative:
@@ -219,8 +221,6 @@ def bind(
     the suffix without a note, for an array that is not a batch of the described arrays. Raises InputError if an
     argument is missing or unknown, or does not fit.
     """
-    if not isinstance(arrays, Mapping):
-        raise InputError(f"inputs must be a dict of arrays by name, not {type(arrays).__name__}")
     check_names(specs, arrays)
     missing = [str(spec) for spec in specs if spec.name not in arrays]
     if missing:
@@ -234,10 +234,13 @@ def bind(
     return values
 
 
-def check_names(specs: Sequence[ArraySpec], names: Collection[Any]) -> None:
-    """Check that all names are names of inputs; an InputError suggests the nearest name."""
+def check_names(specs: Sequence[ArraySpec], arrays: Any, what: str = "inputs") -> None:
+    """Check that arrays come in a dict by the names of inputs; an InputError suggests the nearest name."""
     known = [spec.name for spec in specs]
-    for name in names:
+    if not isinstance(arrays, Mapping):
+        example = ", ".join(f"{name!r}: array" for name in known)
+        raise InputError(f"{what} must be a dict of arrays by name, as {{{example}}}, not {describe(arrays)}")
+    for name in arrays:
         if name not in known:
             listed = ", ".join(map(str, specs)) or "none"
             raise InputError(f"there is no input {name!r}{near(name, known)}; the inputs are: {listed}")

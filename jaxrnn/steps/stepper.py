@@ -198,9 +198,7 @@ def whole_pulse(
             raise InputError(f"{spec.label} has no tail: a step takes a whole frame, and keeps nothing back")
         return None, 0
     parts = {} if tail is None else tail
-    if not isinstance(parts, Mapping):
-        raise InputError(f"the tail must be a dict of arrays by name, not {type(parts).__name__}")
-    check_names(spec.inputs, parts)
+    check_names(spec.inputs, parts, "the tail")
     arrays = {}
     for each in spec.inputs:
         value = parts.get(each.name)
@@ -320,6 +318,8 @@ class Bound:
         names = {name for each in spec.state for name in each.symbols if name != spec.batch_symbol}
         sizes = {name: size for name, size in self.dims.items() if name in names}
         given: dict[str, Any] = {"dims": sizes} if sizes else {}
+        if constants is not None:
+            check_names(spec.inputs, constants, "the constants")
         given["constants"] = None if constants is None else dict(constants)
         state = self.stepper.init(self.batch, params=self.params, **given)
         if lead_of([each.batched(self.lead) for each in self.spec.carried], state):

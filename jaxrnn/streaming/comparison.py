@@ -261,8 +261,8 @@ class Form:
     """A computed array: equal numbers mean equal computations.
 
     Attributes:
-        elements: memory with a byte for each element. Movements of the array move these bytes, whose values are unused.
-        whole: the form whose elements this form moves; None if this form is computed.
+        elements: memory that nobody reads, with a byte for each element. Movements of the array move these bytes.
+        whole: the memory of the array of which this form is a view; None if the form is an array.
     """
 
     number: int
@@ -339,9 +339,10 @@ class Forms:
         copied = () if x.whole is None else (self.make(("copy", x.number), x.shape, x.dtype),)
         for each in (x, *copied):
             moved = move(equation, [each.elements, *others])
-            views = [] if moved is None else [self.view(each, elements) for elements in moved]
-            if views and None not in views:
-                return [view for view in views if view is not None]
+            views = [self.view(each, elements) for elements in moved or ()]
+            forms = [view for view in views if view is not None]
+            if moved is not None and len(forms) == len(moved):
+                return forms
         return None
 
 

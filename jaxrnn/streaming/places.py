@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.canonical import kept_name
 from jaxrnn.jaxprs.equations import is_key, type_of
 from jaxrnn.jaxprs.primitives import Rules, entry_of, numpy_of
-from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, out_shape
-from jaxrnn.streaming.values import Chunk, is_fixed, is_wide, static_number
+from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, largest_value, out_shape
+from jaxrnn.streaming.values import Chunk, is_length, is_static, is_wide, static_number
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Places:
         constants: the sum of the sizes of all coefficients, if the formula is written as a polynomial of i and j.
         scale: product of all divisors in the formula.
         is_quotient: True for a quotient of floats, which must be rounded to an integer.
+        affine: the coefficients a, b and c of a formula ``a * i + b * j + c``, or None. If c depends on the length,
+            only comparisons that all lengths answer equally have values.
     """
 
     formula: Callable[[Any, Any], Any]
@@ -65,16 +68,35 @@ class Places:
     constants: int = 0
     scale: int = 1
     is_quotient: bool = False
+    affine: tuple[Any, Any, Any] | None = None
 
     @classmethod
     def counting(cls) -> Places:
         """Return the number of frame i."""
-        return cls(lambda i, j: i, Fraction(1), least=0, constants=1)
+        return cls(lambda i, j: i, Fraction(1), least=0, constants=1, affine=(1, 0, 0))
+
+    @classmethod
+    def with_length(cls, affine: tuple[Any, Any, Any]) -> Places:
+        """Return a formula that no frame can evaluate, because its constant depends on the length."""
+
+        def formula(i: Any, j: Any) -> Any:
+            raise StreamError(
+                f"each pair of frames depends on the length ({affine[2]}), which is known only when the stream has "
+                "ended; compare the numbers of two frames with each other, or with a fixed number"
+            )
+
+        return cls(formula, Fraction(affine[0] + affine[1]), affine=affine)
+
+    @property
+    def needs_length(self) -> bool:
+        """Return True if the constant depends on the length."""
+        return self.affine is not None and is_symbolic(self.affine[2])
 
     @property
     def swapped(self) -> Places:
         """Return the formula with i and j exchanged."""
-        return dataclasses.replace(self, formula=lambda i, j: self.formula(j, i))
+        affine = self.affine and (self.affine[1], self.affine[0], self.affine[2])
+        return dataclasses.replace(self, formula=lambda i, j: self.formula(j, i), affine=affine)
 
     @property
     def far(self) -> int:
@@ -98,7 +120,7 @@ class Places:
     def bounds(self) -> Bounds | None:
         """Return the distances beyond which the value is constant; None if the formula has drift or a long period."""
         far = self.far + 2 * self.period
-        if self.drift or self.period * (2 * far + 1) > LARGEST:
+        if self.drift or self.needs_length or self.period * (2 * far + 1) > LARGEST:
             return None
         distances, values = np.arange(-far, far + 1), self.rows(-far, far)
         edge = 2 * self.period + 1
@@ -127,9 +149,24 @@ class _Operation:
         return np.dtype(type_of(self.equation.outvars[0]))
 
     @property
+    def holds_all(self) -> bool:
+        """True if the type of the result holds the numbers of all frames, unlike smaller and unsigned types."""
+        return self.dtype.kind in "if" and self.dtype.itemsize >= 4
+
+    @property
     def function(self) -> Callable[..., Any]:
         """The operation in NumPy."""
         return numpy_of(self.equation)
+
+    def affine(self, signs: Sequence[int]) -> tuple[Any, Any, Any] | None:
+        """Return the coefficients of a sum of the operands with these signs, or None."""
+        terms = [each.affine for each in self.terms if each.affine is not None]
+        if len(terms) != len(signs):
+            return None
+        a, b, c = (
+            sum(sign * each for sign, each in zip(signs, parts, strict=True)) for parts in zip(*terms, strict=True)
+        )
+        return a, b, c
 
     def made(
         self, function: Callable[..., Any], drift: Fraction = Fraction(0), *, rounds: bool = False, **changed: Any
@@ -161,10 +198,37 @@ def places_of(equation: JaxprEqn, operands: Sequence[Any]) -> Places | None:
     rule, entry = _FORMULAS.of(operation_of(equation)), entry_of(equation)
     if entry.kind == "movement" and entry.moved is not None:
         operands = operands[entry.moved]  # sizes are not elements
-    terms = [formula_of(value) for value in operands]
+    terms = [term_of(value) for value in operands]
     if rule is None or any(term is None for term in terms):
         return None
-    return rule(_Operation(equation, [term for term in terms if term is not None]))
+    operation = _Operation(equation, [term for term in terms if term is not None])
+    needs_length = entry.kind != "movement" and any(term.needs_length for term in operation.terms)
+    return _of_length(operation) if needs_length else rule(operation)
+
+
+def _of_length(operation: _Operation) -> Places | None:
+    """Return the formula of a sum with the length, or a comparison that all lengths answer equally."""
+    entry, size = entry_of(operation.equation), next(filter(is_symbolic, out_shape(operation.equation)), None)
+    keeps = len(operation.terms) == 1 and (entry.moved is not None or entry.arithmetic == "convert")
+    signs = (1,) if keeps else (1, -1) if entry.compares == "order" else entry.signs
+    if (affine := operation.affine(signs)) is None:
+        return None
+    if entry.compares:
+        return None if size is None else _for_all_lengths(operation.function, affine, size)
+    return Places.with_length(affine) if operation.holds_all else None
+
+
+def _for_all_lengths(compare: Callable[..., Any], affine: tuple[Any, Any, Any], size: Any) -> Places | None:
+    """Return the answer of a comparison with 0 if all pairs of frames of all lengths give the same, or None."""
+    *slopes, constant = affine
+    # The largest and the smallest value over 0 <= i, j < size.
+    most, negated = (
+        largest_value(sum(max(sign * slope, 0) for slope in slopes) * (size - 1) + sign * constant, size)
+        for sign in (1, -1)
+    )
+    ends = (math.inf if most is None else most, -math.inf if negated is None else -negated)
+    first, last = (bool(compare(end, 0)) for end in ends)
+    return _number(first) if first == last else None
 
 
 @_FORMULAS.add("broadcast_in_dim", "reshape", "transpose")
@@ -174,10 +238,8 @@ def _moved(operation: _Operation) -> Places | None:
 
 @_FORMULAS.add("stop_gradient")
 def _unchanged(operation: _Operation) -> Places | None:
-    (x,), dtype = operation.terms, operation.dtype
-    # Smaller and unsigned types do not hold the numbers of all frames.
-    holds = (dtype.kind in "if" and dtype.itemsize >= 4) or x.fits(dtype)
-    return x if holds and not x.is_quotient else None
+    (x,) = operation.terms
+    return x if not x.is_quotient and (operation.holds_all or x.fits(operation.dtype)) else None
 
 
 @_FORMULAS.add("convert_element_type")
@@ -204,7 +266,7 @@ def _linear(operation: _Operation) -> Places | None:
     signs, least = entry_of(operation.equation).signs, [each.least for each in operation.terms]
     drift = sum((sign * each.drift for sign, each in zip(signs, operation.terms, strict=True)), Fraction(0))
     known = None if None in least or min(signs) < 0 else sum(number for number in least if number is not None)
-    return operation.made(operation.function, drift, least=known)
+    return operation.made(operation.function, drift, least=known, affine=operation.affine(signs))
 
 
 @_FORMULAS.add("eq", "ge", "gt", "le", "lt", "max", "min", "ne", "select_n")
@@ -238,8 +300,9 @@ def _product(operation: _Operation) -> Places | None:
     if isinstance(factor, _Number):
         number = factor.number
         least = None if x.least is None or number < 0 else x.least * number
-        constants = x.constants * max(abs(number), 1)
-        return operation.made(operator.mul, x.drift * number, constants=constants, least=least)
+        facts = {"constants": x.constants * max(abs(number), 1), "least": least}
+        affine = x.affine and (x.affine[0] * number, x.affine[1] * number, x.affine[2] * number)
+        return operation.made(operator.mul, x.drift * number, affine=affine, **facts)
     return _without_drift(operation, constants=max(x.constants, 1) * max(factor.constants, 1))
 
 
@@ -280,22 +343,27 @@ class _Number(Places):
         return self.least
 
 
-def formula_of(value: Any) -> Places | None:
-    """Return the formula of a value, or None if the value is neither a number nor has a formula."""
+def term_of(value: Any) -> Places | None:
+    """Return the formula of an operand, or None."""
     known = getattr(value, "places", None)
     if known is not None:
         return known
     if isinstance(value, Chunk) and value.affine is not None and value.affine[0] == 0:
         value = value.affine[1]  # a number for each frame
-    array = np.asarray(value) if is_fixed(value) else np.empty(0)
+    array = np.asarray(value) if is_static(value) else np.empty(0)
     if not array.size:
         return None
     first = array.flat[0]
+    if is_length(value):
+        same = all(str(each) == str(first) for each in array.flat)
+        return Places.with_length((0, 0, first)) if same else None
     if array.dtype.kind not in "iubf" or not abs(float(first)) <= LARGEST or np.any(array != first) or first % 1:
         return None
-    number = int(first)
-    value = bool(number) if array.dtype.kind == "b" else number
-    return _Number(lambda i, j: np.asarray(value), least=number, constants=abs(number))
+    return _number(bool(first) if array.dtype.kind == "b" else int(first))
+
+
+def _number(value: int) -> Places:
+    return _Number(lambda i, j: np.asarray(value), least=int(value), constants=abs(value), affine=(0, 0, int(value)))
 
 
 def with_places(equation: JaxprEqn, operands: Sequence[Any], results: list[Any]) -> list[Any]:

@@ -285,7 +285,9 @@ class Streamed:
         try:
             values = self._structure.flatten_up_to(x)
         except ValueError as error:
-            raise InputError(f"x must be a pytree like the example, with {', '.join(names)}: {error}") from error
+            # JAX's message has the numbers of an array, and only tells more about a part of a dict.
+            given = f": {error}" if isinstance(x, dict) else f", not {describe(x)}"
+            raise InputError(f"x must be a pytree like the example, with {', '.join(names)}{given}") from error
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
     def _recording(self, arrays: Arrays, lead: tuple[int, ...] = ()) -> tuple[Arrays, int]:

@@ -15,7 +15,8 @@ import numpy as np
 from jaxrnn._files.arguments import either
 from jaxrnn._files.writing import in_place_of
 from jaxrnn._jax.context import compute_type
-from jaxrnn.errors import InputError, TrainingError, check_count, optional_package
+from jaxrnn.errors import InputError, TrainingError, check_count, check_kind, optional_package
+from jaxrnn.model import Model
 from jaxrnn.training.agreement import (
     check_alike,
     check_joined,
@@ -50,8 +51,6 @@ from jaxrnn.training.validation import Validator
 
 if TYPE_CHECKING:
     import optax
-
-    from jaxrnn.model import Model
 
 
 def fit(
@@ -96,7 +95,7 @@ def fit(
         epochs: Number of passes over the data.
         batch_size: Examples per update, on all devices of all processes together.
         optimizer: The name of an optax optimizer, an ``optax.GradientTransformation``, or an `Optimizer`, which also
-            selects parameters. The default is adam for all parameters.
+            selects parameters. The default is adam for all parameters. A line search gets the loss of the batch.
         sequences: Time axis, chunks and padding of sequences.
         metrics: Further functions like the loss, by name, measured on the validation examples, or else on the batches.
         validation: A sequence of examples, or a `Validation`, which also sets the interval and early stopping.
@@ -124,6 +123,8 @@ def fit(
         UserWarning: The training changes running statistics, or a computed constant (a Fourier basis, a window, a
             filterbank).
     """
+    check_kind("model", model, Model, "a Model, as jaxrnn.load returns")
+    check_kind("sequences", sequences, Sequences, "jaxrnn.training.Sequences")
     check_joined()
     if not is_primary():
         progress = False

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from jaxrnn._files.messages import near, near_or_all, short_repr
-from jaxrnn.errors import InputError, optional_package
+from jaxrnn._files.messages import near, near_or_all, short_repr, whole_message
+from jaxrnn.errors import InputError, JaxrnnError, optional_package
 
 if TYPE_CHECKING:
     import optax
@@ -107,10 +107,38 @@ class Optimizer:
         with jax.numpy_dtype_promotion("standard"):
             return jax.jit(self._transformation.init)(params)
 
-    def update(self, gradients: Any, state: Any, params: Any, loss: jax.Array) -> tuple[Any, Any]:
-        """Return new parameters and state, in the types of the old ones."""
+    def update(
+        self,
+        gradients: Any,
+        state: Any,
+        params: Any,
+        loss: jax.Array,
+        objective: Callable[[Any], jax.Array] | None = None,
+    ) -> tuple[Any, Any]:
+        """Return new parameters and state, in the types of the old ones.
+
+        A line search, as of ``optax.lbfgs``, needs the objective, which returns the loss of parameters.
+        """
+        promotion: Any = jax.config.jax_numpy_dtype_promotion  # pyright: ignore[reportAttributeAccessIssue]
+
+        def value_fn(params: Any) -> jax.Array:
+            if objective is None:
+                raise InputError("the optimizer evaluates the loss again: pass objective, a function of the parameters")
+            with jax.numpy_dtype_promotion(promotion):
+                return objective(params)
+
         with jax.numpy_dtype_promotion("standard"):
-            changes, new = self._transformation.update(gradients, state, params, value=loss)
+            try:
+                changes, new = self._transformation.update(
+                    gradients, state, params, value=loss, grad=gradients, value_fn=value_fn
+                )
+            except JaxrnnError:
+                raise
+            except (TypeError, ValueError) as error:
+                raise InputError(
+                    f"the optimizer cannot compute an update from the gradients, the parameters, and the value, grad "
+                    f"and value_fn of the loss: {whole_message(error)}"
+                ) from error
             params = _optax().apply_updates(params, changes)
 
             def cast(after: Any, before: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import describe
+from jaxrnn._files.messages import describe, whole_message
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.training.batches import BatchChunk
@@ -90,7 +90,9 @@ class Updates:
             return loss / count.astype(loss.dtype), (means, states)
 
         (loss, (metrics, carry)), gradients = jax.value_and_grad(objective, has_aux=True)(state.trained)
-        new, optimizer = self.optimizer.update(gradients, state.optimizer, state.trained, loss)
+        new, optimizer = self.optimizer.update(
+            gradients, state.optimizer, state.trained, loss, lambda trained: objective(trained)[0]
+        )
         squares = [jnp.sum(jnp.square(gradient.astype(jnp.float32))) for gradient in gradients.values()]
         report = {
             "loss": loss,
@@ -166,12 +168,18 @@ class Forward:
         """Return loss and metrics of the outputs of an example."""
         # A mean over no frames would be NaN, and its gradient too, even if the value is not used.
         mask = mask | ~mask.any()
-        loss = _scalar("loss", self.loss(dict(outputs), dict(example), mask), differentiable=True)
-        metrics = {
-            name: _scalar(f"metric {name!r}", metric(dict(outputs), dict(example), mask))
-            for name, metric in self.metrics.items()
-        }
-        return loss, metrics
+
+        def measure(what: str, function: Function, **options: Any) -> jax.Array:
+            try:
+                return _scalar(what, function(dict(outputs), dict(example), mask), **options)
+            except jax.errors.JAXTypeError as error:
+                raise InputError(
+                    f"the {what} must return a JAX scalar and compute with jax.numpy: NumPy, float(), .item() and "
+                    f"conditions on arrays are not possible while JAX traces the function: {whole_message(error)}"
+                ) from error
+
+        loss = measure("loss", self.loss, differentiable=True)
+        return loss, {name: measure(f"metric {name!r}", metric) for name, metric in self.metrics.items()}
 
     def sums(
         self, params: Arrays, state: Arrays, arrays: Arrays, mask: jax.Array, weights: jax.Array, ragged: bool

@@ -32,16 +32,22 @@ def main():
         from fuzzing import trial
 
         source, how = make(options.case[0], int(options.case[1]), int(options.case[2]))
-        print(trial.describe(source))
-        print(json.dumps(trial.try_file(source, **how), indent=2))
+        print("" if options.case[0] in trial.TRIALS else trial.describe(source))
+        print(json.dumps(trial.try_case(options.case[0], source, how), indent=2))
         return
     options.out.mkdir(exist_ok=True, parents=True)
 
     def keep(facts):
         name = "-".join(map(str, facts["case"]))
         source, _ = make(*facts["case"])
+        kind, suffix = facts["case"][0], "onnx"
+        if kind == "compiled":
+            suffix = "jaxrnn"
+        elif kind == "files":
+            file, source = source
+            suffix = file.replace("/", "-")
         data = source if isinstance(source, bytes) else bytes_of(source)
-        (options.out / f"{name}.onnx").write_bytes(data)
+        (options.out / f"{name}.{suffix}").write_bytes(data)
         (options.out / f"{name}.json").write_text(json.dumps(facts, indent=2))
         print(name, facts["defect"][:200], flush=True)
 

@@ -7,11 +7,12 @@ import random
 
 import onnx
 
+from fuzzing import compiled
 from fuzzing.nodes import odd, random_node
 from fuzzing.seeds import real_seeds, small_seeds
 from fuzzing.structure import changed, damaged
 
-KINDS = ("bytes", "structure", "nodes", "real", "odd")
+KINDS = ("bytes", "structure", "nodes", "real", "odd", "compiled", "files")
 
 
 @functools.cache
@@ -44,6 +45,12 @@ def make(kind, seed, number):
     rng = random.Random(f"{kind} {seed} {number}")
     options = {"size": rng.choice((2, 3)), "streams": rng.random() < 0.2, "eager": rng.random() < 0.2}
     names = sorted(_small())
+    if kind == "compiled":
+        return compiled.changed_file(rng), {"batch": rng.choice((None, 1, 2))}
+    if kind == "files":
+        from fuzzing import files  # the packages of evaluations and trainings take seconds to import
+
+        return files.changed_file(rng), {}
     if kind == "nodes":
         return random_node(rng), options
     if kind == "real" and _real():

@@ -9,6 +9,7 @@ import json
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -19,7 +20,7 @@ import numpy as np
 import onnx
 
 import jaxrnn
-from fuzzing import cases
+from fuzzing import cases, compiled
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.model.streaming import time_symbols
 from jaxrnn.onnx.limits import Limits
@@ -70,6 +71,37 @@ def try_file(source, *, size=2, streams=False, eager=False):
             for symbol in time_symbols(model)[:1]:
                 said["stream"], _ = _tried("stream", lambda symbol=symbol: model.stream(symbol, None))
     return said
+
+
+def try_compiled(data, *, batch):
+    """Run a compiled file, as `try_file` runs an ONNX file, with this number of streams."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = Path(folder, "compiled")
+        path.write_bytes(data)
+        said, stepper = _tried("load", lambda: jaxrnn.load_compiled(path))
+        if stepper is None:
+            return {"load": said}
+        return {"load": said, "run": _tried("run", lambda: compiled.run(stepper, batch))[0]}
+
+
+def try_other(named):
+    """Read a file that is not a model, as a user would."""
+    from fuzzing import files
+
+    name, data = named
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {name.partition("/")[0]: _tried(name, lambda: files.run(name, data))[0]}
+
+
+#: The function that tries the cases of a kind, if they are not ONNX files.
+TRIALS = {"compiled": try_compiled, "files": try_other}
+
+
+def try_case(kind, source, how):
+    """Try a case of `cases.make`, as `try_file` does."""
+    return TRIALS.get(kind, try_file)(source, **how)
 
 
 def sample(model, size):
@@ -139,14 +171,18 @@ def main():
             source, how = cases.make(options.kind, options.seed, number)
             signal.setitimer(signal.ITIMER_PROF, options.seconds)
             try:
-                said = try_file(source, **how)
+                said = try_case(options.kind, source, how)
             finally:
                 signal.setitimer(signal.ITIMER_PROF, 0)
             outcome = {step: words.split(":")[0] for step, words in said.items()}
         except Defect as defect:
             cause = defect.__cause__
             lines = traceback.format_exception(cause)[-12:]
-            outcome = {"defect": str(defect), "trace": "".join(lines)[-2500:], "model": describe(source)}
+            outcome = {
+                "defect": str(defect),
+                "trace": "".join(lines)[-2500:],
+                "model": "" if options.kind in TRIALS else describe(source),
+            }
         took, grew = time.perf_counter() - before, _peak() - peak
         if grew > 2**30:
             outcome.setdefault("defect", f"{grew / 2**30:.1f} GiB were allocated")

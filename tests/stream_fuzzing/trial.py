@@ -12,14 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from quick_compiling import QUICK
 from streaming_verifier import POISON
 
 from jaxrnn import StreamError
 from jaxrnn.streaming import Streamed, stream, transform
 from stream_fuzzing.writing import INPUTS, Program
-
-#: Compiling takes nearly all the time, and half as much without these.
-QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
 
 
 @dataclass(frozen=True)

@@ -240,9 +240,13 @@ class Segments:
         return (np.diff(until) * rate >= 0.5 - 1e-6).astype(np.float32)
 
 
+#: The limit of a table of segments in bytes: millions of segments.
+_MOST = 2**28
+
+
 def _read(path: Location) -> list[tuple[float, float]]:
     try:
-        with check_file(path).open(newline="", encoding="utf-8-sig") as file:
+        with check_file(path, _MOST).open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file, skipinitialspace=True)
             columns = [name.strip() for name in rows.fieldnames or ()]
             if not {"start", "end"} <= set(columns):
@@ -255,7 +259,8 @@ def _read(path: Location) -> list[tuple[float, float]]:
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read as a table of segments: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read as a table of segments: {reason}") from error
 
 
 def _segment(path: Location, line: int, start: str | None, end: str | None) -> tuple[float, float]:

@@ -23,6 +23,7 @@ from jaxrnn.evaluation.journal import COLUMNS, OK, Row
 from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.report.table import defined, is_number, text
 from jaxrnn.evaluation.results import Results, document_columns
+from jaxrnn.evaluation.tables import collected
 
 if TYPE_CHECKING:
     import polars
@@ -204,4 +205,4 @@ def rows_at(table: polars.LazyFrame, key: str, values: Collection[Any]) -> list[
     """Return the rows of a table with one of the values in a column."""
     import polars
 
-    return table.filter(polars.col(key).is_in(list(values))).collect().to_dicts()
+    return collected(table.filter(polars.col(key).is_in(list(values)))).to_dicts()

@@ -196,6 +196,22 @@ def _cube_root(x: Any) -> Any:
     return lax.sign(x) * root
 
 
+@_traced("log2")
+def _binary_logarithm(x: Any) -> Any:
+    return lax.log(x) * np.asarray(1 / math.log(2), x.dtype)
+
+
+@_traced("one_minus_square")
+def _one_minus_square(x: Any) -> Any:
+    return (1 - x) * (1 + x)
+
+
+@_traced("polynomial")
+def _polynomial(x: Any, *coefficients: Any) -> Any:
+    """Evaluate a polynomial by Horner's rule; the constant coefficient is first."""
+    return functools.reduce(lambda total, each: total * x + each, reversed(coefficients))
+
+
 @RULES.add("atan2")
 def arctan2(lowering: Lowering, equation: JaxprEqn, y: Operand, x: Operand) -> Operand:
     """Write the angle of a point, in float32 at least. Zeros have signs, and two infinities are on a diagonal."""

@@ -142,7 +142,7 @@ def _times(a: Polynomial, b: Polynomial) -> Polynomial:
     return total
 
 
-#: The rules of polynomials: ``(algebra, equation, positions) -> polynomial``, None for a term.
+#: The rules of polynomials: ``(algebra, equation, positions) -> polynomial``, or None if the equation is a term.
 RULES: Rules[Callable[[Algebra, JaxprEqn, np.ndarray], Polynomial | None]] = Rules()
 
 #: The rules of multiplications by a number: ``(algebra, scale, *operands) -> (elements, scale)``, or None.

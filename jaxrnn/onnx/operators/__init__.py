@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from jaxrnn._files.arguments import Metavar, argument
-from jaxrnn.errors import InputError, UnsupportedError
+from jaxrnn.errors import InputError, UnsupportedError, check_kind
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.registry import (
     REQUIRED,
@@ -142,8 +142,7 @@ def own_operators(functions: OwnOperators | None) -> dict[tuple[str, str], Calla
     """Check the operators of a caller, and return a table by normal domain and name."""
     if functions is None:
         return {}
-    if not isinstance(functions, Mapping):
-        raise InputError(f"operators must be a dict {{(domain, name): function}}, not {type(functions).__name__}")
+    check_kind("operators", functions, Mapping, "a dict {(domain, name): function}")
     problems, own = [], {}
     for key, given in functions.items():
         if not (isinstance(key, tuple) and len(key) == 2 and all(isinstance(part, str) for part in key) and key[1]):

@@ -59,6 +59,8 @@ class WindowAttributes:
             flat = tuple(self._pads) if self._pads else (0,) * (2 * rank)
             if len(flat) != 2 * rank:
                 raise ValueError(f"pads has {len(flat)} entries; two for each of the {rank} spatial axes are expected")
+            if any(abs(pad) >= 2**60 for pad in flat):  # sums of sizes would overflow in XLA
+                raise ValueError(f"pads {list(flat)} are not between -2**60 and 2**60")
             return list(zip(flat[:rank], flat[rank:], strict=True))
         if self.auto_pad == "VALID":
             return [(0, 0)] * rank

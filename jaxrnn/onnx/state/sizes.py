@@ -140,7 +140,9 @@ class _Trace:
         except Exception as error:
             if self.strict:
                 raise
-            whys = [value.why for value in inputs if isinstance(value, _Lost)]
+            # The bodies of a node may read lost values: the reason is theirs, and not the error on a lost value.
+            read = [*inputs, *(scope.find(key) for key in (reads_of(node) if node.blocks else ()))]
+            whys = [value.why for value in read if isinstance(value, _Lost)]
             whys += [why for _, why, _ in self.lost[before:]]
             own = f"node {node.name!r} fails: {first_line(error).partition('. ')[0].rstrip('.')}"
             why = next(filter(None, whys), own)
@@ -148,8 +150,7 @@ class _Trace:
         del self.lost[before:]
         self.lost += [(node.name, why, _starts(node, inputs, scope))] if _may_carry(node) else []
         self.lost += [(each.name, why, None) for each in _inside(node) if _may_carry(each)]
-        outer = (scope.find(key) for key in reads_of(node)) if node.blocks else ()
-        origins = [x for x in jax.tree.leaves([*inputs, *outer]) if isinstance(x, (str, Tracer, _Lost))]
+        origins = [x for x in jax.tree.leaves(read) if isinstance(x, (str, Tracer, _Lost))]
         return tuple(_Lost(origins, why) for _ in node.outputs)
 
     def _outputs(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:

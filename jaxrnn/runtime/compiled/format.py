@@ -5,7 +5,8 @@ code of some functions on request. The entries are neither compressed nor pickle
 checked against the content. Machine code is read on request only.
 
 The digest detects damage, such as an incomplete transfer. The digest is not a signature, because anyone with write
-access to the file can also write the digest. JAX compiles and runs the functions with the rights of the caller, so a
+access to the file can also write the digest. JAX compiles and runs the functions with the rights of the caller.
+`load_function` refuses calls of host code in a function, but the compiler and the kernels of JAX trust a program, so a
 compiled file needs as much trust as a program.
 """
 
@@ -18,23 +19,38 @@ import os
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+import jax
 import numpy as np
+from jax.extend.mlir import ir
+from jax.interpreters import mlir
 
-from jaxrnn._files.arrays import read_member
+from jaxrnn._files.arrays import BROKEN, MAX_ARRAY_BYTES, read_member
+from jaxrnn._files.messages import first_line
 from jaxrnn._files.stores import check_regular
 from jaxrnn._files.writing import in_place_of
 from jaxrnn._jax.context import exact_types
+from jaxrnn._jax.versions import stable_kernels
 from jaxrnn.errors import ModelError
-from jaxrnn.runtime.compiled.native import BATCHED, Native, arguments_of
+from jaxrnn.runtime.compiled.native import BATCHED, Native, arguments_of, portable_arguments, structs
 from jaxrnn.steps.schemas import COMPILED, SPEC, check, check_size, checked_spec, is_dtype, is_size, is_text
 from jaxrnn.steps.specs import dtype_named
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.version import __version__
 
+#: The limit of a file in bytes: more than the parameters of all recurrent networks.
+_MOST = 4 * MAX_ARRAY_BYTES
 #: The first line of a file, with the version of the format.
 MAGIC = COMPILED + b", format 2\n"
+
+#: The targets of custom calls in a function: the kernels that JAX keeps for later versions. A kernel of Mosaic for GPUs
+#: contains a program for the host, and so does a function of TensorFlow.
+TARGETS = stable_kernels() - {"mosaic_gpu_v2", "tf.call_tf_function"}
+PORTABLE = "a compiled file contains operations of StableHLO and calls of JAX's kernels, without callbacks into Python"
+#: The dialects of the other operations, and the operations among them that exchange data with the host.
+_DIALECTS = {"builtin", "chlo", "func", "sdy", "stablehlo"}
+_OF_HOST = {f"stablehlo.{name}" for name in ("infeed", "outfeed", "recv", "send")}
 
 
 class Archive(NamedTuple):
@@ -94,7 +110,7 @@ def write(path: Path, archive: Archive) -> None:
 def read(path: str | os.PathLike[str], native: bool = False) -> Archive:
     """Read a file, including machine code if ``native``; raise ModelError for a missing, damaged or different file."""
     try:
-        data = check_regular(path).read_bytes()
+        data = check_regular(path, _MOST).read_bytes()
     except OSError as error:
         raise ModelError(f"{os.fspath(path)}: the file cannot be read: {error.strerror or error}") from error
     if not data.startswith(MAGIC):
@@ -112,20 +128,88 @@ def read(path: str | os.PathLike[str], native: bool = False) -> Archive:
     try:
         with exact_types():
             return _content(body, native)._replace(digest=digest.decode())
-    except (ValueError, LookupError, TypeError, RuntimeError, OSError, zipfile.BadZipFile, MemoryError) as error:
+    except (*BROKEN, LookupError, TypeError, OSError) as error:
         raise ModelError(
             f"{os.fspath(path)} matches its digest, but does not have the content of a compiled model: {error}; "
             "compile it again"
         ) from error
 
 
+def load_function(archive: Archive, name: str) -> jax.export.Exported:
+    """Return a function of a file after a check of the operations, the arguments and the results.
+
+    A wrong function raises ModelError. A function that JAX cannot read raises ValueError, because the reason can be the
+    version of JAX.
+    """
+    try:
+        exported = jax.export.deserialize(bytearray(archive.functions[name]))
+        refused = host_operations(exported)
+    except Exception as error:  # JAX only checks versions
+        raise ValueError(f"JAX cannot read it ({type(error).__name__}: {first_line(error)})") from None
+    if exported.has_vjp():
+        refused.append("a program for its derivative")  # which JAX would compile without a check
+    if refused:
+        raise ModelError(f"it needs {', '.join(refused)}, and {PORTABLE}")
+    arguments = portable_arguments(archive.spec, name, *jax.export.symbolic_shape("time, batch"))
+    given = jax.tree.unflatten(exported.in_tree, exported.in_avals)
+    if not _equal(given, (([*archive.params], *arguments), {})):
+        raise ModelError("its arguments are not the parameters, the state and the inputs of the manifest")
+    results = jax.tree.unflatten(exported.out_tree, exported.out_avals)
+    if name == "init":
+        results, arguments = ({}, results), (structs(archive.spec.carried, archive.spec, ()),)
+    match results:
+        case (dict() as outputs, dict() as after) if name.startswith("flush"):  # the second are numbers of frames
+            fits = _named(outputs, archive.spec) and _named(after, archive.spec)
+        case (dict() as outputs, after):
+            fits = _named(outputs, archive.spec) and _equal(after, arguments[0])
+        case _:
+            fits = False
+    if not fits:
+        raise ModelError("its results are not the outputs and the state of the manifest")
+    return exported
+
+
+def _equal(arrays: Any, described: Any) -> bool:
+    """Return True if two trees have arrays of the same shapes and dtypes; symbolic sizes are compared as text."""
+    one, other = (
+        jax.tree.flatten(jax.tree.map(lambda each: (each.dtype.name, *map(str, each.shape)), tree))
+        for tree in (arrays, described)
+    )
+    return one == other
+
+
+def _named(arrays: Mapping[Any, Any], spec: StepSpec) -> bool:
+    """Return True if arrays, or None in place of an array, have names of outputs."""
+    names = {output.name for output in spec.outputs}
+    return all(name in names and (array is None or hasattr(array, "shape")) for name, array in arrays.items())
+
+
+def host_operations(exported: jax.export.Exported) -> list[str]:
+    """Return the operations of a function, in all regions, that can run code of the host."""
+    refused: set[str] = set()
+
+    def visit(operation: Any) -> Any:
+        name = operation.name
+        if name == "stablehlo.custom_call":
+            target = ir.StringAttr(operation.attributes["call_target_name"]).value
+            if target not in TARGETS:
+                refused.add(f"the custom call {target!r:.60}")
+        elif name in _OF_HOST or name.partition(".")[0] not in _DIALECTS:
+            refused.add(f"the operation {name!r:.60}")
+        return ir.WalkResult.ADVANCE
+
+    with mlir.make_ir_context():
+        exported.mlir_module(serialized=False).operation.walk(visit)
+    return sorted(refused)
+
+
 def _content(body: bytes, native: bool) -> Archive:
     with zipfile.ZipFile(io.BytesIO(body)) as opened:
-        members = {member.filename: member for member in opened.infolist()}
+        members = _Members({member.filename: member for member in opened.infolist()})
         claimed = sum(member.file_size for member in opened.infolist())
         if claimed > len(body) or any(member.compress_type != zipfile.ZIP_STORED for member in members.values()):
             raise ValueError(f"its entries are compressed, or larger than the file ({claimed} bytes of {len(body)})")
-        manifest = json.loads(opened.read("manifest.json"))
+        manifest = json.loads(opened.read(members["manifest.json"]))
         functions = {
             name.removeprefix("functions/"): opened.read(name) for name in members if name.startswith("functions/")
         }
@@ -153,6 +237,13 @@ def _content(body: bytes, native: bool) -> Archive:
     return Archive(spec, manifest["jax"], tuple(params), tuple(start), functions, code)
 
 
+class _Members(dict[str, zipfile.ZipInfo]):
+    """The entries of an archive by name."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise ValueError(f"it lacks {name}")
+
+
 def _array(opened: zipfile.ZipFile, member: zipfile.ZipInfo, dtype: np.dtype) -> np.ndarray:
     raw = read_member(opened, member)
     if raw.dtype.itemsize != dtype.itemsize:
@@ -175,6 +266,16 @@ def check_manifest(manifest: Any, functions: Collection[str]) -> StepSpec:
     """Check a manifest, and return the spec of the step; raise ValueError if an entry is wrong."""
     check(manifest, _MANIFEST, "")
     spec = checked_spec(manifest["spec"], "spec")
+    if spec.joined and spec.batch_symbol is not None:
+        raise ValueError("a state in vectors has a leading batch axis, not a batch dimension")
+    for kind, arrays in (("inputs", spec.inputs), ("outputs", spec.outputs), ("state", spec.state)):
+        if len({each.name for each in arrays}) < len(arrays):
+            raise ValueError(f"spec.{kind} lists a name twice")
+        for name, others in ((each, set(each.symbols) - {spec.batch_symbol}) for each in arrays if kind != "outputs"):
+            if others:
+                raise ValueError(f"{name}: the dimension {others.pop()!r} is not the batch of the step")
+    if unknown := set(spec.constants) - {each.name for each in spec.inputs}:
+        raise ValueError(f"the constant {min(unknown)!r} is not an input")
     flushes = spec.streams or "flush" in manifest["functions"]
     needed = [name + ending for name in ("step", "flush")[: 1 + flushes] for ending in ("", BATCHED)]
     missing = {*needed, *manifest["functions"]} - set(functions)

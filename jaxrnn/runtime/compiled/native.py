@@ -86,7 +86,7 @@ def differences(made: Mapping[str, Any]) -> list[str]:
 
 
 def arguments_of(spec: StepSpec, name: str) -> tuple[Any, ...]:
-    """Return the arguments of a function after the parameters, as trees of shapes and dtypes.
+    """Return the arguments of machine code as trees of shapes and dtypes.
 
     The name of a function for several streams ends with the number of streams. An unknown name raises ValueError.
     """
@@ -95,22 +95,39 @@ def arguments_of(spec: StepSpec, name: str) -> tuple[Any, ...]:
     # The number sizes the batch dimension of a step; a pool keeps its streams apart, on a leading axis.
     within = spec.batch_symbol is not None and not kind.startswith("pool")
     lead = () if within or not number else (batch,)
-    state, frames = (structs(specs, spec, lead, batch if within else 1) for specs in (spec.carried, spec.inputs))
+    return arguments(spec, kind.removesuffix(BATCHED), lead, batch if within else 1)
+
+
+def portable_arguments(spec: StepSpec, name: str, frames: Any, batch: Any) -> tuple[Any, ...]:
+    """Return the arguments of a portable function after the parameters, with symbolic sizes, as trees of shapes."""
+    kind = name.removesuffix(BATCHED)
+    if kind == "init":
+        return arguments(spec, kind)
+    return arguments(spec, kind, () if kind == name else (batch,), batch if kind == name else 1, frames)
+
+
+def arguments(
+    spec: StepSpec, kind: str, lead: tuple[Any, ...] = (), batch: Any = 1, frames: Any = 1
+) -> tuple[Any, ...]:
+    """Return the arguments of a kind of function, with leading axes ``lead`` or this size of the batch dimension."""
+    state, inputs = (structs(specs, spec, lead, batch) for specs in (spec.carried, spec.inputs))
     slot = jax.ShapeDtypeStruct((), np.int32)
-    match kind.removesuffix(BATCHED):
+    match kind:
         case "init":
-            return ({each: struct for each, struct in frames.items() if each in spec.constants},)
+            return ({each: struct for each, struct in inputs.items() if each in spec.constants},)
         case "step":
-            return state, frames
+            return state, inputs
+        case "scan":
+            return state, structs(spec.inputs, spec, (*lead, frames), batch)
         case "flush":
-            return state, frames if spec.streams else {}, jax.ShapeDtypeStruct(lead, np.int32)
+            return state, inputs if spec.streams else {}, jax.ShapeDtypeStruct(lead, np.int32)
         case "pool_run":
-            return state, frames, jax.ShapeDtypeStruct(lead, bool)
+            return state, inputs, jax.ShapeDtypeStruct(lead, bool)
         case "pool_take":
             return state, slot
         case "pool_clear":
             return state, structs(spec.carried, spec, ()), slot
-    raise ValueError(f"no function is called {name!r}")
+    raise ValueError(f"no function is called {kind!r}")
 
 
 def structs(
@@ -153,8 +170,8 @@ def code_of(
 ) -> tuple[bytes, Any]:
     """Compile a function of arrays for this machine, and return the machine code and the structs of the results.
 
-    ``arguments`` are trees of shapes and dtypes; the function can overwrite the ``donated`` arguments. Raises CodeError
-    if the function calls back into Python, or runs on several devices.
+    ``arguments`` are trees of shapes and dtypes; the function can overwrite the ``donated`` arguments. Python callbacks
+    are not allowed. Raises CodeError if the function runs on several devices.
     """
 
     def jaxrnn_machine_code(*arrays: Any) -> Any:
@@ -168,9 +185,6 @@ def code_of(
     # function has a name that no cache contains.
     with config.persistent_cache_min_compile_time_secs(math.inf):
         compiled = lowered.compile()
-    unloaded: Any = getattr(compiled._executable, "_unloaded_executable", None)
-    if unloaded is None or unloaded.host_callbacks or unloaded.keepalive or unloaded.ordered_effects:
-        raise CodeError("it calls back into Python")
     executable: Any = compiled.runtime_executable()
     if len(executable.local_devices()) != 1:
         raise CodeError("it runs on several devices")

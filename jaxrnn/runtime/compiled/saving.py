@@ -10,13 +10,16 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.stores import check_writable
+from jaxrnn._files.messages import first_line
+from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._jax.context import default_device, exact_types
 from jaxrnn.errors import InputError, UnsupportedError, check_count
+from jaxrnn.jaxprs.equations import walk
 from jaxrnn.jaxprs.schedule import Packed
-from jaxrnn.runtime.compiled.format import Archive, write
+from jaxrnn.runtime.compiled.format import PORTABLE, Archive, host_operations, write
 from jaxrnn.runtime.compiled.native import (
     BATCHED,
     CodeError,
@@ -25,6 +28,7 @@ from jaxrnn.runtime.compiled.native import (
     code_of,
     environment,
     function_of,
+    portable_arguments,
     results_of,
     structs,
     structs_of,
@@ -36,6 +40,8 @@ from jaxrnn.steps.stepper import Bound, State, Stepper
 
 #: JAX's names of the platforms that a file can be compiled for, besides the platform in use.
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+#: The primitives that call back into Python.
+CALLBACKS = {"debug_callback", "debug_print", "io_callback", "pure_callback"}
 
 Arrays = Mapping[str, Any]
 Functions = dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
@@ -75,9 +81,9 @@ def save_compiled(
         StateError: the model has no steps, or the state grows from step to step.
         InputError: a dimension or a parameter is missing or does not fit, arrays have no names, a platform is unknown,
             ``batches`` are not numbers of streams, or ``batches`` are given without ``native``.
-        UnsupportedError: the step calls back into Python and therefore has no machine code.
+        UnsupportedError: the step calls back into Python or needs other code of the host.
     """
-    check_writable(Path(path))
+    check_writable(local_path(path))
     counts = [check_count("batches, the numbers of streams,", batch) for batch in dict.fromkeys(batches)]
     if counts and not native:
         raise InputError(
@@ -96,7 +102,6 @@ def archive(
     bound.check_sizes()
     bound = bound.packed()
     leaves, rebuild = _leaves_of(bound.params)
-    shapes = [_shape(leaf) for leaf in leaves]
     constants = bound.example_constants() or {}
 
     def init(leaves: Any, constants: Arrays) -> State:
@@ -104,6 +109,8 @@ def archive(
 
     # Outside of `exact_types`, as in a runner: a custom stepper can rely on JAX's default dtypes.
     init(leaves, constants)  # checks the parameters
+    leaves = [leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for leaf in leaves]
+    shapes = [_shape(leaf) for leaf in leaves]
     try:
         made = bound.with_params(None).start()
         start = tuple(_compact(np.asarray(made[each.name])) for each in bound.spec.carried)
@@ -113,12 +120,33 @@ def archive(
         functions = _functions(bound, rebuild)
         if start is None:
             functions["init"] = (init, (jax.tree.map(_shape, constants),))
+        spec = dataclasses.replace(
+            bound.open_spec, label=label or PurePath(bound.open_spec.label).name, needs_params=False
+        )
         exported = {
-            name: bytes(jax.export.export(jax.jit(function), platforms=platforms)(shapes, *rest).serialize())
+            name: _exported(f"{spec.label}: {name}", function, (shapes, *rest), platforms)
             for name, (function, rest) in functions.items()
         }
-    spec = dataclasses.replace(bound.open_spec, label=label or PurePath(bound.open_spec.label).name, needs_params=False)
     return Archive(spec, jax.__version__, tuple(map(np.asarray, leaves)), start, exported)
+
+
+def _exported(
+    label: str, function: Callable[..., Any], arguments: tuple[Any, ...], platforms: Sequence[str] | None
+) -> bytes:
+    """Serialise a function; raise UnsupportedError if the function needs code of the host, as `load_function` does."""
+    jitted = jax.jit(function)
+    called = {equation.primitive.name for equation in walk(jitted.trace(*arguments).jaxpr)} & CALLBACKS
+    if called:
+        raise UnsupportedError(f"{label} needs {', '.join(sorted(called))}, and {PORTABLE}")
+    # `host_operations` compares the custom calls with the list of the reader.
+    checks = [jax.export.DisabledSafetyCheck.custom_call("ALL")]
+    try:
+        made = jax.export.export(jitted, platforms=platforms, disabled_checks=checks)(*arguments)
+    except NotImplementedError as error:  # a primitive that JAX does not lower for a platform
+        raise UnsupportedError(f"{label} cannot be compiled: {first_line(error)}") from error
+    if refused := host_operations(made):
+        raise UnsupportedError(f"{label} needs {', '.join(refused)}, and {PORTABLE}")
+    return bytes(made.serialize())
 
 
 def _known(platforms: Sequence[str] | None) -> Sequence[str] | None:
@@ -150,16 +178,13 @@ def _functions(bound: Bound, rebuild: Callable[[Sequence[Any]], Any]) -> Functio
     functions: Functions = {}
     for ending, size, lead in (("", batch, ()), (BATCHED, 1, (batch,))):
         sized = Bound(bound.stepper, bound.params, batch=None if symbol is None else size, dims=bound.dims)
-        state, inputs = (structs(specs, spec, lead, size) for specs in (spec.carried, spec.inputs))
-        stacked = structs(spec.inputs, spec, (*lead, time), size)
-        rest = (inputs if spec.streams else {}, jax.ShapeDtypeStruct(lead, np.int32))
-
-        shapes: dict[str, tuple[Any, ...]] = {"step": (state, inputs)}
+        names = ["step"]
         if keeps:
-            shapes["flush"] = (state, *rest)
+            names.append("flush")
         if spec.inputs and not spec.streams:  # without inputs, a scan has no number of frames
-            shapes["scan"] = (state, stacked)
-        for name, arguments in shapes.items():
+            names.append("scan")
+        for name in names:
+            arguments = portable_arguments(spec, name + ending, time, batch)
             function = _function(sized, rebuild, name)
             mapped = jax.vmap(function, (None, *(0 for _ in arguments))) if lead else function
             functions[name + ending] = (mapped, arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.messages import describe, first_line
+from jaxrnn._files.messages import bytes_of, describe, first_line
 from jaxrnn._jax.context import default_device, exact_types, placed
-from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
-from jaxrnn.runtime.compiled.format import Archive, read
+from jaxrnn.errors import InputError, JaxrnnError, LimitError, ModelError, UnsupportedError
+from jaxrnn.runtime.compiled.format import Archive, load_function, read
 from jaxrnn.runtime.compiled.native import BATCHED, CodeError, arguments_of, differences, function_of, structs_of
 from jaxrnn.steps.recordings import recording_specs, scan_steps
 from jaxrnn.steps.specs import bind, taken
@@ -25,6 +26,8 @@ from jaxrnn.steps.stepper import ExportForm, Flushed, State, nothing_left, whole
 from jaxrnn.steps.stepspec import StepSpec, batch_note, in_batch
 
 Arrays = Mapping[str, Any]
+#: The status of an error of XLA if the program is wrong, or needs a kernel that this platform does not have.
+_OF_PROGRAM = re.compile("INVALID_ARGUMENT|NOT_FOUND|UNIMPLEMENTED")
 
 
 def load_compiled(path: str | os.PathLike[str], *, native: bool = False) -> CompiledStepper:
@@ -46,8 +49,9 @@ def load_compiled(path: str | os.PathLike[str], *, native: bool = False) -> Comp
             compiled. By default the machine code is not read.
 
     Raises:
-        ModelError: the file is missing, damaged, inconsistent, or not a compiled file. The first call of a function
-            raises this error if the function was compiled for another platform, or by an incompatible version of JAX.
+        ModelError: the file is missing, damaged, inconsistent, or not a compiled file; or a function calls code of the
+            host, or was written by an incompatible version of JAX (with ``native``, at the first call of the function).
+            The first call also raises this error if the function was compiled for another platform.
     """
     found = read(path, native)
     if native and found.native is None:
@@ -55,7 +59,11 @@ def load_compiled(path: str | os.PathLike[str], *, native: bool = False) -> Comp
             f"{os.fspath(path)} holds no machine code, so JAX compiles the functions: write the file with native=True",
             stacklevel=2,
         )
-    return CompiledStepper(found)
+    stepper = CompiledStepper(found)
+    if not native:  # a start with machine code does not wait for functions that may not be needed
+        for name in found.functions:
+            stepper.exported(name)
+    return stepper
 
 
 class CompiledStepper:
@@ -75,6 +83,7 @@ class CompiledStepper:
     def __init__(self, archive: Archive):
         self.spec = archive.spec
         self._archive = archive
+        self._exported: dict[str, jax.export.Exported] = {}
         self._loaded: dict[str, Any] = {}
         self._bound: dict[str, Any] = {}
         self._ready: dict[Any, Any] = {}
@@ -143,6 +152,7 @@ class CompiledStepper:
 
         Raises:
             InputError: constants are needed and missing, or do not fit.
+            LimitError: the state does not fit the memory.
         """
         with exact_types():
             if self._archive.start is None:
@@ -156,8 +166,12 @@ class CompiledStepper:
                     for each, array in zip(self.spec.carried, self._archive.start, strict=True)
                 }
             # With NumPy, because JAX would compile a program, which takes longer than the step.
-            state = {name: np.asarray(array) for name, array in state.items()}
-            return {name: placed(array) for name, array in in_batch(self.spec, state, batch).items()}
+            arrays = in_batch(self.spec, {name: np.asarray(array) for name, array in state.items()}, batch)
+            try:
+                return {name: placed(array) for name, array in arrays.items()}
+            except (MemoryError, jax.errors.JaxRuntimeError) as error:  # a small file can declare a large state
+                size = bytes_of(sum(array.nbytes for array in arrays.values()))
+                raise LimitError(f"{self.spec.label}: the state takes {size}: {first_line(error)}") from error
 
     def _constants(self, constants: Any) -> dict[str, Any]:
         specs = [spec for spec in self.spec.inputs if spec.name in self.spec.constants]
@@ -282,7 +296,7 @@ class CompiledStepper:
                 raise
             except (ValueError, jax.errors.JaxRuntimeError) as error:
                 # The arguments agree with the manifest, so the file is wrong.
-                if isinstance(error, jax.errors.JaxRuntimeError) and "INVALID_ARGUMENT" not in str(error):
+                if isinstance(error, jax.errors.JaxRuntimeError) and not _OF_PROGRAM.search(str(error)):
                     raise  # an error of the machine, such as a lack of memory
                 raise self._unusable(name, error) from error
 
@@ -315,10 +329,7 @@ class CompiledStepper:
             ModelError: the function cannot be read, or was compiled for another platform.
         """
         if name not in self._loaded:
-            try:
-                exported = jax.export.deserialize(bytearray(self._archive.functions[name]))
-            except Exception as error:  # any error, because JAX checks only versions
-                raise self._unusable(name, error) from error
+            exported = self.exported(name)
             here = jax.export.default_export_platform()
             if here not in exported.platforms:
                 made = ", ".join(exported.platforms)
@@ -331,12 +342,27 @@ class CompiledStepper:
             self._loaded[name] = jax.jit(call)
         return self._loaded[name]
 
+    def exported(self, name: str) -> jax.export.Exported:
+        """Return a function of the file as JAX serialised it, after a check of its operations.
+
+        Raises:
+            ModelError: the function cannot be read, does not fit the manifest, or calls code of the host.
+        """
+        if name not in self._exported:
+            try:
+                self._exported[name] = load_function(self._archive, name)
+            except ValueError as error:
+                raise self._unusable(name, error) from error
+        return self._exported[name]
+
     def _unusable(self, name: str, error: Exception) -> ModelError:
-        return ModelError(
-            f"{self.spec.label}: the function {name!r} of the compiled file cannot be used: "
-            f"{first_line(error, 300)}. It was compiled with JAX {self._archive.jax}, and this is JAX "
-            f"{jax.__version__}: compile it again with this version, or upgrade JAX"
-        )
+        said = f"{self.spec.label}: the function {name!r} of the compiled file cannot be used: {first_line(error, 300)}"
+        if not isinstance(error, ModelError):
+            said += (
+                f". It was compiled with JAX {self._archive.jax}, and this is JAX {jax.__version__}: compile it again "
+                "with this version, or upgrade JAX"
+            )
+        return ModelError(said)
 
 
 def _mappable(one: Callable[..., Any], many: Callable[..., Any]) -> Callable[..., Any]:

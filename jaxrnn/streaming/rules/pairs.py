@@ -31,9 +31,9 @@ from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import LARGEST, Timeline, gathered_axes, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import Places, formula_of, operation_of, places_of
+from jaxrnn.streaming.places import Places, operation_of, places_of, term_of
 from jaxrnn.streaming.reach import Reach, union
-from jaxrnn.streaming.rules.elementwise import frame_numbers, singular_operands
+from jaxrnn.streaming.rules.elementwise import frame_numbers, refuse_final_values, singular_operands
 from jaxrnn.streaming.rules.parallel import (
     InseparableError,
     recurrent_sum,
@@ -42,7 +42,7 @@ from jaxrnn.streaming.rules.parallel import (
 )
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.totals import carried_as, identity_of
-from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Low, Mask, Outside, Pairs, static_number
+from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Low, Mask, Outside, Pairs, is_length, static_number
 
 #: Finite mask values at or below this number mean minus infinity: -10,000, as bfloat16 rounds it.
 LOWEST = -9984.0
@@ -141,10 +141,14 @@ def _broadcast(run: Pass, equation: JaxprEqn, x: Any, dimensions: Sequence[int] 
         return _along(run, x, shape, dimensions)
     if isinstance(x, FinalValue):
         run.refuse("it spreads a value that is known at the end over pairs of frames", _HINT)
-    array = jnp.asarray(run.unstreamed(x))
+    places = term_of(x)
+    if places is not None and places.needs_length:
+        return Pairs(lambda grid: places.formula(0, 0), axes, timeline, places=places, shape=shape)
+    refuse_final_values(run, [x])
+    array = jnp.asarray(x)
     return Pairs(
         lambda grid: lax.broadcast_in_dim(array, _sized(shape, axes, grid), dimensions),
-        axes, timeline, below=static_number(x), above=static_number(x), places=formula_of(x),
+        axes, timeline, below=static_number(x), above=static_number(x), places=places,
         shape=shape, dtype=array.dtype, origin=(None, (array, None, dimensions)),
     )  # fmt: skip
 
@@ -250,7 +254,7 @@ def _is_of_input(x: Pairs) -> bool:
 
 
 def _is_scalar(x: Any) -> bool:
-    return not isinstance(x, Chunk | FinalValue) and np.ndim(x) == 0
+    return not isinstance(x, Chunk | FinalValue) and not is_length(x) and np.ndim(x) == 0
 
 
 def _leaves(pairs: Iterable[Pairs]) -> tuple[tuple[Chunk, int], ...]:
