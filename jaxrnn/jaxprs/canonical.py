@@ -253,7 +253,8 @@ def _reduced(equation: JaxprEqn) -> Callable[..., Any] | None:
         return None
     (step,) = inner.eqns
     monoid = entry_of(step).monoid
-    if not monoid or set(step.invars) != set(inner.invars) or step.outvars != inner.outvars:
+    takes_both = {*map(id, step.invars)} == {*map(id, inner.invars)}  # literals have no hash
+    if not monoid or not takes_both or step.outvars != inner.outvars:
         return None
     reduce, start, axes = getattr(lax, f"reduce_{monoid}"), equation.invars[1], equation.params["dimensions"]
     with jax.ensure_compile_time_eval():
