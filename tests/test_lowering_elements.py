@@ -265,6 +265,7 @@ def test_arithmetic():
         values += [jnp.pad(z, (1, 2)), z[None] @ w[:, None], jnp.outer(z, known).sum(0), a.astype(jnp.complex64)]
         real = [jnp.abs(z), jnp.angle(z), z == w, z != z, jnp.real(z * jnp.conj(z)), jnp.abs(known)]
         values += [lax.dot(a, jnp.outer(w, z)), lax.dot(known.reshape(2, 2), a.reshape(2, 2)), lax.dot(a, known)]
+        values.append(lax.reduce_window(z, np.complex64(0), lax.add, (2,), (1,), "VALID"))
         beyond = functools.partial(jnp.take, z, jnp.array([1, 9]), mode="fill")
         values += [beyond(), beyond(fill_value=1 + 2j)]
         return [part for z in values for part in parts(z)] + real

@@ -130,7 +130,8 @@ def test_functions_with_rules_of_their_own():
     double.defvjp(lambda x: (double(x), None), lambda _, g: (g,))
 
     def function(x):
-        solved = lax.custom_linear_solve(lambda v: v * 4, x, lambda _, b: b / 4, lambda _, b: b / 4)
+        solve = lambda _, b: lax.squeeze(b[:, None] / 4, [1])  # noqa: E731
+        solved = lax.custom_linear_solve(lambda v: v * 4, x, solve, solve)
         return double(x), jax.checkpoint(jnp.sin)(x), jax.nn.relu(x), solved
 
     verify_lowering(function, np.float32([-1, 0, 2]))
@@ -178,6 +179,8 @@ def test_random_numbers():
     check_refused(UnsupportedError, "opset=18", lowered, normal, np.int32(3))
     with pytest.raises(UnsupportedError, match=r"key<rbg>.*draw the numbers outside"):
         lowered(lambda seed: jax.random.uniform(jax.random.key(seed, impl="rbg"), (3,), jnp.float32), np.int32(3))
+    known = lambda data: jax.random.bits(jax.random.fold_in(jax.random.key(1, impl="rbg"), data))  # noqa: E731
+    check_refused(UnsupportedError, "draw the numbers outside", lowered, known, np.int32(3))
 
 
 #: Files of converters that write layers as loops, and the nodes that these become.

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from jaxrnn.jaxprs.equations import evaluate
-from jaxrnn.jaxprs.moves import move, moved_operands
+from jaxrnn.jaxprs.moves import computed, move, moved_operands
 
 X = np.arange(2 * 3 * 4, dtype=np.int32).reshape(2, 3, 4)
 NEW = -1 - np.arange(6, dtype=np.int32).reshape(2, 3)
@@ -70,3 +70,37 @@ def test_what_is_outside_does_not_move():
     closed = jax.make_jaxpr(lambda x: x.at[np.array([0, 9])].get(mode="fill", fill_value=3))(X)
     gather = next(equation for equation in closed.jaxpr.eqns if equation.primitive.name == "gather")
     assert move(gather, [X, np.array([[0], [9]])]) is None
+
+
+FLOATS = [
+    0,
+    -0.0,
+    0.5,
+    -1.9,
+    127.6,
+    -129,
+    255.5,
+    3e4,
+    2**31,
+    -(2**31) - 257,
+    2.0**63,
+    2.0**64,
+    -1e30,
+    "inf",
+    "-inf",
+    "nan",
+]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("wanted", ["int8", "uint32", "int64", "uint64"])
+def test_casts_are_those_of_xla(dtype, wanted):
+    """Floats beyond the range of an integer type become the ends of the range, and NaN becomes 0."""
+    with jax.enable_x64(True), np.errstate(over="ignore"):
+        x = np.array(FLOATS, np.float64).astype(jnp.dtype(dtype))
+        closed = jax.make_jaxpr(lambda x: lax.convert_element_type(x, wanted))(x)
+        (equation,) = closed.jaxpr.eqns
+        (found,) = computed(equation, [x])
+        expected = np.asarray(lax.convert_element_type(x, wanted))
+    assert found.dtype == expected.dtype
+    assert np.array_equal(found, expected)

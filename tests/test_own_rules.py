@@ -11,16 +11,19 @@ import numpy as np
 import onnx
 import pytest
 from jax.extend.core import Primitive
-from jax.interpreters import mlir
+from jax.interpreters import ad, batching, mlir
+from lowering_verifier import verify_lowering
 from onnx import TensorProto, helper
 from refusals import check_refused
 from small_models import graph_of, make_model
-from streaming_verifier import check_values
+from streaming_verifier import check_gradients, check_values
 
 import jaxrnn
 from jaxrnn import InputError, ModelError, UnsupportedError
+from jaxrnn.jaxprs.primitives import ADDED
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.registry import Static
+from jaxrnn.streaming import Entry
 from jaxrnn.streaming.interpreter import EXPORTS, RULES
 from tools.examples import import_example
 
@@ -71,6 +74,27 @@ def test_one_call_registers_both_rules(monkeypatch, tmp_path):
     np.testing.assert_allclose(jaxrnn.load(path)({"x": X})["y"], X / (1 + np.abs(X)), rtol=1e-6)
     streamed = jaxrnn.stream(squashed.bind, example, axes=0)
     np.testing.assert_allclose(streamed.run(None, example), X / (1 + np.abs(X)), rtol=1e-6)
+
+
+def test_an_entry_is_enough(monkeypatch):
+    """An operation on elements with a singular derivative streams, has gradients, and is exported."""
+    for table in (RULES, ADDED):  # without the entry before and after the test
+        monkeypatch.setitem(table, "root", None)
+        del table["root"]
+    root, entry = Primitive("root"), Entry(kind="elementwise", operator="Sqrt", harmless=0.5)
+    root.def_impl(jnp.sqrt)
+    root.def_abstract_eval(lambda x: x)
+    ad.defjvp(root, lambda tangent, x: tangent / (2 * jnp.sqrt(x)))
+    batching.defvectorized(root)
+    mlir.register_lowering(root, mlir.lower_fun(jnp.sqrt, multiple_results=False))
+    register = functools.partial(jaxrnn.streaming.register, root)
+    for kind, words in (("other", "must be an Entry of a kind in .*, not 'other'"), ("product", "'root' needs a rule")):
+        check_refused(InputError, words, register, entry=Entry(kind=kind))
+    assert register(entry=entry) is RULES.of("tanh")
+    check_refused(InputError, "'root' has a rule already", register, entry=entry)
+    check_values(lambda x: root.bind(x[2:] ** 2), (5, 3), lengths=(3, 8))
+    check_gradients(lambda x: root.bind(x[2:] ** 2), (5, 3))
+    verify_lowering(root.bind, np.abs(X), operators={"Sqrt": 1})
 
 
 def test_a_primitive_without_a_rule_says_how_to_add_one():

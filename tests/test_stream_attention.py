@@ -385,6 +385,10 @@ REFUSED = {
         lambda x: attend(x, (x[:, :1] > x[:, :1].T)),
         "'gt'.*does not compare the numbers of two frames",
     ),
+    "rounded positions": (
+        lambda x: attend(x, abs(jax.lax.reduce_precision(apart(x).astype(jnp.float32), 8, 3)) <= 20),
+        "'le'.*does not compare the numbers of two frames",
+    ),
     "a count by twos": (lambda x: counted(x, start=2), "a row for each pair of frames"),
     "other columns": (lambda x: counted(x, columns=1), "a row for each pair of frames"),
     "a product of two": (lambda x: (x @ x.T) @ (x @ x.T) @ x, "two matrices of pairs"),

@@ -7,6 +7,7 @@ sizes JAX answers with False.
 from __future__ import annotations
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -271,15 +272,39 @@ def running(body):
     return lambda x: lax.scan(body, x[0], x)[1]
 
 
+def forms(*functions, shape=(6, 2)):
+    """The forms of the results of functions of an array."""
+    traced = [jax.make_jaxpr(each)(np.ones(shape, np.float32)) for each in functions]
+    made = comparison.Forms()
+    inputs = made.inputs("input", traced[0].jaxpr.invars, tuple)
+    return [[made.key_of(each) for each in made.of(closed, inputs, shape[0])] for closed in traced]
+
+
+MOVEMENTS = [
+    lambda x: x.T,
+    lambda x: x[::-1],
+    lambda x: x[1:3],
+    lambda x: x[2:],
+    lambda x: x[2:3],
+    lambda x: x.reshape(-1, 2),
+    lambda x: x.reshape(-1),
+    lambda x: x[..., None],
+    lambda x: x[None],
+    lambda x: x[-1],
+]
+
+
+def test_forms_of_movements():
+    """Two chains of movements have the same form exactly if they give the same elements in the same shape."""
+    chains = [lambda x, f=f, g=g: g(f(x)) for f, g in itertools.product(MOVEMENTS, repeat=2)]
+    places = [chain(np.arange(16).reshape(4, 4)) for chain in chains]
+    same = [(each.shape, each.tobytes()) for each in places]
+    found = [form for (form,) in forms(*chains, shape=(4, 4))]
+    assert len({*same}) == len({*found}) == len({*zip(same, found, strict=True)}) > 50
+
+
 def test_forms_of_equal_traces():
     """Other spellings of a view, a slice or a size are one form, and other numbers are not."""
-
-    def forms(function, *more):
-        traced = (jax.make_jaxpr(each)(np.ones((6, 2), np.float32)) for each in (function, *more))
-        made = comparison.Forms()
-        inputs = made.inputs("input", [jax.make_jaxpr(jnp.tanh)(np.ones((6, 2), np.float32)).jaxpr.invars[0]], tuple)
-        return [[made.key_of(each) for each in made.of(closed, inputs, 6)] for closed in traced]
-
     same = [
         (lambda x: x[2:4], lambda x: lax.dynamic_slice(x, (2, 0), (2, 2))),
         (lambda x: x[3], lambda x: jnp.squeeze(lax.slice_in_dim(x, 3, 4), 0)),

@@ -139,6 +139,17 @@ def test_repeated_frames_of_a_pad(mode):
     check_facts(function, streamed, total=20, larger=False)
 
 
+def test_elementwise_functions_do_not_wait_for_repeated_frames():
+    """The first two frames are copies of later frames; a convolution needs these frames anyway."""
+
+    def function(x):
+        return convolution(jnp.tanh(jnp.pad(x, ((2, 0), (0, 0)), mode="reflect")), 1, 3, (0, 0))
+
+    lengths, chunkings = (3, 9), ((1,), (3, 1))
+    streamed = check_values(function, (9, CHANNELS), lengths=lengths, chunkings=chunkings, constraints=["S >= 3"])
+    assert streamed.delay == 2
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("front", [1, 4])
 @pytest.mark.parametrize("mode", ["edge", "reflect"])

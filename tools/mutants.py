@@ -94,6 +94,7 @@ STREAMS = _mutants(
     ("answers of JAX", "_jax/sizes.py", "return None if is_other else decide", "return None"),
     ("no single lengths", "streaming/transform.py", "            offline.compare(plan)", "            pass"),
     ("all forms are equal", "streaming/comparison.py", 'return "" if all(', 'return "" if any('),
+    ("views from any place", "streaming/comparison.py", "whole.number, start, strides", "whole.number, strides"),
     ("lengths taken for unequal", "_jax/sizes.py", "inside[2][str(difference)] = difference", "pass"),
     (
         "horizons of whole pulses",
@@ -197,7 +198,12 @@ MOVES = _mutants(
 FOUND = [
     *_mutants(
         "test_quantization.py",
-        ("scales in front", "streaming/values.py", "self.operands[1 - place]", "self.operands[1 + place]"),
+        (
+            "scales in front",
+            "streaming/values.py",
+            "self.operands[1 - self.operands.index(None)]",
+            "self.operands[1 + self.operands.index(None)]",
+        ),
     ),
     *_mutants(
         "test_compiled.py",

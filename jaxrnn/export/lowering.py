@@ -87,10 +87,10 @@ class Lowering:
 
     def apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Operand]:
         """Write an equation. An equation that cannot be written becomes a problem with placeholder results."""
-        arrays = [array_of(atom, value) for atom, value in zip(equation.invars, operands, strict=True)]
+        pairs = zip(equation.invars, operands, strict=True)
         try:
             with self._at(equation):
-                return self._written(equation, arrays)
+                return self._written(equation, [array_of(*pair) for pair in pairs])
         except UnsupportedError as error:
             if str(error) not in self.problems:
                 self.problems.append(str(error))
@@ -141,6 +141,15 @@ def part_type(atom: Any) -> np.dtype:
     return np.dtype(np.uint32 if is_key(type_of(atom)) else jnp.finfo(type_of(atom)).dtype)
 
 
+def check_key(dtype: Any) -> None:
+    """Raise an error for random keys other than Threefry's, which are no pairs of integers."""
+    if str(dtype) != "key<fry>":
+        raise UnsupportedError(
+            f"ONNX engines cannot draw the numbers of {dtype}; use a key of the implementation "
+            '"threefry2x32", or draw the numbers outside, and pass them as an input'
+        )
+
+
 def _placeholder(atom: Any) -> Any:
     """Return a value in place of a result that cannot be written."""
     shape = shape_of_atom(atom)
@@ -152,6 +161,7 @@ def _placeholder(atom: Any) -> Any:
 def array_of(atom: Any, value: Any) -> Any:
     """Return the value of an atom as an operand. An array without elements is known."""
     if isinstance(value, jax.Array) and is_key(value.dtype):
+        check_key(value.dtype)
         return Complex(*map(np.asarray, np.moveaxis(np.asarray(jax.random.key_data(value)), -1, 0)))
     if isinstance(value, ir.Value) and 0 in shape_of(value):
         return np.zeros(shape_of(value), dtype_of(value))

@@ -195,8 +195,9 @@ class _Canonical:
             return self.closed(value)
         if isinstance(value, Jaxpr):
             return self.jaxpr(value, None)
-        if isinstance(value, tuple) and not hasattr(value, "_fields"):
-            return tuple(map(self.value, value))
+        if isinstance(value, tuple):
+            parts = map(self.value, value)
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         return value
 
 

@@ -23,6 +23,8 @@ def broadcast(params: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
 
 def pad(params: Mapping[str, Any], x: np.ndarray, value: np.ndarray) -> np.ndarray:
     """Add elements around and between elements, or drop elements at the edges."""
+    if not any(map(any, params["padding_config"])):
+        return x
     places, kept = [], []
     for size, (low, high, interior) in zip(x.shape, params["padding_config"], strict=True):
         end = max(low, 0) + max(size + (size - 1) * interior, 0)
@@ -109,8 +111,13 @@ def gather(params: Mapping[str, Any], x: np.ndarray, indices: np.ndarray) -> np.
     )
     if not inside.all():
         return None
-    batch = indices.ndim - 1
-    result = x[tuple(places)] if x.ndim else np.broadcast_to(x, indices.shape[:-1])
+    batch, sizes = indices.ndim - 1, params["slice_sizes"]
+    if inside.size == 1 and all(sizes):  # a view of a single window
+        starts = (int(place.flat[0]) for place in places)
+        window = tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
+        result = x[(*window, ...)].reshape(*inside.shape, *sizes)
+    else:
+        result = x[tuple(places)] if x.ndim else np.broadcast_to(x, indices.shape[:-1])
     result = np.squeeze(result, tuple(batch + axis for axis in (*numbers.collapsed_slice_dims, *batching)))
     return np.moveaxis(result, range(batch, result.ndim), numbers.offset_dims)
 
@@ -129,6 +136,14 @@ def scatter(params: Mapping[str, Any], x: np.ndarray, indices: np.ndarray, new: 
     inside = np.broadcast_to(inside.reshape(*inside.shape, *[1] * x.ndim), shape)
     result[tuple(np.broadcast_to(place, shape)[inside] for place in places)] = new.reshape(shape)[inside]
     return result
+
+
+def running_sum(params: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    """Return the numbers of a ``cumsum``."""
+    axis = params["axis"]
+    rows = np.flip(x, axis) if params["reverse"] else x
+    sums = np.cumsum(rows, axis, x.dtype)
+    return np.flip(sums, axis) if params["reverse"] else sums
 
 
 def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -195,8 +195,8 @@ OTHER, SCALED, GATED, SUMMED, MIXED, EXPOSED, SQUASHED, RETAINED, WRITTEN, SHOWN
 STEP = 16
 DENSE = OTHER  # position 0
 
-#: The kinds of arithmetic are those of `Entry.arithmetic` except "convert", "count", which adds
-#: to integers, and "write", which replaces elements at places that depend on data.
+#: The kinds of arithmetic are those of `Entry.arithmetic` without "convert", and also "count", which adds to integers,
+#: and "write", which replaces elements at places that depend on data.
 
 
 def _table(entries: dict[int, int]) -> np.ndarray:

@@ -299,7 +299,7 @@ def _of_body(body: Any, before: Sequence[Var], first: int, steps: int | None, *,
 def _counts(body: Any, old: Var, new: Any) -> bool:
     """Return True if a step adds a constant to an integer."""
     maker = next((equation for equation in body.eqns if new in equation.outvars), None)
-    if maker is None or maker.primitive.name != "add" or np.dtype(type_of(old)).kind not in "iu":
+    if maker is None or entry_of(maker).signs != (1, 1) or np.dtype(type_of(old)).kind not in "iu":
         return False
     return any(atom is old for atom in maker.invars) and any(isinstance(atom, Literal) for atom in maker.invars)
 

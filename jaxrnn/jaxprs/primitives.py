@@ -21,20 +21,26 @@ from jaxrnn.jaxprs import elements as of
 class Entry:
     """The facts about a primitive.
 
+    Example::
+
+        Entry(kind="elementwise", operator="Sqrt", harmless=0.5)
+
     Attributes:
-        kind: the family of the primitive; see `KINDS`.
-        numpy: the function ``(params, *operands)`` in NumPy, up to rounding.
+        kind: the family of the primitive, such as "elementwise" or "reduction"; the guide lists all kinds.
+        numpy: the function ``(params, *operands)`` in NumPy, up to rounding and the type of the result.
         moved: the operands whose elements the primitive moves, if it computes no new elements; the other operands are
             positions.
         arithmetic: how an elementwise primitive combines an element with other operands: "add", "multiply", "select",
             "keep" or "other" (see `jaxprs.flows`), or "convert" if the primitive only converts the type.
         signs: the sign of each operand, if the result is a sum of the operands.
+        compares: "order" for a comparison of two operands by size, and "equality" for a test of equality.
         harmless: a value inside of the domain, if the derivative is singular somewhere. Operands get this value in
             frames that do not exist.
         singular: the operands in which the derivative is singular, or None for all.
         monoid: the associative operation of a reduction, a running reduction or a scatter, or that an elementwise
             primitive is: "sum", "prod", "max", "min", "and", "or", "xor" or "logsumexp".
         still: True for a movement without effect if the result has the shape of the first operand.
+        ordered: True for a movement that keeps the order of frames if the result has as many frames.
         operator: the ONNX operator of the same meaning.
         wraps: True if integers of small types may overflow.
         by_parts: True if the primitive applies to the real and imaginary part separately.
@@ -51,10 +57,12 @@ class Entry:
     moved: slice | None = None
     arithmetic: str = "other"
     signs: tuple[int, ...] = ()
+    compares: str = ""
     harmless: float | None = None
     singular: slice | None = None
     monoid: str = ""
     still: bool = False
+    ordered: bool = False
     operator: str = ""
     wraps: bool = False
     by_parts: bool = False
@@ -173,16 +181,16 @@ PRIMITIVES: dict[str, Entry] = {
     "bessel_i1e": _elementwise(),
     "cbrt": _elementwise(**_HALF),
     "ceil": _elementwise(np.ceil, "Ceil"),
-    "clamp": _elementwise(**_KEEP),
+    "clamp": _elementwise(lambda low, x, high: np.minimum(np.maximum(x, low), high), **_KEEP),
     "clz": _elementwise(),
     "complex": _elementwise(),
     "conj": _elementwise(),
-    "convert_element_type": _elementwise(arithmetic="convert"),
+    "convert_element_type": _elementwise(lambda x: x, arithmetic="convert"),
     "cos": _elementwise(np.cos, "Cos"),
     "cosh": _elementwise(None, "Cosh"),
     "digamma": _elementwise(**_HALF),
     "div": _elementwise(**_MULTIPLY, **_HALF, **_SECOND),
-    "eq": _elementwise(np.equal, "Equal"),
+    "eq": _elementwise(np.equal, "Equal", compares="equality"),
     "erf": _elementwise(None, "Erf"),
     "erf_inv": _elementwise(**_HALF),
     "erfc": _elementwise(),
@@ -190,28 +198,28 @@ PRIMITIVES: dict[str, Entry] = {
     "exp2": _elementwise(),
     "expm1": _elementwise(None, "Expm1"),
     "floor": _elementwise(np.floor, "Floor"),
-    "ge": _elementwise(np.greater_equal, "GreaterOrEqual"),
-    "gt": _elementwise(np.greater, "Greater"),
+    "ge": _elementwise(np.greater_equal, "GreaterOrEqual", compares="order"),
+    "gt": _elementwise(np.greater, "Greater", compares="order"),
     "igamma": _elementwise(**_HALF),
     "igamma_grad_a": _elementwise(**_HALF),
     "igammac": _elementwise(**_HALF),
     "imag": _elementwise(),
     "integer_pow": _elementwise(**_HALF),
     "is_finite": _elementwise(np.isfinite),
-    "le": _elementwise(np.less_equal, "LessOrEqual"),
+    "le": _elementwise(np.less_equal, "LessOrEqual", compares="order"),
     "le_to": _elementwise(),
     "lgamma": _elementwise(**_HALF),
     "log": _elementwise(np.log, "Log", **_HALF),
     "log1p": _elementwise(None, "Log1p", **_HALF),
     "log2": _elementwise(np.log2, **_HALF),
     "logistic": _elementwise(None, "Sigmoid"),
-    "lt": _elementwise(np.less, "Less"),
+    "lt": _elementwise(np.less, "Less", compares="order"),
     "lt_to": _elementwise(),
     "max": _elementwise(np.maximum, "Max", monoid="max", **_KEEP),
     "min": _elementwise(np.minimum, "Min", monoid="min", **_KEEP),
     "mul": _elementwise(np.multiply, "Mul", monoid="prod", wraps=True, absorbs=True, **_MULTIPLY),
     "mulhi": _elementwise(),
-    "ne": _elementwise(np.not_equal),
+    "ne": _elementwise(np.not_equal, compares="equality"),
     "neg": _elementwise(np.negative, "Neg", signs=(-1,), wraps=True, by_parts=True, **_MULTIPLY),
     "nextafter": _elementwise(),
     "not": _elementwise(np.invert),
@@ -244,9 +252,9 @@ PRIMITIVES: dict[str, Entry] = {
     "select_n": _movement(of.select, slice(1, None), kind="elementwise", arithmetic="select"),
     "stop_gradient": _movement(lambda params, x: x, kind="elementwise"),
     "pvary": _movement(lambda params, *parts: list(parts), slice(None), kind="elementwise", alone=True),
-    "broadcast_in_dim": _movement(lambda params, x, *_: of.broadcast(params, x), still=True),
+    "broadcast_in_dim": _movement(lambda params, x, *_: of.broadcast(params, x), still=True, ordered=True),
     "concatenate": _movement(
-        lambda params, *parts: np.concatenate(parts, params["dimension"]), slice(None), still=True
+        lambda params, *parts: np.concatenate(parts, params["dimension"]), slice(None), still=True, ordered=True
     ),
     "dynamic_slice": _movement(
         lambda params, x, *starts: x[of.window(x.shape, starts, params["slice_sizes"])], still=True
@@ -254,24 +262,25 @@ PRIMITIVES: dict[str, Entry] = {
     "dynamic_update_slice": _movement(of.dynamic_update, slice(2)),
     "gather": _movement(of.gather),
     "pad": _movement(of.pad, slice(2)),
-    "reshape": _movement(lambda params, x, *_: of.reshape(params, x), still=True),
+    "reshape": _movement(lambda params, x, *_: of.reshape(params, x), still=True, ordered=True),
     "rev": _movement(lambda params, x: np.flip(x, tuple(params["dimensions"]))),
-    "slice": _movement(of.slice_, still=True),
+    "slice": _movement(of.slice_, still=True, ordered=True),
     "split": _movement(lambda params, x: np.split(x, np.cumsum(params["sizes"])[:-1], params["axis"])),
     "squeeze": _movement(lambda params, x: np.squeeze(x, tuple(params["dimensions"])), kind="spelling", still=True),
     "stack": _movement(lambda params, *parts: np.stack(parts, params["axis"]), slice(None), kind="spelling"),
     "tile": _movement(lambda params, x: np.tile(x, params["reps"]), still=True),
-    "transpose": _movement(lambda params, x: np.transpose(x, params["permutation"])),
+    "transpose": _movement(lambda params, x: np.transpose(x, params["permutation"]), ordered=True),
     "unstack": _movement(lambda params, x: list(np.moveaxis(x, params["axis"], 0)), kind="spelling"),
     "bitcast_convert_type": Entry(kind="bits"),
     # Arrays without operands, and lengths.
     "iota": Entry(kind="constant", numpy=of.counted),
     "empty": Entry(kind="spelling"),
-    "dim_as_value": Entry(kind="size"),
+    "dim_as_value": Entry(kind="size", numpy=lambda params: params["dim"]),
     # Reductions.
     **_monoids("reduce_", "sum prod max min and or xor", "reduction"),
     "reduce": Entry(kind="reduction"),
-    **_monoids("cum", "sum prod max min logsumexp", "cumulative"),
+    "cumsum": Entry(kind="cumulative", monoid="sum", by_parts=True, numpy=of.running_sum),
+    **_monoids("cum", "prod max min logsumexp", "cumulative"),
     **_monoids("reduce_window_", "sum max min", "window"),
     "reduce_window": Entry(kind="window"),
     "conv_general_dilated": Entry(kind="window", absorbs=True),
@@ -362,18 +371,24 @@ PRIMITIVES: dict[str, Entry] = {
     **_each("onnx_operator recurrent_layer", kind="own"),
     **_each("platform_index recurrence", kind="own", why=_OWN),
 }
-#: Primitives of an installed JAX without an entry, which no rule knows.
+#: Entries that callers add, which come first.
+ADDED: dict[str, Entry] = {}
+
+#: Primitives without an entry, which no rule knows.
 _UNKNOWN = Entry(kind="unknown")
 
 
-def entry_of(equation: JaxprEqn) -> Entry:
-    """Return the entry of the primitive of an equation; an unknown primitive has an entry of the kind "unknown"."""
-    return PRIMITIVES.get(equation.primitive.name, _UNKNOWN)
+def entry_of(primitive: str | JaxprEqn) -> Entry:
+    """Return the entry of a primitive, by its name or an equation; unknown primitives have the kind "unknown"."""
+    name = primitive if isinstance(primitive, str) else primitive.primitive.name
+    return ADDED.get(name) or PRIMITIVES.get(name, _UNKNOWN)
 
 
-def named(kind: str) -> frozenset[str]:
-    """Return the names of the primitives of a kind."""
-    return frozenset(name for name, entry in PRIMITIVES.items() if entry.kind == kind)
+def numpy_of(equation: JaxprEqn) -> Callable[..., Any]:
+    """Return an equation as a function of its operands in NumPy; the entry of the primitive has such a function."""
+    function = entry_of(equation).numpy
+    assert function is not None, equation.primitive.name
+    return functools.partial(function, equation.params)
 
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -411,4 +426,4 @@ class Rules(dict[str, Rule]):
     def of(self, primitive: str | JaxprEqn) -> Any:
         """Return the rule of a primitive, by its name or an equation, or None."""
         name = primitive if isinstance(primitive, str) else primitive.primitive.name
-        return self.get(name) or self.of_kind.get(PRIMITIVES.get(name, _UNKNOWN).kind)
+        return self.get(name) or self.of_kind.get(entry_of(name).kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jaxrnn.jaxprs.primitives import Entry
 from jaxrnn.steps.stepper import Flushed
 from jaxrnn.streaming import rules as _rules  # noqa: F401  (registers them)
 from jaxrnn.streaming.functions import associative_scan, convolve, correlate
@@ -13,6 +14,7 @@ from jaxrnn.streaming.values import Chunk, FinalValue
 
 __all__ = [
     "Chunk",
+    "Entry",
     "FinalValue",
     "Flushed",
     "Pass",

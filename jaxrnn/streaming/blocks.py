@@ -28,9 +28,10 @@ from jaxrnn.jaxprs.equations import (
     variables,
     walk,
 )
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.plan import COUNT, Closed
-from jaxrnn.streaming.rewriting import at_sizes, renamed
+from jaxrnn.streaming.rewriting import at_sizes, forms_of, is_number, renamed
 from jaxrnn.streaming.streamed import Streamed
 
 #: Streams a function of parameters and frames, with example shapes.
@@ -98,8 +99,8 @@ def without_blocks(closed: Any, stream: Stream) -> Any:
 
 def _counts(equation: JaxprEqn) -> bool:
     """Return True if an equation computes frame numbers or the length."""
-    name, params = equation.primitive.name, equation.params
-    return name == "dim_as_value" or (name == "iota" and is_symbolic(params["shape"][params["dimension"]]))
+    kind, params = entry_of(equation).kind, equation.params
+    return kind == "size" or (kind == "constant" and is_symbolic(params["shape"][params["dimension"]]))
 
 
 def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | None:
@@ -133,10 +134,11 @@ def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | Non
     total, covered = shape_of(frames[0])[0], block * params["length"]
     left = total - covered
     tails = _tails(jaxpr, frames, left)
+    forms = forms_of(jaxpr)
     starts = [*((each, 0) for each in heads), *((each, covered) for each in tails or ())]
     if (
         tails is None
-        or not all(_reads_from(each, start, makers) for each, start in starts)
+        or not all(_reads_from(each, start, forms) for each, start in starts)
         or any(str(shape_of(each)[0]) != str(total) for each in frames)
         or any(
             each.params["dimension"] or [*each.invars[:-1]] != [*made.outvars]
@@ -172,19 +174,12 @@ def _tails(jaxpr: Any, frames: Sequence[Atom], left: Any) -> list[JaxprEqn] | No
     return found
 
 
-def _reads_from(equation: JaxprEqn, start: Any, makers: Mapping[Var, list[JaxprEqn]]) -> bool:
+def _reads_from(equation: JaxprEqn, start: Any, forms: Mapping[Var, Any]) -> bool:
     """Return True if a gather reads consecutive frames from this frame on."""
     numbers, index = equation.params["dimension_numbers"], equation.invars[1]
     if numbers.start_index_map != (0,) or numbers.collapsed_slice_dims or shape_of(index) != (1,):
         return False
-    while not isinstance(index, Literal):
-        (maker,) = makers.get(index, (None,))
-        if maker is None or maker.primitive.name not in ("reshape", "convert_element_type", "dim_as_value"):
-            return False
-        if maker.primitive.name == "dim_as_value":
-            return str(maker.params["dim"]) == str(start)
-        index = maker.invars[0]
-    return str(index.val) == str(start)
+    return is_number(index, start, forms)
 
 
 def _replaced(jaxpr: Any, found: _Map, on_all: Any) -> Any:

@@ -2,9 +2,9 @@
 
 A function can depend on the length in ways that a symbolic trace does not show, such as ``isinstance(n, int)``, or a
 comparison of sizes in a library. Each trace becomes a form, in which equal forms are equal computations: calls are
-inlined, arithmetic on sizes and other known numbers is carried out, and the many spellings of a view or a slice become
-one. JAX may choose other primitives for a symbolic size, so different forms decide nothing: then both traces are
-evaluated on random inputs, and the numbers decide.
+inlined, arithmetic on sizes and other known numbers is carried out, and movements of elements become views of NumPy, so
+that all spellings of a view are equal. JAX may choose other primitives for a symbolic size, so different forms decide
+nothing: then both traces are evaluated on random inputs, and the numbers decide.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,18 +29,16 @@ from jaxrnn._jax.context import own_arithmetic
 from jaxrnn._jax.versions import Scan
 from jaxrnn.answers import Unknown
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.elements import counted
+from jaxrnn.jaxprs.elements import converted
 from jaxrnn.jaxprs.equations import bind, called, evaluate, is_key, shape_of, type_of
-from jaxrnn.jaxprs.moves import move
-from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.jaxprs.moves import move, moved_operands
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import value_of
 from jaxrnn.streaming.lengths import Lengths, remedy_of
 from jaxrnn.streaming.rewriting import at_length
 
 #: Known arrays with more elements are compared by their computation.
 _SMALL = 1 << 14
-#: Primitives whose result is their operand.
-_SAME = frozenset({"copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary"})
 #: Parameters that do not affect values.
 _IGNORED = frozenset({"weak_type", "sharding", "out_sharding", "name", "debug_info", "ctx_mesh", "_split_transpose"})
 #: The address of an object in a repr.
@@ -254,13 +252,28 @@ def _listed(lengths: Iterable[int], multiple: int) -> str:
     return ", ".join(str(each * multiple) for each in sorted(lengths))
 
 
-@dataclass(frozen=True)
+#: Rules ``(trace, equation, operands) -> forms``, or None for the general treatment of equations.
+_RULES = Rules()
+
+
+@dataclass(frozen=True, eq=False)
 class Form:
-    """A computed array: equal numbers mean equal computations."""
+    """A computed array: equal numbers mean equal computations.
+
+    Attributes:
+        elements: memory with a byte for each element. Movements of the array move these bytes, whose values are unused.
+        whole: the form whose elements this form moves; None if this form is computed.
+    """
 
     number: int
-    shape: tuple[int, ...]
+    elements: np.ndarray
     dtype: Any
+    whole: Form | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape at the compared length."""
+        return self.elements.shape
 
 
 class Forms:
@@ -268,16 +281,16 @@ class Forms:
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
-        self._views: dict[int, Form] = {}  # the form of which another form is a view
         self._arrays: dict[int, tuple[Any, Any]] = {}  # constants with their keys, by identity
         self._depth = 0
 
     def make(self, key: Any, shape: Sequence[int], dtype: Any) -> Form:
         """Return the form of a computation."""
-        if 0 in shape:
-            key = "empty"
-        key = key, tuple(shape), str(dtype)
-        return Form(self._numbers.setdefault(key, len(self._numbers)), tuple(shape), dtype)
+        return self._numbered(key, np.empty(shape, bool), dtype)
+
+    def _numbered(self, key: Any, elements: np.ndarray, dtype: Any, whole: Form | None = None) -> Form:
+        key = key if elements.size else "empty", elements.shape, str(dtype)
+        return Form(self._numbers.setdefault(key, len(self._numbers)), elements, dtype, whole)
 
     def key_of(self, value: Any) -> Any:
         """Return a hashable key of a form, a known array or a constant."""
@@ -307,16 +320,29 @@ class Forms:
             for place, each in enumerate(variables)
         ]
 
-    def view(self, base: Any, shape: tuple[int, ...]) -> Any:
-        """Return the form of the same elements in a different shape."""
-        if tuple(base.shape) == shape:
-            return base
-        base = self._views.get(base.number, base)
-        if base.shape == shape:
-            return base
-        result = self.make(("view", base.number), shape, base.dtype)
-        self._views[result.number] = base
-        return result
+    def view(self, x: Form, elements: np.ndarray) -> Form | None:
+        """Return the form of moved elements of `x`; None if NumPy has copied the elements."""
+        whole = x.whole or x
+        if elements.size and not np.may_share_memory(elements, whole.elements):
+            return None
+        start = elements.ctypes.data - whole.elements.ctypes.data
+        if start == 0 and elements.shape == whole.shape and elements.flags.c_contiguous:
+            return whole
+        strides = tuple(
+            stride if size > 1 else 0 for size, stride in zip(elements.shape, elements.strides, strict=True)
+        )
+        return self._numbered(("view", whole.number, start, strides), elements, x.dtype, whole)
+
+    def moved(self, equation: JaxprEqn, x: Form, others: Sequence[np.ndarray]) -> list[Form] | None:
+        """Return the forms of the results of a movement, or None if these are not views of the elements."""
+        # A view of copied elements is a view of the copy.
+        copied = () if x.whole is None else (self.make(("copy", x.number), x.shape, x.dtype),)
+        for each in (x, *copied):
+            moved = move(equation, [each.elements, *others])
+            views = [] if moved is None else [self.view(each, elements) for elements in moved]
+            if views and None not in views:
+                return [view for view in views if view is not None]
+        return None
 
 
 class _Trace:
@@ -339,35 +365,24 @@ class _Trace:
         return evaluate(closed, inputs, self._apply)
 
     def _apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
-        name, params = equation.primitive.name, equation.params
-        if name == "dim_as_value":
-            return [np.asarray(self.size(params["dim"]), type_of(equation.outvars[0]))]
-        if entry_of(equation).kind in ("call", "checkpoint", "custom rule"):
-            return self.run(called(equation), operands)
         operands = [
             np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else value
             for atom, value in zip(equation.invars, operands, strict=True)
         ]
-        if name in _SAME:
-            return operands
-        if name == "scan":
-            return self._scan(equation, operands)
-        if name == "while":
-            return self._while(equation, operands)
-        if name == "cond":
-            return self._cond(equation, operands)
-        sized = {key: self.size(value) for key, value in params.items()}
-        shapes = [self.size(shape_of(each)) for each in equation.outvars]
-        if all(isinstance(value, np.ndarray) for value in operands) and not equation.effects:
-            known = self._known(equation, sized, shapes, operands)
-            if known is not None:
-                return known
-        simple = self._moved(name, sized, shapes[0], operands) if operands and len(shapes) == 1 else None
-        return self._made(equation, sized, operands) if simple is None else [simple]
+        rule = _RULES.of(equation)
+        if rule is not None and (results := rule(self, equation, operands)) is not None:
+            return results
+        equation = equation.replace(params={key: self.size(value) for key, value in equation.params.items()})
+        results, moved = None, moved_operands(equation)
+        if all(isinstance(value, np.ndarray) for value in operands):
+            results = self._known(equation, operands)
+        elif moved and moved[0] == 0 and all(isinstance(value, np.ndarray) for value in operands[1:]):
+            results = self.forms.moved(equation, operands[0], operands[1:]) if isinstance(operands[0], Form) else None
+        return self._made(equation, operands) if results is None else results
 
-    def _made(self, equation: JaxprEqn, params: Mapping[str, Any], operands: Sequence[Any]) -> list[Form]:
+    def _made(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Form]:
         """Return the forms of the results of any equation."""
-        keys = tuple(map(self.forms.key_of, operands))
+        params, keys = equation.params, tuple(map(self.forms.key_of, operands))
         named = tuple((key, self._parameter(params[key])) for key in sorted(params) if key not in _IGNORED)
         return self._results(equation, (equation.primitive.name, named, keys))
 
@@ -395,6 +410,13 @@ class _Trace:
         finally:
             self.forms._depth -= 1
 
+    @_RULES.add(kind="call")
+    @_RULES.add(kind="checkpoint")
+    @_RULES.add(kind="custom rule")
+    def _call(self, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
+        return self.run(called(equation), operands)
+
+    @_RULES.add("scan")
     def _scan(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:
         # Constants of the loop keep their forms inside of the body.
         params, body = equation.params, equation.params["jaxpr"]
@@ -405,6 +427,7 @@ class _Trace:
         facts = self.size(params["length"]), params["reverse"], carries
         return self._results(equation, ("scan", facts, results, outer))
 
+    @_RULES.add("while")
     def _while(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:
         params = equation.params
         first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
@@ -413,6 +436,7 @@ class _Trace:
         body = self._body(params["body_jaxpr"], [*operands[first:second], *carry])
         return self._results(equation, ("while", cond, body, tuple(map(self.forms.key_of, operands[second:]))))
 
+    @_RULES.add("cond")
     def _cond(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
         index, *rest = operands
         branches = equation.params["branches"]
@@ -421,80 +445,35 @@ class _Trace:
         results = tuple(self._body(branch, rest) for branch in branches)
         return self._results(equation, ("cond", self.forms.key_of(index), results))
 
-    def _known(
-        self, equation: JaxprEqn, params: Mapping[str, Any], shapes: Sequence[Any], operands: list[Any]
-    ) -> list[np.ndarray] | None:
-        """Return the numbers of small results of known operands, or None."""
-        largest = max(map(math.prod, shapes), default=0)
-        if largest > _SMALL or any(is_key(type_of(each)) for each in equation.outvars):
+    @_RULES.add("select_n")
+    def _selected(self, equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
+        which, *cases = operands
+        is_same = isinstance(which, np.ndarray) and len(np.unique(which)) == 1
+        return [cases[int(which.flat[0])]] if is_same else None
+
+    @_RULES.add("concatenate")
+    def _joined(self, equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
+        axis = equation.params["dimension"]
+        parts = [part for part in operands if part.shape[axis]]
+        if len(parts) == 1:
+            return parts
+        if all(isinstance(part, np.ndarray) for part in parts):
             return None
-        name, equation = equation.primitive.name, equation.replace(params=dict(params))
-        if name == "iota":
-            return [counted(params)]
-        if (moved := move(equation, operands)) is not None:
-            return moved
-        dtype = type_of(equation.outvars[0])
+        return self._results(equation, ("concatenate", axis, tuple(map(self.forms.key_of, parts))))
+
+    def _known(self, equation: JaxprEqn, operands: list[Any]) -> list[np.ndarray] | None:
+        """Return the numbers of small results of known operands, or None."""
+        largest = max((math.prod(self.size(shape_of(each))) for each in equation.outvars), default=0)
+        types = [type_of(each) for each in equation.outvars]
+        if largest > _SMALL or equation.effects or any(map(is_key, types)):
+            return None
+        function, params = entry_of(equation).numpy, equation.params
         with np.errstate(all="ignore"):
-            if name == "convert_element_type":
-                return [operands[0].astype(dtype)]
-            if name == "cumsum" and not params["reverse"]:
-                return [np.cumsum(operands[0], params["axis"], dtype)]
-            if (function := entry_of(equation).on_elements) is not None:
-                return [np.asarray(function(*operands), dtype)]
+            results = None if function is None else function(params, *operands)
+            if results is not None:
+                results = results if isinstance(results, list) else [results]
+                return [converted(np.asarray(result), dtype) for result, dtype in zip(results, types, strict=True)]
         if any(isinstance(value, (ClosedJaxpr, Jaxpr)) for value in params.values()) or largest > 1:
             return None
         with jax.ensure_compile_time_eval():
             return list(map(np.asarray, bind(equation, list(map(jnp.asarray, operands)))))
-
-    def _moved(self, name: str, params: Mapping[str, Any], shape: tuple[int, ...], operands: list[Any]) -> Any:
-        """Return the form of a movement with several spellings, or None."""
-        x, *rest = operands
-        if name == "select_n" and isinstance(x, np.ndarray) and len(np.unique(x)) == 1:
-            return rest[int(x.flat[0])]
-        if name == "concatenate":
-            parts = [part for part in operands if part.shape[params["dimension"]]]
-            if len(parts) == 1:
-                return parts[0]
-            key = params["dimension"], tuple(map(self.forms.key_of, parts))
-            return self.forms.make(("concatenate", key), shape, x.dtype)
-        if not isinstance(x, Form):
-            return None
-        if name == "convert_element_type":
-            return x if x.dtype == params["new_dtype"] else None
-        if name in ("reshape", "squeeze", "expand_dims"):
-            return self.forms.view(x, shape) if params.get("dimensions") is None or name != "reshape" else None
-        if name == "broadcast_in_dim":
-            return self.forms.view(x, shape) if math.prod(shape) == math.prod(x.shape) else None
-        if name == "transpose":
-            moved = [axis for axis in params["permutation"] if x.shape[axis] != 1]
-            return self.forms.view(x, shape) if moved == sorted(moved) else None
-        if name == "rev":
-            return x if all(x.shape[axis] == 1 for axis in params["dimensions"]) else None
-        if name == "pad":
-            return x if not any(map(any, params["padding_config"])) else None
-        if name == "slice":
-            return self._sliced(x, params["start_indices"], shape, params["strides"] or (1,) * len(shape))
-        if name == "dynamic_slice" and all(isinstance(each, np.ndarray) for each in rest):
-            spare = [whole - part for whole, part in zip(x.shape, shape, strict=True)]
-            starts = tuple(int(np.clip(each, 0, most)) for each, most in zip(rest, spare, strict=True))
-            return self._sliced(x, starts, shape, (1,) * len(shape))
-        if name == "gather" and isinstance(rest[0], np.ndarray) and math.prod(rest[0].shape[:-1]) == 1:
-            return self._window(x, rest[0].reshape(-1), params, shape)
-        return None
-
-    def _window(self, x: Form, indices: np.ndarray, params: Mapping[str, Any], shape: tuple[int, ...]) -> Any:
-        """Return the form of a gather of a single window inside of the array, or None."""
-        numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
-        starts = [0] * len(sizes)
-        for axis, start in zip(numbers.start_index_map, indices, strict=True):
-            starts[axis] = int(start)
-        inside = all(0 <= at <= whole - size for at, whole, size in zip(starts, x.shape, sizes, strict=True))
-        if not inside or numbers.operand_batching_dims or list(numbers.offset_dims) != sorted(numbers.offset_dims):
-            return None
-        return self.forms.view(self._sliced(x, tuple(starts), tuple(sizes), (1,) * len(sizes)), shape)
-
-    def _sliced(self, x: Form, starts: tuple[int, ...], shape: tuple[int, ...], strides: Sequence[int]) -> Form:
-        if x.shape == shape:
-            return x
-        strides = tuple(1 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
-        return self.forms.make(("slice", x.number, tuple(starts), strides), shape, x.dtype)

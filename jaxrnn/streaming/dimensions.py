@@ -28,6 +28,7 @@ from jaxrnn._jax.sizes import by_bounds
 from jaxrnn.answers import Answer, Unknown
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import inner_jaxprs, shape_of, walk
+from jaxrnn.jaxprs.primitives import entry_of
 
 #: The symbol of the length: the number of input frames.
 SYMBOL = "S"
@@ -210,7 +211,7 @@ def has_symbols(equation: JaxprEqn) -> bool:
 
 def reads_length(jaxpr: Any) -> bool:
     """Return True if a jaxpr, at any depth, computes with the length of the stream."""
-    return any(equation.primitive.name == "dim_as_value" for equation in walk(jaxpr))
+    return any(entry_of(equation).kind == "size" for equation in walk(jaxpr))
 
 
 #: The largest number of lengths or elements in a table, and the largest constant in a formula.

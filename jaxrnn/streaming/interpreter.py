@@ -10,7 +10,6 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,18 +19,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn, Literal, Primitive
+from jax.extend.core.primitives import gather_p
 
 from jaxrnn.answers import Unknown
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs import equations
 from jaxrnn.jaxprs.equations import Atom, bind, shape_of, type_of
-from jaxrnn.jaxprs.moves import move
+from jaxrnn.jaxprs.moves import move, moved_operands
 from jaxrnn.jaxprs.own import is_platform_index
-from jaxrnn.jaxprs.primitives import Rules, entry_of, named
+from jaxrnn.jaxprs.primitives import ADDED, KINDS, Entry, Rules, entry_of, numpy_of
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.dimensions import Clock, has_symbols, is_symbolic, is_zero, out_shape, own_sizes, symbolic_axes
 from jaxrnn.streaming.passes import Pass, listed
-from jaxrnn.streaming.places import ORDER, growth_of, operation_of, with_places
+from jaxrnn.streaming.places import growth_of, operation_of, with_places
 from jaxrnn.streaming.reach import Spans
 from jaxrnn.streaming.values import (
     Awaiting,
@@ -48,38 +48,47 @@ from jaxrnn.streaming.values import (
     reach_of,
 )
 
-#: Primitives whose rules accept a `Deferred` operand: the rule may choose another operand, or raise a clearer error.
-_CALLS = named("call") | named("checkpoint")
-TAKES_DEFERRED = {"select_n", "gather", *_CALLS}
-#: Primitives whose rules take chunks with late frames.
-TAKES_LATE = {*_CALLS, "concatenate", "conv_general_dilated", "gather", "slice"}
-TAKES_LATE |= {f"reduce_window{kind}" for kind in ("", "_sum", "_max", "_min")}
-#: Primitives that apply to late frames as to other frames: frame by frame, without singular derivatives.
-FRAME_BY_FRAME = {
-    *("broadcast_in_dim", "concatenate", "reshape", "slice", "squeeze", "transpose"),
-    *("add", "convert_element_type", "copy", "max", "min", "mul", "neg", "sub"),
-}
-
-
-#: Primitives with an inner function, in which values may have time on two axes.
-CONTAINERS = {*_CALLS, *named("custom rule"), "onnx_operator"}
-
-
 #: A rule, ``(run, equation, *operands) -> results``: applies an equation to the chunks of a pass.
 Rule = Callable[..., Any]
 
-RULES = Rules()
+
+class StreamRules(Rules[Rule]):
+    """Rules for chunks, final values and arrays. Some rules also take values of other classes.
+
+    A rule that takes `Deferred` values may choose another operand, or raise a clearer error. A rule that takes `Pairs`
+    evaluates an inner function. Other rules get chunks without `Late` frames.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._taken: dict[Rule, tuple[type, ...]] = {}
+
+    def add(self, *names: str, kind: str = "", takes: tuple[type, ...] = ()) -> Callable[[Rule], Rule]:
+        """Decorate the rule of primitives with these names, or of all primitives of a kind."""
+
+        def decorate(rule: Rule) -> Rule:
+            self._taken[rule] = takes
+            return Rules.add(self, *names, kind=kind)(rule)
+
+        return decorate
+
+    def takes(self, equation: JaxprEqn, value: type) -> bool:
+        """Return True if the rule of an equation takes values of this class."""
+        return value in self._taken.get(self.of(equation), ())
+
+
+RULES = StreamRules()
 
 #: Export rules that callers add, keyed by primitive: ``(lowering, equation, *operands) -> results``.
 EXPORTS: dict[str, Rule] = {}
 
 #: Rules for values with time on two axes, keyed by operation. A rule may return None to leave an equation to `RULES`.
-PAIR_RULES = Rules()
+PAIR_RULES = Rules[Rule]()
 
 #: Rules for values that only the end of the stream decides. A rule may return None, as above.
-AWAITING_RULES = Rules()
+AWAITING_RULES = Rules[Rule]()
 
-#: Primitives of callers whose rule also applies to equations without streamed operands.
+#: Primitives whose rule also applies to equations without streamed operands.
 ALWAYS: set[str] = set()
 
 
@@ -123,7 +132,7 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
         streamed,
         not streamed and has_symbols(equation),
     )
-    if kinds.deferred is not None and equation.primitive.name not in TAKES_DEFERRED and not kinds.awaits:
+    if kinds.deferred is not None and not kinds.awaits and not RULES.takes(equation, Deferred):
         return [kinds.deferred] * len(equation.outvars)
     for context in _CONTEXTS:
         if (results := context(run, equation, operands, kinds)) is not None:
@@ -136,7 +145,7 @@ def _on_pairs(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Operan
     many = any(len(symbolic_axes(shape_of(variable))) > 1 for variable in equation.outvars)
     if not many and not any(isinstance(value, Pairs) for value in operands):
         return None
-    contains = equation.primitive.name in CONTAINERS
+    contains = RULES.takes(equation, Pairs)
     if kinds.deferred is not None and not contains:
         return [Deferred(kinds.deferred.error)] * len(equation.outvars)
     rule = PAIR_RULES.of(operation_of(equation))
@@ -154,10 +163,10 @@ def _on_pairs(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Operan
 def _on_awaited(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Operands) -> list[Any] | None:
     """Apply an equation to values that only the end of the stream decides."""
     if (kinds.streamed or kinds.awaits) and any(map(is_awaited, operands)):
-        rule = AWAITING_RULES.of(equation.primitive.name)
+        rule = AWAITING_RULES.of(equation)
         if rule is not None and (result := rule(run, equation, *map(run.on_time, operands))) is not None:
             return listed(result)
-    if kinds.awaits and kinds.deferred is not None and equation.primitive.name not in CONTAINERS:
+    if kinds.awaits and kinds.deferred is not None and not RULES.takes(equation, Pairs):
         return [Deferred(kinds.deferred.error)] * len(equation.outvars)
     return None
 
@@ -182,10 +191,10 @@ def _on_frames(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Opera
             )
         return None
     if any(isinstance(value, Chunk) and value.late for value in operands):
-        fronts = _fronts(name, equation, operands)
+        fronts = _fronts(equation, operands)
         if fronts is not None:
             return _with_fronts(run, equation, operands, fronts)
-        if name not in TAKES_LATE:
+        if not RULES.takes(equation, Late):
             operands = list(map(run.on_time, operands))
     with run.growing_by(growth_of(equation, operands)):
         results = listed(rule(run, equation, *operands))
@@ -220,7 +229,7 @@ def _on_values(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Opera
 _CONTEXTS = (_on_pairs, _on_awaited, _on_numbers, _on_frames, _on_values)
 
 
-def _fronts(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
+def _fronts(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
     """Return operands with the late frames only, as if all frames were equal; None if that is impossible."""
     chunks = [value for value in operands if isinstance(value, Chunk)]
     late = [chunk for chunk in chunks if chunk.late is not None]
@@ -228,14 +237,16 @@ def _fronts(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]
         (each.timeline, each.delay, each.late.since, each.late.array.shape[each.axis]) for each in late if each.late
     }
     sizes = {str(size) for variable in equation.outvars for size in shape_of(variable) if is_symbolic(size)}
+    entry, is_gather = entry_of(equation), equation.primitive is gather_p
     possible = (
-        (name in FRAME_BY_FRAME or (name == "gather" and _is_inside_frames(equation, *operands)))
+        ((entry.kind == "elementwise" and entry.harmless is None) or entry.ordered or is_gather)
+        and (not is_gather or _is_inside_frames(equation, *operands))
         and len(alike) == 1
         and sizes == {str(late[0].timeline.size)}
         and all(chunk.late is not None or chunk.delay is None for chunk in chunks)
         and not any(isinstance(value, FinalValue) for value in operands)
-        # Shape operands of these primitives may be lengths.
-        and (name in ("broadcast_in_dim", "reshape") or not any(map(is_length, operands)))
+        # Sizes of a movement may be lengths.
+        and not any(map(is_length, operands if entry.moved is None else operands[entry.moved]))
     )
     if not possible:
         return None
@@ -256,7 +267,7 @@ def _is_inside_frames(equation: JaxprEqn, x: Any, indices: Any) -> bool:
 
 def _with_fronts(run: Pass, equation: JaxprEqn, operands: Sequence[Any], fronts: Sequence[Any]) -> list[Any]:
     """Apply a rule to the frames and to the late frames separately."""
-    rule = RULES.of(equation.primitive.name)
+    rule = RULES.of(equation)
     since = next(value.late.since for value in operands if isinstance(value, Chunk) and value.late is not None)
     on_time = [dataclasses.replace(value, late=None) if isinstance(value, Chunk) else value for value in operands]
     pairs = zip(listed(rule(run, equation, *on_time)), listed(rule(run, equation, *fronts)), strict=True)
@@ -271,11 +282,12 @@ def register(
     primitive: str | Primitive,
     rule: Rule | None = None,
     *,
+    entry: Entry | None = None,
     export: Rule | None = None,
     replace: bool = False,
     always: bool = False,
 ) -> Any:
-    """Register the streaming rule of a primitive.
+    """Register the facts about a primitive, its streaming rule, or both.
 
     Example::
 
@@ -284,18 +296,23 @@ def register(
             (array,) = run.bind(equation, [x.array])
             return run.make(array, x.axis, x.timeline, x.delay, x.reach)
 
+        # An operation on elements needs an entry, and no rule.
+        jaxrnn.streaming.register("root", entry=jaxrnn.streaming.Entry(kind="elementwise", harmless=0.5))
+
     Args:
         primitive: the primitive or its name.
         rule: ``(run, equation, *operands) -> results``, called in each pass: the warm-up, which creates the state, each
             step, and the flush. ``run`` is the `Pass`. An operand is a `Chunk`, a `FinalValue`, which is known when the
             stream ends, or an array that is the same in each step (a NumPy array if the value is static). The rule
             returns such a value for each result, or the value itself for a single result. Rules create chunks with
-            `Pass.make` only, and keep past frames or totals with `Pass.window` or `Pass.carry`. Without a rule,
-            `register` is a decorator.
+            `Pass.make` only, and keep past frames or totals with `Pass.window` or `Pass.carry`. Without a rule and
+            an entry, `register` is a decorator.
+        entry: the facts about the primitive. All rules for primitives of this kind then apply: in streams, for pairs of
+            frames, for values that the end decides, and in exported files.
         export: ``(lowering, equation, *operands) -> results``, which writes the primitive to an ONNX file. Operands and
             results are NumPy arrays, which become constants, or values of the graph. ``lowering.writer.node(operator,
             *operands)`` writes a node, and ``lowering.trace(function, *operands)`` writes a JAX function.
-        replace: True to replace an existing rule.
+        replace: True to replace an existing rule or entry.
         always: True to also use the rule for equations without streamed operands. By default, such an equation is
             applied unchanged.
 
@@ -303,11 +320,21 @@ def register(
         The rule, or the decorator.
 
     Raises:
-        InputError: `primitive` is not a primitive or a name, or the primitive already has a rule.
+        InputError: `primitive` is not a primitive or a name, the primitive already has a rule or an entry, or the kind
+            of `entry` is not known or has no rule.
     """
     name = primitive.name if isinstance(primitive, Primitive) else primitive
     if not isinstance(name, str) or not name:
         raise InputError(f"register takes a JAX primitive or its name, not {primitive!r}")
+    if entry is not None:
+        if not isinstance(entry, Entry) or entry.kind not in KINDS:
+            found = repr(entry.kind) if isinstance(entry, Entry) else repr(entry)
+            raise InputError(f"the entry of {name!r} must be an Entry of a kind in {', '.join(KINDS)}, not {found}")
+        rule = RULES.of_kind.get(entry.kind) if rule is None else rule
+        if rule is None:
+            raise InputError(
+                f"primitives of the kind {entry.kind!r} differ, so {name!r} needs a rule: register(..., rule)"
+            )
     if rule is None:
         return lambda function: register(name, function, export=export, replace=replace, always=always)
     if not callable(rule):
@@ -321,6 +348,8 @@ def register(
             f"the primitive {name!r} has a rule already, {getattr(old, '__qualname__', old)} of "
             f"{old.__module__}; register(..., replace=True) replaces this rule"
         )
+    if entry is not None:
+        ADDED[name] = entry
     RULES[name] = rule
     if export is not None:
         EXPORTS[name] = export
@@ -388,16 +417,6 @@ def _record(path: Path, equation: JaxprEqn, results: Sequence[object], clock: Cl
 #: Larger static arrays are computed at run time.
 LARGEST_STATIC = 1 << 16
 
-_ON_LENGTHS: dict[str, Any] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "neg": operator.neg,
-    "max": np.maximum,
-    "min": np.minimum,
-    **ORDER,
-}
-
 
 def fold_static(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
     """Return the results of an equation on static operands; None if the equation must run in the step."""
@@ -419,34 +438,48 @@ def fold_static(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
 
 
 def _fold_lengths(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
-    name = equation.primitive.name
-    shape, dtype = out_shape(equation), type_of(equation.outvars[0])
+    rule = _ON_LENGTHS.of(equation)
     try:
-        if name in _ON_LENGTHS:
-            # Broadcasting in an object array keeps symbolic dimensions exact.
-            result = _ON_LENGTHS[name](*operands)
-        elif name in ("eq", "ne"):
-            difference = np.asarray(operands[0] - operands[1])
-            equal = list(map(is_zero, difference.flat))
-            if any(isinstance(each, Unknown) for each in equal):
-                return None
-            result = np.reshape([each == (name == "eq") for each in equal], difference.shape)
-        elif name in ("copy", "stop_gradient") or (name == "convert_element_type" and is_wide(dtype)):
-            result = operands[0]
-        elif name in ("reshape", "squeeze", "broadcast_in_dim"):
-            if int(np.prod(shape)) != np.size(operands[0]):
-                return None
-            result = np.reshape(operands[0], shape)
-        elif name == "concatenate":
-            result = np.concatenate(operands, axis=equation.params["dimension"])
-        elif name == "select_n" and not is_length(operands[0]):
-            which, *cases = np.broadcast_arrays(*operands)
-            result = np.choose(which.astype(int), cases)
-        else:
-            return None
+        result = None if rule is None else rule(equation, *operands)
     except InconclusiveDimensionOperation:
         return None
-    boxed = np.empty(shape, object)
+    if result is None:
+        return None
+    boxed = np.empty(out_shape(equation), object)
     boxed[...] = result
     known = all(isinstance(item, (int, np.integer, np.bool_)) for item in boxed.flat)
-    return [boxed.astype(dtype) if known else boxed]
+    return [boxed.astype(type_of(equation.outvars[0])) if known else boxed]
+
+
+#: Rules ``(equation, *operands) -> result`` for static arrays of lengths; None if the equation must run in the step.
+_ON_LENGTHS = Rules[Callable[..., Any]]()
+
+
+@_ON_LENGTHS.add("add", "ge", "gt", "le", "lt", "max", "min", "mul", "neg", "sub")
+def _compute_lengths(equation: JaxprEqn, *operands: Any) -> Any:
+    return numpy_of(equation)(*operands)  # an object array keeps symbolic dimensions exact
+
+
+@_ON_LENGTHS.add("eq", "ne")
+def _compare_lengths(equation: JaxprEqn, x: Any, y: Any) -> Any:
+    """Compare lengths. JAX answers False if equality depends on the length, so only numbers are compared."""
+    difference = np.asarray(x - y)
+    equal = list(map(is_zero, difference.flat))
+    if any(isinstance(each, Unknown) for each in equal):
+        return None
+    return np.reshape([numpy_of(equation)(each, True) for each in equal], difference.shape)
+
+
+@_ON_LENGTHS.add("convert_element_type")
+def _convert_lengths(equation: JaxprEqn, x: Any) -> Any:
+    return x if is_wide(type_of(equation.outvars[0])) else None
+
+
+@_ON_LENGTHS.add("broadcast_in_dim", "concatenate", "reshape", "select_n", "stop_gradient")
+def _move_lengths(equation: JaxprEqn, *operands: Any) -> Any:
+    if any(is_length(value) for place, value in enumerate(operands) if place not in (moved_operands(equation) or [])):
+        return None  # a choice, or a size, that depends on the length
+    moved = move(equation, operands)
+    if moved is None or (entry_of(equation).kind == "movement" and moved[0].size > sum(map(np.size, operands))):
+        return None  # a repetition runs in the step
+    return moved[0]

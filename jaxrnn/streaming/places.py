@@ -24,24 +24,9 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.canonical import kept_name
 from jaxrnn.jaxprs.equations import is_key, type_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of, numpy_of
 from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, out_shape
 from jaxrnn.streaming.values import Chunk, is_fixed, is_wide, static_number
-
-ORDER = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
-#: JAX answers equality of lengths with False if it depends on the length, so only numbers are compared by equality.
-COMPARISONS = {**ORDER, "eq": operator.eq, "ne": operator.ne}
-LOGIC = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
-_EXTREMES = {"max": np.maximum, "min": np.minimum}
-DIVISIONS = {
-    "floor_divide": operator.floordiv,
-    "remainder": operator.mod,
-    "div": operator.floordiv,
-    "rem": operator.mod,
-}
-#: Operations whose result may be outside of the type of the operands.
-_WRAPPING = ("add", "sub", "mul", "neg", "abs")
-#: Operations that do not change a number.
-UNCHANGED = ("convert_element_type", "copy", "stop_gradient", "reduce_precision")
 
 
 @dataclass(frozen=True)
@@ -129,106 +114,174 @@ def operation_of(equation: JaxprEqn) -> str:
     return kept_name(equation) or equation.primitive.name
 
 
-def places_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Places | None:
-    """Return the formula of the result of an elementwise operation, or None.
+@dataclass(frozen=True, eq=False)
+class _Operation:
+    """An operation on formulas."""
+
+    equation: JaxprEqn
+    terms: Sequence[Places]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of the result."""
+        return np.dtype(type_of(self.equation.outvars[0]))
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The operation in NumPy."""
+        return numpy_of(self.equation)
+
+    def made(
+        self, function: Callable[..., Any], drift: Fraction = Fraction(0), *, rounds: bool = False, **changed: Any
+    ) -> Places | None:
+        """Return the formula of a function of the operands; only a function that rounds takes quotients."""
+        if not rounds and any(each.is_quotient for each in self.terms):
+            return None
+        formulas = [each.formula for each in self.terms]
+        facts: dict[str, Any] = {
+            "period": math.lcm(*(each.period for each in self.terms)),
+            "constants": sum(each.constants for each in self.terms),
+            "scale": math.lcm(*(each.scale for each in self.terms)),
+        }
+        result = Places(lambda i, j: function(*(each(i, j) for each in formulas)), drift, **{**facts, **changed})
+        # Formulas do not wrap around. Wide signed integers hold all numbers of formulas that have bounds.
+        small = self.dtype.kind == "u" or (self.dtype.kind == "i" and self.dtype.itemsize < 4)
+        return None if small and entry_of(self.equation).wraps and not result.fits(self.dtype) else result
+
+
+#: Rules ``(operation) -> Places``, keyed by the name of the operation; None if the result has no formula.
+_FORMULAS = Rules[Callable[..., Places | None]]()
+
+
+def places_of(equation: JaxprEqn, operands: Sequence[Any]) -> Places | None:
+    """Return the formula of the result of an operation, or None.
 
     ``operands`` have a `Places` as their attribute ``places``, or are numbers.
     """
-    terms = [_term(value) for value in operands]
-    if any(term is None for term in terms):
+    rule, entry = _FORMULAS.of(operation_of(equation)), entry_of(equation)
+    if entry.kind == "movement" and entry.moved is not None:
+        operands = operands[entry.moved]  # sizes are not elements
+    terms = [formula_of(value) for value in operands]
+    if rule is None or any(term is None for term in terms):
         return None
-    known: list[Places] = [term for term in terms if term is not None]
-    constants, period = sum(each.constants for each in known), math.lcm(*(each.period for each in known))
-    scale = math.lcm(*(each.scale for each in known))
-    drifts = {each.drift for each in known}
-    formulas = [each.formula for each in known]
-    dtype = np.dtype(type_of(equation.outvars[0]))
-    is_integer = dtype.kind in "iub"
-    # Formulas do not wrap around. Wide signed integers hold all numbers of formulas that have bounds.
-    may_wrap = name in _WRAPPING and (dtype.kind == "u" or (dtype.kind == "i" and dtype.itemsize < 4))
+    return rule(_Operation(equation, [term for term in terms if term is not None]))
 
-    def made(function: Callable[..., Any], drift: Fraction = Fraction(0), **changed: Any) -> Places | None:
-        def formula(i: Any, j: Any) -> Any:
-            return function(*(each(i, j) for each in formulas))
 
-        result = Places(formula, drift, **{"period": period, "constants": constants, "scale": scale, **changed})
-        return None if may_wrap and not result.fits(dtype) else result
+@_FORMULAS.add("broadcast_in_dim", "reshape", "transpose")
+def _moved(operation: _Operation) -> Places | None:
+    return operation.terms[0]
 
-    least = [each.least for each in known]
-    if any(each.is_quotient for each in known):
-        truncates = name == "convert_element_type" and is_integer and least[0] is not None and least[0] >= 0
-        rounded = made(lambda value: np.floor(value).astype(int), known[0].drift, least=least[0])
-        return rounded if name == "floor" or (truncates and dtype.itemsize >= 4) else None
-    if name == "convert_element_type" and (dtype == np.bool_) != (type_of(equation.invars[0]) == np.bool_):
-        return made((lambda value: value != 0) if dtype == np.bool_ else (lambda value: value * 1))
-    if name in UNCHANGED:
-        # Smaller and unsigned types do not hold the numbers of all frames.
-        is_wide = dtype.kind in "if" and dtype.itemsize >= 4
-        return known[0] if is_wide or known[0].fits(dtype) else None
-    if name == "add":
-        together = None if None in least else sum(number for number in least if number is not None)
-        return made(operator.add, known[0].drift + known[1].drift, least=together)
-    if name == "sub":
-        return made(operator.sub, known[0].drift - known[1].drift)
-    if name == "neg":
-        return made(operator.neg, -known[0].drift)
-    if name in _EXTREMES and len(drifts) == 1:
-        return made(_EXTREMES[name], known[0].drift)
-    if name == "clamp" and not any(drifts):
-        return made(lambda low, x, high: np.clip(x, low, high))
-    if name in COMPARISONS and len(drifts) == 1:
-        return made(COMPARISONS[name])
-    if name == "select_n" and not known[0].drift and len({each.drift for each in known[1:]}) == 1:
-        return made(lambda which, *cases: np.choose(which.astype(int), cases), known[1].drift)
-    if any(drifts) and name not in ("mul", *DIVISIONS):
+
+@_FORMULAS.add("stop_gradient")
+def _unchanged(operation: _Operation) -> Places | None:
+    (x,), dtype = operation.terms, operation.dtype
+    # Smaller and unsigned types do not hold the numbers of all frames.
+    holds = (dtype.kind in "if" and dtype.itemsize >= 4) or x.fits(dtype)
+    return x if holds and not x.is_quotient else None
+
+
+@_FORMULAS.add("convert_element_type")
+def _converted(operation: _Operation) -> Places | None:
+    (x,), dtype = operation.terms, operation.dtype
+    if x.is_quotient:  # a cast rounds to 0
+        truncates = dtype.kind in "iu" and dtype.itemsize >= 4 and x.least is not None and x.least >= 0
+        return _floor(operation) if truncates else None
+    if (dtype == np.bool_) != (type_of(operation.equation.invars[0]) == np.bool_):
+        return operation.made((lambda value: value != 0) if dtype == np.bool_ else (lambda value: value * 1))
+    return _unchanged(operation)
+
+
+@_FORMULAS.add("floor")
+def _floor(operation: _Operation) -> Places | None:
+    (x,) = operation.terms
+    if not x.is_quotient:
+        return _unchanged(operation)
+    return operation.made(lambda value: np.floor(value).astype(int), x.drift, least=x.least, rounds=True)
+
+
+@_FORMULAS.add("add", "add_any", "neg", "sub")
+def _linear(operation: _Operation) -> Places | None:
+    signs, least = entry_of(operation.equation).signs, [each.least for each in operation.terms]
+    drift = sum((sign * each.drift for sign, each in zip(signs, operation.terms, strict=True)), Fraction(0))
+    known = None if None in least or min(signs) < 0 else sum(number for number in least if number is not None)
+    return operation.made(operation.function, drift, least=known)
+
+
+@_FORMULAS.add("eq", "ge", "gt", "le", "lt", "max", "min", "ne", "select_n")
+def _with_equal_drifts(operation: _Operation) -> Places | None:
+    entry = entry_of(operation.equation)
+    cases = operation.terms[entry.moved or slice(None)]
+    choice = operation.terms[: -len(cases)]
+    if any(each.drift for each in choice) or len({each.drift for each in cases}) > 1:
         return None
-    if name in LOGIC and all(each == np.bool_ for each in map(type_of, equation.invars)):
-        return made(LOGIC[name])
-    if name == "not" and type_of(equation.invars[0]) == np.bool_:
-        return made(np.logical_not)
-    if name == "abs":
-        return made(np.abs, least=0)
-    if name == "sign":
-        return made(np.sign)
-    return _with_number(name, known, made, is_integer)
+    return operation.made(operation.function, Fraction(0) if entry.compares else cases[0].drift)
 
 
-def _with_number(
-    name: str, known: Sequence[Places], made: Callable[..., Places | None], is_integer: bool
-) -> Places | None:
-    """Return a product or quotient with a number."""
-    if len(known) != 2:
+@_FORMULAS.add("clamp", "sign")
+def _without_drift(operation: _Operation, **changed: Any) -> Places | None:
+    if any(each.drift for each in operation.terms):
         return None
-    numbers = [each.least if isinstance(each, _Number) else None for each in known]
-    if name == "mul" and any(number is not None for number in numbers):
-        x, number = (known[0], numbers[1]) if numbers[1] is not None else (known[1], numbers[0])
-        assert number is not None
+    return operation.made(operation.function, **changed)
+
+
+_FORMULAS.add("abs")(functools.partial(_without_drift, least=0))
+
+
+@_FORMULAS.add("and", "not", "or", "xor")
+def _logic(operation: _Operation) -> Places | None:
+    return _without_drift(operation) if operation.dtype == np.bool_ else None
+
+
+@_FORMULAS.add("mul")
+def _product(operation: _Operation) -> Places | None:
+    x, factor = operation.terms if isinstance(operation.terms[1], _Number) else operation.terms[::-1]
+    if isinstance(factor, _Number):
+        number = factor.number
         least = None if x.least is None or number < 0 else x.least * number
-        return made(operator.mul, x.drift * number, constants=x.constants * max(abs(number), 1), least=least)
-    if name == "mul" and not any(each.drift for each in known):
-        return made(operator.mul, constants=max(known[0].constants, 1) * max(known[1].constants, 1))
-    if name not in DIVISIONS or numbers[1] is None or numbers[1] < 1:
+        constants = x.constants * max(abs(number), 1)
+        return operation.made(operator.mul, x.drift * number, constants=constants, least=least)
+    return _without_drift(operation, constants=max(x.constants, 1) * max(factor.constants, 1))
+
+
+def _divided(
+    function: Callable[..., Any], operation: _Operation, *, rounds: Callable[..., Any] = np.trunc
+) -> Places | None:
+    x, divisor = operation.terms
+    if not isinstance(divisor, _Number) or divisor.number < 1:
         return None
-    x, number = known[0], numbers[1]
-    period = math.lcm(x.period, number * x.drift.denominator)
-    divided = functools.partial(made, period=period, scale=x.scale * number, constants=x.constants)
-    if not is_integer:
-        if name != "div" or not x.drift:
+    number, is_quotient = divisor.number, function is operator.floordiv
+    facts = {"scale": x.scale * number, "constants": x.constants}
+    divided = functools.partial(operation.made, period=math.lcm(x.period, number * x.drift.denominator), **facts)
+    if operation.dtype.kind not in "iub":
+        if rounds is np.floor or not is_quotient or not x.drift:
             return None
         least = None if x.least is None else x.least // number
         return divided(np.true_divide, x.drift / number, is_quotient=True, least=least)
     may_be_negative = x.least is None or x.least < 0
-    if name in ("div", "rem") and may_be_negative:
-        return None  # these round to 0, which does not repeat on both sides of 0
-    drift = x.drift / number if name in ("floor_divide", "div") else Fraction(0)
-    return divided(DIVISIONS[name], drift, least=None if may_be_negative and name == "floor_divide" else 0)
+    if rounds is np.trunc and may_be_negative:
+        return None  # rounding to 0 does not repeat on both sides of 0
+    drift = x.drift / number if is_quotient else Fraction(0)
+    return divided(function, drift, least=None if may_be_negative and is_quotient else 0)
+
+
+_FORMULAS.add("div")(functools.partial(_divided, operator.floordiv))
+_FORMULAS.add("rem")(functools.partial(_divided, operator.mod))
+_FORMULAS.add("floor_divide")(functools.partial(_divided, operator.floordiv, rounds=np.floor))
+_FORMULAS.add("remainder")(functools.partial(_divided, operator.mod, rounds=np.floor))
 
 
 class _Number(Places):
     """A constant, which is also the smallest value."""
 
+    @property
+    def number(self) -> int:
+        """The constant."""
+        assert self.least is not None
+        return self.least
 
-def _term(value: Any) -> Places | None:
+
+def formula_of(value: Any) -> Places | None:
+    """Return the formula of a value, or None if the value is neither a number nor has a formula."""
     known = getattr(value, "places", None)
     if known is not None:
         return known
@@ -251,45 +304,46 @@ def with_places(equation: JaxprEqn, operands: Sequence[Any], results: list[Any])
         return results
     if not all(size == 1 or is_symbolic(size) for size in out_shape(equation)) or is_key(results[0].array.dtype):
         return results
-    name = operation_of(equation)
-    moves = name in ("broadcast_in_dim", "reshape", "squeeze", "transpose")
-    places = _term(operands[0]) if moves else places_of(name, equation, operands)
+    places = places_of(equation, operands)
     return results if places is None else [dataclasses.replace(results[0], places=places)]
 
 
-_MOVES = (*UNCHANGED, "broadcast_in_dim", "reshape", "squeeze", "transpose", "slice", "dynamic_slice", "gather")
-_JOINS = ("select_n", "concatenate", "stack")
 #: Products with larger numbers are meant to overflow, such as hashes.
 _LARGEST_FACTOR = 2048
+
+#: Rules ``(equation, operands, growths) -> growth`` for operations that compute new elements.
+_GROWTHS = Rules[Callable[[JaxprEqn, Sequence[Any], Sequence[Fraction | int]], Fraction | int]]()
 
 
 def growth_of(equation: JaxprEqn, operands: Sequence[Any]) -> Fraction | int:
     """Return the growth in one unit of a result that follows the positions of frames, or 0; see `Chunk`."""
     growths = [value.growth if isinstance(value, Chunk) else 0 for value in operands]
-    dtype = type_of(equation.outvars[0])
-    if not any(growths) or not is_wide(dtype):
+    if not any(growths) or not is_wide(type_of(equation.outvars[0])):
         return 0
-    name = equation.primitive.name
-    growth, number = growths[0], static_number(operands[1]) if len(operands) == 2 else None
-    if name in _MOVES:
-        return growth
-    if name in _JOINS:
-        cases = growths[name == "select_n" :]
-        return cases[0] if len(set(cases)) == 1 else 0
-    if name in ("add", "max", "min"):
-        return {"add": sum, "max": max, "min": min}[name](growths)
-    if name == "sub":
-        return growth - growths[1]
-    if name == "clamp":
-        return min(max(growths[:2]), growths[2])
-    if name in ("neg", "abs"):
-        return -growth if name == "neg" else abs(growth)
-    if name == "mul":
-        number = static_number(operands[0]) if number is None else number
-        return 0 if number is None or abs(number) > _LARGEST_FACTOR else (growth or growths[1]) * number
-    if name == "div" and number:
-        return Fraction(growth) / number
-    return 0
+    entry = entry_of(equation)
+    if entry.moved is not None or entry.arithmetic == "convert":
+        first, *others = growths if entry.moved is None else growths[entry.moved]
+        return first if all(each == first for each in others) else 0
+    rule = _GROWTHS.of(equation)
+    return 0 if rule is None else rule(equation, operands, growths)
+
+
+@_GROWTHS.add("abs", "add", "add_any", "clamp", "max", "min", "neg", "sub")
+def _growth_as_elements(equation: JaxprEqn, _: Sequence[Any], growths: Sequence[Fraction | int]) -> Fraction | int:
+    return numpy_of(equation)(*map(Fraction, growths))
+
+
+@_GROWTHS.add("mul")
+def _growth_of_product(_: JaxprEqn, operands: Sequence[Any], growths: Sequence[Fraction | int]) -> Fraction | int:
+    pairs = zip(growths, reversed(list(map(static_number, operands))), strict=True)
+    found = [growth * number for growth, number in pairs if number is not None and abs(number) <= _LARGEST_FACTOR]
+    return found[0] if len(found) == 1 else 0
+
+
+@_GROWTHS.add("div")
+def _growth_of_quotient(_: JaxprEqn, operands: Sequence[Any], growths: Sequence[Fraction | int]) -> Fraction | int:
+    number = static_number(operands[1])
+    return Fraction(growths[0]) / number if number else 0
 
 
 def _has_places(value: Any) -> bool:

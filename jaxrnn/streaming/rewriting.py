@@ -40,7 +40,7 @@ from jaxrnn.jaxprs.equations import (
     type_of,
     with_rule,
 )
-from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes, symbolic_sizes, value_of
 from jaxrnn.streaming.places import operation_of
 from jaxrnn.streaming.values import Mask
@@ -145,14 +145,14 @@ def sizes_when_empty(inner: Any, arguments: Sequence[Any]) -> dict[str, int]:
         return known.get(str(each), max(0, int(value_of(each, 0))))
 
     def apply(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
-        name, params = equation.primitive.name, equation.params
-        if name in ("gather", "dynamic_slice"):  # a slice is shorter than the array by the same number as elsewhere
+        params = equation.params
+        if "slice_sizes" in params:  # a slice is shorter than the array by the same number as elsewhere
             for part, whole, here in zip(params["slice_sizes"], in_shape(equation), operands[0].shape, strict=True):
                 if is_symbolic(part):
                     known.setdefault(str(part), max(0, int(here + value_of(part, 1) - value_of(whole, 1))))
         if entry_of(equation).kind in _CALLS:
             results = evaluate(called(equation), operands, apply)
-        elif name == "slice":  # as in NumPy, slices end where the array ends
+        elif "limit_indices" in params:  # as in NumPy, slices end where the array ends
             bounds = zip(params["start_indices"], params["limit_indices"], operands[0].shape, strict=True)
             places = [[int(np.clip(size(each), 0, most)) for each in (start, end)] for start, end, most in bounds]
             begins, ends = zip(*((min(pair), pair[1]) for pair in places), strict=True)
@@ -176,10 +176,9 @@ def at_sizes(inner: Any, arguments: Sequence[Any], size: Callable[[Any], Any]) -
 
 
 def _apply(size: Callable[[Any], Any], equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
-    name = equation.primitive.name
-    if name == "dim_as_value":
-        return [np.asarray(size(equation.params["dim"]), type_of(equation.outvars[0]))]
     kind = entry_of(equation).kind
+    if kind == "size":
+        return [np.asarray(size(equation.params["dim"]), type_of(equation.outvars[0]))]
     if kind in ("call", "checkpoint"):
         return at_sizes(called(equation), operands, size)
     if kind == "custom rule":
@@ -208,52 +207,66 @@ def _sized(value: Any, size: Callable[[Any], Any]) -> Any:
 #: Forms of values: a number in all elements; 0, and then ones; the number of each element of a row, or of a matrix.
 _NUMBER, _STARTED, _COUNTED, _MATRIX = "number", "started", "counted", "matrix"
 Form = tuple[str, Any]
-_SAME = ("convert_element_type", "copy", "squeeze", "stack", "broadcast_in_dim")
+#: Rules ``(equation, *operands) -> form`` of the result, or None.
+_FORMS = Rules()
 
 
 def with_numbers(jaxpr: Any) -> Any:
     """Return the jaxpr with rows and columns that are counted directly."""
     if not any("^" in str(size) for equation in jaxpr.eqns if equation.outvars for size in out_shape(equation)):
         return jaxpr
-    forms: dict[Var, Form] = {}
-    equations = []
+    forms, equations = forms_of(jaxpr), []
     for equation in jaxpr.eqns:
-        operands = [_form_of(atom, forms) for atom in equation.invars]
-        axis = _counted_axis(equation, operands)
+        axis = _counted_axis(equation, [_form_of(atom, forms) for atom in equation.invars])
         equations += [equation] if axis is None else _count(equation, axis)
-        if (form := _form(equation, operands)) is not None:
-            forms[equation.outvars[0]] = form
     return jaxpr.replace(eqns=equations)
 
 
-def _form_of(atom: Atom, forms: dict[Var, Form]) -> Form | None:
+def forms_of(jaxpr: Any) -> dict[Var, Form]:
+    """Return the forms of integers that equations compute from the length."""
+    forms: dict[Var, Form] = {}
+    for equation in jaxpr.eqns:
+        operands, rule = [_form_of(atom, forms) for atom in equation.invars], _FORMS.of(equation)
+        if rule is not None and None not in operands and type_of(equation.outvars[0]).kind in "iu":
+            form = rule(equation, *operands)
+            forms.update({} if form is None else {equation.outvars[0]: form})
+    return forms
+
+
+def is_number(atom: Atom, number: Any, forms: Mapping[Var, Form]) -> bool:
+    """Return True if all elements are known to be this number or symbolic size."""
+    kind, value = _form_of(atom, forms) or ("", None)
+    return kind == _NUMBER and str(value) == str(number)
+
+
+def _form_of(atom: Atom, forms: Mapping[Var, Form]) -> Form | None:
     if isinstance(atom, Literal):
         return (_NUMBER, atom.val) if shape_of(atom) == () else None
     return forms.get(atom)
 
 
-def _form(equation: JaxprEqn, operands: list[Form | None]) -> Form | None:
-    """Return the form of the result of an equation, or None."""
-    name, params = equation.primitive.name, equation.params
-    if name == "dim_as_value":
-        return _NUMBER, params["dim"]
-    if len(equation.outvars) != 1 or not operands or operands[0] is None:
-        return None
-    (kind, value), shape = operands[0], out_shape(equation)
-    if type_of(equation.outvars[0]).kind not in "iu":
-        return None
-    if kind == _NUMBER and len(operands) == 1 and (name in _SAME or name == "reshape"):
-        return operands[0]
-    if kind == _NUMBER and name == "pad" and params["padding_config"] == ((1, -1, 0),) and str(value) == "1":
-        started = operands[1] is not None and operands[1][0] == _NUMBER and str(operands[1][1]) == "0"
-        return (_STARTED, None) if started else None
-    if kind == _STARTED and name == "cumsum" and not params["reverse"]:
-        return _COUNTED, None
-    if kind in (_COUNTED, _MATRIX) and name in ("convert_element_type", "copy"):
-        return operands[0]
-    if kind == _COUNTED and name == "reshape" and len(shape) == 2:
+_FORMS.add("dim_as_value")(lambda equation: (_NUMBER, equation.params["dim"]))
+_FORMS.add("convert_element_type")(lambda equation, x: x)
+_FORMS.add("broadcast_in_dim")(lambda equation, x: x if x[0] == _NUMBER else None)
+
+
+@_FORMS.add("reshape")
+def _reshaped(equation: JaxprEqn, x: Form) -> Form | None:
+    shape = out_shape(equation)
+    if x[0] == _COUNTED and len(shape) == 2:
         return _MATRIX, shape[1]
-    return None
+    return x if x[0] == _NUMBER else None
+
+
+@_FORMS.add("pad")
+def _padded(equation: JaxprEqn, x: Form, value: Form) -> Form | None:
+    starts = equation.params["padding_config"] == ((1, -1, 0),) and x[0] == value[0] == _NUMBER
+    return (_STARTED, None) if starts and (str(x[1]), str(value[1])) == ("1", "0") else None
+
+
+@_FORMS.add("cumsum")
+def _summed(equation: JaxprEqn, x: Form) -> Form | None:
+    return (_COUNTED, None) if x[0] == _STARTED and not equation.params["reverse"] else None
 
 
 def _counted_axis(equation: JaxprEqn, operands: list[Form | None]) -> int | None:

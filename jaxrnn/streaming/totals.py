@@ -112,6 +112,11 @@ def identity_of(name: str, dtype: Any) -> Any:
     return _MONOIDS[name].identity(dtype)
 
 
+def join_of(name: str) -> Callable[[Any, Any], Any]:
+    """Return the associative operation of two arrays."""
+    return _MONOIDS[name].join
+
+
 def _wide_join(kind: str, dtype: Any) -> Callable[[Wide, Wide], Wide] | None:
     """Return the operation on `Wide` totals of a dtype; None if totals are exact, and for complex products."""
     return _MONOIDS[kind].wide if jnp.issubdtype(dtype, jnp.inexact if kind == "sum" else jnp.floating) else None

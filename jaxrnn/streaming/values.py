@@ -29,6 +29,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind, type_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.diagnostics import Path
 from jaxrnn.streaming.dimensions import Timeline, is_symbolic
 from jaxrnn.streaming.reach import Reach, union
@@ -369,12 +370,6 @@ def split_outer(array: Any, chunk: Chunk) -> Any:
     return array.reshape(shape)
 
 
-#: Primitives that cost less than a wider value in the state.
-_CHEAP = frozenset(("add", "convert_element_type", "copy", "mul", "neg", "stop_gradient", "sub"))
-#: Moves of the elements of each frame, which may as well move narrow elements.
-_MOVES = frozenset(("broadcast_in_dim", "expand_dims", "reshape", "slice", "squeeze", "transpose"))
-
-
 @dataclasses.dataclass(frozen=True)
 class _Step:
     """An equation with a single streamed operand; the other operands are the same in each frame."""
@@ -395,34 +390,53 @@ class _Step:
         arrays = [frames if each is None else jnp.asarray(spread(each)) for each in self.operands]
         return bind(self.equation, arrays)[0]
 
+    @property
+    def other(self) -> Any:
+        """The operand of two that is not streamed."""
+        return self.operands[1 - self.operands.index(None)]
+
     def before(self, value: np.ndarray) -> np.ndarray | None:
         """Return a static operand for which the result is `value`, or None."""
-        name, dtype = self.equation.primitive.name, type_of(self.equation.invars[self.operands.index(None)])
-        if name == "onnx_operator":  # DequantizeLinear
-            zero_point = self.operands[2] if len(self.operands) > 2 else np.zeros((), dtype)
-            is_zero = _same(np.zeros(()), value) and is_static(zero_point) and np.size(zero_point) == 1
-            return np.asarray(zero_point, dtype).reshape(()) if is_zero else None
-        if len(self.operands) == 1:
-            known = np.real(value) if np.iscomplexobj(value) and dtype.kind != "c" else value
-            candidate = (-known if name == "neg" else known).astype(dtype)
-            again = (-candidate if name == "neg" else candidate).astype(value.dtype)
-            return candidate if _same(again, value) else None
-        place = self.operands.index(None)
-        other = self.operands[1 - place]
-        if name == "mul":
-            # A scale that is not static, such as a parameter, is taken to be positive and finite, as in quantisation.
-            scale = np.asarray(other if is_static(other) else 1, value.dtype)
-            return next((zero for zero in (value, -value) if zero == 0 and _same(zero * scale, value)), None)
-        if not is_static(other) or np.size(other) != 1:
-            return None
-        other = np.asarray(other, value.dtype).reshape(())
-        if name == "add":
-            candidate, again = value - other, (value - other) + other
-        elif place == 0:
-            candidate, again = value + other, (value + other) - other
-        else:
-            candidate, again = other - value, other - (other - value)
-        return candidate if _same(again, value) else None
+        return _BEFORE.of(self.equation)(self, value, type_of(self.equation.invars[self.operands.index(None)]))
+
+
+#: Rules ``(step, value, dtype) -> operand`` of the steps that cost less than a wider value in the state: a static
+#: operand of this type for which the result is exactly `value`, or None.
+_BEFORE = Rules[Callable[[_Step, np.ndarray, np.dtype], np.ndarray | None]]()
+
+
+@_BEFORE.add("onnx_operator")
+def _before_scaling(step: _Step, value: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
+    """Return the zero point of a DequantizeLinear."""
+    zero_point = step.operands[2] if len(step.operands) > 2 else np.zeros((), dtype)
+    is_zero = _same(np.zeros(()), value) and is_static(zero_point) and np.size(zero_point) == 1
+    return np.asarray(zero_point, dtype).reshape(()) if is_zero else None
+
+
+@_BEFORE.add("convert_element_type", "neg", "stop_gradient")
+def _before_casting(step: _Step, value: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
+    change = np.negative if entry_of(step.equation).signs else np.asarray
+    known = np.real(value) if np.iscomplexobj(value) and dtype.kind != "c" else value
+    candidate = np.asarray(change(known)).astype(dtype)
+    return candidate if _same(np.asarray(change(candidate)).astype(value.dtype), value) else None
+
+
+@_BEFORE.add("mul")
+def _before_product(step: _Step, value: np.ndarray, _: np.dtype) -> np.ndarray | None:
+    # A scale that is not static, such as a parameter, is taken to be positive and finite, as in quantisation.
+    scale = np.asarray(step.other if is_static(step.other) else 1, value.dtype)
+    return next((zero for zero in (value, -value) if zero == 0 and _same(zero * scale, value)), None)
+
+
+@_BEFORE.add("add", "sub")
+def _before_sum(step: _Step, value: np.ndarray, _: np.dtype) -> np.ndarray | None:
+    place, signs = step.operands.index(None), entry_of(step.equation).signs
+    if not is_static(step.other) or np.size(step.other) != 1:
+        return None
+    other = np.asarray(step.other, value.dtype).reshape(())
+    addend = other if signs[1 - place] > 0 else -other
+    candidate = value - addend if signs[place] > 0 else addend - value
+    return candidate if _same((candidate if signs[place] > 0 else -candidate) + addend, value) else None
 
 
 def _same(values: Any, value: np.ndarray) -> bool:
@@ -476,16 +490,17 @@ def origin_of(
 
     `before` is the origin of the streamed operand, and `rule` applies the equation to another streamed operand.
     """
-    chunk, name = streamed_operand(operands), equation.primitive.name
+    chunk = streamed_operand(operands)
     if chunk is None or result.outer != 1 or chunk.outer != 1 or chunk.growth:
         return None
     if (result.delay, str(result.timeline.size)) != (chunk.delay, str(chunk.timeline.size)):
         return None
     if any(isinstance(each, FinalValue) or is_length(each) for each in operands):
         return None
-    if name in _MOVES:
+    entry = entry_of(equation)
+    if entry.ordered and len(operands) == 1:
         return None if before is None else before.moved(rule)
-    if name not in _CHEAP and not (name == "onnx_operator" and equation.params["name"] == "DequantizeLinear"):
+    if _BEFORE.of(equation) is None or equation.params.get("name", "DequantizeLinear") != "DequantizeLinear":
         return None
     step = _Step(equation, tuple(None if each is chunk else each for each in operands))
     first = WideOrigin(chunk, (step,)) if before is None else WideOrigin(before.chunk, (*before.steps, step))

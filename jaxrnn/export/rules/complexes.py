@@ -139,7 +139,7 @@ def contract(lowering: Lowering, equation: JaxprEqn, x: Any, y: Any) -> Any:
 def _part(value: Any, name: str) -> Any:
     """Return the real or imaginary part of an operand. A real operand, such as an index, is returned unchanged."""
     if isinstance(value, Complex):
-        return value.real if name == "real" else value.imag
+        return getattr(value, name)
     if isinstance(value, np.ndarray) and value.dtype.kind == "c":
         return np.ascontiguousarray(getattr(value, name))
     return value
@@ -272,8 +272,7 @@ def convert(lowering: Lowering, equation: JaxprEqn, x: Any) -> Any:
 def transform(lowering: Lowering, equation: JaxprEqn, x: Any) -> Any:
     """Write a Fourier transform over the last axes; the result of an inverse real transform is real."""
     kind, lengths = equation.params["fft_type"].name, equation.params["fft_lengths"]
-    is_real = not is_complex(equation.invars[0])
-    parts: list[Operand] = [_part(x, name) for name in (("real",) if is_real else ("real", "imag"))]
+    parts: list[Operand] = [_part(x, "real"), _part(x, "imag")] if is_complex(equation.invars[0]) else [x]
     axes = range(len(shape_of(parts[0])) - len(lengths), len(shape_of(parts[0])))
     inverse = kind in ("IFFT", "IRFFT")
     order = list(zip(axes, lengths, strict=True))

@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 from jax.extend.random import threefry_prng_impl as implementation
 
-from jaxrnn.export.lowering import COMPLEX, RULES, Complex, Lowering
+from jaxrnn.export.lowering import COMPLEX, RULES, Complex, Lowering, check_key
 from jaxrnn.export.writer import Operand
 from jaxrnn.jaxprs.equations import is_key, type_of
 
@@ -52,12 +52,9 @@ def _of_each_key(function: Callable[..., Any], keys: Any, *others: Any) -> Any:
 def on_keys(integers: Callable[..., Any], lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
     """Write an equation that creates or reads keys, as a function of their integers."""
     (result,) = equation.outvars
-    kinds = {str(type_of(atom)) for atom in (*equation.invars, result) if is_key(type_of(atom))}
-    if kinds != {"key<fry>"}:
-        lowering.refuse(
-            f"ONNX engines cannot draw the numbers of {' and '.join(sorted(kinds))}; use a key of the implementation "
-            '"threefry2x32", or draw the numbers outside, and pass them as an input'
-        )
+    for atom in (*equation.invars, result):
+        if is_key(type_of(atom)):
+            check_key(type_of(atom))
 
     def function(*parts: Any) -> list[Any]:
         rest = iter(parts)

@@ -246,9 +246,9 @@ def joined_positions(equation: JaxprEqn, output: int) -> np.ndarray | None:
     entry = entry_of(equation)
     if equation.primitive.name == "convert_element_type":
         return everything(equation.invars[0]) if type_of(equation.invars[0]) == type_of(equation.outvars[0]) else None
-    places = moved_operands(equation)
-    # A pad or an update also inserts elements, and other kinds choose elements or change the derivative.
-    if places is None or entry.kind not in ("identity", "movement") or entry.moved == slice(2):
+    places = moved_operands(equation) or []
+    # Choices, pads and updates mix elements of several operands.
+    if entry.moved not in (slice(1), slice(None)) or equation.primitive.name == "stop_gradient":
         return None
     operands: list[Any] = []
     start = 0

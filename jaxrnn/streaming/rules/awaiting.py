@@ -35,8 +35,10 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import free_axes, trace, type_of
+from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.dimensions import Timeline, constant_value, in_shape, out_shape, symbolic_axes
-from jaxrnn.streaming.interpreter import AWAITING_RULES, RULES, interpret
+from jaxrnn.streaming.interpreter import AWAITING_RULES, interpret
+from jaxrnn.streaming.interpreter import RULES as FRAMES
 from jaxrnn.streaming.passes import Pass, listed
 from jaxrnn.streaming.reach import union
 from jaxrnn.streaming.rules.elementwise import align, unknown_yet
@@ -142,8 +144,13 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Awaiting | Chu
     return functools.reduce(functools.partial(_combined, run, jnp.multiply), factors)
 
 
+#: Rules ``(run, equation, constants, *operands) -> product``; None if the result is not a product. `constants` contains
+#: the fixed value of each operand, or None.
+_PRODUCTS = Rules()
+
+
 def _elementwise(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Awaiting | None:
-    name, dtype = equation.primitive.name, type_of(equation.outvars[0])
+    dtype = type_of(equation.outvars[0])
     if not jnp.issubdtype(dtype, jnp.floating) or not all(
         jnp.issubdtype(type_of(atom), jnp.floating) for atom in equation.invars
     ):
@@ -164,41 +171,75 @@ def _elementwise(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Awai
         reach = union(value.final.reach for value in known if value.final is not None)
         made = Chunk(run.bind(equation, arrays)[0], known[0].axis, known[0].timeline, None, reach)
         return dataclasses.replace(known[0], final=made)
-    x, *others = known
+    rule = _PRODUCTS.of(equation)
     constants = [value if is_fixed(value) else None for value in operands]
-    if name in ("convert_element_type", "copy", "stop_gradient"):
-        if jnp.finfo(dtype).bits < jnp.finfo(type_of(equation.invars[0])).bits:
-            return None
-        change = lax.stop_gradient if name == "stop_gradient" else lambda array: array.astype(dtype)
-        return x.each(lambda chunk: run.same(chunk, change(chunk.array)))
-    if name == "neg":
-        return _scaled(run, x, -1)
-    if name in ("square", "integer_pow", "pow"):
-        power = {"square": 2, "integer_pow": equation.params.get("y")}.get(name, constants[-1])
-        if power is None or np.ndim(power) or not 1 <= power <= MOST or int(power) != power:
-            return None
-        return functools.reduce(functools.partial(_product, run), [x] * int(power))
-    if name == "exp" and x.sum is not None:
-        return dataclasses.replace(x, stream=None, shifted=(), exponent=x.sum)
-    if name == "log" and x.exponent is not None and x.final is x.stream is None and not x.shifted:
-        return dataclasses.replace(x, exponent=None, shifted=(x.exponent,))
-    if name in ("add", "sub") and x.sum is not None and others[0].sum is not None:
-        both = _sum(run, x.sum, others[0].sum if name == "add" else _times(run, others[0].sum, -1))
-        empty = both.stream is both.final is None
-        return None if empty else dataclasses.replace(x, final=None, stream=None, shifted=(both,))
-    if name == "mul":
-        for constant, other in ((constants[0], known[1]), (constants[1], x)):
-            if constant is not None:
-                return _scaled(run, other, constant)
-        return _product(run, x, others[0])
-    if name == "div" and not others[0].shifted:
-        if constants[1] is not None:
-            return _scaled(run, x, 1 / np.asarray(constants[1], np.float64))
-        final, stream, exponent = others[0].final, others[0].stream, others[0].exponent
-        final, stream = (each and run.same(each, 1 / run.harmless(each).array) for each in (final, stream))
-        exponent = exponent and _times(run, exponent, -1)
-        return _product(run, x, dataclasses.replace(others[0], final=final, stream=stream, exponent=exponent))
-    return None
+    return None if rule is None else rule(run, equation, constants, *known)
+
+
+_PRODUCTS.add("neg")(lambda run, equation, constants, x: _scaled(run, x, -1))
+
+
+@_PRODUCTS.add("convert_element_type", "stop_gradient")
+def _cast(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting) -> Awaiting | None:
+    before, after = type_of(equation.invars[0]), type_of(equation.outvars[0])
+    if jnp.finfo(after).bits < jnp.finfo(before).bits:
+        return None
+    return x.each(lambda chunk: run.same(chunk, run.bind(equation, [chunk.array])[0]))
+
+
+@_PRODUCTS.add("integer_pow", "pow", "square")
+def _power(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting, *_: Awaiting) -> Awaiting | None:
+    power = constants[1] if len(constants) == 2 else equation.params.get("y", 2)
+    if power is None or np.ndim(power) or not 1 <= power <= MOST or int(power) != power:
+        return None
+    return functools.reduce(functools.partial(_product, run), [x] * int(power))
+
+
+@_PRODUCTS.add("exp")
+def _exponentiate(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting) -> Awaiting | None:
+    return None if x.sum is None else dataclasses.replace(x, stream=None, shifted=(), exponent=x.sum)
+
+
+@_PRODUCTS.add("log")
+def _take_logarithm(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting) -> Awaiting | None:
+    alone = x.exponent is not None and x.final is x.stream is None and not x.shifted
+    return dataclasses.replace(x, exponent=None, shifted=(x.exponent,)) if alone else None
+
+
+@_PRODUCTS.add("add")
+def _add(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting, y: Awaiting) -> Awaiting | None:
+    return None if x.sum is None or y.sum is None else _summed(run, x, y.sum)
+
+
+@_PRODUCTS.add("sub")
+def _subtract(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting, y: Awaiting) -> Awaiting | None:
+    return None if x.sum is None or y.sum is None else _summed(run, x, _times(run, y.sum, -1))
+
+
+def _summed(run: Pass, x: Awaiting, y: Shifted) -> Awaiting | None:
+    assert x.sum is not None
+    both = _sum(run, x.sum, y)
+    empty = both.stream is both.final is None
+    return None if empty else dataclasses.replace(x, final=None, stream=None, shifted=(both,))
+
+
+@_PRODUCTS.add("mul")
+def _multiply(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting, y: Awaiting) -> Awaiting:
+    for constant, other in zip(constants, (y, x), strict=True):
+        if constant is not None:
+            return _scaled(run, other, constant)
+    return _product(run, x, y)
+
+
+@_PRODUCTS.add("div")
+def _divide(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting, y: Awaiting) -> Awaiting | None:
+    if y.shifted:
+        return None
+    if constants[1] is not None:
+        return _scaled(run, x, 1 / np.asarray(constants[1], np.float64))
+    final, stream = (each and run.same(each, 1 / run.harmless(each).array) for each in (y.final, y.stream))
+    exponent = y.exponent and _times(run, y.exponent, -1)
+    return _product(run, x, dataclasses.replace(y, final=final, stream=stream, exponent=exponent))
 
 
 def placed(run: Pass, x: Awaiting, rank: int, dimensions: Sequence[int]) -> Awaiting:
@@ -235,7 +276,7 @@ def selected(run: Pass, equation: JaxprEqn, x: Any, *others: Any) -> list[Awaiti
     """Select or reorder elements: the same elements of each factor."""
     if not isinstance(x, Awaiting) or any(isinstance(value, Chunk | FinalValue | Deferred) for value in others):
         return None
-    rule, shape = RULES.of(equation.primitive.name), in_shape(equation)
+    rule, shape = FRAMES.of(equation), in_shape(equation)
 
     def of(chunk: Chunk) -> list[Any]:
         frames = chunk.array.shape[x.axis]

@@ -29,7 +29,7 @@ from jaxrnn.streaming.rewriting import resized
 from jaxrnn.streaming.rules.elementwise import align, known_at_end, refuse_final_values
 from jaxrnn.streaming.rules.recurrence import scan_over_time
 from jaxrnn.streaming.rules.windows import whole_convolution
-from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Pairs, is_length
+from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Late, Pairs, is_length
 
 #: The largest number of iterations with different delays that are unrolled.
 LONGEST = 128
@@ -300,15 +300,15 @@ def _late(run: Pass, value: Any, delay: int | None) -> Any:
     return run.delayed(value, delay)
 
 
-@RULES.add(kind="call")
-@RULES.add(kind="checkpoint")
+@RULES.add(kind="call", takes=(Deferred, Late, Pairs))
+@RULES.add(kind="checkpoint", takes=(Deferred, Late, Pairs))
 def call(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Inline a call of an inner function."""
     inner = resized(equation) or called(equation)
     return interpret(run, inner, operands, late=True)
 
 
-@RULES.add(kind="custom rule")
+@RULES.add(kind="custom rule", takes=(Pairs,))
 def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream a function with a custom derivative rule.
 
@@ -332,7 +332,7 @@ def custom_rule(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     return [rebuild(run, kind, result) for kind, result in zip(domain.outputs, results, strict=True)]
 
 
-@RULES.add("onnx_operator")
+@RULES.add("onnx_operator", takes=(Pairs,))
 def operator(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream an ONNX operator: a single equation for an operator on elements, rows or windows, otherwise inlined."""
     x, *others = operands

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal
+from jax.extend.core.primitives import lt_p
 
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import type_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of, numpy_of
 from jaxrnn.streaming.dimensions import (
     LARGEST,
     Timeline,
@@ -30,7 +32,7 @@ from jaxrnn.streaming.dimensions import (
 )
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import COMPARISONS, LOGIC, ORDER, Places
+from jaxrnn.streaming.places import Places
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.values import (
     Affine,
@@ -46,101 +48,82 @@ from jaxrnn.streaming.values import (
     static_integer,
 )
 
-#: Operand values inside the domain of each operation with a singular derivative, for frames that do not exist.
-# fmt: off
-HARMLESS: dict[str, float] = {
-    **dict.fromkeys((
-        "abs", "acos", "asin", "atan2", "atanh", "cbrt", "digamma", "div", "erf_inv", "igamma", "igammac",
-        "integer_pow", "lgamma", "log", "log1p", "pow", "regularized_incomplete_beta", "rem", "rsqrt", "sqrt",
-    ), 0.5),
-    **dict.fromkeys(("acosh", "polygamma", "zeta"), 2.0),
-}
-# fmt: on
-
-
 #: The largest scale and offset of integers that count frames (`Chunk.affine`).
 SMALL = 1 << 20
-
-#: Operands with a singular derivative, for operations in which not all operands have a singular derivative.
-_SINGULAR = {"div": (1,), "rem": (1,), "pow": (0,)}
 
 
 @RULES.add(kind="elementwise")
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream an elementwise operation."""
-    name = equation.primitive.name
+    entry = entry_of(equation)
     operands = _with_frames(run, [_constant_length(equation, value) for value in operands])
-    if name == "select_n":
-        case = chosen(operands[0], operands[1:])
-        if case is not None:
-            return [case]
-        unusable = next((value for value in operands if isinstance(value, Deferred)), None)
-        if unusable is not None:
-            return [unusable]
-    known = against_the_length(run, name, equation, operands)
+    known = against_the_length(run, equation, operands)
     if known is not None:
         return [known]
-    affine = affine_of(name, equation, operands)
+    affine = affine_of(equation, operands)
     counting = [value.affine[0] for value in operands if isinstance(value, Chunk) and value.affine is not None]
     if any(map(is_length, operands)):
         down = min(counting, default=0) < 0
         return [Deferred(backwards(run) if down else unknown_yet(run), down)]
     if singular := singular_operands(equation):
         operands = tuple(
-            run.harmless(value, HARMLESS[name]) if place in singular else value for place, value in enumerate(operands)
+            run.harmless(value, entry.harmless) if place in singular else value for place, value in enumerate(operands)
         )
     arrays, like = align(run, operands)
-    ranks = {np.ndim(array) for array in arrays} - {0}
-    if name in ("select_n", "clamp") and ranks:
-        arrays = _same_shape(name, arrays)
-    if name in ("rem", "div"):
-        _note_divisor(run, operands[1], like.timeline)
-    if name == "convert_element_type" and operands[0].growth:
+    if len(arrays) > 2:  # JAX broadcasts one or two operands
+        shape = np.broadcast_shapes(*map(np.shape, arrays))
+        arrays = [array if np.ndim(array) == 0 else jnp.broadcast_to(array, shape) for array in arrays]
+    if entry.arithmetic == "convert" and operands[0].growth:
         results = [run.cast_positions(arrays[0], operands[0].growth, equation.params["new_dtype"])]
     else:
         results = run.bind(equation, arrays)
     made = [run.make(result, like.axis, like.timeline, like.delay, like.reach, affine) for result in results]
-    clipped = _clipped(name, equation, operands)
+    clipped = _clipped(equation, operands)
     return made if clipped is None else [dataclasses.replace(made[0], clipped=clipped)]
+
+
+@RULES.add("select_n", takes=(Deferred,))
+def select(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """Stream a selection; if all frames take the same case, the result is this case."""
+    which, *cases = _with_frames(run, [_constant_length(equation, value) for value in operands])
+    case = chosen(which, cases)
+    unusable = next((value for value in (which, *cases) if isinstance(value, Deferred)), None)
+    if case is not None or unusable is not None:
+        return [unusable if case is None else case]
+    return elementwise(run, equation, which, *cases)
+
+
+@RULES.add("div", "rem")
+def divide(run: Pass, equation: JaxprEqn, x: Any, divisor: Any) -> list[Any]:
+    """Stream a division or a remainder. A lap is a multiple of static divisors, so that remainders stay right."""
+    divisor = _constant_length(equation, divisor)
+    if isinstance(x, Chunk) and is_fixed(divisor) and np.issubdtype(np.asarray(divisor).dtype, np.integer):
+        for number in {abs(int(each)) for each in np.unique(divisor)} - {0}:
+            run.facts.laps.note(number // math.gcd(number, x.timeline.per_unit))
+    return elementwise(run, equation, x, divisor)
 
 
 def singular_operands(equation: JaxprEqn) -> list[int]:
     """Return the places of the operands of an elementwise operation in which the derivative may be singular."""
-    name, atoms = equation.primitive.name, equation.invars
-    if name not in HARMLESS or equation.params.get("y", -1) > 0:  # positive powers are smooth
-        return []
+    entry, atoms = entry_of(equation), equation.invars
+    if entry.kind != "elementwise" or entry.harmless is None or equation.params.get("y", -1) > 0:
+        return []  # positive powers are smooth
     inexact = [jnp.issubdtype(type_of(atom), jnp.inexact) and not isinstance(atom, Literal) for atom in atoms]
-    return [place for place in _SINGULAR.get(name, range(len(atoms))) if inexact[place]]
+    return [place for place in range(len(atoms))[entry.singular or slice(None)] if inexact[place]]
 
 
-def _clipped(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Clipped | None:
+def _clipped(equation: JaxprEqn, operands: Sequence[Any]) -> Clipped | None:
     """Return the bounds of a result that counts frames between bounds, or None."""
     x, bound = (*operands, None)[:2] if isinstance(operands[0], Chunk) else (*operands[::-1], None)[:2]
     if not isinstance(x, Chunk) or not is_wide(type_of(equation.outvars[0])):
         return None
-    affine, low, high = x.clipped or (x.affine, None, None)
+    entry, (affine, low, high) = entry_of(equation), x.clipped or (x.affine, None, None)
     number = static_integer(bound)
     if affine is None or affine[0] < 1 or number is None:
-        return x.clipped if name in ("convert_element_type", "copy") else None
-    if name == "max" and high is None and not is_symbolic(number):
+        return x.clipped if entry.arithmetic == "convert" else None
+    if entry.monoid == "max" and high is None and not is_symbolic(number):
         return affine, max(number, number if low is None else low), None
-    return (affine, low, number) if name == "min" and high is None else None
-
-
-def _note_divisor(run: Pass, divisor: Any, timeline: Timeline) -> None:
-    """Make a lap a multiple of static divisors, so that remainders stay right."""
-    if is_fixed(divisor) and np.issubdtype(np.asarray(divisor).dtype, np.integer):
-        for number in {abs(int(each)) for each in np.unique(divisor)} - {0}:
-            run.facts.laps.note(number // math.gcd(number, timeline.per_unit))
-
-
-def _same_shape(name: str, arrays: list[Any]) -> list[Any]:
-    """Broadcast arrays to the same shape, except for scalars that choose or limit whole arrays."""
-    shape = np.broadcast_shapes(*map(np.shape, arrays))
-    return [
-        array if np.ndim(array) == 0 and (name == "clamp" or index == 0) else jnp.broadcast_to(array, shape)
-        for index, array in enumerate(arrays)
-    ]
+    return (affine, low, number) if entry.monoid == "min" and high is None else None
 
 
 def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
@@ -260,43 +243,86 @@ def _constant_length(equation: JaxprEqn, value: Any) -> Any:
     return value if number is None else np.full(np.shape(value), number, type_of(equation.outvars[0]))
 
 
-def affine_of(name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
+#: Rules ``(equation, operands) -> scale and offsets`` of results that count frames, or None.
+_AFFINE = Rules[Callable[[JaxprEqn, Sequence[Any]], Affine | None]]()
+
+
+def affine_of(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
     """Return scale and offsets of a result that counts frames, or None."""
+    rule = _AFFINE.of(equation)
+    return None if rule is None else rule(equation, operands)
+
+
+def _counts(operands: Sequence[Any]) -> list[Affine]:
+    """Return scale and offsets of all operands, or an empty list if an operand does not count frames."""
     terms = [_term(value) for value in operands]
-    x = operands[0]
-    if name in ("lt", "ge") and isinstance(x, Chunk) and x.clipped is not None and terms[1] is not None:
-        (_, offsets), low, high = x.clipped
-        low, bound = int(np.min(offsets)) if low is None else low, int(np.max(terms[1][1]))
-        over = None if high is None else largest_value(bound - high, x.timeline.size)
-        if terms[1][0] == 0 and low >= bound and (high is None or (over is not None and over <= 0)):
-            return 0, np.full((1,) * x.array.ndim, name == "ge")
     known = [term for term in terms if term is not None and _is_small(*term)]
-    if not any(isinstance(value, Chunk) for value in operands) or len(known) < len(terms):
-        return None
-    if name in LOGIC and all(scale == 0 for scale, _ in known):
-        return 0, LOGIC[name](*(offsets for _, offsets in known))
-    if name not in ORDER and not is_wide(type_of(equation.outvars[0])):
-        return None
-    made = _counting(name, [(scale, offsets.astype(np.int64)) for scale, offsets in known])
-    return made if made is not None and _is_small(*made) else None
+    return known if len(known) == len(terms) and any(isinstance(value, Chunk) for value in operands) else []
 
 
-def _counting(name: str, known: Sequence[Affine]) -> Affine | None:
-    if name in ("convert_element_type", "copy", "stop_gradient"):
-        return known[0]
-    if len(known) != 2:
+def _wide_counts(equation: JaxprEqn, operands: Sequence[Any]) -> list[Affine]:
+    """Return the numbers of `_counts` as 64-bit integers, or an empty list if the result may overflow."""
+    known = _counts(operands) if is_wide(type_of(equation.outvars[0])) else []
+    return [(scale, offsets.astype(np.int64)) for scale, offsets in known]
+
+
+def _if_small(scale: int, offsets: np.ndarray) -> Affine | None:
+    return (scale, offsets) if _is_small(scale, offsets) else None
+
+
+@_AFFINE.add("add", "add_any", "convert_element_type", "neg", "stop_gradient", "sub")
+def _linear_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
+    known = _wide_counts(equation, operands)
+    if not known:
         return None
+    pairs = list(zip(entry_of(equation).signs or (1,), known, strict=True))
+    total = sum((sign * offsets for sign, (_, offsets) in pairs), np.zeros((), np.int64))
+    return _if_small(sum(sign * scale for sign, (scale, _) in pairs), total)
+
+
+@_AFFINE.add("mul")
+def _multiplied_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
+    known = _wide_counts(equation, operands)
+    if all(scale for scale, _ in known):
+        return None
+    (scale, offsets), (_, factor) = known if known[1][0] == 0 else known[::-1]
+    if scale and factor.size != 1:
+        return None
+    return _if_small(scale * int(factor.reshape(-1)[0]) if scale else 0, offsets * factor)
+
+
+@_AFFINE.add("ge", "gt", "le", "lt")
+def _compared_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
+    """Return a comparison with the same outcome in all frames."""
+    known, compare = _counts(operands), numpy_of(equation)
+    if not known:
+        return _compared_bounds(operands[0], _term(operands[1]), compare)
     (scale, offsets), (other_scale, other_offsets) = known
-    if name == "add":
-        return scale + other_scale, offsets + other_offsets
-    if name == "sub":
-        return scale - other_scale, offsets - other_offsets
-    if name == "mul" and 0 in (scale, other_scale):
-        (scale, offsets), (_, factor) = known if other_scale == 0 else known[::-1]
-        return (scale * int(factor.reshape(-1)[0]), offsets * factor) if scale == 0 or factor.size == 1 else None
-    if name in ORDER:
-        return _decided(name, scale - other_scale, offsets - other_offsets)
-    return None
+    scale, offsets = scale - other_scale, offsets.astype(np.int64) - other_offsets.astype(np.int64)
+    # Growing numbers above 0 stay above 0, and falling numbers below 0 stay below 0.
+    stays = (scale >= 0 and np.all(offsets >= 0)) or (scale <= 0 and np.all(offsets < 0))
+    splits_at_zero = bool(compare(-1, 0)) != bool(compare(0, 0))
+    return (0, compare(offsets, 0)) if stays and (splits_at_zero or scale == 0) else None
+
+
+def _compared_bounds(x: Any, bound: Affine | None, compare: Callable[..., Any]) -> Affine | None:
+    """Return the outcome ``x < bound`` or ``x >= bound`` of numbers between bounds that are never below the bound."""
+    splits_at_zero = bool(compare(-1, 0)) != bool(compare(0, 0))
+    if not splits_at_zero or not isinstance(x, Chunk) or x.clipped is None or bound is None or bound[0] != 0:
+        return None
+    (_, offsets), low, high = x.clipped
+    low, limit = int(np.min(offsets)) if low is None else low, int(np.max(bound[1]))
+    over = None if high is None else largest_value(limit - high, x.timeline.size)
+    is_above = low >= limit and (high is None or (over is not None and over <= 0))
+    return (0, np.full((1,) * x.array.ndim, bool(compare(0, 0)))) if is_above else None
+
+
+@_AFFINE.add("and", "or", "xor")
+def _logic_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
+    known = _counts(operands)
+    if not known or any(scale for scale, _ in known):
+        return None
+    return 0, numpy_of(equation)(*(offsets for _, offsets in known))
 
 
 def _is_small(scale: int, offsets: np.ndarray) -> bool:
@@ -304,25 +330,26 @@ def _is_small(scale: int, offsets: np.ndarray) -> bool:
     return abs(scale) <= SMALL and bool(np.all((offsets <= SMALL) & (offsets >= -SMALL)))
 
 
-def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Sequence[Any]) -> Chunk | None:
+def against_the_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Chunk | None:
     """Return a comparison of frame numbers with the length, or their minimum; None if the operation is neither.
 
     Example: a mask of the last frames. The length decides only the last frames, so each frame waits until the result is
     certain.
     """
-    compare = COMPARISONS.get(name)
+    entry, is_less = entry_of(equation), equation.primitive is lt_p
+    compare, is_least = numpy_of(equation) if entry.compares else None, entry.monoid == "min"
     places = [place for place, value in enumerate(operands) if isinstance(value, Chunk) and _counted(value)]
-    if (compare is None and name != "min") or len(places) != 1 or not is_length(operands[1 - places[0]]):
+    if (compare is None and not is_least) or len(places) != 1 or not is_length(operands[1 - places[0]]):
         return None
     chunk, limit = operands[places[0]], operands[1 - places[0]]
-    affine = _counted(chunk) if name in ("min", "lt") else chunk.affine
+    affine = _counted(chunk) if is_least or is_less else chunk.affine
     low = None if chunk.clipped is None else chunk.clipped[1]
-    bounded = chunk.clipped is not None and name == "lt"
+    bounded = chunk.clipped is not None and is_less
     if affine is None or (bounded and places[0] == 1):
         return None
     scale, offsets = affine
     size = chunk.timeline.size
-    if scale == 0 or (name == "min" and scale < 0) or np.size(limit) != 1 or chunk.outer != 1:
+    if scale == 0 or (is_least and scale < 0) or np.size(limit) != 1 or chunk.outer != 1:
         return None
     beyond = constant_value(scale * size - limit.reshape(-1)[0], size)
     if beyond is None:
@@ -354,10 +381,11 @@ def against_the_length(run: Pass, name: str, equation: JaxprEqn, operands: Seque
         x = run.delayed(chunk, delay)
         most = run.unstreamed(limit).reshape(()).astype(x.array.dtype)
         array = x.array if end is None else jnp.minimum(x.array, most)
-        return dataclasses.replace(run.same(x, array), clipped=_clipped(name, equation, operands))
+        return dataclasses.replace(run.same(x, array), clipped=_clipped(equation, operands))
     left = np.full(where.shape, wait + 1) if end is None else end - where
     difference = jnp.asarray(surplus, jnp.int32) - along(jnp.asarray(left, jnp.int32) * scale, chunk.axis, surplus.ndim)
-    outcome = compare(difference, 0) if places[0] == 0 else compare(0, difference)
+    zero = jnp.zeros_like(difference)
+    (outcome,) = run.bind(equation, [difference, zero] if places[0] == 0 else [zero, difference])
     shape = [run.frames_of(timeline) if axis == chunk.axis else size for axis, size in enumerate(chunk.array.shape)]
     return run.make(jnp.broadcast_to(outcome, shape), chunk.axis, timeline, delay, None)
 
@@ -374,17 +402,6 @@ def _term(value: Any) -> Affine | None:
     if is_fixed(value) and np.asarray(value).dtype.kind in "iub":
         return 0, np.asarray(value)
     return None
-
-
-def _decided(name: str, scale: int, offsets: np.ndarray) -> Affine | None:
-    """Return scale and offsets of a comparison with 0; None if the outcome may differ between frames."""
-    compare = ORDER[name]
-    first = compare(offsets, 0)
-    # Growing numbers above 0 stay above 0, and falling numbers below 0 stay below 0.
-    stays = (scale >= 0 and np.all(offsets >= 0)) or (scale <= 0 and np.all(offsets < 0))
-    if not stays or (name in ("gt", "le") and scale != 0):
-        return None
-    return 0, first
 
 
 def chosen(predicate: Any, cases: Sequence[Any]) -> Any:

@@ -34,6 +34,7 @@ from jaxrnn.streaming.values import (
     Chunk,
     Deferred,
     FinalValue,
+    Late,
     along,
     is_fixed,
     is_length,
@@ -145,7 +146,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     return run.make(jnp.reshape(array, new), axis, timeline, delay, reach, affine)
 
 
-@RULES.add("concatenate")
+@RULES.add("concatenate", takes=(Late,))
 def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
     """Stream a concatenation."""
     dimension = equation.params["dimension"]
@@ -252,7 +253,7 @@ def dynamic_update_slice(run: Pass, equation: JaxprEqn, x: Any, new: Any, *start
     return within_frames(run, equation, x, new, *starts)
 
 
-@RULES.add("gather")
+@RULES.add("gather", takes=(Deferred, Late))
 def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | FinalValue:
     """Stream indexing: slices and steps along time, any indices along other axes, and tables indexed by a stream."""
     if isinstance(x, Deferred):

@@ -26,14 +26,14 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn._files.arguments import argument
 from jaxrnn.jaxprs.equations import free_axes, shape_of, trace, type_of
-from jaxrnn.jaxprs.primitives import PRIMITIVES
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import LARGEST, Timeline, gathered_axes, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import DIVISIONS, UNCHANGED, Places, operation_of, places_of
+from jaxrnn.streaming.places import Places, formula_of, operation_of, places_of
 from jaxrnn.streaming.reach import Reach, union
-from jaxrnn.streaming.rules.elementwise import HARMLESS, frame_numbers, singular_operands
+from jaxrnn.streaming.rules.elementwise import frame_numbers, singular_operands
 from jaxrnn.streaming.rules.parallel import (
     InseparableError,
     recurrent_sum,
@@ -144,7 +144,7 @@ def _broadcast(run: Pass, equation: JaxprEqn, x: Any, dimensions: Sequence[int] 
     array = jnp.asarray(run.unstreamed(x))
     return Pairs(
         lambda grid: lax.broadcast_in_dim(array, _sized(shape, axes, grid), dimensions),
-        axes, timeline, below=static_number(x), above=static_number(x), places=places_of("copy", equation, [x]),
+        axes, timeline, below=static_number(x), above=static_number(x), places=formula_of(x),
         shape=shape, dtype=array.dtype, origin=(None, (array, None, dimensions)),
     )  # fmt: skip
 
@@ -183,7 +183,7 @@ def _along(run: Pass, chunk: Chunk, shape: Sequence[Any], dimensions: Sequence[i
     )  # fmt: skip
 
 
-@PAIR_RULES.add(*DIVISIONS, kind="elementwise")
+@PAIR_RULES.add("floor_divide", "remainder", kind="elementwise")
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
     """Apply an operation to each element."""
     shape = out_shape(equation)
@@ -193,12 +193,13 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
 
     def compute(grid: Grid) -> Any:
         arrays = [_full(x, shape, grid) for x, shape in zip(operands, shapes, strict=True)]
+        harmless = entry_of(equation).harmless
         for place in singular_operands(equation):
-            if isinstance(x := operands[place], Pairs):
-                arrays[place] = _harmless(x, grid, arrays[place], HARMLESS[equation.primitive.name])
+            if isinstance(x := operands[place], Pairs) and harmless is not None:
+                arrays[place] = _harmless(x, grid, arrays[place], harmless)
         return run.bind(equation, arrays)[0]
 
-    places = places_of(operation_of(equation), equation, operands)
+    places = places_of(equation, operands)
     result = Pairs(compute, like.axes, like.timeline, _leaves(pairs), places=places).made_by(equation, operands)
     if places is not None and (bounds := places.bounds) is not None:
         below, above = (None if value is None else _typed(value, dtype) for value in (bounds.below, bounds.above))
@@ -283,76 +284,110 @@ def _of_places(run: Pass, like: Pairs, places: Places, dtype: Any, rank: int, gr
     return jnp.expand_dims(array, [axis for axis in range(rank) if axis not in like.axes])
 
 
+#: Rules ``(equation, *values) -> value`` for values outside of the bounds that are not all numbers.
+_OUTSIDE = Rules()
+
+
 def _outside(equation: JaxprEqn, values: Sequence[Outside]) -> Outside:
-    """Apply an operation to the values outside of the bounds."""
-    name, dtype = equation.primitive.name, type_of(equation.outvars[0])
-    numbers = [value for value in values if isinstance(value, (bool, int, float))]
-    if name == "select_n" and isinstance(values[0], (bool, int)):
-        return values[1 + int(values[0])]
-    if name in ("and", "or") and (name == "or") in [value for value in values if isinstance(value, bool)]:
-        return name == "or"
-    if len(numbers) == len(values) and (_function_of(name) is not None or name in UNCHANGED):
-        return _computed(equation, numbers)
-    if name == "ne" and equation.invars[0] is equation.invars[1]:
-        return None if values[0] is None else False  # a test for NaN
-    if name == "integer_pow" and numbers and equation.params["y"] > 0:
-        return _typed(np.power(np.asarray(numbers[0]).astype(dtype), equation.params["y"]), dtype)
-    if name == "sub" and isinstance(values[1], float) and values[1] >= -LOWEST:
-        name, values = "add", [values[0], -values[1]]
-    lows = [low for value in values if (low := _low(value)) is not None]
-    if (name == "mul" and 0 in numbers and not lows) or (name == "div" and values[0] == 0 and values[0] is not None):
-        return 0.0  # times a finite number
-    if not lows or not jnp.issubdtype(dtype, np.floating):
-        return None
-    if name in ("exp", "exp2", "logistic"):
-        return 0.0
-    return _lowered(name, values)
+    """Apply an operation to the values outside of the bounds; a score is None."""
+    function = entry_of(equation).on_elements
+    if function is not None and all(map(_is_number, values)):
+        return _computed(function, equation, values)
+    rule = _OUTSIDE.of(equation)
+    return None if rule is None else rule(equation, *values)
 
 
-def _computed(equation: JaxprEqn, numbers: Sequence[bool | int | float]) -> Outside:
-    """Apply an operation to numbers, in the types of the operands."""
-    name, dtype = equation.primitive.name, type_of(equation.outvars[0])
+def _is_number(value: Outside) -> bool:
+    return isinstance(value, (bool, int, float))
+
+
+def _computed(function: Callable[..., Any], equation: JaxprEqn, numbers: Sequence[Any]) -> Outside:
+    """Apply a function of NumPy to numbers, in the types of the operands."""
     arrays = [np.asarray(number).astype(type_of(atom)) for number, atom in zip(numbers, equation.invars, strict=True)]
-    if name in UNCHANGED:
-        is_kept = name != "reduce_precision" or numbers[0] in (0, math.inf, -math.inf)
-        return _typed(arrays[0], dtype) if is_kept else None
-    if name == "div" and not jnp.issubdtype(dtype, np.floating):
-        return None
     with np.errstate(all="ignore"):
-        return _typed(_function_of(name)(*arrays), dtype)
-
-
-def _function_of(name: str) -> Any:
-    """Return the function of elements in NumPy, or None."""
-    return np.true_divide if name == "div" else PRIMITIVES[name].on_elements
+        return _typed(function(*arrays), type_of(equation.outvars[0]))
 
 
 def _typed(value: Any, dtype: Any) -> Outside:
     """Cast a number and return the Python number, or None if NumPy and XLA may cast differently."""
     with np.errstate(all="ignore"):
         cast = np.asarray(value).astype(dtype)
-        if jnp.issubdtype(dtype, np.floating):
+        if jnp.issubdtype(dtype, jnp.floating):
             return float(cast)
         return cast.item() if cast.dtype.kind == "b" or (cast.dtype.kind in "iu" and cast == np.trunc(value)) else None
 
 
-def _lowered(name: str, values: Sequence[Outside]) -> Low | None:
-    """Return the result of arithmetic with a low value, or None if the result is not low. None stands for a score."""
-    first, *rest = (value.level if isinstance(value, Low) else float(value or 0) for value in values)
-    number = next((float(x) for x in values if x is not None and not isinstance(x, Low) and _low(x) is None), 0.0)
-    if name in UNCHANGED:
-        level = first
-    elif name == "add":
-        level = first + rest[0]
-    elif name == "sub" and _low(values[1]) is None:
-        level = first - rest[0]
-    elif name == "mul" and number > 0:
-        level = first * rest[0]
-    elif name == "div" and _low(values[0]) is not None and number > 0:
-        level = first / rest[0]
-    else:
-        return None
-    return Low(level) if level <= LOWEST else None
+def _is_floating(equation: JaxprEqn) -> bool:
+    return jnp.issubdtype(type_of(equation.outvars[0]), np.floating)
+
+
+_OUTSIDE.add("select_n")(lambda equation, which, *cases: cases[int(which)] if type(which) in (bool, int) else None)
+_OUTSIDE.add("exp", "exp2", "logistic")(lambda equation, x: 0.0 if _lowered(equation, -math.inf, x) else None)
+_OUTSIDE.add("add")(lambda equation, x, y: _lowered(equation, _level(x) + _level(y), x, y))
+
+
+@_OUTSIDE.add("and", "or")
+def _decide_outside(equation: JaxprEqn, *values: Outside) -> Outside:
+    decisive = equation.primitive.name == "or"
+    return decisive if any(value is decisive for value in values) else None
+
+
+@_OUTSIDE.add("ne")
+def _test_for_nan(equation: JaxprEqn, x: Outside, _: Outside) -> Outside:
+    return False if equation.invars[0] is equation.invars[1] and x is not None else None
+
+
+@_OUTSIDE.add("convert_element_type", "reduce_precision", "stop_gradient")
+def _cast_outside(equation: JaxprEqn, x: Outside) -> Outside:
+    if _is_number(x):
+        is_kept = "mantissa_bits" not in equation.params or x in (0, math.inf, -math.inf)
+        return _computed(np.asarray, equation, [x]) if is_kept else None
+    return x if _is_floating(equation) else None
+
+
+@_OUTSIDE.add("integer_pow")
+def _power_outside(equation: JaxprEqn, x: Outside) -> Outside:
+    power = equation.params["y"]
+    return _computed(lambda x: np.power(x, power), equation, [x]) if _is_number(x) and power > 0 else None
+
+
+@_OUTSIDE.add("sub")
+def _subtract_outside(equation: JaxprEqn, x: Outside, y: Outside) -> Outside:
+    if isinstance(y, float) and y >= -LOWEST:
+        return _lowered(equation, _level(x) - y, -y)
+    return _lowered(equation, _level(x) - _level(y), x) if _low(y) is None else None
+
+
+@_OUTSIDE.add("mul")
+def _multiply_outside(equation: JaxprEqn, x: Outside, y: Outside) -> Outside:
+    if 0 in (x, y) and _low(x) is _low(y) is None:
+        return 0.0  # times a finite number
+    low, factor = (y, x) if _low(x) is None else (x, y)
+    return _lowered(equation, _level(low) * _level(factor), low) if _is_positive(factor) else None
+
+
+@_OUTSIDE.add("div")
+def _divide_outside(equation: JaxprEqn, x: Outside, y: Outside) -> Outside:
+    if _is_number(x) and _is_number(y):
+        return _computed(np.true_divide, equation, [x, y]) if _is_floating(equation) else None
+    if x is not None and x == 0:
+        return 0.0  # divided by a finite number
+    return _lowered(equation, _level(x) / _level(y), x) if _is_positive(y) else None
+
+
+def _is_positive(value: Outside) -> bool:
+    return isinstance(value, (bool, int, float)) and value > 0
+
+
+def _level(value: Outside) -> float:
+    """Return the largest value, where a score counts as 0."""
+    return value.level if isinstance(value, Low) else float(value or 0)
+
+
+def _lowered(equation: JaxprEqn, level: float, *lows: Outside) -> Low | None:
+    """Return the result of arithmetic if an operand and the result are low; otherwise None."""
+    is_low = any(_low(value) is not None for value in lows) and _is_floating(equation)
+    return Low(level) if is_low and level <= LOWEST else None
 
 
 def _low(value: Outside) -> float | None:
@@ -384,21 +419,15 @@ def reshape(run: Pass, equation: JaxprEqn, x: Pairs, *_: Any) -> Pairs:
     return x.moved(lambda grid: jnp.reshape(_full(x, old, grid), _sized(new, axes, grid)), axes)
 
 
-@PAIR_RULES.add("slice")
-def slice_(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs | None:
-    """Take all elements."""
-    return x if list(map(str, out_shape(equation))) == list(map(str, in_shape(equation))) else None
-
-
 def _full(x: Any, shape: Sequence[Any], grid: Grid) -> Any:
     """Return the elements in the shape of the operand: a formula may have axes of size 1."""
     return jnp.broadcast_to(x.on(grid), _sized(shape, x.axes, grid)) if isinstance(x, Pairs) else x
 
 
-@PAIR_RULES.add("reduce_max", "reduce_min", "reduce_sum", "reduce_prod", "reduce_and", "reduce_or")
+@PAIR_RULES.add(*(f"reduce_{kind}" for kind in ("max", "min", "sum", "prod", "and", "or")))
 def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
     """Reduce the keys of each query, or other axes."""
-    axes, kind = equation.params["axes"], equation.primitive.name.removeprefix("reduce_")
+    axes, kind = equation.params["axes"], entry_of(equation).monoid
     sides = [side for side, axis in enumerate(x.axes) if axis in axes]
     if len(sides) == 2:
         run.refuse("it reduces all pairs of frames, which are known only when the stream has ended", _HINT)

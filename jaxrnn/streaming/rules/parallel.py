@@ -40,12 +40,9 @@ from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import UNCHANGED, Places
+from jaxrnn.streaming.places import Places
 from jaxrnn.streaming.totals import Total, carried_as, identity_of
 from jaxrnn.streaming.values import Chunk, Pairs, along, is_length
-
-#: Rules ``(pairs, equation, operands, grid) -> parts`` for a value that is split into query parts and key parts.
-_RULES = Rules()
 
 
 def _described(equation: JaxprEqn) -> str:
@@ -194,17 +191,28 @@ def _as_product(x: ScoreTerm | ScoreProduct) -> ScoreProduct:
     return ScoreProduct(ScoreTerm(), query, ones).plus(ScoreProduct(ScoreTerm(), ones, key))
 
 
-def separate(x: Pairs, grid: Any) -> ScoreTerm | ScoreProduct:
+Score = ScoreTerm | ScoreProduct
+#: Rules ``(x, equation, operands, grid) -> factors`` of the values that equations compute.
+_RULES = Rules()
+#: Rules ``(equation, axis of the queries, *factors) -> factors`` of arithmetic; None if the result has no factors.
+_ARITHMETIC = Rules()
+
+
+def separate(x: Pairs, grid: Any) -> Score:
     """Return the factors of an expression for the pairs of a pulse, or raise `InseparableError`."""
     if x.places is not None:
         return _of_places(x, x.places, grid)
     equation, operands = x.origin
     if equation is None:
         return _broadcast(x, grid)
-    name = equation.primitive.name
-    if (rule := _RULES.of(name)) is not None:
-        return rule(x, equation, operands, grid)
-    raise InseparableError(f"{_described(equation)} does not split into a query part and a key part")
+    rule = _RULES.of(equation)
+    if rule is None:
+        raise _inseparable(equation)
+    return rule(x, equation, operands, grid)
+
+
+def _inseparable(equation: JaxprEqn) -> InseparableError:
+    return InseparableError(f"{_described(equation)} does not split into a query part and a key part")
 
 
 def _of_places(x: Pairs, places: Places, grid: Any) -> ScoreTerm:
@@ -243,21 +251,22 @@ def _spread(array: Any, shape: Sequence[Any], dimensions: Sequence[int]) -> Any:
 
 
 @_RULES.add("broadcast_in_dim")
-def _broadcast_in_dim(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm | ScoreProduct:
+def _broadcast_in_dim(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> Score:
     dimensions = equation.params["broadcast_dimensions"]
     return separate(operands[0], grid).map(lambda array: _spread(array, x.shape, dimensions))
 
 
-@_RULES.add("transpose", "reshape")
-def _move(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm | ScoreProduct:
-    """Apply a transpose, squeeze or reshape to the arrays."""
+@_RULES.add("transpose")
+def _transpose(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> Score:
+    (inner,), order = operands, equation.params["permutation"]
+    first, second = (order.index(axis) for axis in inner.axes)
+    grid = grid if first < second else grid.mirrored
+    return separate(inner, grid).map(lambda array: jnp.transpose(array, order))
+
+
+@_RULES.add("reshape")
+def _reshape(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> Score:
     (inner, *_), shape = operands, out_shape(equation)
-    name = equation.primitive.name
-    if name == "transpose":
-        order = equation.params["permutation"]
-        first, second = (order.index(axis) for axis in inner.axes)
-        grid = grid if first < second else grid.mirrored
-        return separate(inner, grid).map(lambda array: jnp.transpose(array, order))
 
     def moved(array: Any) -> Any:
         old, sizes = in_shape(equation), list(shape)
@@ -269,7 +278,7 @@ def _move(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> S
     return separate(inner, grid).map(moved)
 
 
-def _operand(value: Any, equation: JaxprEqn, grid: Any) -> ScoreTerm | ScoreProduct:
+def _operand(value: Any, equation: JaxprEqn, grid: Any) -> Score:
     if isinstance(value, Pairs):
         return separate(value, grid)
     if isinstance(value, Chunk) or is_length(value):
@@ -278,10 +287,7 @@ def _operand(value: Any, equation: JaxprEqn, grid: Any) -> ScoreTerm | ScoreProd
 
 
 @_RULES.add(kind="elementwise")
-def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm | ScoreProduct:
-    name = equation.primitive.name
-    if name == "select_n":
-        return _select(equation, operands, grid)
+def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> Score:
     values = [_operand(value, equation, grid) for value in operands]
     terms = [value for value in values if isinstance(value, ScoreTerm)]
     if len(terms) == len(values) and all(term.one_sided for term in terms):
@@ -293,34 +299,44 @@ def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
             (array,) = grid.run.bind(equation, [array.astype(dtype) for array, dtype in types])
             fixed = all(term.fixed for term in terms)
             return ScoreTerm(array, fixed=fixed) if side == "query" else ScoreTerm(None, array)
-    if name in UNCHANGED:
-        return _cast(values[0], equation)
-    if name == "neg":
-        return _scaled(values[0], -1)
-    if name in ("exp", "exp2") and terms:
-        return _exponential(terms[0], math.log(2) if name == "exp2" else 1)
-    if name == "pow" and len(terms) == 2 and terms[0].is_number:
-        exponent = terms[1].map(lambda array: jnp.asarray(array, carried_as("sum", x.dtype)))
-        return _power(terms[0].query, exponent, equation, x.axes[grid.query])
-    if name in ("add", "sub"):
-        first, second = values[0], values[1] if name == "add" else _scaled(values[1], -1)
-        if isinstance(first, ScoreTerm) and isinstance(second, ScoreTerm):
-            return first.plus(second)
-        return _as_product(first).plus(_as_product(second))
-    if name == "mul":
-        return _times(values[0], values[1])
-    if name == "div" and isinstance(values[1], ScoreTerm) and values[1].one_sided and _is_float(x.dtype):
-        return _times(values[0], values[1].map(lambda array: 1 / _wide(array)))
-    if name == "square" or (name == "integer_pow" and equation.params["y"] == 2):
-        return _times(values[0], values[0])
-    raise InseparableError(f"{_described(equation)} does not split into a query part and a key part")
+    rule = _ARITHMETIC.of(equation)
+    result = None if rule is None else rule(equation, x.axes[grid.query], *values)
+    if result is None:
+        raise _inseparable(equation)
+    return result
+
+
+_ARITHMETIC.add("neg")(lambda equation, queries, x: _scaled(x, -1))
+_ARITHMETIC.add("sub")(lambda equation, queries, x, y: _add(equation, queries, x, _scaled(y, -1)))
+_ARITHMETIC.add("mul")(lambda equation, queries, x, y: _times(x, y))
+_ARITHMETIC.add("square")(lambda equation, queries, x: _times(x, x))
+
+
+@_ARITHMETIC.add("add")
+def _add(equation: JaxprEqn, queries: int, x: Score, y: Score) -> Score:
+    if isinstance(x, ScoreTerm) and isinstance(y, ScoreTerm):
+        return x.plus(y)
+    return _as_product(x).plus(_as_product(y))
+
+
+@_ARITHMETIC.add("div")
+def _divide(equation: JaxprEqn, queries: int, x: Score, y: Score) -> Score | None:
+    divides = isinstance(y, ScoreTerm) and y.one_sided and _is_float(type_of(equation.outvars[0]))
+    return _times(x, y.map(lambda array: 1 / _wide(array))) if divides else None
+
+
+@_ARITHMETIC.add("exp", "exp2")
+def _exponentiate(equation: JaxprEqn, queries: int, x: Score) -> Score | None:
+    base = {"exp": 1, "exp2": math.log(2)}[equation.primitive.name]
+    return _exponential(x, base) if isinstance(x, ScoreTerm) else None
 
 
 def _is_float(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.inexact)
 
 
-def _cast(x: ScoreTerm | ScoreProduct, equation: JaxprEqn) -> ScoreTerm | ScoreProduct:
+@_ARITHMETIC.add("convert_element_type", "reduce_precision", "stop_gradient")
+def _cast(equation: JaxprEqn, queries: int, x: Score) -> Score:
     """Cast a sum or product. The parts are not rounded: the error of each part would be as large as of the sum."""
     before, after = type_of(equation.invars[0]), type_of(equation.outvars[0])
     if not _is_float(after) and not np.can_cast(before, after):
@@ -337,8 +353,13 @@ def _exponential(x: ScoreTerm, factor: Any) -> ScoreProduct:
     return ScoreProduct(exponent, ones, ones)
 
 
-def _power(base: Any, x: ScoreTerm, equation: JaxprEqn, queries: int) -> ScoreProduct:
+@_ARITHMETIC.add("pow")
+def _power(equation: JaxprEqn, queries: int, base: Any, x: Score) -> ScoreProduct | None:
     """Return a power as an exponential, or as a product of powers if the base may be 0 or negative."""
+    if not isinstance(base, ScoreTerm) or not base.is_number or not isinstance(x, ScoreTerm):
+        return None
+    base = base.query
+    x = x.map(lambda array: jnp.asarray(array, carried_as("sum", type_of(equation.outvars[0]))))
     is_positive = not isinstance(base, Tracer) and np.all(np.asarray(base) > 0)
     base = _wide(base)  # an operation on a known number may return a tracer
     if is_positive:
@@ -357,14 +378,14 @@ def _last(array: Any, axis: int) -> Any:
     return lax.slice_in_dim(array, array.shape[axis] - 1, None, axis=axis)
 
 
-def _times(x: ScoreTerm | ScoreProduct, y: ScoreTerm | ScoreProduct) -> ScoreTerm | ScoreProduct:
+def _times(x: Score, y: Score) -> Score:
     for one, other in ((x, y), (y, x)):
         if isinstance(one, ScoreTerm) and one.is_number:
             return _scaled(other, one.query)
     return _as_product(x).times(_as_product(y))
 
 
-def _scaled(x: ScoreTerm | ScoreProduct, factor: Any) -> ScoreTerm | ScoreProduct:
+def _scaled(x: Score, factor: Any) -> Score:
     """Multiply by a number, or by an array that is the same for all frames."""
     factor = factor if isinstance(factor, int) else _wide(factor)
     if isinstance(x, ScoreProduct):
@@ -372,7 +393,8 @@ def _scaled(x: ScoreTerm | ScoreProduct, factor: Any) -> ScoreTerm | ScoreProduc
     return x.map(lambda array: _wide(array) * factor)
 
 
-def _select(equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> ScoreTerm | ScoreProduct:
+@_RULES.add("select_n")
+def _select(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: Any) -> Score:
     """Return the case that the mask selects in all pairs that are visible."""
     which = _operand(operands[0], equation, grid)
     known = isinstance(which, ScoreTerm) and which.fixed and isinstance(which.query, np.ndarray)

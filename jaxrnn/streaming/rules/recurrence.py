@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
+from jax.extend.core.primitives import while_p
 
 from jaxrnn._jax import varying
 from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.forms import by_platform, is_plain
 from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of, walk
-from jaxrnn.jaxprs.primitives import named
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.jaxprs.scanning import scan_recognised
 from jaxrnn.streaming.dimensions import Timeline, in_shape, is_symbolic, reads_length
 from jaxrnn.streaming.functions import parts_of_carry, without_mark
@@ -35,9 +36,6 @@ from jaxrnn.streaming.rules.elementwise import (
     unknown_yet,
 )
 from jaxrnn.streaming.values import Chunk, FinalValue
-
-#: Operations, apart from operations on each element, that may fail on frames that do not exist.
-_UNGUARDED = {"while", *named("linear algebra")}
 
 #: ``(carry, mask, constants, frames) -> (carry, outputs)``: a recurrence over the frames of a chunk. The mask is
 #: ``bool[frames]``, True for frames that exist, or None if all exist. Time is the first axis of frames and outputs.
@@ -88,7 +86,10 @@ def _needs_frames(jaxpr: Any) -> bool:
 
     The derivative of an operation may be singular there, and an inner loop may never end.
     """
-    return any(singular_operands(each) or each.primitive.name in _UNGUARDED for each in walk(jaxpr))
+    return any(
+        singular_operands(each) or each.primitive is while_p or entry_of(each).kind == "linear algebra"
+        for each in walk(jaxpr)
+    )
 
 
 def refuse_reverse(run: Pass) -> None:

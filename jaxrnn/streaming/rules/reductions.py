@@ -42,7 +42,7 @@ def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
         run.refuse("it runs backwards in time, from the last frame", "run forwards in time")
     if x.outer != 1:
         run.refuse("it runs over an axis that merges time with another axis", "split the axes first")
-    kind = equation.primitive.name.removeprefix("cum")
+    kind = entry_of(equation).monoid
     x = run.spread(x)
     assert x.delay is not None
     frames = run.fill(x, identity_of(kind, x.array.dtype)).array
@@ -62,7 +62,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
     lineage = equation.primitive.name, str(equation.params), x.lineage, x.timeline, x.delay
     x = run.spread(x)
     assert x.delay is not None
-    kind = equation.primitive.name.removeprefix("reduce_")
+    kind = entry_of(equation).monoid
     frames = run.fill(x, identity_of(kind, x.array.dtype)).array
 
     def reduced(array: Any, axes: Sequence[int]) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -25,21 +25,20 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import UndecidedError, constant_value, in_shape, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass, refuse_keys
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere, refuse_final_values
 from jaxrnn.streaming.rules.reductions import per_frame
+from jaxrnn.streaming.totals import join_of
 from jaxrnn.streaming.values import Chunk, FinalValue, Late, along, is_fixed, reach_of
 
 _HINT = "select by position instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x)"
-_JOIN: dict[str, Callable[[Any, Any], Any]] = {
-    "add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "min": jnp.minimum, "max": jnp.maximum
-}  # fmt: skip
 
 
-@RULES.add("slice")
+@RULES.add("slice", takes=(Late,))
 def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Chunk | FinalValue:
     """Stream a slice, also along time."""
     starts, limits = list(equation.params["start_indices"]), list(equation.params["limit_indices"])
@@ -313,10 +312,10 @@ def _written(
     run: Pass, equation: JaxprEqn, x: Chunk, updates: Chunk, hop: int, places: np.ndarray, others: Sequence[int]
 ) -> Chunk:
     """Write element k of update t to frame ``hop * t + places[k]``; `others` are the axes of k in the updates."""
-    kind = equation.primitive.name.removeprefix("scatter").strip("-_")
+    monoid = entry_of(equation).monoid
     apart = len(np.unique(places % hop)) == places.size
     timeline = x.timeline
-    if (kind not in ("add", "sub") and not apart) or equation.params["mode"] == lax.GatherScatterMode.CLIP:
+    if (monoid != "sum" and not apart) or equation.params["mode"] == lax.GatherScatterMode.CLIP:
         run.refuse("it writes several values to one frame, or clips the positions of frames", _HINT)
     updates = run.on_time(run.spread(updates))
     assert updates.delay is not None
@@ -339,15 +338,15 @@ def _written(
     order = list(range(1, parts.ndim))
     order.insert(x.axis, 0)
     made = run.make(jnp.transpose(parts, order), x.axis, timeline, delay, reach)
-    if kind in ("add", "sub"):
-        arrays, like = align(run, [x, made])
-        return run.same(like, _JOIN[kind](*arrays))
+    if monoid == "sum":
+        (old, new), like = align(run, [x, made])
+        return run.same(like, old - new if equation.primitive.name == "scatter-sub" else old + new)
     exists = run.fill(updates.holding(jnp.ones_like(along(jnp.arange(count), updates.axis, updates.array.ndim))), 0)
     ones = jnp.broadcast_to(exists.array.reshape(-1, *[1] * places.ndim), targets.shape)
     mask = along(overlapped(run, updates, ones, targets, size, hop * count), x.axis, x.array.ndim)
     arrays, like = align(run, [x, made, run.make(mask, x.axis, timeline, delay, None)])
     old, new, here = arrays
-    array = jnp.where(here > 0, new if kind not in _JOIN else _JOIN[kind](old, new), old)
+    array = jnp.where(here > 0, join_of(monoid)(old, new) if monoid else new, old)
     return run.same(like, array)
 
 
@@ -419,7 +418,3 @@ def _at_fixed_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarra
     (array,) = run.bind(equation, [x.array, here, run.unstreamed(updates)], mode=mode)
     reach = reach_everywhere([updates], x.timeline)
     return run.make(array, x.axis, x.timeline, x.delay, x.reach if reach is None else reach | (x.reach or reach))
-
-
-#: JAX spells these primitives in two ways.
-_SCATTERS = ["scatter", *(f"scatter{mark}{kind}" for mark in "-_" for kind in _JOIN)]

@@ -26,6 +26,7 @@ from jaxrnn._jax.context import unmapped
 from jaxrnn.cells.convolution import convolve
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.jaxprs.equations import evaluate
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass
@@ -33,7 +34,7 @@ from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.reductions import within_frames
 from jaxrnn.streaming.rules.time import check_pads
 from jaxrnn.streaming.totals import identity_of
-from jaxrnn.streaming.values import Chunk, is_static
+from jaxrnn.streaming.values import Chunk, Late, is_static
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, siz
     return (run.fill(x, value) if padded else x), padded
 
 
-@RULES.add("conv_general_dilated")
+@RULES.add("conv_general_dilated", takes=(Late,))
 def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | list[Chunk]:
     """Stream a convolution over time, or over other axes with time as the batch axis."""
     refuse_final_values(run, [x, kernel])
@@ -287,7 +288,7 @@ def _sum_in_front(parts: Any, old: Any, axis: int) -> Any:
     return parts + (jnp.pad(old, [(0, rest if d == axis else 0) for d in range(parts.ndim)]) if rest else old)
 
 
-@RULES.add("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min")
+@RULES.add(kind="window", takes=(Late,))
 def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Stream pooling: a sum, a maximum, a minimum, or another reduction over windows."""
     refuse_final_values(run, operands)
@@ -307,8 +308,7 @@ def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
         low=low,
     )
     size = out_shape(equation)[axis]
-    kind = equation.primitive.name.removeprefix("reduce_window_")
-    value = starts[0] if starts else identity_of(kind, x.array.dtype)
+    value = starts[0] if starts else identity_of(entry_of(equation).monoid, x.array.dtype)
     if starts and not _may_repeat(equation, starts[0]):
         run.refuse("its windows start from a value that is not neutral", "start from the neutral value, 0 for a sum")
     if (window.length, window.stride, window.spacing, low) == (1, 1, 1, 0) and not is_symbolic(high) and high == 0:
