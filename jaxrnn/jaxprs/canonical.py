@@ -253,7 +253,7 @@ def _reduced(equation: JaxprEqn) -> Callable[..., Any] | None:
         return None
     (step,) = inner.eqns
     monoid = entry_of(step).monoid
-    if not monoid or set(step.invars) != set(inner.invars):
+    if not monoid or {*map(id, step.invars)} != {*map(id, inner.invars)}:  # literals have no hash
         return None
     reduce, start, axes = getattr(lax, f"reduce_{monoid}"), equation.invars[1], equation.params["dimensions"]
     with jax.ensure_compile_time_eval():
