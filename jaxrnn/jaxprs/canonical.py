@@ -125,7 +125,7 @@ class _Canonical:
         """Return the function that an equation calls, if the equation is only a call, or a canonical spelling."""
         entry = entry_of(equation)
         if not self.only_calls and (function := self.function(equation)) is not None:
-            return jax.make_jaxpr(function)(*(ShapedArray(_shape_of(x), x.aval.dtype) for x in equation.invars))
+            return jax.make_jaxpr(function)(*(ShapedArray(_shape_of(x), _type_of(x)) for x in equation.invars))
         calls = not (self.only_calls and entry.placed) if entry.kind == "call" else self.inside(equation) is not self
         if not calls or kept_name(equation):
             return None
@@ -205,11 +205,15 @@ def _renamed(atom: Any, names: Mapping[Any, Any]) -> Any:
     return atom if isinstance(atom, Literal) else names.get(atom, atom)
 
 
+def _type_of(atom: Any) -> Any:
+    return getattr(atom.aval, "dtype", None)
+
+
 def _is_identity(equation: JaxprEqn) -> bool:
     """Return True if the results of an equation are its operands."""
     if entry_of(equation).kind == "identity":
         return True
-    kinds: list[Any] = [getattr(each.aval, "dtype", None) for each in (*equation.invars[:1], *equation.outvars)]
+    kinds = [_type_of(each) for each in (*equation.invars[:1], *equation.outvars)]
     if equation.primitive.name == "stop_gradient":
         return not jnp.issubdtype(kinds[0], jnp.inexact)
     if equation.primitive.name == "convert_element_type":
@@ -245,13 +249,15 @@ def _alone(equation: JaxprEqn) -> Callable[..., Any]:
 def _reduced(equation: JaxprEqn) -> Callable[..., Any] | None:
     """Return a reduction by an associative operation that starts from its neutral value; None for another reduction."""
     inner = canonical(equation.params["jaxpr"]).jaxpr
-    step, *others = inner.eqns or [None]
-    monoid = "" if step is None else entry_of(step).monoid
-    if others or not monoid or set(step.invars) != set(inner.invars) or step.outvars != inner.outvars:
+    if len(inner.eqns) != 1 or inner.eqns[0].outvars != inner.outvars:
+        return None
+    (step,) = inner.eqns
+    monoid = entry_of(step).monoid
+    if not monoid or {*map(id, step.invars)} != {*map(id, inner.invars)}:  # literals have no hash
         return None
     reduce, start, axes = getattr(lax, f"reduce_{monoid}"), equation.invars[1], equation.params["dimensions"]
     with jax.ensure_compile_time_eval():
-        neutral = isinstance(start, Literal) and reduce(jnp.zeros(0, start.aval.dtype), (0,)) == start.val
+        neutral = isinstance(start, Literal) and reduce(jnp.zeros(0, _type_of(start)), (0,)) == start.val
     return (lambda x, _: reduce(x, axes)) if neutral else None
 
 

@@ -196,6 +196,25 @@ def _cube_root(x: Any) -> Any:
     return lax.sign(x) * root
 
 
+@_traced("log2")
+def _binary_logarithm(x: Any) -> Any:
+    return (lax.log(x.astype(np.float64)) / np.log(2)).astype(x.dtype)
+
+
+@_traced("one_minus_square")
+def _one_minus_square(x: Any) -> Any:
+    return 1 - x * x
+
+
+@_traced("polynomial")
+def _polynomial(x: Any, *coefficients: Any) -> Any:
+    """Return the value by Horner's scheme; the coefficients begin with the lowest power."""
+    total = coefficients[-1]
+    for coefficient in coefficients[-2::-1]:
+        total = total * x + coefficient
+    return jnp.broadcast_to(total, x.shape)
+
+
 @RULES.add("atan2")
 def arctan2(lowering: Lowering, equation: JaxprEqn, y: Operand, x: Operand) -> Operand:
     """Write the angle of a point, in float32 at least. Zeros have signs, and two infinities are on a diagonal."""
