@@ -278,6 +278,7 @@ def reduced(x):
     y, zero, one = conv(x, (1, 1)), x.dtype.type(0), x.dtype.type(1)
     return (
         lax.reduce(y, zero, lambda a, b: a + b + a * b, (1,)),
+        lax.reduce(jnp.abs(y[:, :1]), zero, lambda a, b: jnp.maximum(b, 0), (1,)),
         lax.reduce((x, y), (one, zero), pair, (1,)),
         lax.reduce(y, zero, lambda a, b: b + a, (0,)),
         lax.reduce(y > 0, False, lambda a, b: a | b, (0,)),

@@ -24,8 +24,8 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Primitive
-from lowering_verifier import lowered
-from streaming_verifier import check_values
+from lowering_verifier import lowered, verify_lowering
+from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
 
 from jaxrnn.jaxprs.equations import fingerprint, trace
@@ -233,6 +233,21 @@ def test_exports_of_identities():
         operators = [[node.op_type for node in model.graph.node] for model in (plain, found)]
         assert operators[0] == operators[1], name
         assert operators[0], name
+
+
+@pytest.mark.skipif(not hasattr(lax, "log2"), reason="JAX before 0.12")
+def test_primitives_of_the_newest_jax():
+    """Streams, their gradients, and exports."""
+
+    def function(x):
+        later = jnp.pad(x, ((2, 0), (0, 0)))[:-2] - jnp.pad(x[1:], ((0, 1), (0, 0)))
+        polynomial = lax.polynomial(later, [jnp.ones_like(x), 2 * jnp.ones_like(x), later])
+        one_minus_square = importlib.import_module("jax.extend.core.primitives").one_minus_square_p
+        return lax.log2(jnp.abs(later) + 0.1) + polynomial * one_minus_square.bind(later)
+
+    check_values(function, (20, 3))
+    check_gradients(function, (20, 3))
+    verify_lowering(function, np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32))
 
 
 if __name__ == "__main__":

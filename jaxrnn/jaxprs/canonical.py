@@ -209,11 +209,15 @@ def _renamed(atom: Any, names: Mapping[Any, Any]) -> Any:
     return atom if isinstance(atom, Literal) else names.get(atom, atom)
 
 
+def _type_of(atom: Any) -> Any:
+    return getattr(atom.aval, "dtype", None)
+
+
 def _is_identity(equation: JaxprEqn) -> bool:
     """Return True if the results of an equation are its operands."""
     if entry_of(equation).kind == "identity":
         return True
-    kinds: list[Any] = [getattr(each.aval, "dtype", None) for each in (*equation.invars[:1], *equation.outvars)]
+    kinds = [_type_of(each) for each in (*equation.invars[:1], *equation.outvars)]
     if equation.primitive.name == "stop_gradient":
         return not jnp.issubdtype(kinds[0], jnp.inexact)
     if equation.primitive.name == "convert_element_type":
@@ -249,12 +253,11 @@ def _alone(equation: JaxprEqn) -> Callable[..., Any]:
 def _reduced(equation: JaxprEqn) -> Callable[..., Any] | None:
     """Return a reduction by an associative operation that starts from its neutral value, or None."""
     inner = canonical(equation.params["jaxpr"]).jaxpr
-    if len(inner.eqns) != 1:
+    if len(inner.eqns) != 1 or inner.eqns[0].outvars != inner.outvars:
         return None
     (step,) = inner.eqns
     monoid = entry_of(step).monoid
-    takes_both = {*map(id, step.invars)} == {*map(id, inner.invars)}  # literals have no hash
-    if not monoid or not takes_both or step.outvars != inner.outvars:
+    if not monoid or {*map(id, step.invars)} != {*map(id, inner.invars)}:  # literals have no hash
         return None
     reduce, start, axes = getattr(lax, f"reduce_{monoid}"), equation.invars[1], equation.params["dimensions"]
     with jax.ensure_compile_time_eval():

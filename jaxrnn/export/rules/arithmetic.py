@@ -198,7 +198,7 @@ def _cube_root(x: Any) -> Any:
 
 @_traced("log2")
 def _binary_logarithm(x: Any) -> Any:
-    return lax.log(x) * np.asarray(1 / math.log(2), x.dtype)
+    return (lax.log(x.astype(np.float64)) / np.log(2)).astype(x.dtype)
 
 
 @_traced("one_minus_square")
@@ -209,7 +209,8 @@ def _one_minus_square(x: Any) -> Any:
 @_traced("polynomial")
 def _polynomial(x: Any, *coefficients: Any) -> Any:
     """Evaluate a polynomial by Horner's rule; the constant coefficient is first."""
-    return functools.reduce(lambda total, each: total * x + each, reversed(coefficients))
+    total = functools.reduce(lambda total, each: total * x + each, reversed(coefficients))
+    return jnp.broadcast_to(total, x.shape)
 
 
 @RULES.add("atan2")
