@@ -28,7 +28,7 @@ from lowering_verifier import lowered, verify_lowering
 from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
 
-from jaxrnn.jaxprs.equations import fingerprint, trace
+from jaxrnn.jaxprs.equations import evaluate, fingerprint, trace
 from jaxrnn.jaxprs.primitives import KINDS, PRIMITIVES
 from tools.primitives_page import GONE, HEADING, PAGE, STREAMED, table
 
@@ -252,3 +252,25 @@ def test_primitives_of_the_newest_jax():
 
 if __name__ == "__main__":
     print(json.dumps({name: sorted(modules) for name, modules in all_primitives().items()}))
+
+
+#: Functions whose bodies close over an array inside of a jitted call, which the body then gets as a constant.
+TABLE = np.arange(12, dtype=np.float32).reshape(3, 4) / 10
+BODIES = {
+    "checkpoint": jax.checkpoint(lambda x: jax.jit(lambda x: jnp.sin(x @ TABLE.T @ TABLE))(x)),
+    "scan": lambda x: lax.scan(lambda c, row: (jax.jit(lambda c: c * TABLE[1] + row)(c),) * 2, x[0], x)[1],
+    "cond": lambda x: lax.cond(x[0, 0] > 0, jax.jit(lambda x: x * TABLE[2]), jax.jit(lambda x: x - TABLE[0]), x),
+    "while": lambda x: lax.while_loop(lambda c: c.sum() < 9, jax.jit(lambda c: jnp.abs(c) + TABLE[2]), x),
+    "custom rule": lambda x: jax.nn.relu(x @ jax.jit(lambda: jnp.asarray(TABLE.T @ TABLE))()),
+    "linear solve": lambda x: jnp.linalg.solve(jnp.eye(4) + TABLE.T @ TABLE, x.T).T,
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_canonical_programs_run_as_their_functions(name):
+    function, x = BODIES[name], np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    closed, _ = trace(function, x)
+    (found,), expected = jax.jit(lambda x: evaluate(closed, [x]))(x), jax.jit(function)(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    (changes,) = jax.jit(lambda x: evaluate(trace(lambda x: jax.jvp(function, [x], [x])[1], x)[0], [x]))(x)
+    np.testing.assert_allclose(changes, jax.jvp(function, [x], [x])[1], rtol=1e-5, atol=1e-5)

@@ -281,10 +281,6 @@ def _shape_of(atom: Any) -> tuple[Any, ...]:
     return atom.aval.shape
 
 
-def _type_of(atom: Any) -> Any:
-    return atom.aval.dtype
-
-
 def _without_ones(shape: Sequence[Any]) -> list[str]:
     return [str(size) for size in shape if not (isinstance(size, int) and size == 1)]
 
