@@ -15,7 +15,7 @@ from jax.extend.core.primitives import convert_element_type_p, jit_p
 from jaxrnn.jaxprs.elements import converted
 from jaxrnn.jaxprs.equations import bind, evaluate, needed, read_by, shape_of, type_of, variables
 from jaxrnn.jaxprs.own import platforms_of
-from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.jaxprs.primitives import entry_of, on_elements
 
 
 def moved_operands(equation: JaxprEqn) -> list[int] | None:
@@ -45,7 +45,7 @@ def computed(
     entry, result = entry_of(equation), equation.outvars[0]
     if entry.kind == "constant" and entry.numpy is not None:
         return [entry.numpy(equation.params)]
-    function = entry.on_elements
+    function = on_elements(equation)
     if equation.primitive is convert_element_type_p:
         array = converted(np.asarray(thin(operands[0])), np.dtype(equation.params["new_dtype"]))
     elif function is not None and all(x.dtype.kind in "biuf" for x in operands):

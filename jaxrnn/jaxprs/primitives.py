@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from jaxrnn._files.messages import short_repr
 from jaxrnn.jaxprs import elements as of
 
 
+@short_repr
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Entry:
     """The facts about a primitive.
@@ -71,13 +73,6 @@ class Entry:
     alone: bool = False
     core: int = 0
     why: str = ""
-
-    @property
-    def on_elements(self) -> Callable[..., Any] | None:
-        """The function in NumPy of the operands, for a primitive that computes elements from elements."""
-        if self.kind != "elementwise" or self.moved is not None or self.numpy is None:
-            return None
-        return functools.partial(self.numpy, None)
 
 
 #: The kinds of primitives.
@@ -389,6 +384,12 @@ def numpy_of(equation: JaxprEqn) -> Callable[..., Any]:
     function = entry_of(equation).numpy
     assert function is not None, equation.primitive.name
     return functools.partial(function, equation.params)
+
+
+def on_elements(equation: JaxprEqn) -> Callable[..., Any] | None:
+    """Return the function in NumPy of an equation that computes elements from elements, or None."""
+    entry = entry_of(equation)
+    return numpy_of(equation) if entry.kind == "elementwise" and entry.moved is None and entry.numpy else None
 
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])

@@ -26,7 +26,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn._files.arguments import argument
 from jaxrnn.jaxprs.equations import free_axes, shape_of, trace, type_of
-from jaxrnn.jaxprs.primitives import Rules, entry_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of, on_elements
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import LARGEST, Timeline, gathered_axes, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
@@ -294,7 +294,7 @@ _OUTSIDE = Rules()
 
 def _outside(equation: JaxprEqn, values: Sequence[Outside]) -> Outside:
     """Apply an operation to the values outside of the bounds; a score is None."""
-    function = entry_of(equation).on_elements
+    function = on_elements(equation)
     if function is not None and all(map(_is_number, values)):
         return _computed(function, equation, values)
     rule = _OUTSIDE.of(equation)
