@@ -133,3 +133,10 @@ def test_a_fingerprint_does_not_depend_on_the_order_of_a_set():
     first, second = frozenset([0, 8]), frozenset([8, 0])
     assert list(first) != list(second)
     assert fingerprint({"axes": first}) == fingerprint({"axes": second}) != fingerprint({"axes": frozenset([8])})
+
+
+def test_a_fingerprint_does_not_depend_on_the_spelling_of_a_type():
+    """Arrays of files can have an explicit byte order."""
+    named, ordered = np.dtype("f4"), np.dtype("f4").newbyteorder("<")
+    assert repr(named) != repr(ordered)
+    assert fingerprint(named) == fingerprint(ordered) != fingerprint(np.dtype("f8"))

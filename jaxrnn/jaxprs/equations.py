@@ -265,6 +265,8 @@ def _feed(update: Callable[[bytes], Any], value: Any) -> None:
         for item in value:
             _feed(update, item)
     else:
+        if isinstance(value, np.dtype):  # equal types can have different representations
+            value = jnp.dtype(value.name)
         named = callable(value) and hasattr(value, "__qualname__")
         shown = f"{value.__module__}.{value.__qualname__}" if named else _ADDRESS.sub("", repr(value))
         encoded = f"{type(value).__name__} {shown}".encode()

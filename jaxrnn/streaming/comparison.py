@@ -398,6 +398,8 @@ class _Trace:
             return self._body(value, self._unknown("argument", getattr(value, "jaxpr", value).invars))
         if isinstance(value, tuple) and any(isinstance(part, (ClosedJaxpr, Jaxpr)) for part in value):
             return tuple(map(self._parameter, value))
+        if isinstance(value, np.dtype):  # equal types can have different representations
+            return value.name
         return "" if callable(value) and not isinstance(value, type) else _ADDRESS.sub("", repr(value))
 
     def _unknown(self, kind: str, variables: Sequence[Any]) -> list[Form]:
