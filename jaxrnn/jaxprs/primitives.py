@@ -38,7 +38,7 @@ class Entry:
         compares: "order" for a comparison of two operands by size, and "equality" for a test of equality.
         harmless: a value inside of the domain, if the derivative is singular somewhere. Operands get this value in
             frames that do not exist.
-        singular: the operands in which the derivative is singular, or None for all.
+        singular: the operands in which the derivative is singular; all operands if None.
         monoid: the associative operation of a reduction, a running reduction or a scatter, or that an elementwise
             primitive is: "sum", "prod", "max", "min", "and", "or", "xor" or "logsumexp".
         still: True for a movement without effect if the result has the shape of the first operand.
@@ -82,7 +82,7 @@ KINDS = {
     "call": "calls a function; canonical programs contain the equations of the function",
     "checkpoint": "calls a function whose values a gradient computes again",
     "custom rule": "calls a function with its own derivative rule",
-    "loop": "runs functions repeatedly, or one of several functions",
+    "loop": "runs functions repeatedly, or chooses a function",
     "elementwise": "computes each element from the elements of the operands at the same place",
     "movement": "moves, repeats, drops or selects elements",
     "constant": "creates an array without operands",
@@ -396,7 +396,7 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
 class Rules(dict[str, Rule]):
-    """The rules of one context, such as streaming or export: by the name of a primitive, and otherwise by its kind.
+    """The rules of one context, such as streaming or export: keyed by the name of a primitive, or else by the kind.
 
     Example::
 

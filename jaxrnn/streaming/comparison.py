@@ -252,7 +252,7 @@ def _listed(lengths: Iterable[int], multiple: int) -> str:
     return ", ".join(str(each * multiple) for each in sorted(lengths))
 
 
-#: Rules ``(trace, equation, operands) -> forms``, or None for the general treatment of equations.
+#: Rules ``(trace, equation, operands) -> forms``. A rule may return None to leave an equation to the general form.
 _RULES = Rules()
 
 

@@ -114,7 +114,7 @@ def _typed(atoms: Iterable[Atom], values: Iterable[Any]) -> list[Any]:
 
 
 class _Operands(NamedTuple):
-    """What the operands of an equation are; the contexts of `_CONTEXTS` decide by it."""
+    """Facts about the operands of an equation, which the functions of `_CONTEXTS` read."""
 
     deferred: Deferred | None  # an operand that cannot be used in a step
     awaits: bool  # an operand is known only when the stream has ended

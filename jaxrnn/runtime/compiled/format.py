@@ -238,7 +238,7 @@ def _content(body: bytes, native: bool) -> Archive:
 
 
 class _Members(dict[str, zipfile.ZipInfo]):
-    """The entries of an archive by name."""
+    """Entries of an archive, keyed by name."""
 
     def __missing__(self, name: str) -> NoReturn:
         raise ValueError(f"it lacks {name}")
