@@ -25,7 +25,7 @@ class Entry:
 
     Example::
 
-        Entry(kind="elementwise", operator="Sqrt", harmless=0.5)
+        jaxrnn.streaming.Entry(kind="elementwise", operator="Sqrt", harmless=0.5)
 
     Attributes:
         kind: the family of the primitive, such as "elementwise" or "reduction"; the guide lists all kinds.
