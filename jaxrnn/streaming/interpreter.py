@@ -297,7 +297,7 @@ def register(
             return run.make(array, x.axis, x.timeline, x.delay, x.reach)
 
         # An operation on elements needs an entry, and no rule.
-        jaxrnn.streaming.register("root", entry=jaxrnn.streaming.Entry(kind="elementwise", harmless=0.5))
+        jaxrnn.streaming.register("own_root", entry=jaxrnn.streaming.Entry(kind="elementwise", harmless=0.5))
 
     Args:
         primitive: the primitive or its name.
