@@ -1,6 +1,6 @@
 """The table of primitives knows every primitive of the installed JAX; identities and calls change no program.
 
-``python tests/test_primitives.py`` prints the primitives of the installed JAX, as JSON.
+``PYTHONPATH=. python tests/test_primitives.py`` prints the primitives of the installed JAX, as JSON.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import functools
 import importlib
 import io
 import json
+import os
 import pkgutil
 import re
 import subprocess
@@ -21,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import ROOT
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Primitive
@@ -83,7 +85,10 @@ def of_programs(primitives) -> list[str]:
 def test_every_primitive_is_known(which):
     """Each has a rule of streams and of exports, or a reason."""
     if which == "all":  # in a process of its own, which imports everything
-        run = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True)
+        run = subprocess.run(
+            [sys.executable, __file__], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True
+        )
+        assert run.returncode == 0, run.stderr.decode()
         found = of_programs(json.loads(run.stdout))
     else:
         found = of_programs(imported_primitives())
