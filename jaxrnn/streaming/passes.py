@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import JaxprEqn, Var
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn.cells.forms import is_plain
@@ -40,19 +40,17 @@ from jaxrnn.streaming.diagnostics import (
     scope_of,
 )
 from jaxrnn.streaming.dimensions import Clock, Laps, Timeline, magnitude_of
+from jaxrnn.streaming.narrow import WideOrigin, origin_of, streamed_operand
 from jaxrnn.streaming.values import (
     Affine,
     Chunk,
     FinalValue,
     Mask,
     Reach,
-    WideOrigin,
     along,
     is_length,
     is_static,
-    origin_of,
     split_outer,
-    streamed_operand,
 )
 
 
@@ -159,6 +157,7 @@ class Facts:
     #: the largest number of earlier frames that unbounded attention sees, in the pass that finds the masks
     past: int | None = None
     masks: list[Mask] = field(default_factory=list)
+    positive: frozenset[Var] = frozenset()  # factors of wide values that are positive and finite; see `narrow`
 
     def wait_for(self, timeline: Timeline, frames: int) -> None:
         """Extend the horizon to the time when this number of frames has come."""
@@ -471,7 +470,8 @@ class Pass:
             (result,) = listed(rule(self, equation, *(other if each is chunk else each for each in operands)))
             return result
 
-        if (origin := origin_of(equation, operands, results[0], self.origin_of(chunk), moved)) is not None:
+        about = self.origin_of(chunk), moved, self.facts.positive
+        if (origin := origin_of(equation, operands, results[0], *about)) is not None:
             self._narrow[results[0].lineage] = origin
 
     def _filled(self, chunk: Chunk, value: Any) -> Any:
