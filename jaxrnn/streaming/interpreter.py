@@ -203,7 +203,7 @@ def _on_frames(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Opera
             f"its rule returns {len(results)} results, and the primitive has {len(equation.outvars)}",
             "return one chunk or array for each result, in order",
         )
-    run.note_origin(rule, equation, operands, results)
+    run.note_origin(equation, operands, results)
     return with_places(equation, operands, results)
 
 

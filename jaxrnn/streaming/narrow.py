@@ -5,6 +5,9 @@ uint8 frames, and the step dequantises the whole window. The results are bit-ide
 compute each element separately. The state takes a quarter of the memory, and an inference engine finds the
 DequantizeLinear directly before the convolution.
 
+`widened_last` brings a function into this order: movements of elements first, and then the equations that widen the
+elements, as inference engines do.
+
 Frames that do not exist, such as padding, are narrow frames that become exactly the value. A narrow zero becomes 0 only
 if its factor is positive and finite, so `positive_factors` checks the factors that parameters determine.
 """
@@ -12,7 +15,7 @@ if its factor is positive and finite, so `positive_factors` checks the factors t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -126,16 +129,6 @@ class WideOrigin:
                 found = None if found is None else step.before(found)
         return found
 
-    def moved(self, rule: Callable[[Any], Any]) -> WideOrigin | None:
-        """Move the elements of each frame by a rule; return None if a constant does not move with the elements."""
-        steps = []
-        for step in self.steps:
-            if any(np.size(each) > 1 for each in step.operands if each is not None and not isinstance(each, Chunk)):
-                return None
-            operands = tuple(rule(each) if isinstance(each, Chunk) else each for each in step.operands)
-            steps.append(dataclasses.replace(step, operands=operands))
-        return WideOrigin(rule(self.chunk), tuple(steps))
-
 
 def _is_number(value: Any) -> bool:
     """Return True for a static number."""
@@ -147,13 +140,12 @@ def origin_of(
     operands: Sequence[Any],
     result: Chunk,
     before: WideOrigin | None,
-    rule: Callable[[Any], Any],
     positive: Collection[Var],
 ) -> WideOrigin | None:
     """Return the narrow origin of the result of an equation, or None.
 
-    `before` is the origin of the streamed operand, `rule` applies the equation to another streamed operand, and
-    `positive` are variables that are known to be positive and finite.
+    `before` is the origin of the streamed operand, and `positive` are variables that are known to be positive and
+    finite.
     """
     chunk = streamed_operand(operands)
     if chunk is None or result.outer != 1 or chunk.outer != 1 or chunk.growth:
@@ -162,9 +154,6 @@ def origin_of(
         return None
     if any(isinstance(each, FinalValue) or is_length(each) for each in operands):
         return None
-    entry = entry_of(equation)
-    if entry.ordered and len(operands) == 1:
-        return None if before is None else before.moved(rule)
     if _BEFORE.of(equation) is None or equation.params.get("name", "DequantizeLinear") != "DequantizeLinear":
         return None
     factors = [
@@ -189,14 +178,14 @@ def streamed_operand(operands: Sequence[Any]) -> Chunk | None:
 def positive_factors(closed: Any, params: Sequence[Any]) -> frozenset[Var]:
     """Return the factors of wide values that follow from the parameters, and that are positive and finite.
 
-    `closed` has the inputs after the parameters. A factor that follows from a parameter without a value is unknown.
+    `closed` has the inputs after the parameters. Factors that follow from shapes in place of parameters are unknown.
     """
     jaxpr = closed.jaxpr
     values = [*zip(jaxpr.constvars, closed.consts, strict=True), *zip(jaxpr.invars, params, strict=False)]
     known = {variable: value for variable, value in values if not isinstance(value, (Tracer, jax.ShapeDtypeStruct))}
     lengths = {each for equation in jaxpr.eqns if _depends_on_length(equation) for each in equation.outvars}
     unknown = dependents(jaxpr.eqns, lengths.union(jaxpr.invars).difference(known))
-    wide: set[Var] = set()
+    wide: set[Any] = set()
     factors: set[Var] = set()
     for equation in jaxpr.eqns:
         operands = set(variables(equation.invars))
@@ -223,3 +212,32 @@ def _is_wider(equation: JaxprEqn) -> bool:
 def _is_positive(value: Any) -> bool:
     array = np.asarray(value, np.float64)
     return bool(np.all((array > 0) & np.isfinite(array)))
+
+
+def widened_last(jaxpr: Any) -> Any:
+    """Return a jaxpr that moves narrow elements and then widens the result, in place of movements of wide elements."""
+    widened: dict[Any, tuple[Var, tuple[JaxprEqn, ...]]] = {}  # the narrow variable, and the equations that widen it
+    equations: list[JaxprEqn] = []
+    for equation in jaxpr.eqns:
+        streamed = [atom for atom in equation.invars if symbolic_axes(shape_of(atom))]
+        narrow, steps = widened.get(streamed[0], (streamed[0], ())) if len(streamed) == 1 else (None, ())
+        if steps and len(equation.invars) == 1 and entry_of(equation).ordered:
+            equations += _behind(steps, equation, narrow)
+            continue
+        equations.append(equation)
+        others = [atom for atom in equation.invars if atom not in streamed]
+        alike = narrow is not None and _BEFORE.of(equation) is not None and all(shape_of(atom) == () for atom in others)
+        if alike and (steps or _is_wider(equation)):
+            widened[equation.outvars[0]] = narrow, (*steps, equation)
+    return jaxpr.replace(eqns=equations)
+
+
+def _behind(steps: Sequence[JaxprEqn], movement: JaxprEqn, narrow: Var) -> Iterator[JaxprEqn]:
+    """Yield the equations that move the narrow elements, and then apply the steps."""
+    (result,) = movement.outvars
+    moved = [Var(each.aval.update(shape=shape_of(result))) for each in (narrow, *(step.outvars[0] for step in steps))]
+    moved[-1] = result
+    yield movement.replace(invars=[narrow], outvars=moved[:1])
+    for step, old, new in zip(steps, moved[:-1], moved[1:], strict=True):
+        invars = [old if symbolic_axes(shape_of(atom)) else atom for atom in step.invars]
+        yield step.replace(invars=invars, outvars=[new])

@@ -458,20 +458,13 @@ class Pass:
         narrow = dataclasses.replace(origin.chunk, timeline=chunk.timeline, delay=chunk.delay, reach=chunk.reach)
         return dataclasses.replace(origin, chunk=narrow)
 
-    def note_origin(
-        self, rule: Callable[..., Any], equation: JaxprEqn, operands: Sequence[Any], results: Sequence[Any]
-    ) -> None:
-        """Note the narrow origin of a result that a rule has just made."""
+    def note_origin(self, equation: JaxprEqn, operands: Sequence[Any], results: Sequence[Any]) -> None:
+        """Note the narrow origin of a result."""
         chunk = streamed_operand(operands)
         if chunk is None or len(results) != 1 or not isinstance(results[0], Chunk):
             return
-
-        def moved(other: Chunk) -> Chunk:
-            (result,) = listed(rule(self, equation, *(other if each is chunk else each for each in operands)))
-            return result
-
-        about = self.origin_of(chunk), moved, self.facts.positive
-        if (origin := origin_of(equation, operands, results[0], *about)) is not None:
+        origin = origin_of(equation, operands, results[0], self.origin_of(chunk), self.facts.positive)
+        if origin is not None:
             self._narrow[results[0].lineage] = origin
 
     def _filled(self, chunk: Chunk, value: Any) -> Any:

@@ -42,7 +42,7 @@ from jaxrnn.streaming.dimensions import (
 )
 from jaxrnn.streaming.interpreter import LARGEST_STATIC, interpret
 from jaxrnn.streaming.lengths import Lengths
-from jaxrnn.streaming.narrow import positive_factors
+from jaxrnn.streaming.narrow import positive_factors, widened_last
 from jaxrnn.streaming.passes import Facts, Pass, Placeholder
 from jaxrnn.streaming.reach import Extent, Reach
 from jaxrnn.streaming.rewriting import at_length, sizes_when_empty, with_band, with_numbers
@@ -136,7 +136,7 @@ class Plan:
         self.placeholder = placeholder
         self.past = past
         self.output_structure = output_structure
-        jaxpr = _without_dead_code(with_numbers(closed.jaxpr))
+        jaxpr = _without_dead_code(widened_last(with_numbers(closed.jaxpr)))
         self.closed = Closed(jaxpr, [_static_integers(value) for value in closed.consts])
         #: The timelines; `clock.unit` is the smallest pulse, in frames of the trace.
         when_empty = self._sizes_when_empty(closed)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import InconclusiveDimensionOperation
@@ -134,6 +135,13 @@ def _stream(
     return Streamed(plan, offline.structure, pulse=pulse, recipe=Recipe(arguments, types))
 
 
+def _number_or_struct(leaf: Any) -> Any:
+    """Return the shape and type of a parameter; a single number, which may scale quantised frames, keeps its value."""
+    is_known = not isinstance(leaf, (Tracer, jax.ShapeDtypeStruct)) and hasattr(leaf, "dtype")
+    is_number = is_known and leaf.size == 1 and jnp.issubdtype(leaf.dtype, jnp.floating)
+    return np.asarray(leaf) if is_number else as_struct(leaf)
+
+
 def _checked_past(past: int | None) -> int | None:
     """Check the argument `past`, and return an integer or None."""
     if past is None:
@@ -168,7 +176,7 @@ class _Offline:
             raise StreamError(f"multiple must be a positive number of frames, not {multiple!r}")
         self.multiple = operator.index(multiple)
         self.times = [1 if length is None else length // shortest for length in frames]  # for each input frame
-        self.example, self.params_example = jax.tree.map(as_struct, (example, params))
+        self.example, self.params_example = jax.tree.map(as_struct, example), jax.tree.map(_number_or_struct, params)
 
     def planned(self, lengths: Lengths, past: int | None) -> Plan:
         """Return the plan for these lengths, or raise an error with a remedy."""
@@ -215,7 +223,7 @@ class _Offline:
                 facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
                 if not facts:
                     about = self.label, lengths, self.multiple, self._shapes_when_empty, past
-                    return Plan(closed, outputs, self.params, leaves, PLACEHOLDER, *about)
+                    return Plan(closed, outputs, self.params_example, leaves, PLACEHOLDER, *about)
             except StreamError as error:
                 facts = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
                 if not facts:
