@@ -220,13 +220,14 @@ def widened_last(jaxpr: Any) -> Any:
     equations: list[JaxprEqn] = []
     for equation in jaxpr.eqns:
         streamed = [atom for atom in equation.invars if symbolic_axes(shape_of(atom))]
-        narrow, steps = widened.get(streamed[0], (streamed[0], ())) if len(streamed) == 1 else (None, ())
+        x: Any = streamed[0] if len(streamed) == 1 else None
+        narrow, steps = widened.get(x, (x, ()))
         if steps and len(equation.invars) == 1 and entry_of(equation).ordered:
             equations += _behind(steps, equation, narrow)
             continue
         equations.append(equation)
         others = [atom for atom in equation.invars if atom not in streamed]
-        alike = narrow is not None and _BEFORE.of(equation) is not None and all(shape_of(atom) == () for atom in others)
+        alike = x is not None and _BEFORE.of(equation) is not None and all(shape_of(atom) == () for atom in others)
         if alike and (steps or _is_wider(equation)):
             widened[equation.outvars[0]] = narrow, (*steps, equation)
     return jaxpr.replace(eqns=equations)

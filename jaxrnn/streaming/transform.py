@@ -30,7 +30,7 @@ from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_co
 from jaxrnn.jaxprs.equations import is_key, trace
 from jaxrnn.streaming.blocks import without_blocks
 from jaxrnn.streaming.comparison import Comparison
-from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, hint_for_message, place_of_error
+from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, hint_for_message, location_of_error
 from jaxrnn.streaming.dimensions import SYMBOL, UndecidedError, is_symbolic, parts_of, symbolic_axes, symbolic_sizes
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
 from jaxrnn.streaming.passes import Placeholder
@@ -432,7 +432,7 @@ def hint_for_error(error: UndecidedError, function: Callable[..., Any], params: 
         raise StreamError(_said_of(same, "cannot be traced: jax.jit of it fails, too")) from same
     return (
         hint_for_message(str(cause))
-        or hint_for_call(place_of_error(cause).calls)
+        or hint_for_call(location_of_error(cause).calls)
         or (
             "use the length x.shape[0] only in shapes and in jax.numpy: Python does not know it as a "
             "number, as in len(), range(), float() or a condition"
@@ -441,7 +441,7 @@ def hint_for_error(error: UndecidedError, function: Callable[..., Any], params: 
 
 
 def _said_of(error: Exception, what: str) -> str:
-    place = str(place_of_error(error))
+    place = str(location_of_error(error))
     kind = "" if isinstance(error, InconclusiveDimensionOperation) else f"{type(error).__name__}: "
     at = f" ({place})" if place else ""
     first, *rest = whole_message(error).splitlines()

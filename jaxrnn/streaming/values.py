@@ -57,7 +57,7 @@ class Chunk:
         reach: input frames that each frame depends on; None if no input is read.
         affine: scale and offsets of integers that count frames: frame i is ``scale * i + offsets``. The offsets are
             static, with the rank of the array and one frame.
-        places: the formula, a `Places`, of integers that depend only on the numbers of the frames.
+        formula: the `Formula` of integers that depend only on the numbers of the frames.
         clipped: for integers that count frames between bounds: `affine` without the bounds, and both bounds; the upper
             bound may be a symbolic dimension. None if unbounded.
         columns: for integers that concatenate columns along the last axis, such as indices: `affine` of each column.
@@ -78,7 +78,7 @@ class Chunk:
     clipped: Clipped | None = None
     columns: tuple[Affine | None, ...] | None = None
     late: Late | None = None
-    places: Any = None
+    formula: Any = None
     growth: Fraction | int = 0
     lineage: object = field(default_factory=object, compare=False, repr=False)
 
@@ -158,7 +158,7 @@ class Pairs:
         leaves: the chunks in the expression, with their sides.
         low, below: below the distance `low`, elements are `below`.
         high, above: above the distance `high`, elements are `above`.
-        places: the formula of elements that depend only on the numbers of the frames; otherwise None.
+        formula: the formula of elements that depend only on the numbers of the frames; otherwise None.
         unclear: the first comparison that no formula describes.
         shape, dtype: the shape for a whole recording, and the type of the elements.
         origin: the equation that computes the value, and the operands; None and the operand of a broadcast.
@@ -173,7 +173,7 @@ class Pairs:
     high: int = -FAR
     below: Outside = None
     above: Outside = None
-    places: Any = None
+    formula: Any = None
     unclear: str | None = None
     shape: tuple[Any, ...] = ()
     dtype: Any = None
@@ -209,7 +209,7 @@ class Pairs:
             high=-self.low,
             below=self.above,
             above=self.below,
-            places=self.places and self.places.swapped,
+            formula=self.formula and self.formula.swapped,
             _kept={},
         )
 
