@@ -210,8 +210,8 @@ def _is_wider(equation: JaxprEqn) -> bool:
 
 
 def _is_positive(value: Any) -> bool:
-    array = np.asarray(value, np.float64)
-    return bool(np.all((array > 0) & np.isfinite(array)))
+    array = np.asarray(value)
+    return not np.iscomplexobj(array) and bool(np.all((array > 0) & np.isfinite(array)))
 
 
 def widened_last(jaxpr: Any) -> Any:
