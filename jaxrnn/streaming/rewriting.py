@@ -233,10 +233,15 @@ def forms_of(jaxpr: Any) -> dict[Var, Form]:
     return forms
 
 
+def number_of(atom: Atom, forms: Mapping[Var, Form]) -> Any:
+    """Return the number or symbolic size that all elements equal, or None if it is not known."""
+    kind, value = _form_of(atom, forms) or ("", None)
+    return value if kind == _NUMBER else None
+
+
 def is_number(atom: Atom, number: Any, forms: Mapping[Var, Form]) -> bool:
     """Return True if all elements are known to be this number or symbolic size."""
-    kind, value = _form_of(atom, forms) or ("", None)
-    return kind == _NUMBER and str(value) == str(number)
+    return (known := number_of(atom, forms)) is not None and str(known) == str(number)
 
 
 def _form_of(atom: Atom, forms: Mapping[Var, Form]) -> Form | None:
@@ -248,6 +253,12 @@ def _form_of(atom: Atom, forms: Mapping[Var, Form]) -> Form | None:
 _FORMS.add("dim_as_value")(lambda equation: (_NUMBER, equation.params["dim"]))
 _FORMS.add("convert_element_type")(lambda equation, x: x)
 _FORMS.add("broadcast_in_dim")(lambda equation, x: x if x[0] == _NUMBER else None)
+
+
+@_FORMS.add("add", "sub")
+def _added(equation: JaxprEqn, x: Form, y: Form) -> Form | None:
+    signs = entry_of(equation).signs
+    return (_NUMBER, signs[0] * x[1] + signs[1] * y[1]) if x[0] == y[0] == _NUMBER else None
 
 
 @_FORMS.add("reshape")

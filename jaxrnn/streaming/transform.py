@@ -32,6 +32,7 @@ from jaxrnn.streaming.blocks import without_blocks
 from jaxrnn.streaming.comparison import Comparison
 from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, hint_for_message, location_of_error
 from jaxrnn.streaming.dimensions import SYMBOL, UndecidedError, is_symbolic, parts_of, symbolic_axes, symbolic_sizes
+from jaxrnn.streaming.indexed import by_frames
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
 from jaxrnn.streaming.passes import Placeholder
 from jaxrnn.streaming.plan import Leaf, Plan, as_struct
@@ -218,6 +219,7 @@ class _Offline:
             try:
                 with deciding(lengths.is_zero, _length_in(leaves)):
                     closed, outputs = trace_over_time(self.function, self.params, inputs)
+                    closed = by_frames(closed)
                 closed = without_blocks(closed, _stream_part)
                 sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
                 facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
