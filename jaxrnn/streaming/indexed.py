@@ -8,7 +8,7 @@ step leaves a loop with the same results:
 - Equations of the body that read a recording or the length, but not the carry, run before the loop for all iterations
   at once (`_hoisted`). A read at the number of the iteration becomes a gather, for which rules exist.
 - An array that the body only writes into becomes an output of the scan, written after the loop (`_written`).
-- A gather that takes all elements of an axis needs no index for the axis (`_with_needed_indices`).
+- A gather keeps only the index along time, if a slice can replace the other indices (`_with_needed_indices`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,24 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn, Literal, Var
-from jax.extend.core.primitives import concatenate_p, dynamic_update_slice_p, gather_p, scan_p, while_p
+from jax.extend.core.primitives import concatenate_p, dynamic_update_slice_p, gather_p, scan_p, slice_p, while_p
 
 from jaxrnn._jax import varying
 from jaxrnn._jax.versions import Scan
 from jaxrnn.jaxprs.canonical import rewritten
-from jaxrnn.jaxprs.equations import Atom, bind, dependents, evaluate, needed, read, run, shape_of, type_of, variables
+from jaxrnn.jaxprs.equations import (
+    Atom,
+    bind,
+    dependents,
+    evaluate,
+    needed,
+    read,
+    read_by,
+    run,
+    shape_of,
+    type_of,
+    variables,
+)
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import has_symbols, in_shape, is_symbolic, symbolic_axes
 from jaxrnn.streaming.rewriting import Form, forms_of, number_of
@@ -57,12 +69,14 @@ def _counted(equation: JaxprEqn, forms: Mapping[Var, Form]) -> Function | None:
     start = equation.invars[first + second :]
     ends = list(zip(body.jaxpr.invars[second:], body.jaxpr.outvars, strict=True))
     kept = [before is after for before, after in ends]
-    if (found := _test(tests.jaxpr)) is None or found[0] not in tests.jaxpr.invars[first:]:
+    number, end = _test(tests.jaxpr) or (None, None)
+    if number not in tests.jaxpr.invars[first:]:
         return None
-    counter = tests.jaxpr.invars.index(found[0]) - first
+    counter = tests.jaxpr.invars.index(number) - first
     outer = [*equation.invars[:first], *(atom if same else None for atom, same in zip(start, kept, strict=True))]
     known = dict(zip(tests.jaxpr.invars, outer, strict=True))
-    limit = number_of(known[found[1]], forms) if found[1] in known else number_of(found[1], forms_of(tests.jaxpr))
+    is_operand = isinstance(end, Var) and end in known
+    limit = number_of(known[end], forms) if is_operand else number_of(end, forms_of(tests.jaxpr))
     begin = number_of(start[counter], forms)
     if limit is None or begin is None or not _counts_up(body.jaxpr, *ends[counter]) or not _is_length(limit - begin):
         return None
@@ -127,7 +141,8 @@ def _hoisted(equation: JaxprEqn) -> Function | None:
     late = [each for each in jaxpr.eqns if not early.issuperset(each.outvars)]
     used = {*variables(jaxpr.outvars), *(variable for each in late for variable in variables(each.invars))}
     targets = [each for each in early - whole if each in used]
-    if not targets or used & whole or any(symbolic_axes(shape_of(each)) for each in targets):
+    has_recording = not whole.isdisjoint(read_by(jaxpr.eqns)) or any(symbolic_axes(shape_of(each)) for each in carry)
+    if not targets or not has_recording or used & whole or any(symbolic_axes(shape_of(each)) for each in targets):
         return None
     equations = needed(jaxpr.eqns, targets)
     moving = dependents(equations, slices)
@@ -172,12 +187,14 @@ def _written(equation: JaxprEqn) -> Function | None:
     """Return a scan with an array that the body only writes into as an output, or None."""
     body, parts = equation.params["jaxpr"], Scan.of(equation)
     jaxpr = body.jaxpr
-    _, carry, _ = parts.split(jaxpr.invars)
+    _, carry, slices = parts.split(jaxpr.invars)
     ends = zip(carry, jaxpr.outvars[: parts.carry], strict=True)
     writes = [(place, write) for place, each in enumerate(ends) if (write := _only_write(jaxpr, *each)) is not None]
-    if not writes:
+    # Where all iterations write the same element, the last iteration wins.
+    moving = dependents(jaxpr.eqns, slices) - dependents(jaxpr.eqns, carry)
+    place, write = next(((place, write) for place, write in writes if write.index in moving), (0, None))
+    if write is None:
         return None
-    place, write = writes[0]
     rest = [each for each in jaxpr.eqns if each is not write.equation]
     outvars = [atom for index, atom in enumerate(jaxpr.outvars) if index != place]
 
@@ -252,21 +269,37 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def _with_needed_indices(jaxpr: Any) -> Any:
-    """Return a jaxpr without the indices of axes of which a gather takes all elements; such indices are clipped."""
+    """Return a jaxpr in which a gather has no index for an axis that a slice, or no slice, can cut instead."""
     joined = {each.outvars[0]: each for each in jaxpr.eqns if each.primitive is concatenate_p}
-    equations = []
+    forms, equations = forms_of(jaxpr), []
     for equation in jaxpr.eqns:
         equations.append(equation)
-        if equation.primitive is not gather_p or equation.invars[1] not in joined:
+        if equation.primitive is not gather_p or (indices := joined.get(equation.invars[1])) is None:
             continue
-        params, shape, indices = equation.params, in_shape(equation), joined[equation.invars[1]]
-        numbers = params["dimension_numbers"]
-        needed = [dim for dim in numbers.start_index_map if _differ(params["slice_sizes"][dim], shape[dim])]
+        numbers, shape, sizes = equation.params["dimension_numbers"], in_shape(equation), equation.params["slice_sizes"]
+        clips = equation.params["mode"] in (lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS)
         by_column = indices.params["dimension"] == len(in_shape(equation, 1)) - 1
-        by_column = by_column and len(indices.invars) == len(numbers.start_index_map)
-        clips = params["mode"] in (lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS)
-        if len(needed) == 1 and by_column and clips:
-            column = indices.invars[numbers.start_index_map.index(needed[0])]
-            changed = {**params, "dimension_numbers": numbers._replace(start_index_map=tuple(needed))}
-            equations[-1] = equation.replace(invars=[equation.invars[0], column], params=changed)
+        if not clips or not by_column or len(indices.invars) != len(numbers.start_index_map):
+            continue
+        columns, part, start = (
+            dict(zip(numbers.start_index_map, indices.invars, strict=True)),
+            [*shape],
+            [0] * len(shape),
+        )
+        for dim, column in [*columns.items()]:
+            number = number_of(column, forms)
+            if not _differ(sizes[dim], shape[dim]):  # the index is clipped to 0
+                del columns[dim]
+            elif number is not None and not is_symbolic(number) and not is_symbolic(shape[dim]):
+                start[dim], part[dim] = min(max(int(number), 0), shape[dim] - sizes[dim]), sizes[dim]
+                del columns[dim]
+        if len(columns) == 1:
+            (dim, column), x = *columns.items(), Var(equation.invars[0].aval.update(shape=tuple(part)))
+            limits = tuple(low + size for low, size in zip(start, part, strict=True))
+            cut = {"start_indices": tuple(start), "limit_indices": limits, "strides": None}
+            changed = {**equation.params, "dimension_numbers": numbers._replace(start_index_map=(dim,))}
+            equations[-1:] = [
+                equation.replace(primitive=slice_p, invars=equation.invars[:1], outvars=[x], params=cut),
+                equation.replace(invars=[x, column], params=changed),
+            ]
     return jaxpr.replace(eqns=equations)

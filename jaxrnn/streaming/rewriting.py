@@ -234,9 +234,11 @@ def forms_of(jaxpr: Any) -> dict[Var, Form]:
 
 
 def number_of(atom: Atom, forms: Mapping[Var, Form]) -> Any:
-    """Return the number or symbolic size that all elements equal, or None if it is not known."""
+    """Return the number or symbolic size that all integers equal, or None if it is not known."""
     kind, value = _form_of(atom, forms) or ("", None)
-    return value if kind == _NUMBER else None
+    if kind != _NUMBER or type_of(atom).kind not in "iu":
+        return None
+    return value if jax.export.is_symbolic_dim(value) else int(value)
 
 
 def is_number(atom: Atom, number: Any, forms: Mapping[Var, Form]) -> bool:
