@@ -261,7 +261,10 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
     if isinstance(indices, Deferred):
         if indices.backwards:
             raise indices.error
-        run.refuse(_ORDER, _HINT)
+        run.refuse(
+            "its frame numbers depend on the length, as negative numbers do, which count from the end",
+            "keep the numbers at 0 or above, such as jnp.maximum(i - 1, 0), or read a padded array",
+        )
     refuse_final_values(run, [x] if is_static(indices) else [x, indices])
     indices = run.on_time(indices)
     if not (isinstance(x, Chunk) and isinstance(indices, Chunk) and indices.affine is not None):
