@@ -19,9 +19,9 @@ from jaxrnn.errors import InputError, check_count, check_kind
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.model import Model
 from jaxrnn.model.streaming import time_symbols
-from jaxrnn.profiling.measure import profile
+from jaxrnn.profiling.peaks import Peaks, measure_peaks, time_calls
+from jaxrnn.profiling.recording import profile
 from jaxrnn.profiling.results import LowPrecision, OutputDifference, Profile
-from jaxrnn.profiling.timing import Peaks, time_calls
 from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.streaming import Streamed
 from jaxrnn.streaming.transform import with_dtype
@@ -145,6 +145,8 @@ def profile_stepper(
 
 
 def _profiled(chosen: Target, nodes: Mapping[str, str], peaks: Peaks | bool, seed: int) -> Profile:
+    if peaks is True and chosen.full is not None:
+        peaks = measure_peaks(chosen.full.dtype)
     # Without exact types, JAX narrows 64-bit arguments before the call.
     with exact_types(), chosen.sample.naming_assumptions():
         profiled = profile(chosen.function, *chosen.arguments, label=chosen.label, nodes=nodes, peaks=peaks)
