@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 import click
 
-from jaxrnn._files.arguments import Argument, arguments_of, documented, for_command
+from jaxrnn._files.arguments import Argument, arguments_of, described, documented
+from jaxrnn._files.readers import for_reader
 from jaxrnn.cli.errors import ask_for_json
 
 
@@ -75,10 +76,8 @@ class Taken:
             needed = default is inspect.Parameter.empty
             if name in texts:
                 text = texts[name]
-            elif self.prefix and not needed:
-                text = f"{self.prefix} {for_command(text)}"
             else:
-                text = for_command(text[:1].upper() + text[1:])
+                text = for_reader(described(text if needed else f"{self.prefix} {text}".strip()), "command")
             if default and not needed:
                 text += f" [default: {default:g}]" if isinstance(default, float) else f" [default: {default}]"
             yield Argument(name, typing.Annotated[kind, details], None, text)
