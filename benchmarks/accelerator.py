@@ -28,7 +28,7 @@ from benchmarks.plan import Cases, Plan, timed
 from benchmarks.results import Row, row_of
 from benchmarks.sequence import sequence
 from benchmarks.timing import Call
-from jaxrnn.profiling import Cost, Peaks, measure_peaks
+from jaxrnn.profiling import Peaks, measure_peaks
 
 TITLE = "on the first device that JAX has, device arrays in and out"
 UNIT = "us"
@@ -65,15 +65,15 @@ def peaks() -> Peaks:
     return measure_peaks("float32", sizes=(1 << 28,))
 
 
-def cost_of(function: Callable[..., Any], *arguments: Any) -> Cost:
-    """Return XLA's counts for a function; bodies of loops count once."""
+def cost_of(function: Callable[..., Any], *arguments: Any) -> np.ndarray:
+    """Return XLA's counts of operations and bytes for a function; bodies of loops count once."""
     found: Any = jax.jit(function).lower(*arguments).compile().cost_analysis() or {}
-    return Cost(float(found.get("flops", 0.0)), nbytes=float(found.get("bytes accessed", 0.0)))
+    return np.array([found.get("flops", 0.0), found.get("bytes accessed", 0.0)], float)
 
 
-def rates(spent: Cost, microseconds: float) -> dict[str, float]:
+def rates(spent: np.ndarray, microseconds: float) -> dict[str, float]:
     """Return operations and bytes per second, and their shares of the `peaks` of the device."""
-    flops, traffic = spent.flops / microseconds * 1e6, spent.nbytes / microseconds * 1e6
+    flops, traffic = spent / microseconds * 1e6
     return {
         "GFLOP/s": flops / 1e9,
         "of the peak": flops / peaks().flops,

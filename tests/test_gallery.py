@@ -12,7 +12,7 @@ import pytest
 import soundfile
 
 import jaxrnn
-from jaxrnn.profiling import Cost, Profile, Region
+from jaxrnn.profiling import Profile, Region
 from jaxrnn.training.fit import Fitted
 from tools import gallery
 from tools.gallery import Figures, Picture, Printed, Sound, engines, entry, exactness, finetuning, profiling, streams
@@ -168,9 +168,9 @@ def test_fine_tuning_gains(tmp_path, monkeypatch):
 def test_a_profile_is_drawn(tmp_path, monkeypatch):
     """Of a recording that took long; the lines of the picture are those of the profile."""
     parts = {"gru": 3e-3, "mask": 1e-3}
-    regions = tuple(Region(name, "fusion", {name: 1.0}, seconds, 1, Cost(2e6), 1e3) for name, seconds in parts.items())
+    regions = tuple(Region(name, "fusion", {name: 1.0}, seconds, 1) for name, seconds in parts.items())
     profile = Profile(
-        "scan", "cpu", 2, 5e-3, 4e-3, 6e-3, 10, regions, 1e-3, {}, None, {"gru": "GRU", "mask": "Mul"}, ()
+        "scan", "cpu", 2, 5e-3, 4e-3, 6e-3, 10, regions, 1e-3, {}, True, None, {"gru": "GRU", "mask": "Mul"}, ()
     )
     monkeypatch.setattr(profiling, "profiled", lambda: profile)
     items = profiling.make(tmp_path)

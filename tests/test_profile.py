@@ -1,4 +1,4 @@
-"""Profiles: counts are right, times add up, and each region is traced to its node."""
+"""Profiles: times add up, and each region is traced to its node."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from jax import lax
-from quick_compiling import EMITTERS
 from refusals import check_refused
-from small_models import FEATURES, HIDDEN, graph_of, layers_model, make_model
+from small_models import HIDDEN, graph_of, layers_model, make_model
 
 from jaxrnn import InputError, StateError, load
 from jaxrnn.cli import main
 from jaxrnn.demo import PACKAGED
 from jaxrnn.profiling import Peaks, Profile, measure_peaks, profile, profile_model
-from jaxrnn.profiling.hlo import Cost, HloModule, cost_of
-from jaxrnn.profiling.measure import NodeNames
+from jaxrnn.profiling.recording import Program, find_node
 
 PEAKS = Peaks("float32", 1e12, {1 << 19: 1e11, 1 << 25: 1e10})
 
@@ -42,13 +40,11 @@ def call(*arguments, status: int = 0):
 
 
 def check_sums(found: Profile):
-    """Check that both tables have equal sums of time, operations and bytes, and that regions and rest are the call."""
+    """Check that both tables have equal sums of time, and that regions and rest are the call."""
     by_region, by_node = found.rows("region"), found.rows("node")
     in_regions = sum(region.seconds for region in found.regions)
     for rows in (by_region, by_node):
         np.testing.assert_allclose(sum(row.seconds for row in rows), in_regions, rtol=1e-9)
-        np.testing.assert_allclose(sum(row.flops for row in rows), found.cost.flops, rtol=1e-9)
-        np.testing.assert_allclose(sum(row.nbytes for row in rows), found.cost.nbytes, rtol=1e-9)
         assert [row.seconds for row in rows] == sorted((row.seconds for row in rows), reverse=True)
     np.testing.assert_allclose(in_regions + found.rest, found.seconds, rtol=1e-9)
     assert found.rest >= 0
@@ -60,57 +56,18 @@ def product(a, b):
     return a @ b
 
 
-def counted(function, *arguments) -> tuple[Cost, dict]:
-    """Return our cost of a function and XLA's cost analysis, for a program compiled as by users."""
-    compiled = jax.jit(function).lower(*arguments).compile(EMITTERS)
-    module = HloModule.parse(compiled.as_text())
-    entry = module.computations[module.entry]
-    parts = [cost_of(module, entry, item) for item in entry.instructions.values()]
-    return sum(parts, Cost()), compiled.cost_analysis()
-
-
-IMAGE, KERNEL = np.ones((2, 8, 30, 21), np.float32), np.ones((12, 8, 3, 5), np.float32)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x, k: lax.conv_general_dilated(x, k, (2, 1), "SAME"),
-        lambda x, k: lax.conv_general_dilated(x, k[:, :2], (1, 1), "SAME", rhs_dilation=(2, 3), feature_group_count=4),
-        lambda x, k: lax.conv_general_dilated(x, k, (1, 1), ((2, 2), (3, 3)), lhs_dilation=(2, 3)),
-        lambda x, k: jnp.einsum("bcij,ocij->bo", x[..., :3, :5], k) + jnp.tanh(x).sum() * jnp.sqrt(k.sum()),
-        lambda x, k: lax.reduce_window(x, -np.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID") + k.max(),
-        lambda x, k: x.at[:, jnp.array([0, 3])].add(x[:, 4:6]) + k[0, 0, 0, 0],
-        lambda x, k: jnp.fft.irfft(jnp.fft.rfft(x + k[0, 0, 0, 0]), 20),
-        lambda x, k: jnp.sort(x.ravel()) + k[0, 0, 0, 0],
-    ],
-    ids=["strided", "grouped", "transposed", "elementwise", "pooling", "scatter", "fourier", "sort"],
-)
-def test_operations_are_those_of_the_cost_analysis(function):
-    cost, xla = counted(function, IMAGE, KERNEL)
-    assert cost.flops == xla.get("flops", 0.0)
-    assert cost.transcendentals == xla.get("transcendentals", 0.0)
-
-
-@pytest.mark.thorough
-def test_operations_of_a_model_are_those_of_the_cost_analysis(models):
-    model = load(models / "silero_vad_16k_op15.onnx", static={"sr": 16000})
-    frame = {"input": np.zeros((1, 576), np.float32)}
-    cost, xla = counted(lambda s, x: model.step(model.params, s, x), model.init(), frame)
-    assert (cost.flops, cost.transcendentals) == (xla["flops"], xla["transcendentals"])
-    np.testing.assert_allclose(cost.nbytes, xla["bytes accessed"], rtol=0.01)
-
-
 def test_a_product_and_a_loop_of_products():
     a, b = np.ones((64, 96), np.float32), np.ones((96, 48), np.float32)
     found = profile(product, a, b, peaks=PEAKS)
     assert found.label == "product"
-    assert found.cost.flops == found.xla["flops"] == 2 * 64 * 96 * 48
-    assert found.cost.nbytes == 4 * (64 * 96 + 96 * 48 + 64 * 48)
+    assert found.xla["flops"] == 2 * 64 * 96 * 48
+    assert found.xla["bytes"] == 4 * (64 * 96 + 96 * 48 + 64 * 48)
     check_sums(found)
-    (row,) = found.rows("region")
-    np.testing.assert_allclose(row.flops_share, row.flops / row.seconds / PEAKS.flops)
-    np.testing.assert_allclose(row.bytes_share, row.nbytes / row.seconds / PEAKS.bandwidth(0))
+    np.testing.assert_allclose(
+        found.shares_of_peaks,
+        (found.xla["flops"] / found.seconds / PEAKS.flops, found.xla["bytes"] / found.seconds / PEAKS.bandwidth(0)),
+    )
+    assert "of the peak FLOP/s" in found.table()
 
     square = np.full((32, 32), 0.01, np.float32)
 
@@ -118,11 +75,13 @@ def test_a_product_and_a_loop_of_products():
         with jax.named_scope("many"):
             return lax.scan(lambda y, _: (jnp.tanh(y @ square), y[0]), x, length=7)
 
-    found = profile(looped, square, peaks=False)
-    assert found.cost.flops >= 7 * 2 * 32**3 > found.xla["flops"] >= 2 * 32**3
-    assert found.cost.transcendentals == 7 * 32**2
-    assert found.peaks is None
-    assert "of peak" not in found.table()
+    found = profile(looped, square, peaks=PEAKS)
+    assert 7 * 2 * 32**3 > found.xla["flops"] >= 2 * 32**3  # XLA counts a loop once
+    assert (found.has_loops, found.shares_of_peaks, found.bound) == (True, None, None)
+    assert "each loop once" in found.table()
+    assert "of the peak" not in found.table()
+    assert max(region.executions for region in found.regions) == 7
+    assert found.rows("node")[0].name.startswith("many/")
     check_sums(found)
 
 
@@ -133,12 +92,9 @@ def test_every_heavy_node_of_a_model_is_found(models):
     check_sums(found)
     rows = {row.name: row for row in found.rows("node")}
     assert rows.keys() - {"(none)"} <= set(found.operators)
-    # The products with the input and the carry of each layer, and at most a tenth of other operations.
-    products = {"lstm_4": 2 * (257 + 128) * 512, "lstm_5": 2 * (128 + 128) * 512, "dense_2": 2 * 128 * 257}
-    for name, flops in products.items():
-        assert flops <= rows[name].flops <= 1.1 * flops
+    for name in ("lstm_4", "lstm_5", "dense_2"):
         assert rows[name].kind == found.operators[name]
-    assert max(rows.values(), key=lambda row: row.flops).name == "lstm_4"
+    assert [row.name for row in found.rows("node")[:3]] == ["lstm_4", "lstm_5", "dense_2"]
     assert sum(region.seconds for region in found.regions if not region.nodes) < 0.1 * found.seconds
 
 
@@ -154,46 +110,54 @@ def test_a_stream_and_its_nodes(models):
 
 
 def test_names_are_found_in_scopes():
-    names = NodeNames(["lstm", "net/lstm", "/a/Conv", "outer", "Sigmoid"])
-    assert names.find("jit(step)/net/lstm/dot_general") == "net/lstm"
-    assert names.find("jit(f)//a/Conv/jit(_pad)/pad") == "/a/Conv"
-    assert names.find("jit(f)/vmap(jit(g))/transpose(jvp(outer))/vmap(lstm)/while/body/add") == "lstm"
-    assert names.find("jit(f)/lstm_2/dot_general") is None
-    assert names.find("params['lstm']") is None
-    assert NodeNames(None).find("jit(f)/encoder/vmap(layer)/dot_general") == "encoder/layer"
-    assert NodeNames(None).find("jit(f)/add") is None
+    nodes = ["lstm", "net/lstm", "/a/Conv", "outer", "Sigmoid"]
+    assert find_node("jit(step)/net/lstm/dot_general", nodes) == "net/lstm"
+    assert find_node("jit(f)//a/Conv/jit(_pad)/pad", nodes) == "/a/Conv"
+    assert find_node("jit(f)/vmap(jit(g))/transpose(jvp(outer))/vmap(lstm)/while/body/add", nodes) == "lstm"
+    assert find_node("jit(f)/lstm_2/dot_general", nodes) is None
+    assert find_node("params['lstm']", nodes) is None
+    assert find_node("jit(f)/encoder/vmap(layer)/dot_general", None) == "encoder/layer"
+    assert find_node("jit(f)/add", None) is None
 
 
 def test_text_of_compiled_programs_is_read():
+    """A product without a scope belongs to the node that reads the product inside of a fusion."""
     text = """HloModule jit_f, is_scheduled=true
 
-%fused (p0: f32[8,4], p1: s32[]) -> f32[1,4] {
-  %p0 = f32[8,4]{1,0} parameter(0)
-  %p1 = s32[] parameter(1)
-  %zero = s32[] constant(0)
-  ROOT %cut = f32[1,4]{1,0} dynamic-slice(%p0, %p1, /*index=2*/%zero), dynamic_slice_sizes={1,4}
+%fused (p0: f32[4], p1: f32[4]) -> f32[4] {
+  %p0 = f32[4]{0} parameter(0)
+  %p1 = f32[4]{0} parameter(1)
+  %first = f32[4]{0} tanh(%p0), metadata={op_name="jit(f)/scale/tanh"}
+  %second = f32[4]{0} add(%p1, %p1), metadata={op_name="jit(f)/bias\\'s/add"}
+  ROOT %third = f32[12]{0} concatenate(%first, %second, /*index=2*/%p0), metadata={op_name="jit(f)/join/concatenate"}
+}
+
+%body (p: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %p = (s32[], f32[4]{0:T(8,128)}) parameter(0)
+  ROOT %inner = (s32[], f32[4]{0}) custom-call(%p), metadata={op_name="jit(f)/loop/while/body/add"}
 }
 
 ENTRY %main (x: f32[8,4], i: s32[]) -> (f32[1,4], bf16[2]) {
-  %x = f32[8,4]{1,0:T(8,128)} parameter(0), metadata={op_name="x[\\'a\\']"}
-  %i = s32[] parameter(1)
-  %fusion.1 = f32[1,4]{1,0} fusion(f32[8,4]{1,0} %x, s32[] %i), kind=kLoop, calls=%fused
-  %c = bf16[2]{0} constant({1, 2})
-  ROOT %t = (f32[1,4]{1,0}, bf16[2]{0}) tuple(%fusion.1, %c)
+  %x = f32[8,4]{1,0:T(8,128)} parameter(0), metadata={op_name="x"}
+  %dot.1 = f32[4]{0} dot(%x, %x), lhs_contracting_dims={0}
+  %copy.2 = f32[4]{0} copy(%dot.1)
+  %fusion.1 = f32[12]{0} fusion(f32[4]{0} %x, f32[4]{0} %copy.2), kind=kLoop, calls=%fused
+  %while.3 = (s32[], f32[4]{0}) while(%fusion.1), condition=%none, body=%body
+  ROOT %t = (f32[12]{0}, bf16[2]{0}) tuple(%fusion.1, %while.3)
 }
 """
-    module = HloModule.parse(text)
-    entry = module.computations[module.entry]
-    assert (module.name, entry.name, entry.root.name, entry.root.nbytes) == ("jit_f", "main", "t", 4 * 4 + 2 * 2)
-    assert entry.instructions["x"].op_name == "x['a']"
-    fusion = entry.instructions["fusion.1"]
-    assert (fusion.operands, fusion.called) == (("x", "i"), ("fused",))
-    # The fusion reads one row and its index, and writes the row.
-    assert cost_of(module, entry, fusion).nbytes == 16 + 4 + 16
+    program = Program(text, ["scale", "bias's", "join", "loop"])
+    assert (program.name, program.has_loops) == ("jit_f", True)
+    recorded = {"dot.1": (4.0, 1), "fusion.1": (3.0, 1), "while.3": (2.0, 1), "inner": (1.0, 5)}
+    regions = {region.name: region for region in program.regions(recorded)}
+    assert list(regions) == ["dot.1", "fusion.1", "inner"]  # not the loop around a recorded instruction
+    assert regions["dot.1"].nodes == {"bias's": 1.0}
+    assert regions["fusion.1"].nodes == {"join": 0.6, "scale": 0.2, "bias's": 0.2}
+    assert (regions["inner"].nodes, regions["inner"].executions) == ({"loop": 1.0}, 5)
 
 
 def test_a_backend_without_regions_still_times_the_call(monkeypatch):
-    monkeypatch.setattr("jaxrnn.profiling.timing._of_plane", lambda plane, module: iter(()))
+    monkeypatch.setattr("jaxrnn.profiling.recording.events_of", lambda file, module: iter(()))
     found = profile(product, np.ones((8, 8), np.float32), np.ones((8, 8), np.float32), peaks=False)
     assert found.regions == ()
     assert found.rest == found.seconds > 0
@@ -219,7 +183,8 @@ def test_command_prints_tables_and_json(layers):
     names = {row["name"] for row in found["rows"]}
     assert {"lstm", "project"} <= names <= {"scale", "squash", "lstm", "squeeze", "project", "(none)"}
     lstm = next(row for row in found["rows"] if row["name"] == "lstm")
-    assert lstm["flops"] >= 6 * 2 * 2 * (FEATURES + HIDDEN) * 4 * HIDDEN
+    assert lstm["kind"].startswith("LSTM")
+    assert found["xla"]["flops"] >= 2 * 2 * HIDDEN * 4 * HIDDEN
     np.testing.assert_allclose(found["in_regions"] + found["rest"], found["seconds"])
 
     text = call(layers, "--length", 6, "--by", "region", "--top", 2, "--no-peak").stdout

@@ -44,20 +44,18 @@ def profile(
     """Show the time of a model, by ONNX node or by region of the compiled program.
 
     A region is a unit of XLA's program: a matrix product, a convolution, or several fused operations. JAX's profiler
-    records some calls and times their regions; the time of the recording itself is subtracted. The whole call is timed
-    without the profiler, and the time between regions has a separate line, so that the table adds up to the call. If
-    the profiler slows a program down, as with many short regions in a loop, the times of regions are scaled to fit the
-    call, and a note says so.
+    records some calls. The whole call is timed without the profiler, and the time between regions has a separate line,
+    so that the table adds up to the call. If the profiler slows a program down, as with many short regions in a loop,
+    the times of regions are scaled to fit the call, and a note says so.
 
-    By node, the time of a region that serves several nodes is divided in proportion to their operations. This is an
-    estimate; the column "shared" shows the estimated part of a line. The compiled program holds the names of nodes.
-    "(none)" collects regions without a name.
+    By node, the time of a region that serves several nodes is divided in proportion to the sizes of their results,
+    because the names of nodes are lost inside of a fusion. This is an estimate; the column "shared" shows the estimated
+    part of a line. "(none)" collects regions without a name.
 
-    FLOP (floating-point operations, without transcendental functions) and bytes (operands read, results written) follow
-    from the shapes in each region, with all trips of loops. XLA's analysis of the whole program, which counts a loop
-    once, stands above the table. Both are compared with peaks measured in the same process and on the same threads: a
-    large matrix product, and passes over arrays inside and outside of the caches. "bound by" is the nearer limit, or
-    neither if less than a quarter of both is reached: start-up, transcendental functions, or scalar code.
+    XLA's analysis counts the operations and bytes of a call, with one trip of each loop. For a program without loops,
+    both are compared with peaks measured in the same process and on the same threads: a large matrix product, and
+    passes over arrays inside and outside of the caches. The call is bound by the nearer limit, or by neither if less
+    than a quarter of both is reached: start-up, transcendental functions, or scalar code.
 
     Inputs that are not given are random, with sizes as in 'jaxrnn run --random'. Parameters are compiled in, except
     with --what apply.
@@ -104,5 +102,4 @@ def _report(profiled: Profile, by: By, top: int) -> Iterator[Block]:
 
     for line in profiled.heading():
         yield TextLine(line, "yellow" if line.startswith("note:") else None)
-    cells = columns(by, peaks=profiled.peaks is not None)
-    yield Table(f"Time of a call by {by}", cells, profiled.lines(by, top), right=NUMBERS)
+    yield Table(f"Time of a call by {by}", columns(by), profiled.lines(by, top), right=NUMBERS)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from jaxrnn.profiling.hlo import Cost
-from jaxrnn.profiling.measure import profile
 from jaxrnn.profiling.models import profile_model, profile_stepper
+from jaxrnn.profiling.peaks import Peaks, measure_peaks
+from jaxrnn.profiling.recording import profile
 from jaxrnn.profiling.results import LowPrecision, OutputDifference, Profile, Region, Row
-from jaxrnn.profiling.timing import Peaks, measure_peaks
 
 __all__ = [
-    "Cost",
     "LowPrecision",
     "OutputDifference",
     "Peaks",

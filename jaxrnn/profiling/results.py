@@ -1,4 +1,4 @@
-"""Profiles: regions with times and costs, rows of the table, and the text of the table."""
+"""Profiles: regions with times, rows of the table, and the text of the table."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import Any, Literal
 
 from jaxrnn._files.messages import bytes_of, short_repr
 from jaxrnn.errors import InputError, check_count
-from jaxrnn.profiling.hlo import Cost
-from jaxrnn.profiling.timing import Peaks
+from jaxrnn.profiling.peaks import Peaks
 from jaxrnn.steps.stepspec import said_past
 
 By = Literal["node", "region"]
-#: A region below this share of both peaks is bound by neither peak.
+#: A call below this share of both peaks is bound by neither peak.
 _NEAR = 0.25
 
 
 @short_repr
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Region:
     """An instruction of the compiled program, such as a fusion or a matrix product, with all executions in a call.
 
@@ -30,8 +29,6 @@ class Region:
         nodes: ONNX nodes (or scopes) of the region, with estimated shares of the work.
         seconds: time in a call, without the time that the profiler adds.
         executions: executions in a call; several in a loop.
-        cost: operations and bytes of all executions, computed from shapes.
-        working_set: bytes between two uses of the same data: the bytes of the enclosing loop, or of the call.
     """
 
     name: str
@@ -39,8 +36,10 @@ class Region:
     nodes: dict[str, float]
     seconds: float
     executions: int
-    cost: Cost
-    working_set: float
+
+    def scaled(self, factor: float) -> Region:
+        """Return the region with a multiple of the time."""
+        return replace(self, seconds=self.seconds * factor)
 
 
 @short_repr
@@ -56,11 +55,6 @@ class Row:
         related: nodes of a region, with shares if there are several; or regions of a node.
         shared: share of the time that is an estimate, because a region of several nodes was divided.
         executions: executions in a call.
-        flops: floating-point operations in a call, or None if unknown.
-        nbytes: bytes read and written in a call, or None if unknown.
-        flops_share: share of the peak floating-point operations per second, or None without peaks.
-        bytes_share: share of the peak bytes per second for the working set, or None without peaks.
-        bound: the nearer peak, ``compute`` or ``memory``, or ``neither`` if both are far; None without peaks.
     """
 
     name: str
@@ -70,15 +64,6 @@ class Row:
     related: tuple[str, ...] = ()
     shared: float = 0.0
     executions: int | None = None
-    flops: float | None = None
-    nbytes: float | None = None
-    flops_share: float | None = None
-    bytes_share: float | None = None
-    bound: str | None = None
-
-
-#: Regions, each with the share that belongs to a row.
-Shares = Sequence[tuple[Region, float]]
 
 
 @short_repr
@@ -154,6 +139,7 @@ class Profile:
         rest: time of a call outside of regions: dispatch, loop control, and gaps between regions. The rest is 0 if the
             recorded regions took longer than the call, which a note explains.
         xla: totals of XLA's cost analysis (``flops``, ``transcendentals``, ``bytes``), with one trip of each loop.
+        has_loops: True if the program has a loop, so that `xla` can be less than the work of a call.
         peaks: peaks of the machine, or None if not measured.
         operators: a dict from nodes to operators.
         notes: notes on the figures.
@@ -171,6 +157,7 @@ class Profile:
     regions: tuple[Region, ...]
     rest: float
     xla: dict[str, float]
+    has_loops: bool
     peaks: Peaks | None
     operators: dict[str, str]
     notes: tuple[str, ...]
@@ -178,17 +165,28 @@ class Profile:
     past: int | None = None
 
     @property
-    def cost(self) -> Cost:
-        """Operations and bytes of all regions, with all trips of loops."""
-        return sum((region.cost for region in self.regions), Cost())
+    def shares_of_peaks(self) -> tuple[float, float] | None:
+        """The shares of peak operations and bytes per second in a call; None without peaks, or if a loop hides work."""
+        if self.peaks is None or self.has_loops or not {"flops", "bytes"} <= self.xla.keys():
+            return None
+        nbytes = self.xla["bytes"]
+        return self.xla["flops"] / self.seconds / self.peaks.flops, nbytes / self.seconds / self.peaks.bandwidth(nbytes)
+
+    @property
+    def bound(self) -> str | None:
+        """The nearer peak of a call, ``compute`` or ``memory``; ``neither`` if both are far, None if unknown."""
+        shares = self.shares_of_peaks
+        if shares is None:
+            return None
+        return "neither" if max(shares) < _NEAR else "compute" if shares[0] >= shares[1] else "memory"
 
     def rows(self, by: By = "region") -> tuple[Row, ...]:
         """Return the rows of the table, the longest time first.
 
         Args:
             by: ``"region"`` for a row per instruction of the compiled program, or ``"node"`` for a row per ONNX node
-                (or scope). Time, operations and bytes of a region with several nodes are divided in proportion to the
-                operations of the nodes; `Row.shared` is the share of such estimates.
+                (or scope). XLA fuses operations of several nodes, and no measurement divides a fusion: the time is
+                divided in proportion to the sizes of the results, and `Row.shared` is the share of such estimates.
         """
         if by not in ("node", "region"):
             raise InputError(f"by must be 'node' or 'region', not {by!r}")
@@ -197,51 +195,25 @@ class Profile:
             for region in self.regions:
                 several = len(region.nodes) > 1
                 related = tuple(f"{name} {share:.0%}" if several else name for name, share in region.nodes.items())
-                rows.append(self._row(region.name, region.opcode, related, [(region, 1.0)]))
+                rows.append(self._row(region.name, region.opcode, related, {region: 1.0}))
         else:
-            shares: dict[str, list[tuple[Region, float]]] = defaultdict(list)
+            shares: dict[str, dict[Region, float]] = defaultdict(dict)
             for region in self.regions:
                 for name, share in (region.nodes or {"": 1.0}).items():
-                    shares[name].append((region, share))
-            for name, of_node in shares.items():
+                    shares[name][region] = share
+            for name, regions in shares.items():
                 kind = self.operators.get(name, "") if name else "no node"
-                rows.append(self._row(name or "(none)", kind, tuple(region.name for region, _ in of_node), of_node))
+                rows.append(self._row(name or "(none)", kind, tuple(region.name for region in regions), regions))
         return tuple(sorted(rows, key=lambda row: -row.seconds))
 
-    def _row(self, name: str, kind: str, related: tuple[str, ...], shares: Shares) -> Row:
-        seconds = sum(share * region.seconds for region, share in shares)
-        divided = sum(share * region.seconds for region, share in shares if share < 1)
-        bytes_share = bound = None
-        row = self._sum(name, seconds, sum((region.cost * share for region, share in shares), Cost()))
-        if self.peaks is not None and row.flops_share is not None:
-            # The least time for the bytes: the peak of each region depends on its working set.
-            rates = self.peaks.bandwidth
-            least = sum(share * region.cost.nbytes / rates(region.working_set) for region, share in shares)
-            bytes_share = least / seconds
-            nearer = "compute" if row.flops_share >= bytes_share else "memory"
-            bound = nearer if max(row.flops_share, bytes_share) >= _NEAR else "neither"
-        return replace(
-            row,
-            kind=kind,
-            related=related,
-            shared=divided / seconds if seconds else 0.0,
-            executions=max(region.executions for region, _ in shares),
-            bytes_share=bytes_share,
-            bound=bound,
-        )
+    def _row(self, name: str, kind: str, related: tuple[str, ...], shares: dict[Region, float]) -> Row:
+        seconds = sum(share * region.seconds for region, share in shares.items())
+        divided = sum(share * region.seconds for region, share in shares.items() if share < 1)
+        shared, executions = divided / seconds if seconds else 0.0, max(region.executions for region in shares)
+        return Row(name, seconds, seconds / self.seconds, kind, related, shared, executions)
 
-    def _sum(self, name: str, seconds: float, cost: Cost | None = None) -> Row:
-        """Return a row without a share of the peak bandwidth: a sum of rows, or time outside of regions."""
-        known = cost is not None
-        share = cost.flops / self.peaks.flops / seconds if known and self.peaks is not None and seconds > 0 else None
-        return Row(
-            name=name,
-            seconds=seconds,
-            time_share=seconds / self.seconds,
-            flops=cost.flops if known else None,
-            nbytes=cost.nbytes if known else None,
-            flops_share=share,
-        )
+    def _sum(self, name: str, seconds: float) -> Row:
+        return Row(name, seconds, seconds / self.seconds)
 
     def lines(self, by: By = "region", top: int | None = None) -> list[Row]:
         """Return the rows of the table and sums: the omitted rows, the rest of the call, and the call.
@@ -255,11 +227,10 @@ class Profile:
         rows = self.rows(by)
         lines, others = list(rows[:top]), rows[len(rows[:top]) :]
         if others:
-            cost = Cost(sum(row.flops or 0.0 for row in others), 0.0, sum(row.nbytes or 0.0 for row in others))
-            lines.append(self._sum(f"{len(others)} more", sum(row.seconds for row in others), cost))
+            lines.append(self._sum(f"{len(others)} more", sum(row.seconds for row in others)))
         if self.rest > 0:
             lines.append(self._sum(REST, self.rest))
-        return [*lines, self._sum("call", self.seconds, self.cost if rows else None)]
+        return [*lines, self._sum("call", self.seconds)]
 
     def data(self, by: By = "region") -> dict[str, Any]:
         """Return the profile in plain types, with the rows of the table as ``rows``."""
@@ -267,7 +238,8 @@ class Profile:
         del facts["regions"], facts["operators"]  # the rows show these
         in_regions = sum(region.seconds for region in self.regions)
         rows = [dataclasses.asdict(row) for row in self.rows(by)]
-        return {**facts, "in_regions": in_regions, "cost": dataclasses.asdict(self.cost), "by": by, "rows": rows}
+        shares = dict(zip(("flops_share", "bytes_share"), self.shares_of_peaks or (None, None), strict=True))
+        return {**facts, "in_regions": in_regions, **shares, "bound": self.bound, "by": by, "rows": rows}
 
     def heading(self) -> list[str]:
         """Return the lines above the table: label, time of a call, XLA's cost analysis, peaks and notes."""
@@ -281,42 +253,41 @@ class Profile:
         if self.xla:
             words = {"flops": "FLOP", "transcendentals": " transcendental functions", "bytes": "B"}
             counted = ", ".join(f"{scaled(self.xla[key])}{word}" for key, word in words.items() if key in self.xla)
-            lines.append(f"XLA's cost analysis, each loop once: {counted}")
+            lines.append(f"XLA's cost analysis{', each loop once' if self.has_loops else ''}: {counted}")
         if self.peaks is not None:
             sizes = ", ".join(f"{scaled(rate)}B/s on {bytes_of(size)}" for size, rate in self.peaks.bandwidths.items())
             lines.append(f"peak, measured here: {scaled(self.peaks.flops)}FLOP/s in {self.peaks.dtype}; {sizes}")
+        if (shares := self.shares_of_peaks) is not None:
+            flops, nbytes = (
+                f"{share:.0%} of the peak {unit}/s" for share, unit in zip(shares, ("FLOP", "B"), strict=True)
+            )
+            lines.append(f"a call reaches {flops} and {nbytes}; bound by {self.bound}")
         if self.low_precision is not None:
             lines += self.low_precision.lines(self.seconds)
         return [*lines, *(f"note: {note}" for note in self.notes)]
 
     def table(self, by: By = "region", top: int | None = None) -> str:
         """Return heading and table as text, with arguments as in `lines`."""
-        cells = columns(by, peaks=self.peaks is not None)
-        return "\n".join([*self.heading(), "", *aligned(cells, self.lines(by, top))])
+        return "\n".join([*self.heading(), "", *aligned(columns(by), self.lines(by, top))])
 
 
 #: Columns with numbers.
-NUMBERS = ("µs", "time", "shared", "runs", "FLOP", "of peak FLOP/s", "bytes", "of peak bytes/s")
+NUMBERS = ("µs", "time", "shared", "runs")
 _LONGEST, _MOST = 60, 3
 
 Columns = dict[str, Callable[[Row], str]]
 
 
-def columns(by: By, *, peaks: bool) -> Columns:
+def columns(by: By) -> Columns:
     """Return the columns of the table, each with a function that formats the cell of a row."""
     time: Columns = {"µs": lambda row: microseconds(row.seconds), "time": lambda row: f"{row.time_share:.1%}"}
-    flops: Columns = {"FLOP": lambda row: scaled(row.flops)}
-    nbytes: Columns = {"bytes": lambda row: scaled(row.nbytes)}
-    if peaks:
-        flops["of peak FLOP/s"] = lambda row: _share(row.flops_share)
-        nbytes |= {"of peak bytes/s": lambda row: _share(row.bytes_share), "bound by": lambda row: row.bound or ""}
     if by == "node":
         first: Columns = {"node": lambda row: row.name, "operator": lambda row: row.kind}
-        shared: Columns = {"shared": lambda row: _share(row.shared or None)}
-        return first | time | shared | flops | nbytes | {"regions": lambda row: _listed(row.related, _MOST)}
-    first = {"region": lambda row: row.name, "kind": lambda row: row.kind}
+        shared: Columns = {"shared": lambda row: f"{row.shared:.0%}" if row.shared else ""}
+        return first | time | shared | {"regions": lambda row: _listed(row.related, _MOST)}
     runs: Columns = {"runs": lambda row: "" if row.executions is None else f"{row.executions:,}"}
-    return first | time | runs | flops | nbytes | {"nodes": lambda row: _listed(row.related, None)}
+    first = {"region": lambda row: row.name, "kind": lambda row: row.kind}
+    return first | time | runs | {"nodes": lambda row: _listed(row.related, None)}
 
 
 def aligned(columns: Columns, rows: Sequence[Row]) -> list[str]:
@@ -333,18 +304,12 @@ def microseconds(seconds: float) -> str:
     return f"{value:,.2f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
-def scaled(value: float | None) -> str:
+def scaled(value: float) -> str:
     """Format a number with the prefix of a unit; the caller appends the unit."""
-    if value is None:
-        return ""
     for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {prefix}"
     return f"{value:.3g} "
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"
 
 
 def _listed(names: Sequence[str], most: int | None) -> str:

@@ -40,7 +40,6 @@ def make(folder: Path) -> list[Item]:
             {
                 "a call": f"{1e3 * profile.seconds:.1f} ms",
                 "a frame": f"{1e6 * profile.seconds / FRAMES:.1f} µs",
-                "operations a frame": f"{profile.cost.flops / FRAMES:,.0f}",
                 "made on": f"{processor()}, {profile.threads} threads",
             }
         ),
