@@ -79,6 +79,8 @@ class StageSettings(Settings):
     """The model's output, where it has several."""
 
 
+#: The arguments of `Workers` other than the number and the place.
+_RESOURCES = ("cpus", "gpus", "tries")
 #: The arguments of `waveform_of` other than the model and its time.
 _STFT = ("size", "hop", "window", "padding", "norm", "synthesis", "takes", "gives", "exponent")
 
@@ -129,17 +131,6 @@ class MetricSettings(FunctionSettings):
     """A metric of jaxrnn, or your `file.py:function` or `module:function`; its options stand beside it."""
 
 
-class ResourcesSettings(Settings):
-    """Resources of each worker, as in `jaxrnn.evaluation.Workers`."""
-
-    cpus: PositiveFloat = 1.0
-    """CPUs of a worker."""
-    gpus: float = Field(default=0.0, ge=0)
-    """GPUs of a worker, or the share of one."""
-    tries: PositiveInt = 3
-    """Workers that a unit may bring down before its recordings are rows with errors."""
-
-
 class EvaluationSettings(Settings):
     """A model over a corpus: the keys of a file for `jaxrnn evaluate`."""
 
@@ -161,7 +152,7 @@ class EvaluationSettings(Settings):
     """Recordings in a batch."""
     chunk: PositiveFloat = 4.0
     """Seconds of each recording in a chunk, the part that is on the device at once."""
-    resources: ResourcesSettings = Field(default_factory=ResourcesSettings)
+    resources: Annotated[dict[str, Any], Options(Workers, names=_RESOURCES)] = Field({}, validate_default=True)
     """The resources of each worker, with `--workers` or `--ray`."""
     title: str | None = None
     """The title of the report."""
@@ -194,17 +185,19 @@ def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers |
     check_packages()
     file = SettingsFile(EvaluationSettings, path, overrides)
     parts = file.together(
-        {"metrics": lambda: _metrics(file), "corpus": lambda: _corpus(file), "system": lambda: _chunked(file)}
+        {
+            "metrics": lambda: _metrics(file),
+            "corpus": lambda: _corpus(file),
+            "system": lambda: _chunked(file),
+            "workers": lambda: _workers(file, workers or Workers(1)),
+        }
     )
-    settings, metrics, corpus, system = file.settings, *parts.values()
+    settings, (metrics, corpus, system, resources) = file.settings, parts.values()
     with file.at("slices"):
         check_slices_of(corpus, metrics, settings.slices)
     # A user's own functions are identified by their entries in the file.
     written = settings.model_dump(mode="json", include={"metrics": True, "system": {"function", "arguments"}})
-    pool = None
-    if workers is not None:
-        workers = dataclasses.replace(workers, **settings.resources.model_dump())
-        pool = WorkerPool(workers, functools.partial(_evaluator, file))
+    pool = None if workers is None else WorkerPool(resources, functools.partial(_evaluator, file))
     with file.at():
         evaluation = Evaluation(
             system,
@@ -230,6 +223,12 @@ def _evaluator(file: File) -> Evaluator:
         chunk=settings.chunk,
         outputs=settings.out / OUTPUTS if settings.keep else None,
     )
+
+
+def _workers(file: File, workers: Workers) -> Workers:
+    """Return workers with the resources of the file."""
+    with file.at("resources"):
+        return dataclasses.replace(workers, **file.settings.resources)
 
 
 def _metrics(file: File) -> tuple[Metric, ...]:

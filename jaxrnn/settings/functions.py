@@ -139,7 +139,7 @@ def check_options(
 
     ``skipped`` is the number of parameters given by position; ``names`` are the options, if not all parameters.
     Parameters without a type accept anything. A SettingsError names unknown, missing and unsuitable options, in which
-    an option is called ``kind``.
+    an option is called ``kind``. The numbers of a ``"key"`` are finite.
     """
     named = _taken(function, skipped, names)
     hints = _hints(function)
@@ -149,7 +149,10 @@ def check_options(
     schema = typed("Options", {name: NotRequired[hint] if name in optional else hint for name, hint in fields.items()})
     open_ended = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values())
     schema.__pydantic_config__ = ConfigDict(
-        extra="allow" if open_ended else "forbid", strict=True, arbitrary_types_allowed=True
+        extra="allow" if open_ended else "forbid",
+        strict=True,
+        arbitrary_types_allowed=True,
+        allow_inf_nan=kind != "key",
     )
     try:
         return TypeAdapter(schema).validate_python(dict(options), context=folder)
@@ -191,7 +194,7 @@ class Options:
         """The parameters of the function that are keys."""
         return _taken(self.function, names=self.names)
 
-    def keys(self) -> Iterator[Argument]:
+    def described_keys(self) -> Iterator[Argument]:
         """Return the arguments with defaults and descriptions."""
         texts = documented(self.function.__doc__)
         for each in self.parameters:

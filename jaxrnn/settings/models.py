@@ -226,8 +226,8 @@ def _models(annotation: Any) -> list[type[Settings]]:
 def _arguments(annotation: Any) -> Iterator[Argument]:
     """Return the keys that are arguments of a function: those of the `jaxrnn.settings.functions.Options` in a type."""
     for each in getattr(annotation, "__metadata__", ()):
-        if hasattr(each, "keys"):
-            yield from each.keys()
+        if hasattr(each, "described_keys"):
+            yield from each.described_keys()
     for each in typing.get_args(annotation):
         yield from _arguments(each)
 
