@@ -177,17 +177,20 @@ class Options:
         return core_schema.with_info_plain_validator_function(self._validate)
 
     def _validate(self, value: Any, info: ValidationInfo) -> dict[str, Any]:
-        defaults = {each.name: each.default for each in self.parameters if each.default is not each.empty}
-        if isinstance(value, str | Location) and self.short is not None:
+        if self.short is not None and isinstance(value, str | Location):
             try:
-                return defaults | check_options(
-                    self.function, {self.short: value}, names=self.names, folder=info.context
-                )
+                return self._checked({self.short: value}, info)
             except SettingsError as error:
-                raise ValueError(error.mistakes[0][1]) from error
+                raise ValueError(error.mistakes[0][1]) from error  # about the key itself
         if not isinstance(value, Mapping):
             raise ValueError(f"Input should be a valid dictionary, not {shown(value)}")
-        return defaults | check_options(self.function, value, names=self.names, folder=info.context, kind="key")
+        return self._checked(value, info)
+
+    def _checked(self, options: Mapping[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """Return the arguments and the defaults of the others, in the order of the function."""
+        given = check_options(self.function, options, names=self.names, folder=info.context, kind="key")
+        keys = (each for each in self.parameters if each.name in given or each.default is not each.empty)
+        return {each.name: given.get(each.name, each.default) for each in keys}
 
     @property
     def parameters(self) -> list[inspect.Parameter]:
