@@ -26,6 +26,7 @@ Facts = Mapping[str, Any]
 
 @command
 def inspect(
+    *,
     file: ModelFile,
     params: bool = False,
     html: Annotated[Path, new_file("PAGE.html")] | None = None,
