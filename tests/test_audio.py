@@ -312,10 +312,10 @@ MISTAKES = {
     "integers": (lambda m: stft(np.arange(20), 8, 2), "a waveform has samples of float32 or float64, not int"),
     "half precision": (lambda m: stft(jnp.zeros(20, jnp.bfloat16), 8, 2), "float32 or float64, not bfloat16"),
     "a window that is not finite": (lambda m: Frames(8, 2, np.full(8, np.inf)), "has 8 values that are not finite"),
-    "padding": (lambda m: Frames(8, 2, padding="centre"), "padding must be one of zeros, reflect, causal, none"),
+    "padding": (lambda m: Frames(8, 2, padding="centre"), "padding` must be one of zeros, reflect, causal, none"),
     "not said": (
         lambda m: Waveform(Network(m["step"]), Frames(8, 2))({"samples": noise(20)}),
-        "does not say what it is: its sizes fit mask or magnitude; say which with gives",
+        "does not say what it is: its sizes fit mask or magnitude; say which with `gives",
     ),
     "not samples": (
         lambda m: Waveform(Network(m["step"], gives="samples"), Frames(8, 2))({"samples": noise(20)}),
@@ -327,7 +327,7 @@ MISTAKES = {
     ),
     "no symbol": (
         lambda m: Waveform(Network(m["offline"], gives="mask"), Frames(8, 2)),
-        "has no state, and leaves T open: give symbol='T'",
+        "has no state, and leaves T open: give `symbol='T'",
     ),
     "other symbol": (
         lambda m: Waveform(Network(m["offline"], gives="mask", symbol="S"), Frames(8, 2)),
@@ -335,10 +335,10 @@ MISTAKES = {
     ),
     "state with a symbol": (
         lambda m: Waveform(Network(m["step"], gives="mask", symbol="T"), Frames(8, 2)),
-        "also takes h: fix each with jaxrnn.load(path, static={NAME: VALUE})",
+        "also takes h: fix each with `jaxrnn.load(path, static={NAME: VALUE})",
     ),
-    "role": (lambda m: Network(m["step"], gives="masks"), "gives must be one of samples, mask, magnitude, spectrum"),
-    "exponent": (lambda m: Network(m["step"], exponent=0), "exponent must be a number above 0"),
+    "role": (lambda m: Network(m["step"], gives="masks"), "gives` must be one of samples, mask, magnitude, spectrum"),
+    "exponent": (lambda m: Network(m["step"], exponent=0), "exponent` must be a number above 0"),
 }
 
 

@@ -46,7 +46,9 @@ def test_calls(what):
 def test_a_batch_that_nothing_asked_for():
     loaded = jaxrnn.load(model(RELU, inputs=[helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3])]))
     for shape, form in (((4, 1, 3), "4 is mapped"), ((4, 3), r"4, as array\[:, None\], is mapped")):
-        with pytest.raises(jaxrnn.InputError, match=rf"a batch of {form} by jax\.vmap, or in steps .* init\(batch=n\)"):
+        with pytest.raises(
+            jaxrnn.InputError, match=rf"a batch of {form} by jax\.vmap, or in steps .* `init\(batch=n\)`"
+        ):
             loaded.apply(loaded.params, {"x": np.ones(shape, np.float32)})
     with pytest.raises(jaxrnn.InputError) as caught:
         loaded.apply(loaded.params, {"x": np.ones((4, 5), np.float32)})
@@ -124,9 +126,9 @@ def test_sizes_that_contradict():
     xs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [name.upper(), 3]) for name in ("x", "weight")]
     loaded = jaxrnn.load(model(ADD, inputs=xs), dims={"X": "2*WEIGHT"}, state={})
     assert dict(loaded.dimensions) == {"2*WEIGHT": "2*WEIGHT", "WEIGHT": "WEIGHT"}
-    words = r"dims=\{'X': '0\*WEIGHT'\}: expected a name, a size"
+    words = r"dims=\{'X': '0\*WEIGHT'\}`: expected a name, a size"
     check_refused(jaxrnn.InputError, words, jaxrnn.load, model(ADD, inputs=xs), dims={"X": "0*WEIGHT"})
-    check_refused(jaxrnn.InputError, "dims must be a dict by name", loaded.stream, "WEIGHT", dims=["X"])
+    check_refused(jaxrnn.InputError, "`dims` must be a dict by name", loaded.stream, "WEIGHT", dims=["X"])
 
 
 def test_either_order_of_bytes():

@@ -407,7 +407,7 @@ def test_what_does_not_fit_is_named(small, models):
     ):
         check_refused(error, words, loaded.step, loaded.params, given, x)
     silero = jaxrnn.load(models / "silero_vad_16k_op15.onnx", static={"sr": 16000})
-    with pytest.raises(jaxrnn.InputError, match=r"size of sequence \(axis 1 of 'input'\), as in dims=\{'sequence'"):
+    with pytest.raises(jaxrnn.InputError, match=r"size of sequence \(axis 1 of 'input'\), as in `dims=\{'sequence'"):
         jaxrnn.save_compiled(silero, small)
     assert jaxrnn.load_compiled(small).spec.label == "dtln_1.onnx"  # which is still there
 
@@ -582,7 +582,7 @@ def test_a_streamed_function(function_file, batch):
     streamed, params, path = function_file
     loaded = jaxrnn.load_compiled(path)
     assert loaded.spec.label == "recurrent"
-    check_refused(jaxrnn.InputError, r"init\(constants=...\) with offset", loaded.init)
+    check_refused(jaxrnn.InputError, r"init\(constants=...\)` with offset", loaded.init)
     assert [output.name for output in loaded.spec.outputs if output.at_end] == ["last", "mean"]
     assert loaded.spec.delay == streamed.delay
     constants = {"offset": np.full(3, 0.25, np.float32)}
@@ -632,7 +632,7 @@ def test_pulses_that_do_not_fit_are_named(function_file, tmp_path):
     bare = jaxrnn.stream(lambda x: x * 2.0, jax.ShapeDtypeStruct((10, 3), jnp.float32), axes=0)
     for stepper, options, said in (
         (streamed, {}, "give params"),
-        (streamed, {"params": params, "dims": {"S": 3}}, "dims gives 'S'"),
+        (streamed, {"params": params, "dims": {"S": 3}}, "dims` gives 'S'"),
         (bare, {}, "one dict"),
     ):
         check_refused(jaxrnn.InputError, said, jaxrnn.save_compiled, stepper, out, **options)

@@ -295,7 +295,7 @@ def test_other_types_are_refused(dtype):
 
 def test_a_file_without_float32_has_nothing_to_lower():
     model = jaxrnn.load(layers_model(TensorProto.DOUBLE).SerializeToString())
-    with pytest.raises(InputError, match=r"dtype='bfloat16' is for products of float32, .* are float64"):
+    with pytest.raises(InputError, match=r"dtype='bfloat16'` is for products of float32, .* are float64"):
         model.stream("T", dtype="bfloat16")
 
 
@@ -303,8 +303,8 @@ def test_a_file_without_float32_has_nothing_to_lower():
 WRONG = {
     "float64": ("must be float32[4, 4], not float64[4, 4]; convert it with .astype('float32')", "float32[4, 4] or"),
     "int32": ("must be float32[4, 4], not int32[4, 4]; convert it with .astype('float32')", "float32[4, 4] or"),
-    "float16": ("not float16[4, 4]; dtype='float16' takes parameters of that type", "convert it"),
-    "bfloat16": ("not bfloat16[4, 4]; dtype='bfloat16' takes parameters of that type", None),
+    "float16": ("not float16[4, 4]; `dtype='float16'` takes parameters of that type", "convert it"),
+    "bfloat16": ("not bfloat16[4, 4]; `dtype='bfloat16'` takes parameters of that type", None),
 }
 
 

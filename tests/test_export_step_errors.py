@@ -58,10 +58,10 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
     shapes = jax.eval_shape(lambda: params)
     refused = [
         (jaxrnn.load(layers_model()), None, {"step": True}, jaxrnn.StateError, "forgets its state.* stream"),
-        (model, None, {"opset": 17}, jaxrnn.InputError, "opset applies to a step.* step=True"),
-        (model, None, {"target": "tract"}, jaxrnn.InputError, "target applies to a step.* step=True"),
+        (model, None, {"opset": 17}, jaxrnn.InputError, "opset applies to a step.* `step=True"),
+        (model, None, {"target": "tract"}, jaxrnn.InputError, "target applies to a step.* `step=True"),
         (model, None, {"step": True, "flush": "f.onnx"}, jaxrnn.InputError, "has no frames left at the end"),
-        (model, None, {"step": True, "dims": {"T": 3}}, jaxrnn.InputError, "dims gives 'T'"),
+        (model, None, {"step": True, "dims": {"T": 3}}, jaxrnn.InputError, "`dims` gives 'T'"),
         (streamed, None, {}, jaxrnn.InputError, "give params"),
         (streamed, {"w": params["w"]}, {}, jaxrnn.InputError, "params: 'decay' is missing"),
         (streamed, streamed.pack(params), {}, jaxrnn.InputError, "packed.params"),
@@ -69,7 +69,7 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
         (streamed, params, {"example": X}, jaxrnn.InputError, "leave out example"),
         (streamed, params, {"batch": 0}, jaxrnn.InputError, "number of streams, must be"),
         (streamed, params, {"opset": 99}, jaxrnn.UnsupportedError, "opset 99 is newer than"),
-        (streamed, params, {"opset": 3}, jaxrnn.UnsupportedError, "give opset="),
+        (streamed, params, {"opset": 3}, jaxrnn.UnsupportedError, "give `opset="),
         (streamed, params, {"opset": "17"}, jaxrnn.InputError, "opset must be a whole number"),
         (streamed, params, {"target": "onnx"}, jaxrnn.InputError, "target must be None, .* or 'tract', not 'onnx'"),
         (streamed, params, {"flush": "./step.onnx"}, jaxrnn.InputError, "are the same file"),
@@ -231,5 +231,7 @@ def test_a_form_of_an_operator_that_an_opset_lacks(tmp_path, opset, fits):
     if fits:
         jaxrnn.export_onnx(tail, None, tmp_path / "tail.onnx", example=example, opset=opset)
         return
-    with pytest.raises(jaxrnn.UnsupportedError, match="Slice needs opset 10, and the file gets opset 9: give opset=10"):
+    with pytest.raises(
+        jaxrnn.UnsupportedError, match="Slice needs opset 10, and the file gets opset 9: give `opset=10"
+    ):
         jaxrnn.export_onnx(tail, None, tmp_path / "tail.onnx", example=example, opset=opset)

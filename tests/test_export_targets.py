@@ -120,11 +120,11 @@ def test_sizes_of_equal_dimensions_may_all_be_given(tmp_path):
         assert verify_export(model, model.params, path).ok
     refused = {
         "rows, streams to be equal: give one size": {"dims": {"frames": 4, "rows": 2, "streams": 3}},
-        "dims gives 2 for the batch, 'rows', and batch gives 3: leave out one": {
+        "dims` gives 2 for the batch, 'rows', and `batch` gives 3: leave out one": {
             "dims": {"frames": 4, "streams": 2},
             "batch": 3,
         },
-        r"give the size of frames \(axis 0 of 'X'\), as in dims=": {"dims": {"rows": 2}},
+        r"give the size of frames \(axis 0 of 'X'\), as in `dims=": {"dims": {"rows": 2}},
         "the size of the batch, 'rows', must be a whole number": {"dims": {"frames": 4, "rows": 0}},
     }
     for words, options in refused.items():

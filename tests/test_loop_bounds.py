@@ -201,10 +201,10 @@ def test_more_trips_than_the_bound_are_never_silent():
 
     counted = jaxrnn.load(loop_model("none"), max_trip_count=3)
     given = {"n": np.array(4), "start": np.array(True), "a0": rng_array(3)}
-    with pytest.raises(jaxrnn.NodeError, match=r"node 'loop' \(Loop-16\).*makes 4 trips, but max_trip_count=3"):
+    with pytest.raises(jaxrnn.NodeError, match=r"node 'loop' \(Loop-16\).*makes 4 trips, but `max_trip_count=3"):
         counted.apply(counted.params, given)
     seen = jaxrnn.load(loop_model("data", trips=False), max_trip_count=2)
-    with pytest.raises(jaxrnn.NodeError, match=r"goes on after 2 trips, but max_trip_count=2"):
+    with pytest.raises(jaxrnn.NodeError, match=r"goes on after 2 trips, but `max_trip_count=2"):
         seen.apply(seen.params, {"start": np.array(True), "a0": np.zeros(3, np.float32)})
 
 

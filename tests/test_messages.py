@@ -26,9 +26,19 @@ from small_models import graph_of, make_model
 
 import jaxrnn
 from jaxrnn import Limits, demo, evaluation, profiling, verification
-from jaxrnn._files.arguments import NAME, OPTIONS, SIZE, argument, called, either, static_or_eager, writing_for
-from jaxrnn._files.messages import bytes_of, first_line, near, near_or_all, pairs_of, short, short_repr, whole_message
+from jaxrnn._files.messages import (
+    SIZE,
+    bytes_of,
+    first_line,
+    near,
+    near_or_all,
+    pairs_of,
+    short,
+    short_repr,
+    whole_message,
+)
 from jaxrnn._files.progress import progress_bar
+from jaxrnn._files.readers import OPTIONS, for_reader
 from jaxrnn.cli import main
 from jaxrnn.errors import optional_package
 from jaxrnn.model.inspection import inspect_model
@@ -134,55 +144,57 @@ def test_progress_is_shown_where_it_is_wanted(monkeypatch):
 
 
 PACKAGE = pathlib.Path(jaxrnn.__file__).parent
-#: What no command reaches: Flax modules, and a training's own options, which are keys of its settings too.
-PYTHON_ONLY = ("frameworks", "nnx", "training")
-IN_PYTHON = re.compile(rf"\b({'|'.join((*OPTIONS, 'constraints', 'limits', 'operators'))})=|\bload\(")
+IN_PYTHON = re.compile(rf"\b({'|'.join((*OPTIONS, 'constraints', 'limits', 'operators'))})=|\b(load|init)\(")
 
 
 def literals(tree):
-    """The texts of a module that are no docstrings, nor what is said in Python alone, each with its line."""
+    """The texts of a module that are not docstrings, each with its line; X is in place of values."""
     silent = set()
     for each in ast.walk(tree):
         if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
             silent.add(each.value)  # a docstring
         if isinstance(each, ast.FunctionDef) and each.name == "__repr__":
             silent.update(ast.walk(each))
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in ("either", "argument"):
-            silent.update(ast.walk(each))
+        if isinstance(each, ast.JoinedStr):
+            silent.update(each.values)
+            yield each.lineno, "".join(part.value if isinstance(part, ast.Constant) else "X" for part in each.values)
     for each in ast.walk(tree):
         if isinstance(each, ast.Constant) and isinstance(each.value, str) and each not in silent:
             yield each.lineno, each.value
 
 
 @pytest.mark.thorough
-def test_no_message_has_arguments_in_the_syntax_of_python():
-    """What may reach a command is written by `argument` or `either`."""
+def test_arguments_in_messages_are_in_backticks():
+    """Where a message leaves Python, only code in backticks becomes an option or a key."""
     said = [
         f"{path.relative_to(PACKAGE)}:{line}: {text}"
         for path in sorted(PACKAGE.rglob("*.py"))
-        if path.relative_to(PACKAGE).parts[0] not in PYTHON_ONLY
         for line, text in literals(ast.parse(path.read_text()))
-        if " " in text and IN_PYTHON.search(text)
+        if " " in text and IN_PYTHON.search(re.sub("`[^`]*`", "", text))
     ]
     assert not said, "\n".join(said)
 
 
-def test_arguments_in_each_voice():
-    assert argument("dims", {"T": SIZE}, "init()") == "init(dims={'T': SIZE})"
-    assert argument("state", {}, "jaxrnn.load(path)") == "jaxrnn.load(path, state={})"
-    assert (called("batch"), either("here", "there")) == ("batch", "here")
-    with writing_for("command"):
-        assert argument("dims", {"T": SIZE, "F": 4}, "init()") == "--dim T=SIZE --dim F=4"
-        assert argument("state", {}, "jaxrnn.load(path)") == "--state none"
-        assert argument("multiple", 160) == "--multiple 160"
-        assert argument("limits", NAME, "jaxrnn.load(path)") == "in Python, jaxrnn.load(path, limits=NAME)"
-        assert (called("batch"), either("here", "there")) == ("--batch", "there")
-        assert static_or_eager() == "--static NAME=VALUE"
-    with writing_for("settings"):
-        assert argument("static", {"sr": 16000}, "jaxrnn.load(path)") == "static: {sr: 16000}"
-        assert argument("steps", 100) == "steps: 100"
-        assert argument("limits", NAME, "jaxrnn.load(path)") == "in Python, jaxrnn.load(path, limits=NAME)"
-    assert called("batch") == "batch"
+def test_arguments_for_each_reader():
+    names, keys = dict.fromkeys(["T", "F"], SIZE), "multiple: 4, constraints: ['S >= 3', 'S <= 9']"
+    for code, command, settings in (
+        ("pulse=4", "--pulse 4", "pulse: 4"),
+        ("batch", "--batch", "batch"),
+        (f"init(dims={names})", "--dim T=SIZE --dim F=SIZE", "dims: {T: SIZE, F: SIZE}"),
+        ("jaxrnn.load(path, state={})", "--state none", "state: {}"),
+        ("jaxrnn.load(path, static={'sr': 16000})", "--static sr=16000", "static: {sr: 16000}"),
+        ("model.stream('T', dims={'F': '4*T'})", "--symbol T --dim F=4*T", None),
+        ("multiple=4, constraints=['S >= 3', 'S <= 9']", "--multiple 4 --shortest 12 --longest 36", keys),
+        ("constraints=['mod(S, 2) == 1']", None, "constraints: ['mod(S, 2) == 1']"),
+        ("jaxrnn.load(path, limits=NAME)", None, None),
+        ("sequences=Sequences(mode='scan', time_axis=...)", None, "sequences: {mode: scan, time_axis: ...}"),
+        ("resume=False", "--fresh", "--fresh"),
+    ):
+        wanted = {"command": command, "settings": settings}
+        for reader, written in wanted.items():
+            assert for_reader(f"give `{code}` here", reader) == f"give {written or f'in Python, {code}'} here"
+    for text in ("``pulse=4``", "`pulse`=4`", "a `name", "`(`", "`pulse=4", "`forward`", "`x + 1`", "`f(**{'a': 1})`"):
+        assert for_reader(text, "command") in (text, "--pulse=4`", "in Python, f(**{'a': 1})")
 
 
 def frames(name, *shape):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from typing import Annotated, Any, Literal
 
 import pytest
 from refusals import check_refused
 
 import jaxrnn
 from jaxrnn.settings.files import SettingsFile
-from jaxrnn.settings.functions import find_function
-from jaxrnn.settings.models import Settings
+from jaxrnn.settings.functions import Options, find_function
+from jaxrnn.settings.models import Settings, reference
 
 
 class Anything(Settings, extra="allow"):
@@ -105,3 +106,59 @@ def test_aliases_and_merges(tmp_path):
 def test_a_function_without_a_signature_is_refused():
     with pytest.raises(jaxrnn.InputError, match="builtins:max does not say which arguments it takes: name a function"):
         find_function("builtins:max")
+
+
+def network(data, size: int, rate: float = 1.0, *, kind: Literal["mask", "samples"] = "mask", folder: str = "."):
+    """Return a network.
+
+    Args:
+        data: the network.
+        size: samples of a frame, with
+            ``numbers``.
+        rate: the rate.
+        kind: ``"mask"`` or samples.
+        folder: the folder.
+    """
+
+
+NETWORK = Options(network, names=("size", "rate", "kind"), short="kind")
+
+
+class Networks(Settings):
+    one: Annotated[dict[str, Any], NETWORK]
+    """A network."""
+    other: Annotated[dict[str, Any], Options(network, names=("folder",))] | None = None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{size: 3}", {"size": 3, "rate": 1.0, "kind": "mask"}),
+        ("{kind: samples, size: 3, rate: 2}", {"size": 3, "rate": 2, "kind": "samples"}),
+        ("{size: 3, rat: 2}", "one.rat: unknown key (did you mean 'rate'?); there are: size, rate, kind"),
+        ("{size: 3, folder: x}", "one.folder: unknown key; there are: size, rate, kind"),
+        ("{rate: x, kind: x}", "one.size: missing\none.rate: Input should be a valid number, not 'x'\none.kind: Input"),
+        ("{size: true}", "one.size: Input should be a valid integer, not True"),
+        ("{size: 3, rate: .inf}", "one.rate: Input should be a finite number, not inf"),
+        ("mask", "one: missing"),
+        ("[3]", "one: Input should be a valid dictionary, not [3]"),
+        ("null", "one: Input should be a valid dictionary, not null"),
+    ],
+)
+def test_keys_that_are_arguments_of_a_function(tmp_path, text, said):
+    path = tmp_path / "a.yaml"
+    path.write_text(f"one: {text}")
+    if isinstance(said, dict):
+        found = SettingsFile(Networks, path).settings.one
+        assert list(found.items()) == list(said.items())
+    else:
+        with pytest.raises(jaxrnn.InputError) as caught:
+            _ = SettingsFile(Networks, path).settings
+        assert str(caught.value).replace(f"{path}: ", "").startswith(said)
+    assert list(reference(Networks))[:4] == [
+        ("one", "needed", "A network."),
+        ("one.size", "needed", "Samples of a frame, with `numbers`."),
+        ("one.rate", "1.0", "The rate."),
+        ("one.kind", "mask", "`mask` or samples."),
+    ]
+    assert ("other.folder", ".", "The folder.") in reference(Networks)

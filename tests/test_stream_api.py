@@ -49,7 +49,7 @@ def inputs_of(frames, seed=0):
 
 
 def test_init_says_when_it_needs_parameters(streamed):
-    with pytest.raises(jaxrnn.InputError, match="depends on params: call init"):
+    with pytest.raises(jaxrnn.InputError, match="depends on params: call `init"):
         streamed.init()
     assert streamed.init(params=PARAMS).keys() == {"float32"}
 
@@ -60,7 +60,7 @@ def test_init_says_when_it_needs_constants():
 
     example = {"x": X, "h0": jax.ShapeDtypeStruct((), np.float32)}
     streamed = jaxrnn.stream(from_constants, example, axes={"x": 0, "h0": None})
-    check_refused(jaxrnn.InputError, "depends on constants: call init", streamed.init)
+    check_refused(jaxrnn.InputError, "depends on constants: call `init", streamed.init)
     h0, x = np.float32(1), recording((3, 3))
     state = streamed.init(constants={"h0": h0})
     for frame in x:

@@ -385,7 +385,7 @@ def test_gradients_of_modules(name):
 
 REFUSED = {
     "no mask": (lambda x: jax.nn.softmax(x @ x.T) @ x, "all earlier and later frames"),
-    "all of the past": (lambda x: attend(x, apart(x) >= 0), "all earlier frames; give past=64"),
+    "all of the past": (lambda x: attend(x, apart(x) >= 0), "all earlier frames; give `past=64"),
     "all of the future": (lambda x: attend(x, apart(x) <= 0), "all later frames"),
     "first frames for ever": (lambda x: attend(x, (jnp.arange(x.shape[0]) < 2)[None] | (apart(x) == 0)), "earlier"),
     "a mask of data": (

@@ -70,7 +70,7 @@ def test_constraints_are_checked(constraints, multiple):
             assert not np.any(np.isnan([*given, np.zeros((multiple, 3))]))
             continue
         for refused in (lambda x=x: streamed.run(None, x), lambda state=state: streamed.flush(None, state)):
-            check_refused(jaxrnn.InputError, "does not satisfy constraints=", refused)
+            check_refused(jaxrnn.InputError, "does not satisfy `.*constraints=", refused)
         assert np.all(np.isnan(last.outputs)) or not last.outputs.size or int(last.counts) == 0
 
 
@@ -152,7 +152,7 @@ def test_a_batch_is_refused_for_one_stream_of_it():
 def test_a_recording_that_is_no_multiple():
     streamed = jaxrnn.stream(lambda x: x.reshape(-1, 4, 3), X, axes=0, pulse=4, multiple=4)
     with pytest.raises(
-        jaxrnn.InputError, match="a recording must have a multiple of 4 frames, as multiple requires, not 6"
+        jaxrnn.InputError, match="a recording must have a multiple of 4 frames, as `multiple` requires, not 6"
     ):
         streamed.run(None, np.ones((6, 3), np.float32))
 
@@ -221,13 +221,13 @@ def two_inputs():
     ("symbol", "options", "words"),
     [
         (("B", "T"), {}, r"no input has a dimension \('B', 'T'\); dimensions left open: B, T, U"),
-        (None, {}, "name the time dimension with symbol=NAME; possible dimensions: T, U$"),
+        (None, {}, "name the time dimension with `symbol=NAME`; possible dimensions: T, U$"),
         ("T", {"dims": {"B": "T"}}, "x: .* has T on 2 axes"),
         ("T", {"dims": {"B": "U"}}, r"must give 'B' a size from 1 on, or a multiple of T such as '4\*T', not 'U'"),
         ("T", {"dims": {"B": 0}}, "must give 'B' a size from 1 on"),
         ("T", {"dims": {"B": 2.5}}, "must give 'B' a size from 1 on"),
-        ("T", {"dims": {"T": 4}}, "dims: 'T' is time, and stays open; dimensions that take a size: B, U"),
-        ("T", {"dims": {"F": 4}}, "dims: there is no dimension 'F'; dimensions that take a size: B, U"),
+        ("T", {"dims": {"T": 4}}, "dims`: 'T' is time, and stays open; dimensions that take a size: B, U"),
+        ("T", {"dims": {"F": 4}}, "dims`: there is no dimension 'F'; dimensions that take a size: B, U"),
     ],
 )
 def test_dimensions_of_a_model(symbol, options, words):

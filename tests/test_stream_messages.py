@@ -66,12 +66,12 @@ FILES = {
     "mirrored frames": (
         mirrored([0, 4, 0, 0, 0, 0]),
         r"node 'mirror' \(Pad-13\) on float32\[1, T, 3\], int64\[6\]: it does not work for every length; recordings of "
-        r"5 frames or more can be streamed: give constraints=\['S >= 5'\] if no others occur$",
+        r"5 frames or more can be streamed: give `constraints=\['S >= 5'\]` if no others occur$",
     ),
     "a table of positions": (
         POSITIONS,
         r"node 'add' \(Add-14\) on float32\[1, T, 3\], float32\[min\(T, 512\), 3\]: .*recordings of 512 frames or "
-        r"fewer can be streamed: give constraints=\['S <= 512'\] if no others occur$",
+        r"fewer can be streamed: give `constraints=\['S <= 512'\]` if no others occur$",
     ),
     "a length in a constant": (FIXED, "node 'add' .*the exporter fixed the length 20: export .* open .dynamic. time"),
     "a length in a shape": (
@@ -83,7 +83,7 @@ FILES = {
     "a softmax": (SOFTMAX, r"node 'attend' \(Softmax-13\) cannot be streamed: .*known only when the stream has ended"),
     "two rates": (
         TWO,
-        r"node 'both' \(Concat-13\) on .*: two inputs have a time axis; model\.stream\('U', dims=\{'T': '4\*U'\}\) "
+        r"node 'both' \(Concat-13\) on .*: two inputs have a time axis; `model\.stream\('U', dims=\{'T': '4\*U'\}\)` "
         r"says that T is 4\*U$",
     ),
 }
@@ -145,7 +145,7 @@ def test_the_slower_of_two_inputs():
         others=[("side", ("B2", "U", 12))],
         shape=np.array([1, -1, 3]),
     )
-    with pytest.raises(jaxrnn.StreamError, match=r"stream over the slower one: model\.stream\('U'\)$"):
+    with pytest.raises(jaxrnn.StreamError, match=r"stream over the slower one: `model\.stream\('U'\)`$"):
         jaxrnn.load(proto).stream("4*U")
 
 
@@ -180,12 +180,12 @@ EXPORTS = {
     "an operator of a later opset": (
         lambda x: x.at[x[0].astype(int) % 3].max(2.0),
         {},
-        r"ScatterND has reduction='max' from opset 18 on: give opset=18",
+        r"ScatterND has reduction='max' from opset 18 on: give `opset=18",
     ),
     "a type of a later opset": (
         lambda x: x.astype(jnp.float8_e4m3fn) * 2,
         {},
-        r"Cast does not take float8_e4m3fn in opset 17, but in opset 19: give opset=19",
+        r"Cast does not take float8_e4m3fn in opset 17, but in opset 19: give `opset=19",
     ),
     "bits": (lambda x: x.view(jnp.int16), {}, r"ONNX cannot reinterpret the bits of float32 as int16"),
     "a complex tangent": (
@@ -216,7 +216,7 @@ def test_a_node_that_cannot_be_exported(tmp_path):
     nodes = [scatter, node("Neg", ["written"], ["y"], name="negate"), node("Tanh", ["h"], ["h_out"], name="keep")]
     ends = {"x": [1, 4], "h": [1, 2]}, {"y": [1, 4], "h_out": [1, 2]}
     proto = make_model(graph_of(nodes, *ends, {"places": np.array([[0, 1]])}), opset=18)
-    words = r"^node 'write' \(ScatterElements-18\): ScatterND has reduction='max' from opset 18 on: give opset=18$"
+    words = r"^node 'write' \(ScatterElements-18\): ScatterND has reduction='max' from opset 18 on: give `opset=18`$"
     with pytest.raises(jaxrnn.UnsupportedError, match=words):
         jaxrnn.export_onnx(jaxrnn.load(proto), None, tmp_path / "step.onnx", step=True)
 
@@ -281,11 +281,11 @@ FUNCTIONS = {
     ),
     "a table that is too short": (
         lambda x: x + jnp.zeros((64, 3))[: x.shape[0]],
-        r"64 frames or fewer can be streamed: give constraints=\['S <= 64'\]",
+        r"64 frames or fewer can be streamed: give `constraints=\['S <= 64'\]",
     ),
     "a multiple, which is easier to keep than a large least length": (
         lambda x: x if x.shape[0] % 2 * 39_684 <= x.shape[0] else 2 * x,
-        r"multiple of 2 can be streamed: give multiple=2 if no others",
+        r"multiple of 2 can be streamed: give `multiple=2` if no others",
     ),
 }
 

@@ -314,7 +314,7 @@ def test_many_frames(decays, dtype, pulse):
 REFUSED = {
     "softmax": (
         lambda x: jax.nn.softmax(jnp.where(apart(x) >= 0, x @ x.T, -jnp.inf)) @ x,
-        "earlier frames; give past=64",
+        "earlier frames; give `past=64",
     ),
     "a function of the score": (
         lambda x: jnp.tril(jax.nn.gelu(x @ x.T)) @ x,

@@ -321,12 +321,12 @@ def test_files(models, name, pulse):
 
 
 REFUSED = {
-    "no attention": (lambda x: jnp.cumsum(x, 0), "past=3 has no effect: no attention sees all earlier frames"),
-    "a band": (functools.partial(causal, past=5), "past=3 has no effect"),
+    "no attention": (lambda x: jnp.cumsum(x, 0), "past=3` has no effect: no attention sees all earlier frames"),
+    "a band": (functools.partial(causal, past=5), "past=3` has no effect"),
     "all of the future": (lambda x: attend(x, apart(x) <= 0), "all later frames; bound"),
     "no mask": (lambda x: jax.nn.softmax(x @ x.T) @ x, "all earlier and later frames"),
     "a mean of all frames": (lambda x: jnp.sum(x @ x.T, 1), "all earlier and later frames"),
-    "a recurrence": (lambda x: jnp.where(apart(x) >= 0, x @ x.T, 0.0) @ x, "past=3 has no effect"),
+    "a recurrence": (lambda x: jnp.where(apart(x) >= 0, x @ x.T, 0.0) @ x, "past=3` has no effect"),
     "a sum": (lambda x: jnp.where(apart(x) >= 0, jnp.abs(x @ x.T), 0.0) @ x, "all earlier frames, .*; bound how far"),
     "first frames for ever": (lambda x: attend(x, (jnp.arange(x.shape[0]) < 2)[None] | (apart(x) == 0)), "all earlier"),
     "a product of two": (lambda x: (x @ x.T) @ (x @ x.T) @ x, "two matrices of pairs"),
@@ -371,7 +371,7 @@ def test_wrong_numbers(past):
 
 @pytest.mark.parametrize("name", ["causal", "jax.nn.dot_product_attention"])
 def test_the_remedy_comes_first(name):
-    with pytest.raises(jaxrnn.StreamError, match=r"all earlier frames.*; give past=64 to mask keys .*, or "):
+    with pytest.raises(jaxrnn.StreamError, match=r"all earlier frames.*; give `past=64` to mask keys .*, or "):
         jaxrnn.stream(of(name)[0], EXAMPLE, axes=0)
 
 

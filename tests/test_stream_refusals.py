@@ -122,7 +122,7 @@ REFUSED = {
     ),
     "the largest frames": (lambda x: lax.top_k(x.T, 2)[0], "'top_k'.*orders all frames"),
     "two streams one behind the other": (lambda x: jnp.concatenate([x, 2 * x]), "'concatenate'.*second stream starts"),
-    "a pad that depends on the length": (same_padding, "'conv_general_dilated'.*padding.*give multiple=2"),
+    "a pad that depends on the length": (same_padding, "'conv_general_dilated'.*padding.*give `multiple=2`"),
     "a product over two time axes": (lambda x: conv(x, (0, 0)) @ x.T, "'dot_general'.*two axes of different lengths"),
     "the length": (lambda x: x * jnp.float32(1) / x.shape[0], "known only when the stream has ended"),
     "a frame that moves": (
@@ -146,11 +146,11 @@ REFUSED = {
     "parts of a share of time": (lambda x: x.reshape(2, -1, 3), "'reshape'.*parts.*fixed length"),
     "blocks of 160 frames": (
         lambda x: x.reshape(-1, 160, 3),
-        "Cannot divide evenly.*multiple of 160.*give multiple=160",
+        "Cannot divide evenly.*multiple of 160.*give `multiple=160`",
     ),
     "blocks, and the first of them at the end": (
         lambda x: jnp.roll(x.reshape(-1, 4, 3), -1, 0),
-        r"multiple of 4, of 8 frames or more.*give multiple=4 and constraints=\['S >= 2'\]",
+        r"multiple of 4, of 8 frames or more.*give `multiple=4, constraints=\['S >= 2'\]`",
     ),
     "random numbers": (
         lambda x: x + jax.random.normal(jax.random.key(0), x.shape),
@@ -172,11 +172,11 @@ REFUSED = {
     ),
     "the first frames at the end of a short recording": (
         lambda x: jnp.roll(x, -3, 0),
-        r"\(jnp\.roll in .*recordings of 4 frames or more.*give constraints=\['S >= 4'\]",
+        r"\(jnp\.roll in .*recordings of 4 frames or more.*give `constraints=\['S >= 4'\]`",
     ),
     "mirrored frames of a short recording": (
         lambda x: jnp.pad(x, ((2, 5), (0, 0)), mode="reflect"),
-        r"\(jnp\.pad in .*recordings of 6 frames or more.*give constraints=\['S >= 6'\]",
+        r"\(jnp\.pad in .*recordings of 6 frames or more.*give `constraints=\['S >= 6'\]`",
     ),
     "the length as a number": (lambda x: x / float(x.shape[0]), r"\(test_stream_refusals.*TypeError.*x\.shape\[0\]"),
     "a loop of Python over frames": (lambda x: sum(x[i] for i in range(x.shape[0])), "TypeError.*range"),
@@ -244,7 +244,7 @@ def test_a_recording_that_is_too_short():
     """It is refused, or where its length is not known while it is compiled, NaN."""
     streamed = jaxrnn.stream(lambda x: jnp.roll(x, -2, 0), X, axes=0, constraints=["S >= 3"])
     x = jnp.ones((2, 3))
-    words = r"a recording of 2 frame\(s\) does not satisfy constraints=\['S >= 3'\]"
+    words = r"a recording of 2 frame\(s\) does not satisfy `constraints=\['S >= 3'\]"
     check_refused(jaxrnn.InputError, words, streamed.run, None, x)
     state = streamed.init()
     for frame in x:

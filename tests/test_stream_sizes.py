@@ -278,7 +278,9 @@ def test_inputs_that_a_node_adds_have_one_time_axis_whatever_else_is_unknown():
         assert dict(loaded.dimensions) == {"T": "T", "U": "T"}
         assert [each.time_axis for each in loaded.stream(multiple=multiple).spec.inputs] == [None, 0, 0]
     blocks = blocks_of(11)  # no length that is tried is a multiple
-    with pytest.raises(jaxrnn.InputError, match=r"not known whether U must be equal to T; dims=\{'U': 'T'\} if it is"):
+    with pytest.raises(
+        jaxrnn.InputError, match=r"not known whether U must be equal to T; `dims=\{'U': 'T'\}` if it is"
+    ):
         blocks.stream("T", multiple=11)
     streamed = blocks.stream("T", multiple=11, dims={"U": "T"})
     assert [each.time_axis for each in streamed.spec.inputs] == [None, 0, 0]

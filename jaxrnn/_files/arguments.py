@@ -1,95 +1,14 @@
-"""Arguments in messages, in the form for the reader: Python, command-line options, or keys of settings."""
+"""The arguments of functions: types and defaults from the signature, descriptions from the docstring."""
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Container, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-
-_SAME = ("batch", "dtype", "length", "multiple", "opset", "past", "pulse", "state", "static", "what")
-_SOUND = ("exponent", "gives", "norm", "padding", "symbol", "synthesis", "takes")
-#: The command-line option for each argument of Python that messages name.
-OPTIONS = {"dims": "--dim"} | {name: f"--{name}" for name in _SAME + _SOUND}
-#: The arguments of `jaxrnn.load` that are keys of a file of settings.
-_MODEL_KEYS = ("dims", "state", "static")
-
-Reader = Literal["python", "command", "settings"]
-_READER: ContextVar[Reader] = ContextVar("reader", default="python")
-
-
-class Metavar(str):
-    """A word that the reader replaces by a value, shown without quotes."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-NAME, VALUE, SIZE, INPUT, OUTPUT = map(Metavar, ("NAME", "VALUE", "SIZE", "INPUT", "OUTPUT"))
-
-
-@contextlib.contextmanager
-def writing_for(reader: Reader) -> Iterator[None]:
-    """Set the reader of messages inside the context: Python, the user of a command, or the author of settings."""
-    token = _READER.set(reader)
-    try:
-        yield
-    finally:
-        _READER.reset(token)
-
-
-def argument(name: str, value: Any, call: str = "") -> str:
-    """Write an argument in the form for the reader of a message: ``pulse=4``, ``--pulse 4`` or ``pulse: 4``.
-
-    The value None writes only the name. A `Metavar` such as `SIZE` is a placeholder for a value of the reader's choice.
-    ``call`` is the Python call that takes the argument, such as ``"jaxrnn.load(path)"``.
-    """
-    reader, option = _READER.get(), OPTIONS.get(name)
-    foreign = option is None if reader == "command" else bool(call) and name not in _MODEL_KEYS
-    if reader == "python" or (foreign and value is not None):
-        written = in_python(name, value, call)
-        return written if reader == "python" else f"in Python, {written}"
-    shown = name if option is None or reader == "settings" else option
-    if value is None:
-        return shown
-    if not isinstance(value, Mapping):
-        return f"{shown} {value}" if reader == "command" else f"{shown}: {value}"
-    if reader == "settings":
-        return f"{shown}: {{{', '.join(f'{key}: {item}' for key, item in value.items())}}}"
-    return " ".join(f"{shown} {key}={item}" for key, item in value.items()) or f"{shown} none"
-
-
-def in_python(name: str, value: Any, call: str = "") -> str:
-    """Write an argument in Python for any reader: ``jaxrnn.load(path, state={})``."""
-    written = name if value is None else f"{name}={value!r}"
-    return f"{call[:-1]}{'' if call.endswith('()') else ', '}{written})" if call else written
-
-
-def called(name: str) -> str:
-    """Return the name of an argument for the reader: ``batch``, or ``--batch`` on the command line."""
-    return argument(name, None)
-
-
-def either(python: str, command: str) -> str:
-    """Return the text for a reader in Python, or else the text for the user of a command."""
-    return python if _READER.get() == "python" else command
-
-
-def static_argument(name: str = NAME) -> str:
-    """Write the argument that fixes an input while the model is loaded."""
-    return argument("static", {name: VALUE}, "jaxrnn.load(path)")
-
-
-def static_or_eager() -> str:
-    """Write how a value that depends on data can become a constant."""
-    return static_argument() + either(", or call apply outside jit, grad and vmap", "")
 
 
 class Argument(NamedTuple):
@@ -108,6 +27,12 @@ def documented(docstring: str | None) -> dict[str, str]:
         for name, text in re.findall(r"^    (\w+): ((?:.*\n?)(?:^     +.*\n?)*)", section, re.M):
             texts[name] = " ".join(text.split())
     return texts
+
+
+def described(text: str, mark: str = "") -> str:
+    """Return a description as a sentence; marks are in place of double backticks and the quotes inside."""
+    sentence = text if text.startswith("`") else text[:1].upper() + text[1:]
+    return re.sub(r'``"?(.*?)"?``', rf"{mark}\1{mark}", sentence)
 
 
 def arguments_of(function: str, names: Container[str]) -> dict[str, Argument]:
@@ -171,68 +96,3 @@ def _default(node: ast.expr | None) -> Any:
         return inspect.Parameter.empty if node is None else ast.literal_eval(node)
     except ValueError:
         return None  # a name, such as that of a constant
-
-
-#: Words for commands and files of settings in place of a function or an argument in Python.
-_WORDS = {
-    "resume=False": "--fresh",
-}
-
-
-def for_reader(text: str, reader: Literal["command", "settings"]) -> str:
-    """Rewrite arguments in Python that stand in backticks, such as `pulse=4`, as options or as keys of settings.
-
-    An argument that is neither an option nor a key stays in Python.
-    """
-    return _CODE.sub(lambda found: _written(found[1], reader) or found[0], text)
-
-
-def for_command(text: str) -> str:
-    """Rewrite arguments in Python as options; values in double backticks lose the backticks."""
-    return for_reader(re.sub(r'``"?(.*?)"?``', r"\1", text), "command")
-
-
-_CODE = re.compile(r"(?<!`)`([^`\n]{1,500})`(?!`)")
-
-
-def _written(code: str, reader: str) -> str | None:
-    """Write a name, arguments ``name=value`` or a call with arguments for the reader; None for any other code."""
-    if code in _WORDS:
-        return _WORDS[code]
-    if code in OPTIONS:
-        return OPTIONS[code] if reader == "command" else code
-    bare = re.match(r"\w+=(?!=)", code) is not None
-    try:
-        call = ast.parse(f"_({code})" if bare else code, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    if not isinstance(call, ast.Call) or not call.keywords:
-        return None
-    names = [each.arg for each in call.keywords]
-    if any(name not in OPTIONS if reader == "command" else not bare and name not in _MODEL_KEYS for name in names):
-        return f"in Python, {code}"
-    write = _as_option if reader == "command" else _as_key
-    return " ".join(write(str(each.arg), each.value) for each in call.keywords)
-
-
-def _as_option(name: str, value: ast.expr) -> str:
-    option = OPTIONS[name]
-    if isinstance(value, ast.Dict):
-        return " ".join(f"{option} {key}={item}" for key, item in _items(value)) or f"{option} none"
-    return f"{option} {_text(value)}"
-
-
-def _as_key(name: str, value: ast.expr) -> str:
-    if not isinstance(value, ast.Dict | ast.Call):
-        return f"{name}: {_text(value)}"
-    return f"{name}: {{{', '.join(f'{key}: {item}' for key, item in _items(value))}}}"
-
-
-def _items(value: ast.Dict | ast.Call) -> list[tuple[str, str]]:
-    if isinstance(value, ast.Call):
-        return [(str(each.arg), _text(each.value)) for each in value.keywords]
-    return [(_text(key), _text(item)) for key, item in zip(value.keys, value.values, strict=True) if key is not None]
-
-
-def _text(value: ast.expr) -> str:
-    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ast.unparse(value)

@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     import jinja2
 
 
+class Metavar(str):
+    """A word in place of a value in an argument in a message, shown without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+VALUE, SIZE = Metavar("VALUE"), Metavar("SIZE")
+
+
 def bytes_of(size: int) -> str:
     """Format a number of bytes."""
     for power, unit in ((60, "EiB"), (50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):

@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import xla_bridge
 
-from jaxrnn._files.arguments import argument
 from jaxrnn._files.messages import describe, near_or_all
 from jaxrnn._jax.varying import alike
 from jaxrnn.errors import InputError, StateError, check_kind
@@ -289,7 +288,7 @@ def check_param(where: str, value: Any, expected: Any, dtype: np.dtype | None = 
         if have in types or _canonical(have) == _canonical(want):
             return
         if is_lowered and dtype is None and getattr(have, "name", None) in COMPUTE_TYPES:
-            fix = f"; {argument('dtype', have.name)} takes parameters of that type"
+            fix = f"; `dtype={have.name!r}` takes parameters of that type"
         elif (have, want) == (np.float32, np.float64):
             fix = "; float64 needs jax_enable_x64: call inside 'with jax.enable_x64(True):'"
         elif isinstance(want, np.dtype):

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.signal import get_window
 
-from jaxrnn._files.arguments import argument, called
 from jaxrnn._files.messages import describe, short_repr
 from jaxrnn.errors import InputError, is_count
 
@@ -62,12 +61,10 @@ class Frames:
         for name, known in {"padding": Padding, "norm": Norm, "synthesis": Synthesis}.items():
             if getattr(self, name) not in get_args(known):
                 listed = ", ".join(get_args(known))
-                raise InputError(f"{called(name)} must be one of {listed}, not {getattr(self, name)!r}")
+                raise InputError(f"`{name}` must be one of {listed}, not {getattr(self, name)!r}")
         sum_of_magnitudes = np.sum(np.abs(self.weights))
         if self.norm == "window" and abs(np.sum(self.weights)) <= TINY * sum_of_magnitudes:
-            raise InputError(
-                f"{argument('norm', 'window')} divides by the sum of the window, which is 0: choose another"
-            )
+            raise InputError("`norm='window'` divides by the sum of the window, which is 0: choose another")
 
     @property
     def bins(self) -> int:
@@ -121,7 +118,7 @@ class Frames:
         if not x.ndim:
             raise InputError("a waveform has an axis of samples, but this is one number")
         if self.padding == "reflect" and x.shape[-1] == 0:
-            raise InputError(f"{argument('padding', 'reflect')} mirrors samples, but the waveform has none; give one")
+            raise InputError("`padding='reflect'` mirrors samples, but the waveform has none; give one")
         before = self._before
         if before:
             widths = [(0, 0)] * (x.ndim - 1) + [(before, before)]
@@ -186,8 +183,8 @@ class Frames:
             raise InputError(f"length must be a whole number of samples from 0 on, or None, not {length!r}")
         if not jax.export.is_symbolic_dim(held) and length > max(held, 0):
             raise InputError(
-                f"length={length}, but the frames hold {max(held, 0)} samples; give no more than that, or add zeros to "
-                "the waveform before its transform"
+                f"`length={length}`, but the frames hold {max(held, 0)} samples; give no more than that, or add zeros "
+                "to the waveform before its transform"
             )
 
     @property

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.io import wavfile
 
-from jaxrnn._files.arguments import NAME, VALUE, argument, called, either
 from jaxrnn._files.arrays import MAX_ARRAY_BYTES, read_arrays
 from jaxrnn._files.messages import short_repr, without_folders
 from jaxrnn._files.stores import check_regular, local_path
@@ -109,9 +108,9 @@ class Network:
     def __post_init__(self) -> None:
         for name, known in (("takes", TAKES), ("gives", GIVES)):
             if getattr(self, name) not in (None, *known):
-                raise InputError(f"{called(name)} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+                raise InputError(f"`{name}` must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         if not (math.isfinite(self.exponent) and self.exponent > 0):
-            raise InputError(f"{called('exponent')} must be a number above 0, not {self.exponent!r}")
+            raise InputError(f"`exponent` must be a number above 0, not {self.exponent!r}")
 
     @functools.cached_property
     def bound(self) -> Bound:
@@ -134,7 +133,7 @@ class Network:
     @property
     def _offline(self) -> Model:
         if not isinstance(self.model, Model):
-            raise InputError(f"{self.label} is not a model of whole recordings, so {called('symbol')} does not apply")
+            raise InputError(f"{self.label} is not a model of whole recordings, so `symbol` does not apply")
         return self.model
 
     def arrays(self, frames: Frames) -> tuple[ArraySpec, ArraySpec]:
@@ -142,8 +141,8 @@ class Network:
         there = self._offline if self.symbol is not None else self.bound.spec
         source = self._chosen("input", self.input, there.inputs, frames)
         if others := ", ".join(each.name for each in there.inputs if each is not source):
-            hint = either("", f"; if {others} is its state, leave out --symbol") if self.symbol else ""
-            fixed = argument("static", {NAME: VALUE}, "jaxrnn.load(path)")
+            hint = f"; if {others} is its state, leave out `symbol`" if self.symbol else ""
+            fixed = "`jaxrnn.load(path, static={NAME: VALUE})`"
             raise InputError(f"{self.label} also takes {others}: fix each with {fixed}{hint}")
         return source, self._chosen("output", self.output, there.outputs, frames)
 
@@ -155,8 +154,7 @@ class Network:
                 return (fitting or arrays)[0]
         if name not in names:
             missing = f"has {len(names)} {what}s" if name is None else f"has no {what} {name!r}"
-            option = either(f"{what}=NAME", {"input": "--takes NAME=KIND", "output": "--gives NAME=KIND"}[what])
-            raise InputError(f"{self.label} {missing}: choose one of {', '.join(names)} with {option}")
+            raise InputError(f"{self.label} {missing}: choose one of {', '.join(names)} with `{what}=NAME`")
         return arrays[names.index(name)]
 
     def layout(self, frames: Frames) -> _Layout:
@@ -171,7 +169,7 @@ class Network:
             )
         opened = time_symbols(self.model) if isinstance(self.model, Model) and self.symbol is None else ()
         if opened and not self.bound.spec.state:
-            option = argument("symbol", opened[0])
+            option = f"`symbol={opened[0]!r}`"
             raise InputError(f"{self.label} has no state, and leaves {opened[0]} open: give {option} if that is time")
         shape, time = (source.shape, source.shape.index(self.symbol)) if self.symbol else ((None, *source.shape), 0)
         layout = _layout_of(f"{self.label}: {source.as_input}", shape, time, frames)
@@ -205,9 +203,8 @@ class Network:
         fitting = {"samples": ["samples"], "real": ["mask", "magnitude"], "complex": ["mask", "spectrum"]}[found.kind]
         role = self.gives or (fitting[0] if len(fitting) == 1 else None)
         if role not in fitting:
-            option = either("gives", "--gives")
             why = f"is not {role}" if role else "does not say what it is"
-            raise InputError(f"{named} {why}: its sizes fit {' or '.join(fitting)}; say which with {option}")
+            raise InputError(f"{named} {why}: its sizes fit {' or '.join(fitting)}; say which with `gives`")
         return role, found.take(result).astype(values.dtype)
 
     def _time_of(self, target: ArraySpec, shape: Sequence[Any], count: Any) -> int:

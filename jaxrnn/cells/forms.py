@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -106,7 +106,7 @@ def by_platform(cpu: Callable[..., Any], plain: Callable[..., Any], *operands: A
 
 
 #: Frames in a chunk, or ``"sqrt"``; None to recompute nothing.
-Remat = int | str | None
+Remat = Literal["sqrt"] | int | None
 Run = Callable[[Any, Any], tuple[Any, Any]]
 
 #: Bytes of projected frames to compute before the loop that reads them. They are then still in the cache: on the CPU, a

@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 
-from jaxrnn._files.arguments import writing_for
 from jaxrnn._jax.processors import features
 from jaxrnn.cli.errors import (
     INTERRUPTED,
@@ -75,7 +74,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand, and print an error that the user can fix without a traceback."""
-        with _printed_errors(ctx), writing_for("command"):
+        with _printed_errors(ctx):
             return super().invoke(ctx)
 
 

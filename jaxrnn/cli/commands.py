@@ -7,9 +7,9 @@ are arguments of a Python function, read from the signature and the docstring of
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 import click
 
-from jaxrnn._files.arguments import Argument, arguments_of, documented, for_command
+from jaxrnn._files.arguments import Argument, arguments_of, described, documented
+from jaxrnn._files.readers import for_reader
 from jaxrnn.cli.errors import ask_for_json
 
 
@@ -63,9 +64,8 @@ class Taken:
     in the docstring of the command, for an argument whose description has words of Python, comes first.
     """
 
-    def __init__(self, function: str, *names: str, prefix: str = "", **details: Option):
-        self.function, self.prefix = function, prefix
-        self.details = dict.fromkeys(names, Option()) | details
+    def __init__(self, function: str, *, prefix: str = "", **details: Option):
+        self.function, self.prefix, self.details = function, prefix, details
 
     def arguments(self, texts: Mapping[str, str]) -> Iterator[Argument]:
         """Return the arguments, with types for a command, and with these texts for a command."""
@@ -75,10 +75,8 @@ class Taken:
             needed = default is inspect.Parameter.empty
             if name in texts:
                 text = texts[name]
-            elif self.prefix and not needed:
-                text = f"{self.prefix} {for_command(text)}"
             else:
-                text = for_command(text[:1].upper() + text[1:])
+                text = for_reader(described(text if needed else f"{self.prefix} {text}".strip()), "command")
             if default and not needed:
                 text += f" [default: {default:g}]" if isinstance(default, float) else f" [default: {default}]"
             yield Argument(name, typing.Annotated[kind, details], None, text)
@@ -123,14 +121,10 @@ def _made(make: Callable[..., Any], arguments: Iterator[Argument], texts: Mappin
         else:
             each = each._replace(text=texts.get(each.name, each.text))
             parameter = _parameter(each, kind, [detail for detail in details if isinstance(detail, Option)])
-            inner = _Made([parameter], functools.partial(_value, str(parameter.name)))
+            inner = _Made([parameter], operator.itemgetter(str(parameter.name)))
         parameters += inner.parameters
         parts[each.name] = inner.call
     return _Made(parameters, lambda values: make(**{name: call(values) for name, call in parts.items()}))
-
-
-def _value(name: str, values: Mapping[str, Any]) -> Any:
-    return values[name]
 
 
 def _signature(make: Callable[..., Any]) -> Iterator[Argument]:
@@ -155,32 +149,30 @@ def _plain(hint: Any) -> tuple[Any, list[Any]]:
 
 
 def _parameter(argument: Argument, kind: Any, details: list[Option]) -> click.Parameter:
-    """Return the option or the argument of click."""
-    said = {
-        name: next((value for each in reversed(details) if (value := getattr(each, name))), None)
-        for name in ("names", "metavar", "type", "parse", "text", "positional")
-    }
+    """Return the option or the argument of click; inner details come first, outer details replace them."""
+    names = [field.name for field in dataclasses.fields(Option)]
+    option = Option(**{name: value for each in details for name in names if (value := getattr(each, name))})
     several = typing.get_origin(kind) in (tuple, dict)
-    item = typing.get_args(kind)[0] if several else kind
-    options: dict[str, Any] = {"metavar": said["metavar"], "type": said["type"] or _type(item)}
-    if (parse := said["parse"]) is not None:
-        options["callback"] = lambda ctx, parameter, value: None if value is None else parse(value)
-    if said["positional"]:
-        return click.Argument([argument.name], **options)
-    names = said["names"] or ("--" + argument.name.replace("_", "-"),)
-    if kind is bool and "type" in options:
-        del options["type"]
-        options["is_flag"] = True
-    default = argument.default
-    needed = default is inspect.Parameter.empty
-    default = None if needed or several or default is dataclasses.MISSING else default
-    shown = default is not None and (kind is not bool or "/" in names[0])
-    options |= {
-        "multiple": several,
-        "required": needed and not several,
-        "help": f"{argument.text} {said['text'] or ''}".strip(),
-    }
-    return click.Option([argument.name, *names], **options, default=default, show_default=shown)
+    common: dict[str, Any] = {"metavar": option.metavar}
+    if kind is not bool:
+        common["type"] = option.type or _type(typing.get_args(kind)[0] if several else kind)
+    if (parse := option.parse) is not None:
+        common["callback"] = lambda ctx, parameter, value: None if value is None else parse(value)
+    if option.positional:
+        return click.Argument([argument.name], **common)
+    spelled = option.names or ("--" + argument.name.replace("_", "-"),)
+    needed = argument.default is inspect.Parameter.empty and not several
+    default = None if needed or several else argument.default
+    return click.Option(
+        [argument.name, *spelled],
+        **common,
+        is_flag=kind is bool,
+        multiple=several,
+        required=needed,
+        default=default,
+        show_default=default is not None and (kind is not bool or "/" in spelled[0]),
+        help=f"{argument.text} {option.text}".strip(),
+    )
 
 
 def _type(kind: Any) -> click.ParamType | type:

@@ -13,13 +13,14 @@ from typing import Any
 
 import click
 
+from jaxrnn._files.readers import for_reader
 from jaxrnn.errors import JaxrnnError
 
 #: Exit statuses: a failed comparison, a mistake of the user, an interrupt from the keyboard or by SIGTERM.
 MISMATCH, MISTAKE, INTERRUPTED = 1, 2, 130
 
-#: The key of click's context for ``--json``.
-_JSON = "jaxrnn.json"
+#: The keys of click's context for ``--json``, and for the reader of messages.
+_JSON, _READER = "jaxrnn.json", "jaxrnn.reader"
 
 
 class MismatchError(JaxrnnError):
@@ -35,6 +36,17 @@ def wants_json() -> bool:
     """Return True if the running command prints JSON."""
     ctx = click.get_current_context(silent=True)
     return ctx is not None and ctx.meta.get(_JSON, False)
+
+
+def write_for_settings() -> None:
+    """Write the messages of the running command for the author of a file of settings."""
+    click.get_current_context().meta[_READER] = "settings"
+
+
+def worded(message: str) -> str:
+    """Return a message with arguments as options of a command, or as keys of settings."""
+    ctx = click.get_current_context(silent=True)
+    return for_reader(message, "command" if ctx is None else ctx.meta.get(_READER, "command"))
 
 
 #: Characters that control a terminal, or change the order or the lines of text; a name in a file can have them.
@@ -67,6 +79,7 @@ def naming_output() -> Iterator[None]:
 
 def print_error(message: str) -> None:
     """Print an error as a line on standard error, and with ``--json`` also as an object on standard output."""
+    message = worded(message)
     with contextlib.suppress(OSError):  # such as a full disk, which may be the error
         print_json_error(message)
     echo(f"error: {message}", err=True, fg="red", color=False if os.environ.get("NO_COLOR") else None)

@@ -177,7 +177,7 @@ def _finetune(path: Path, overrides: tuple[str, ...], resume: bool | None) -> No
 
     with busy(f"reading {path.name}"):
         training = prepare_training(path, overrides)
-    checkpoints = training.settings.checkpoints
+    checkpoints = training.arguments["checkpoints"]
     training.check_alike()
     before = _measured(training, training.arguments["params"], "measuring the model as it is")
     began = time.monotonic()
@@ -213,7 +213,7 @@ def _result(
     losses = [record["loss"] for record in fitted.history]
     tenth = max(1, len(losses) // 10)
     settings = training.settings
-    folder = None if settings.checkpoints is None else settings.checkpoints.folder
+    folder = None if settings.checkpoints is None else settings.checkpoints["folder"]
     paths = {"export": settings.export, "plot": settings.plot, "checkpoints": folder}
     return {
         "config": str(path),

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from jaxrnn._files.arguments import SIZE, argument
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn.cli.commands import FrameCount, Option, command
 from jaxrnn.cli.options import Dims, ModelFile, new_file
@@ -27,6 +26,7 @@ Facts = Mapping[str, Any]
 
 @command
 def inspect(
+    *,
     file: ModelFile,
     params: bool = False,
     html: Annotated[Path, new_file("PAGE.html")] | None = None,
@@ -102,7 +102,7 @@ def _about_steps(inspection: Inspection) -> str:
         return "Every call forgets the internal state, so this model has no steps."
     batch, others = open_sizes(inspection.state, inspection.growing)
     if others:
-        return f"Runs in steps; {argument('dims', dict.fromkeys(others, SIZE))} sizes the state."
+        return f"Runs in steps; {' '.join(f'--dim {name}=SIZE' for name in others)} sizes the state."
     if batch is not None:
         return f"Runs in steps; {batch} is the batch."
     return "Runs in steps; the batch is fixed, so a batch of streams adds a leading axis, over which steps are mapped."

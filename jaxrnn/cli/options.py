@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import click
 import numpy as np
 
-from jaxrnn._files.arguments import writing_for
 from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.stores import check_writable
 from jaxrnn._files.writing import in_place_of
 from jaxrnn.cli.commands import Option, Seed, command
-from jaxrnn.cli.errors import echo
+from jaxrnn.cli.errors import echo, write_for_settings
 from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -391,9 +390,9 @@ def settings_command(model: str) -> Callable[[Callable[..., Any]], click.Command
         assert inner is not None, "a command has a function"
 
         def run(print_config: bool, **values: Any) -> Any:
+            write_for_settings()
             if not print_config:
-                with writing_for("settings"):
-                    return inner(**values)
+                return inner(**values)
             from jaxrnn.settings.files import SettingsFile
 
             text = SettingsFile(pkgutil.resolve_name(model), values["path"], values["overrides"]).to_yaml()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrnn._files.messages import as_json, pairs_of
 from jaxrnn._files.progress import progress_bar
-from jaxrnn.cli.errors import echo, naming_output, printable, wants_json
+from jaxrnn.cli.errors import echo, naming_output, printable, wants_json, worded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +32,9 @@ COMPARED = {"compared": "compared", "largest absolute": "max_abs", "largest rela
 def plain_warnings(shown: bool = True) -> Iterator[None]:
     """Print warnings on standard error without source lines, or hide warnings if ``shown`` is False."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: echo(f"warning: {message}", err=True) if shown else None
+        warnings.showwarning = lambda message, *_, **__: (
+            echo(f"warning: {worded(str(message))}", err=True) if shown else None
+        )
         yield
 
 
@@ -82,25 +84,25 @@ Block = str | TextLine | Table
 
 def show(result: Any, report: Callable[[dict[str, Any]], Iterable[Block]]) -> None:
     """Print a result as JSON, or as the lines and tables that ``report`` yields."""
-    facts = as_json(result)
+    facts = _texts(as_json(result), lambda text, message: worded(text) if message else text)
     if wants_json():
         echo(json.dumps(facts, indent=2, ensure_ascii=False))
         return
     out = console()
-    for block in report(_on_one_line(facts)):
+    # Texts, such as names from a file, take one line; the messages among the facts keep their lines.
+    for block in report(_texts(facts, lambda text, message: text if message else text.replace("\n", "\\n"))):
         with naming_output():
             print_block(out, block)
 
 
-def _on_one_line(value: Any, key: str = "") -> Any:
-    """Escape line ends in texts, such as names from a file; the messages among the facts keep their lines."""
+def _texts(value: Any, change: Callable[[str, bool], str], message: bool = False) -> Any:
+    """Change all texts in a value; the change also takes whether a text is a message, by the key."""
     if isinstance(value, Mapping):
-        return {_on_one_line(each): _on_one_line(item, each) for each, item in value.items()}
+        messages = ("problem", "reason", "error", "warnings")
+        return {change(key, False): _texts(item, change, key.endswith(messages)) for key, item in value.items()}
     if isinstance(value, list):
-        return [_on_one_line(item, key) for item in value]
-    if not isinstance(value, str) or key.endswith(("problem", "reason", "error", "warnings")):
-        return value
-    return value.replace("\n", "\\n")
+        return [_texts(item, change, message) for item in value]
+    return change(value, message) if isinstance(value, str) else value
 
 
 def console(*, stderr: bool = False) -> Console:

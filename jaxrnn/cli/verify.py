@@ -19,11 +19,12 @@ _TOLERANCE = Option(type=NumberRange(min=0))
 
 @command
 def verify(
+    *,
     file: StatelessFile,
     given: ManyInputs,
     options: Annotated[
         Given,
-        Taken("jaxrnn.verification.verify:verify", "engine", "nodes", atol=_TOLERANCE, rtol=_TOLERANCE),
+        Taken("jaxrnn.verification:verify", atol=_TOLERANCE, rtol=_TOLERANCE, engine=Option(), nodes=Option()),
     ],
     outputs: Annotated[Path, Option(metavar="X.npz")] | None = None,
 ) -> None:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn._files.arguments import VALUE, argument
+from jaxrnn._files.messages import VALUE
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import SAMPLES
@@ -65,7 +65,7 @@ class Offline:
             if time_axis(spec, each) is None:
                 raise InputError(
                     f"{spec.label}: {each.as_input} has no time axis, and recordings have no such array; bind it, with "
-                    f"{argument('static', {each.name: VALUE}, 'jaxrnn.load(path)')}, or in a function of your own"
+                    f"`jaxrnn.load(path, static={ {each.name: VALUE} })`, or in a function of your own"
                 )
         if not self._outputs:
             raise InputError(f"{spec.label}: no output has a frame for every frame of time")

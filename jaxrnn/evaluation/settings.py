@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from jaxrnn.audio.waveforms import waveform_of
 from jaxrnn.errors import InputError
@@ -23,6 +23,7 @@ from jaxrnn.evaluation.systems import MAX_RATE, System, chunk_frames
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
+from jaxrnn.settings.functions import Options
 from jaxrnn.settings.models import (
     AnyPath,
     FunctionName,
@@ -78,38 +79,10 @@ class StageSettings(Settings):
     """The model's output, where it has several."""
 
 
-class FramesSettings(Settings):
-    """Frames of sound, as in `jaxrnn.evaluation.Chain`."""
-
-    size: PositiveInt
-    """Samples of a frame."""
-    hop: PositiveInt
-    """Samples from one frame to the next."""
-    window: str | None = None
-    """A window of `scipy.signal.get_window`, or `sqrt_hann`."""
-
-
-class StftSettings(Settings):
-    """The transforms around a network over spectra, as in `jaxrnn.audio.Frames` and `jaxrnn.audio.Network`."""
-
-    size: PositiveInt
-    """Samples of a frame."""
-    hop: PositiveInt
-    """Samples from one frame to the next."""
-    window: str = "hann"
-    """A window of `scipy.signal.get_window`, such a name after `sqrt_`, or a `.npy` file."""
-    padding: str = "causal"
-    """`causal`, `zeros`, `reflect` or `none`."""
-    norm: str = "none"
-    """`none`, `ortho` or `window`."""
-    synthesis: str = "window"
-    """`window` or `sum`."""
-    takes: str | None = None
-    """`magnitude`, `spectrum` or `samples`, or `INPUT=KIND`; by default by the sizes."""
-    gives: str | None = None
-    """`mask`, `magnitude`, `spectrum` or `samples`, or `OUTPUT=KIND`."""
-    exponent: PositiveFloat = 1.0
-    """The power of the magnitudes that the network sees."""
+#: The arguments of `Workers` other than the number and the place.
+_RESOURCES = ("cpus", "gpus", "tries")
+#: The arguments of `waveform_of` other than the model and its time.
+_STFT = ("size", "hop", "window", "padding", "norm", "synthesis", "takes", "gives", "exponent")
 
 
 class StreamSettings(Settings):
@@ -119,7 +92,7 @@ class StreamSettings(Settings):
     """A network of whole recordings: its file, or the keys below."""
     symbol: str | None = None
     """The dimension that is time, `S` by default; with `stft`, by default the network takes a frame a step."""
-    stft: StftSettings | None = None
+    stft: Annotated[dict[str, Any], Options(waveform_of, names=_STFT)] | None = None
     """For a network over spectra: the transforms around it, which make it a function of waveforms."""
     pulse: PositiveInt | None = None
     """Frames in a step; by default the fewest that fit."""
@@ -130,7 +103,7 @@ class StreamSettings(Settings):
 class SystemSettings(Settings):
     """The system: frames and stages, a stream, or a function that returns a `jaxrnn.evaluation.System`."""
 
-    frames: FramesSettings | None = None
+    frames: Annotated[dict[str, Any], Options(Chain, names=("size", "hop", "window"))] | None = None
     """Frames of sound for `stages`."""
     stages: list[StageSettings] = []
     """Networks that take one frame a step, in order."""
@@ -158,17 +131,6 @@ class MetricSettings(FunctionSettings):
     """A metric of jaxrnn, or your `file.py:function` or `module:function`; its options stand beside it."""
 
 
-class ResourcesSettings(Settings):
-    """Resources of each worker, as in `jaxrnn.evaluation.Workers`."""
-
-    cpus: PositiveFloat = 1.0
-    """CPUs of a worker."""
-    gpus: float = Field(default=0.0, ge=0)
-    """GPUs of a worker, or the share of one."""
-    tries: PositiveInt = 3
-    """Workers that a unit may bring down before its recordings are rows with errors."""
-
-
 class EvaluationSettings(Settings):
     """A model over a corpus: the keys of a file for `jaxrnn evaluate`."""
 
@@ -190,7 +152,7 @@ class EvaluationSettings(Settings):
     """Recordings in a batch."""
     chunk: PositiveFloat = 4.0
     """Seconds of each recording in a chunk, the part that is on the device at once."""
-    resources: ResourcesSettings = Field(default_factory=ResourcesSettings)
+    resources: Annotated[dict[str, Any], Options(Workers, names=_RESOURCES)] = Field({}, validate_default=True)
     """The resources of each worker, with `--workers` or `--ray`."""
     title: str | None = None
     """The title of the report."""
@@ -223,17 +185,19 @@ def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers |
     check_packages()
     file = SettingsFile(EvaluationSettings, path, overrides)
     parts = file.together(
-        {"metrics": lambda: _metrics(file), "corpus": lambda: _corpus(file), "system": lambda: _chunked(file)}
+        {
+            "metrics": lambda: _metrics(file),
+            "corpus": lambda: _corpus(file),
+            "system": lambda: _chunked(file),
+            "workers": lambda: _workers(file, workers or Workers(1)),
+        }
     )
-    settings, metrics, corpus, system = file.settings, *parts.values()
+    settings, (metrics, corpus, system, resources) = file.settings, parts.values()
     with file.at("slices"):
         check_slices_of(corpus, metrics, settings.slices)
     # A user's own functions are identified by their entries in the file.
     written = settings.model_dump(mode="json", include={"metrics": True, "system": {"function", "arguments"}})
-    pool = None
-    if workers is not None:
-        workers = dataclasses.replace(workers, **settings.resources.model_dump())
-        pool = WorkerPool(workers, functools.partial(_evaluator, file))
+    pool = None if workers is None else WorkerPool(resources, functools.partial(_evaluator, file))
     with file.at():
         evaluation = Evaluation(
             system,
@@ -259,6 +223,12 @@ def _evaluator(file: File) -> Evaluator:
         chunk=settings.chunk,
         outputs=settings.out / OUTPUTS if settings.keep else None,
     )
+
+
+def _workers(file: File, workers: Workers) -> Workers:
+    """Return workers with the resources of the file."""
+    with file.at("resources"):
+        return dataclasses.replace(workers, **file.settings.resources)
 
 
 def _metrics(file: File) -> tuple[Metric, ...]:
@@ -305,7 +275,7 @@ def _system(file: File) -> System:
         with file.at("system", "stream"):
             model = _load(stream.model)
             if stream.stft is not None:
-                waveform = waveform_of(model, stream.symbol, **stream.stft.model_dump())
+                waveform = waveform_of(model, stream.symbol, **stream.stft)
                 streamed = waveform.stream(pulse=stream.pulse, past=stream.past)
                 return Offline(streamed, waveform.params, rate=settings.rate)
             streamed = model.stream(stream.symbol or "S", stream.pulse, past=stream.past)
@@ -318,7 +288,7 @@ def _system(file: File) -> System:
     frames = settings.frames
     assert frames is not None, "it has one of the three"
     with file.at("system"):
-        return Chain(tuple(stages), frames.size, frames.hop, frames.window, settings.rate)
+        return Chain(tuple(stages), **frames, rate=settings.rate)
 
 
 def _load(settings: ModelSettings) -> Model:

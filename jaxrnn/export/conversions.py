@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn._files.arguments import argument
 from jaxrnn._jax.context import compute_type
 from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
 from jaxrnn.export import kernels
@@ -130,7 +129,7 @@ def _narrow(model: ir.Model, dtype: np.dtype, fixed: Collection[str], wide: Coll
     if dtype.name == "bfloat16" and opset < _BFLOAT16:
         has = f"bfloat16 needs opset {_BFLOAT16}, and the"
         if is_step:
-            raise UnsupportedError(f"{has} file gets opset {opset}: give {argument('opset', _BFLOAT16)}")
+            raise UnsupportedError(f"{has} file gets opset {opset}: give `opset={_BFLOAT16}`")
         raise UnsupportedError(f"{has} model has opset {opset}: convert the file with onnx.version_converter")
     if any(node.op_type.startswith(("QLinear", "Quantize", "Dequantize")) for node in model.graph.all_nodes()):
         raise InputError("the model is quantised and computes in integers: leave out dtype")

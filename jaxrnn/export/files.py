@@ -18,7 +18,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn._files.arguments import argument, called
 from jaxrnn._files.messages import first_line, short_repr
 from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._files.writing import replace_all, scratch
@@ -130,8 +129,7 @@ def export_onnx(
     if isinstance(stepper, Model) and not step:
         if given := [name for name, value in options.items() if value is not None]:
             raise InputError(
-                f"{given[0]} applies to a step, and a model is written as a whole graph: give "
-                f"{argument('step', True)} for its step"
+                f"{given[0]} applies to a step, and a model is written as a whole graph: give `step=True` for its step"
             )
         arrays = stepper.params if params is None else params
         if conversion is None:
@@ -192,14 +190,14 @@ def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple
         if sizes.setdefault(first if isinstance(first, str) else name, size) != size:
             equal = ", ".join(each for each, other in model.dimensions.items() if other == first)
             raise InputError(
-                f"{model.label}: {called('dims')} gives {size} for {name!r} and {sizes[str(first)]} for another "
+                f"{model.label}: `dims` gives {size} for {name!r} and {sizes[str(first)]} for another "
                 f"dimension, and the nodes need {equal} to be equal: give one size"
             )
     own = sizes.pop(model.spec.batch_symbol or "", None)
     if own is not None and batch not in (None, own):
         raise InputError(
-            f"{model.label}: {called('dims')} gives {own} for the batch, {model.spec.batch_symbol!r}, and "
-            f"{called('batch')} gives {batch}: leave out one"
+            f"{model.label}: `dims` gives {own} for the batch, {model.spec.batch_symbol!r}, and "
+            f"`batch` gives {batch}: leave out one"
         )
     return sizes, batch if own is None else check_count(f"the size of the batch, {model.spec.batch_symbol!r},", own)
 

@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn._files.arguments import argument
 from jaxrnn.errors import UnsupportedError
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -131,7 +130,7 @@ def _lacking(operator: str, opset: int, dtype: np.dtype) -> UnsupportedError:
         and any(dtype in _tensors(each.allowed_type_strs) for each in schema.type_constraints)
     )
     first = min(later, default=None)
-    fix = "" if first is None else f", but in opset {first}: give {argument('opset', first)}"
+    fix = "" if first is None else f", but in opset {first}: give `opset={first}`"
     return UnsupportedError(f"{operator} does not take {dtype.name} in opset {opset}{fix}")
 
 

@@ -15,8 +15,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from jaxrnn._files.arguments import static_argument
-from jaxrnn._files.messages import describe
+from jaxrnn._files.messages import VALUE, describe
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.errors import InputError, UnsupportedError
 from jaxrnn.jaxprs.scanning import step_with_layers
@@ -57,7 +56,7 @@ class Source:
                 f"{', '.join(declared.constants)}, and a file contains one first state. If the model returns the next "
                 f"value of this input, export its step (without --symbol, in Python with step=True). Otherwise stream "
                 f"a function that closes over their values, or fix an input of a model, "
-                f"{static_argument(declared.constants[0])}"
+                f"`jaxrnn.load(path, static={ {declared.constants[0]: VALUE} })`"
             )
         bound.check_sizes()
         self._bound = bound = Bound(form.stepper, bound.params, batch=batch, dims=dims)

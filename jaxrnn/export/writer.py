@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn._files.arguments import argument
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export import kernels
 from jaxrnn.export.quantized import Quantized
@@ -226,9 +225,7 @@ def check_operator(operator: str, opset: int, inputs: int, attributes: frozenset
     if here in fitting or not later:
         return
     first = min(later)
-    raise UnsupportedError(
-        f"{operator} needs opset {first}, and the file gets opset {opset}: give {argument('opset', first)}"
-    )
+    raise UnsupportedError(f"{operator} needs opset {first}, and the file gets opset {opset}: give `opset={first}`")
 
 
 def maker_of(operand: Operand | None, *operators: str) -> ir.Node | None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from jaxrnn._files.arguments import argument
 from jaxrnn.errors import InputError, ModelError, StateError, optional_package
 from jaxrnn.frameworks.agreement import check_agreement, check_stream, output_shapes, repeats
 from jaxrnn.frameworks.weights import (
@@ -104,7 +103,7 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
         missing = {name: f"{name}{_NEXT}" for name in pure.states if (name, f"{name}{_NEXT}") not in carried}
         if missing:
             given = {**(options.get("state") or {}), **missing}
-            raise StateError(f"{network.name} keeps states that the model does not: {argument('state', given)}")
+            raise StateError(f"{network.name} keeps states that the model does not: `state={given}`")
     model.label = network.name
     return model
 

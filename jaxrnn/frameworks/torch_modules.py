@@ -334,8 +334,8 @@ def _batch_axes(arrays: Mapping[str, np.ndarray], times: Mapping[str, set[int]])
         if len(equal) > 1:
             raise InputError(
                 f"input {name!r} of shape {other.shape} has {len(equal)} axes of size {size}, the batch of {first!r}; "
-                f"say which axis is the batch: batch={{{first!r}: {free[0]}, {name!r}: {equal[0]}}}, or use an example "
-                "with a batch of another size"
+                f"say which axis is the batch: `batch={{{first!r}: {free[0]}, {name!r}: {equal[0]}}}`, or use an "
+                "example with a batch of another size"
             )
         if equal:
             found[name] = equal[0]

@@ -516,7 +516,7 @@ class Model:
         types = {array.dtype.name for array in self.program.parameters.values()}
         if types and "float32" not in types:
             raise InputError(
-                f"dtype={chosen.name!r} is for products of float32, but the parameters of {self.label} are "
+                f"`dtype={chosen.name!r}` is for products of float32, but the parameters of {self.label} are "
                 f"{', '.join(sorted(types))}"
             )
         with matrix_products_in(chosen):

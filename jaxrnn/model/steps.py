@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.arguments import SIZE, argument, either
-from jaxrnn._files.messages import describe
+from jaxrnn._files.messages import SIZE, describe
 from jaxrnn._jax.context import compiled, exact_types
 from jaxrnn.errors import InputError, StateError, check_count
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
@@ -41,8 +40,8 @@ class Steps:
             nodes = ", ".join(sorted({str(variable.node) for variable in internal}))
             raise StateError(
                 f"{model.label} cannot be run in steps: it forgets its state after every call (node(s) {nodes}). Run "
-                f"whole sequences with {either('apply', 'jaxrnn run')}, or turn it into a streaming model with "
-                f"{either('stream', 'jaxrnn stream --symbol NAME')}"
+                f"whole sequences with `model.apply`, or turn it into a streaming model with "
+                f"`model.stream`"
             )
         self._model = model
         self.state: dict[str, StateVar] = {variable.name: variable for variable in model.state}
@@ -71,14 +70,14 @@ class Steps:
                 reason = f"the nodes need this dimension to be {value!r}"
                 why = "no array has this open dimension" if value is None else reason
                 listed = ", ".join(sorted(size for size in known if isinstance(size, str))) or "none"
-                raise InputError(f"{argument('dims', {given: SIZE}, 'init()')}: {why}; open dimensions: {listed}")
+                raise InputError(f"`init(dims={ {given: SIZE} })`: {why}; open dimensions: {listed}")
             check_count(f"init: the size of {given!r} in dims", size, 0)
         sizes = {**({} if symbol is None else {symbol: 1 if batch is None else batch}), **(dims or {})}
         missing = [name for name in self._open if name not in sizes]
         if missing:
             raise StateError(
                 "the state has open dimensions besides the batch; give their sizes: "
-                f"{argument('dims', dict.fromkeys(missing, SIZE), 'init()')}"
+                f"`init(dims={dict.fromkeys(missing, SIZE)})`"
             )
         state = {}
         with exact_types():

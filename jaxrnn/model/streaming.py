@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn._files.arguments import NAME, SIZE, argument, called, either
+from jaxrnn._files.messages import SIZE
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, NodeError, StreamError, check_kind, is_count
 from jaxrnn.onnx.evaluate import Block
@@ -65,7 +65,7 @@ def only_symbol(model: Model, dims: Mapping[str, Any]) -> str:
     if SYMBOL in symbols or len({tied.get(name, name) for name in symbols}) == 1:
         return SYMBOL if SYMBOL in symbols else symbols[0]
     raise InputError(
-        f"{model.label}: name the time dimension with {either(f'symbol={NAME}', '--symbol NAME')}; "
+        f"{model.label}: name the time dimension with `symbol=NAME`; "
         f"possible dimensions: {', '.join(symbols) or 'none'}"
     )
 
@@ -90,7 +90,7 @@ def stream_model(
     past: int | None,
 ) -> Streamed:
     """Implement `Model.stream`."""
-    check_kind(f"{model.label}: {called('dims')}", dims, Mapping, "a dict by name")
+    check_kind(f"{model.label}: `dims`", dims, Mapping, "a dict by name")
     symbol = only_symbol(model, dims) if symbol is None else symbol
     with labelled(model.label):
         names = check_symbol(model, symbol)
@@ -98,10 +98,10 @@ def stream_model(
         if name not in names or _times(name, symbol):
             others = ", ".join(other for other in names if not _times(other, symbol)) or "none"
             reason = f"there is no dimension {name!r}" if name not in names else f"{name!r} is time, and stays open"
-            raise InputError(f"{model.label}: {called('dims')}: {reason}; dimensions that take a size: {others}")
+            raise InputError(f"{model.label}: `dims`: {reason}; dimensions that take a size: {others}")
         if not is_count(size, 1) and not _times(size, symbol):
             raise InputError(
-                f"{model.label}: {called('dims')} must give {name!r} a size from 1 on, or a multiple of {symbol} "
+                f"{model.label}: `dims` must give {name!r} a size from 1 on, or a multiple of {symbol} "
                 f"such as {f'4*{symbol}'!r}, not {size!r}"
             )
     # If time must be a constant, the trace names the node.
@@ -141,13 +141,13 @@ def stream_model(
             raise StreamError(_in_terms_of(symbol, f"{model.label}: {error}")) from error
         said = f"{model.label} cannot be traced for every length of {symbol}: {error_in_words_of_file(error)}"
         if others:
-            said += f". Assumed size 1: {', '.join(others)}; {argument('dims', {others[0]: SIZE})} sets another size"
+            said += f". Assumed size 1: {', '.join(others)}; `dims={ {others[0]: SIZE} }` sets another size"
         raise StreamError(_in_terms_of(symbol, said)) from error
     # Size 1 is broadcast, so a trace with this size does not show that a dimension is not time.
     if not model._ties_are_known and (unknown := [name for name in time_symbols(model) if name in others]):
         raise InputError(
             f"{model.label}: it is not known whether {unknown[0]} must be equal to {symbol}; "
-            f"{argument('dims', {unknown[0]: symbol})} if it is, {argument('dims', {unknown[0]: SIZE})} if it is not"
+            f"`dims={ {unknown[0]: symbol} }` if it is, `dims={ {unknown[0]: SIZE} }` if it is not"
         )
     return streamed
 
@@ -164,10 +164,9 @@ def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) ->
             for time, faster in ((symbol, other), (other, symbol)):
                 size = time if times == 1 else f"{times}*{time}"
                 if size == faster:
-                    return either(f"stream over the slower one: model.stream({time!r})", f"give --symbol {time}")
+                    return f"stream over the slower one: `model.stream({time!r})`"
                 if _fits(model, {time: SYMBOL, faster: f"{times}*{SYMBOL}"}):
-                    said = argument("dims", {faster: size}, f"model.stream({time!r})")
-                    return f"{either('', f'with --symbol {time}, ')}{said} says that {faster} is {size}"
+                    return f"`model.stream({time!r}, dims={ {faster: size} })` says that {faster} is {size}"
     return ""
 
 

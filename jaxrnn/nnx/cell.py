@@ -73,7 +73,7 @@ class Cell(Imported, nnx.RNNCellBase):
         if len(inputs) != 1 or len(outputs) > 1 or not (outputs or names):
             raise InputError(
                 f"a cell has one input and one output besides its state, but {model.label} takes {_listed(inputs)} and "
-                f"gives {_listed(outputs)}: bind inputs with jaxrnn.load(path, static={{name: value}}), or use "
+                f"gives {_listed(outputs)}: bind inputs with `jaxrnn.load(path, static={{NAME: VALUE}})`, or use "
                 "jaxrnn.nnx.Module"
             )
         symbol = model.spec.batch_symbol

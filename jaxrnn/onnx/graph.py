@@ -23,8 +23,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from jaxrnn._files.arguments import argument, either, static_argument
-from jaxrnn._files.messages import describe, first_line
+from jaxrnn._files.messages import VALUE, describe, first_line
 from jaxrnn.errors import InputError, LimitError, ModelError, UnsupportedError, is_count
 from jaxrnn.onnx.limits import MAX_DEPTH, Limits, raised
 from jaxrnn.onnx.tensors import WRITTEN_OUT
@@ -312,14 +311,14 @@ def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
             raise InputError(
-                f"{argument('dims', {name: given})}: no input has an open dimension of this name; the open dimensions "
+                f"`dims={ {name: given} }`: no input has an open dimension of this name; the open dimensions "
                 f"are: {listed}"
             )
         if isinstance(given, str) and _MULTIPLE.fullmatch(given.strip()):
             continue
         if not is_count(given, 1):
             raise InputError(
-                f"{argument('dims', {name: given})}: expected a name, a size from 1 on, or a multiple such as '4*U'"
+                f"`dims={ {name: given} }`: expected a name, a size from 1 on, or a multiple such as '4*U'"
             )
     if not dims:
         return
@@ -362,7 +361,7 @@ def _strings(spec: ArraySpec, value: Any) -> np.ndarray:
         raise InputError(
             f"{spec.as_input} got {describe(value)}; JAX has no strings, so strings cannot be arguments of functions "
             "under jit, grad or vmap: pass NumPy arrays of strings to a plain call, or bind the input with "
-            f"{static_argument(spec.name)}"
+            f"`jaxrnn.load(path, static={ {spec.name: VALUE} })`"
         )
     try:
         return as_text(value)
@@ -380,10 +379,9 @@ def bind_static(declared: Sequence[ArraySpec], static: Mapping[str, Any]) -> dic
     for name, value in static.items():
         single = value is None or np.isscalar(value) or getattr(value, "ndim", None) == 0
         if by_name[name].shape and single:
-            given = either("", " A JSON list or a .npy file gives an array.")
             raise InputError(
-                f"static: {by_name[name].as_input} needs an array of that shape, but got the single value {value!r}."
-                f"{given}"
+                f"static: {by_name[name].as_input} needs an array of that shape, but got the single value {value!r}. "
+                "A JSON list or a .npy file gives an array in a command."
             )
     bound = bind_inputs([by_name[name] for name in static], static)
     return {name: np.asarray(value) for name, value in bound.items()}

@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.arguments import Metavar, argument
 from jaxrnn._files.arrays import MAX_ARRAY_BYTES
 from jaxrnn._files.messages import bytes_of, short_repr
 from jaxrnn._jax.context import exact_types
@@ -150,8 +149,7 @@ def current() -> Budget:
 
 def raised(field: str) -> str:
     """Return the part of a message about raising a limit."""
-    limits = Metavar(f"jaxrnn.Limits({field}=NUMBER)")
-    return f"if you trust the file, {argument('limits', limits, 'jaxrnn.load(path)')} raises the limit"
+    return f"if you trust the file, `jaxrnn.load(path, limits=jaxrnn.Limits({field}=NUMBER))` raises the limit"
 
 
 #: Bytes of a number of the widest type.

@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.arguments import static_or_eager
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx import symbols
 
@@ -28,6 +27,11 @@ Value = Any  # np.ndarray | jax.Array | tuple[Value, ...] | Stacked | None
 
 #: The element type of strings inside a graph. Callers pass arrays of dtype ``object``, which in a graph are sizes.
 TEXT = np.dtypes.StringDType()
+
+#: The part of a message about a graph input whose value is needed while tracing.
+STATIC_OR_EAGER = (
+    "`jaxrnn.load(path, static={NAME: VALUE})`; a call of apply outside jit, grad and vmap also knows the value"
+)
 
 
 @jax.tree_util.register_dataclass
@@ -131,7 +135,7 @@ def static(value: Value, what: str = "value") -> np.ndarray:
     if not is_known(value):
         raise StaticValueError(
             f"{what} must be known while tracing, but depends on data. Bind the graph input that determines the value "
-            f"with {static_or_eager()}"
+            f"with {STATIC_OR_EAGER}"
         )
     return np.asarray(value)
 

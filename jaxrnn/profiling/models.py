@@ -13,8 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn._files.arguments import NAME, SIZE, argument, called, static_argument
-from jaxrnn._files.messages import pairs_of
+from jaxrnn._files.messages import VALUE, pairs_of
 from jaxrnn._jax.context import compute_type, exact_types
 from jaxrnn.errors import InputError, check_count, check_kind
 from jaxrnn.model import Model
@@ -79,22 +78,22 @@ def profile_model(
     if what not in KINDS:
         raise InputError(f"{what!r} of a model cannot be profiled; expected one of {', '.join(KINDS)}")
     if stream is not None and what != "stream":
-        raise InputError(f"stream is given, but {what!r} is profiled; use {argument('what', 'stream')}")
+        raise InputError(f"stream is given, but {what!r} is profiled; use `what='stream'`")
     for name, count in {"batch": batch, "length": length}.items():
         if count is not None:
             check_count(name, count)
     if length is not None and what in ("step", "stream"):
-        raise InputError(f"{called('length')} is for the whole graph and scans, not for a {what}")
+        raise InputError(f"`length` is for the whole graph and scans, not for a {what}")
     dtype, inputs, dims = compute_type(dtype), inputs or {}, dims or {}
     nodes = {node.name: str(node.operator) for node in model.program.block.all_nodes()}
     if what == "apply":
         for name, value in {"batch": batch, "dtype": dtype}.items():
             if value is not None:
-                sizes = argument("dims", {NAME: SIZE})
-                instead = f"; for the whole graph give {sizes}" if name == "batch" else ", not for the whole graph"
-                raise InputError(f"{called(name)} is for steps, scans and streams{instead}")
+                sizes = "; for the whole graph give `dims={NAME: SIZE}`"
+                instead = sizes if name == "batch" else ", not for the whole graph"
+                raise InputError(f"`{name}` is for steps, scans and streams{instead}")
         if text := [info for info in model.inputs if info.is_text]:
-            bound = static_argument(text[0].name)
+            bound = f"`jaxrnn.load(path, static={ {text[0].name: VALUE} })`"
             raise InputError(
                 f"{text[0].as_input}: JAX cannot compile functions of strings; bind the input with {bound}"
             )
@@ -129,11 +128,9 @@ def _timed(model: Model, dims: Mapping[str, int], length: int) -> dict[str, int]
     symbols = time_symbols(model)
     if len(symbols) != 1:
         listed = ", ".join(symbols) or "none"
-        raise InputError(
-            f"{called('length')} needs exactly one dimension that can be time, not {listed}; use {called('dims')}"
-        )
+        raise InputError(f"`length` needs exactly one dimension that can be time, not {listed}; use `dims`")
     if dims.get(symbols[0], length) != length:
-        raise InputError(f"{called('length')} is {length}, but {called('dims')} gives {symbols[0]}={dims[symbols[0]]}")
+        raise InputError(f"`length` is {length}, but `dims` gives {symbols[0]}={dims[symbols[0]]}")
     return {**dims, symbols[0]: length}
 
 
@@ -189,8 +186,7 @@ def _bound(stepper: Stepper, params: Any, dims: Mapping[str, int], batch: int | 
     symbol = stepper.spec.batch_symbol
     if symbol is not None and symbol in dims and batch not in (None, dims[symbol]):
         raise InputError(
-            f"{called('dims')} gives the batch as {symbol}={dims[symbol]}, but {called('batch')} is {batch}; "
-            f"give only {called('batch')}"
+            f"`dims` gives the batch as {symbol}={dims[symbol]}, but `batch` is {batch}; give only `batch`"
         )
     return bound if symbol is None or bound.batch is not None else Bound(stepper, params, batch=1, dims=dims)
 

@@ -14,6 +14,7 @@ from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError, create_model
 
+from jaxrnn._files.readers import for_reader
 from jaxrnn._files.stores import check_regular, local_path
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.settings.functions import check_options, find_function
@@ -133,7 +134,7 @@ class SettingsFile(Generic[Model]):
         return make(**options)
 
     def _line(self, keys: Keys, text: str) -> str:
-        return ": ".join(filter(None, (str(self.path), dotted(keys), text)))
+        return ": ".join(filter(None, (str(self.path), dotted(keys), for_reader(text, "settings"))))
 
     def to_yaml(self) -> str:
         """Return all settings as YAML, with defaults, overrides and variables. Paths are absolute (not in options)."""

@@ -7,21 +7,33 @@ import importlib
 import importlib.util
 import inspect
 import operator
+import os
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
-from pydantic import ConfigDict, Strict, TypeAdapter, ValidationError, create_model
+from pydantic import (
+    ConfigDict,
+    GetCoreSchemaHandler,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+)
 from pydantic.errors import PydanticUserError
-from pydantic_core import SchemaError
+from pydantic_core import CoreSchema, SchemaError, core_schema
 from typing_extensions import TypedDict
 
+from jaxrnn._files.arguments import Argument, described, documented
 from jaxrnn._files.messages import near
+from jaxrnn._files.stores import Location
 from jaxrnn.errors import InputError, check_kind
-from jaxrnn.settings.models import LocalPath, mistakes_of
+from jaxrnn.settings.models import LocalPath, SettingsError, mistakes_of, shown
 
 
 def build(
@@ -115,29 +127,88 @@ def _import_file(path: Path) -> Any:
 
 
 def check_options(
-    function: Callable[..., Any], options: Mapping[str, Any], *, skipped: int = 0, folder: Path | None = None
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    *,
+    skipped: int = 0,
+    names: Sequence[str] = (),
+    folder: Path | None = None,
+    kind: str = "",
 ) -> dict[str, Any]:
     """Validate options for a function, and return converted values: tuples for lists, and paths in the folder.
 
-    ``skipped`` is the number of parameters given by position. Parameters without a type accept anything. A
-    SettingsError names unknown, missing and unsuitable options.
+    ``skipped`` is the number of parameters given by position; ``names`` are the options, if not all parameters.
+    Parameters without a type accept anything. A SettingsError names unknown, missing and unsuitable options, in which
+    an option is called ``kind``. The numbers of a ``"key"`` are finite.
     """
-    parameters = list(inspect.signature(function).parameters.values())[skipped:]
-    named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    named = _taken(function, skipped, names)
     hints = _hints(function)
     fields = {each.name: hints.get(each.name, Any) for each in named}
     optional = {each.name for each in named if each.default is not each.empty}
     typed: Any = TypedDict  # made from values, which type checkers do not follow
     schema = typed("Options", {name: NotRequired[hint] if name in optional else hint for name, hint in fields.items()})
-    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values())
     schema.__pydantic_config__ = ConfigDict(
-        extra="allow" if open_ended else "forbid", strict=True, arbitrary_types_allowed=True
+        extra="allow" if open_ended else "forbid",
+        strict=True,
+        arbitrary_types_allowed=True,
+        allow_inf_nan=kind != "key",
     )
     try:
         return TypeAdapter(schema).validate_python(dict(options), context=folder)
     except ValidationError as error:
-        kind = f"option of {getattr(function, '__name__', function)}"
+        kind = kind or f"option of {getattr(function, '__name__', function)}"
         raise mistakes_of(error, options, lambda keys: fields, kind) from error
+
+
+@dataclass(frozen=True)
+class Options:
+    """The annotation of a key whose inner keys are arguments of a Python function; the value is a dict of arguments.
+
+    ``names`` are the arguments that are keys, by default all, and ``short`` is the argument that a plain text gives.
+    """
+
+    function: Callable[..., Any]
+    names: tuple[str, ...] = ()
+    short: str | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the schema of pydantic."""
+        return core_schema.with_info_plain_validator_function(self._validate)
+
+    def _validate(self, value: Any, info: ValidationInfo) -> dict[str, Any]:
+        if self.short is not None and isinstance(value, str | Location):
+            try:
+                return self._checked({self.short: value}, info)
+            except SettingsError as error:
+                raise ValueError(error.mistakes[0][1]) from error  # about the key itself
+        if not isinstance(value, Mapping):
+            raise ValueError(f"Input should be a valid dictionary, not {shown(value)}")
+        return self._checked(value, info)
+
+    def _checked(self, options: Mapping[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """Return the arguments and the defaults of the others, in the order of the function."""
+        given = check_options(self.function, options, names=self.names, folder=info.context, kind="key")
+        keys = (each for each in self.parameters if each.name in given or each.default is not each.empty)
+        return {each.name: given.get(each.name, each.default) for each in keys}
+
+    @property
+    def parameters(self) -> list[inspect.Parameter]:
+        """The parameters of the function that are keys."""
+        return _taken(self.function, names=self.names)
+
+    def described_keys(self) -> Iterator[Argument]:
+        """Return the arguments with defaults and descriptions."""
+        texts = documented(self.function.__doc__)
+        for each in self.parameters:
+            yield Argument(each.name, None, each.default, described(texts[each.name], "`"))
+
+
+def _taken(function: Callable[..., Any], skipped: int = 0, names: Sequence[str] = ()) -> list[inspect.Parameter]:
+    """Return the parameters that have names: those in ``names``, or all after the skipped parameters."""
+    parameters = list(inspect.signature(function).parameters.values())[skipped:]
+    named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    return [each for each in named if each.name in names] if names else named
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -161,6 +232,8 @@ def _adapted(hint: Any) -> Any:
     if hint is Path:
         return LocalPath
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if os.PathLike[str] in arguments:  # a file as text or path
+        arguments = tuple(LocalPath if each is str else each for each in arguments if each != os.PathLike[str])
     if origin in (typing.Union, types.UnionType):
         return typing.Union[tuple(map(_adapted, arguments))]  # noqa: UP007 - of a tuple
     if (origin or hint) in (tuple, set, frozenset):

@@ -10,6 +10,8 @@ import os
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -25,8 +27,8 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 
+from jaxrnn._files.arguments import Argument
 from jaxrnn._files.messages import near
 from jaxrnn._files.stores import Location, Url, resolved
 from jaxrnn.errors import InputError
@@ -140,7 +142,9 @@ def mistakes_of(
     """
     by_keys: dict[Keys, list[Any]] = {}
     for each in error.errors(include_url=False):
-        by_keys.setdefault(_inside(each["loc"], values, each["type"]), []).append(each)
+        keys, inner = _inside(each["loc"], values, each["type"]), each.get("ctx", {}).get("error")
+        for below, text in inner.mistakes if isinstance(inner, SettingsError) else [((), inner)]:
+            by_keys.setdefault((*keys, *below), []).append({**each, "ctx": {"error": text}})
     # A union reports a mistake for each type: keep mistakes inside a value, drop mistakes about the value.
     return SettingsError(
         [
@@ -195,11 +199,14 @@ def _inside(location: Sequence[str | int], values: Any, kind: str) -> Keys:
 def reference(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield key, default and explanation for each key of a model and of inner models."""
     for name, field in model.model_fields.items():
-        default = "needed" if field.is_required() else _written(field)
+        default = "needed" if field.is_required() else _written(field.get_default(call_default_factory=True))
         yield prefix + name, default, " ".join((field.description or "").split())
         between = {list: ".0.", dict: ".NAME."}.get(typing.get_origin(field.annotation), ".")
         for inner in _models(field.annotation):
             yield from reference(inner, prefix + name + between)
+        for each in _arguments(Annotated[field.annotation, *field.metadata, None]):
+            needed = each.default is Parameter.empty
+            yield f"{prefix}{name}.{each.name}", "needed" if needed else _written(each.default), each.text
 
 
 def keys_at(model: type[Settings], keys: Iterable[str | int]) -> list[str]:
@@ -216,10 +223,18 @@ def _models(annotation: Any) -> list[type[Settings]]:
     return [found for argument in typing.get_args(annotation) for found in _models(argument)]
 
 
-def _written(field: FieldInfo) -> str:
-    default = field.get_default(call_default_factory=True)
+def _arguments(annotation: Any) -> Iterator[Argument]:
+    """Return the keys that are arguments of a function: those of the `jaxrnn.settings.functions.Options` in a type."""
+    for each in getattr(annotation, "__metadata__", ()):
+        if hasattr(each, "described_keys"):
+            yield from each.described_keys()
+    for each in typing.get_args(annotation):
+        yield from _arguments(each)
+
+
+def _written(default: Any) -> str:
     if isinstance(default, Settings):
         default = getattr(default, default.short or "", None)
-    if default is None or default == {} or default == []:
+    if default is None or default == {} or default == [] or is_dataclass(default):
         return ""
     return default if isinstance(default, str) else json.dumps(default)

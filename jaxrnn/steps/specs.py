@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxrnn._files.arguments import either
 from jaxrnn._files.messages import describe, near, short_repr
 from jaxrnn.errors import InputError
 
@@ -262,7 +261,7 @@ def _batch_note(spec: ArraySpec, value: Any) -> str:
     else:
         return ""
     batch = f"a batch of {value.shape[0]}{form}"
-    return either(f"; {batch} is mapped by jax.vmap, or in steps begins with init(batch=n)", "")
+    return f"; {batch} is mapped by jax.vmap, or in steps begins with `init(batch=n)`"
 
 
 def _check_shape(spec: ArraySpec, value: Any, sizes: dict[str, tuple[Any, str]], note: str) -> None:

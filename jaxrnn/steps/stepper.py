@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.arguments import argument, called
 from jaxrnn._files.messages import describe, short_repr
 from jaxrnn.errors import InputError, StateError, UnsupportedError
 from jaxrnn.jaxprs.schedule import Packed
@@ -299,11 +298,11 @@ class Bound:
             raise InputError(
                 f"{spec.label}: a file of a step has fixed sizes: give the size of "
                 f"{', '.join(f'{name} ({places[name]})' for name in missing)}, as in "
-                f"{argument('dims', dict.fromkeys(missing, 16))}"
+                f"`dims={dict.fromkeys(missing, 16)}`"
             )
         if unknown := [name for name in self.dims if name not in places]:
             raise InputError(
-                f"{spec.label}: {called('dims')} gives {unknown[0]!r}; the open dimensions besides the batch: "
+                f"{spec.label}: `dims` gives {unknown[0]!r}; the open dimensions besides the batch: "
                 f"{', '.join(places) or 'none'}"
             )
 
@@ -324,7 +323,7 @@ class Bound:
         state = self.stepper.init(self.batch, params=self.params, **given)
         if lead_of([each.batched(self.lead) for each in self.spec.carried], state):
             count = "" if self.batch is None else self.batch
-            raise StateError(f"{self.spec.label}: init({count}) returns a state with an extra leading axis")
+            raise StateError(f"{self.spec.label}: `init({count})` returns a state with an extra leading axis")
         return state
 
     def export_form(self) -> ExportForm:

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxrnn._files.arguments import argument, called, either, in_python
 from jaxrnn._files.messages import first_line
 from jaxrnn.answers import Answer
 from jaxrnn.errors import InputError, JaxrnnError, StreamError
@@ -123,13 +122,11 @@ class Lengths:
         """Refuse the length of a recording that is not a multiple of `multiple` or violates the constraints."""
         if total % multiple:
             raise InputError(
-                f"{label}: a recording must have a multiple of {multiple} frames, as {called('multiple')} requires, "
-                f"not {total}"
+                f"{label}: a recording must have a multiple of {multiple} frames, as `multiple` requires, not {total}"
             )
         if not self.allow(total // multiple):
-            said = either(str(self), f"--shortest {self.least * multiple}")
-            counts = "" if multiple == 1 else either(f", where S counts {multiple} frames", "")
-            raise InputError(f"{label}: a recording of {total} frame(s) does not satisfy {said}{counts}")
+            said = _constrained(multiple, *self.constraints)
+            raise InputError(f"{label}: a recording of {total} frame(s) does not satisfy {said}")
 
 
 def _checked(constraints: Any) -> tuple[str, ...]:
@@ -275,14 +272,20 @@ def advice(error: UndecidedError, attempt: Attempt, multiple: int, most: int | N
 
 def remedy_of(times: int, least: int, multiple: int) -> str:
     """Return the advice to stream only recordings of a multiple of `times`, and of `least` times this, frames."""
-    what, said, frames = [], [], times * multiple
+    what, frames = [], times * multiple
     if times > 1:
         what.append(f"whose length is a multiple of {frames}")
-        said.append(argument("multiple", frames))
     if least > 1:
         what.append(f"of {least * frames} frames or more")
-        said.append(either(f"constraints=['S >= {least}']", f"--shortest {least * frames}"))
-    return f"recordings {', '.join(what)} can be streamed: give {' and '.join(said)} if no others occur"
+    said = _constrained(frames, *([f"S >= {least}"] if least > 1 else []))
+    return f"recordings {', '.join(what)} can be streamed: give {said} if no others occur"
+
+
+def _constrained(multiple: int, *constraints: str) -> str:
+    """Write the arguments of `stream` for lengths; ``S`` counts multiples."""
+    given = [f"multiple={multiple}"] if multiple > 1 else []
+    given += [f"constraints={list(constraints)}"] if constraints else []
+    return f"`{', '.join(given)}`"
 
 
 def obstacle(error: UndecidedError, attempt: Attempt, most: int | None) -> UndecidedError:
@@ -301,7 +304,7 @@ def _at_most(error: UndecidedError, attempt: Attempt, multiple: int) -> str:
     for most in sorted((number for number in numbers if number > 1), reverse=True):
         with contextlib.suppress(JaxrnnError):
             attempt(1, (f"S <= {most}",))
-            said = either(in_python("constraints", [f"S <= {most}"], ""), f"--longest {most * multiple}")
+            said = _constrained(multiple, f"S <= {most}")
             return f"recordings of {most * multiple} frames or fewer can be streamed: give {said} if no others occur"
     return ""
 

@@ -18,7 +18,6 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Var
 from jax.interpreters import partial_eval
 
-from jaxrnn._files.arguments import argument
 from jaxrnn._files.messages import first_line
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.answers import Unknown
@@ -205,9 +204,7 @@ class Plan:
     def _with_band(self, past: int) -> Any:
         """Return the jaxpr in which each attention without a bound sees no more than `past` earlier frames."""
         if not self.facts.masks:
-            raise StreamError(
-                f"{argument('past', past)} has no effect: no attention sees all earlier frames; leave it out"
-            )
+            raise StreamError(f"`past={past}` has no effect: no attention sees all earlier frames; leave it out")
         return with_band(self.closed.jaxpr, self.facts.masks, past)
 
     # -- passes

@@ -120,7 +120,7 @@ class Streamed:
         for name, (leaves, own) in groups.items():
             needed = initial.depends[own]
             if leaves is None and any(needed):
-                raise InputError(f"the state before the first frame depends on {name}: call init({name}=...)")
+                raise InputError(f"the state before the first frame depends on {name}: call `init({name}=...)`")
             arguments += [None] * len(needed) if leaves is None else leaves
         state = self._computed_state(arguments) if initial.known is None else initial.known
         # ``jnp.asarray`` would compile a program; ``device_put`` does not.

@@ -469,7 +469,7 @@ def as_function(function: Any) -> Callable[..., Any]:
     if linen is not None and isinstance(function, linen.Module) and function.scope is None:
         raise StreamError(
             f"a linen module such as {type(function).__name__} has no parameters: write "
-            "jaxrnn.stream(module.apply, ..., params=variables), with variables = module.init(key, x)"
+            "`jaxrnn.stream(module.apply, ..., params=variables)`, with `variables = module.init(key, x)`"
         )
     module = getattr(function, "__self__", function)
     if nnx is None or not isinstance(module, nnx.Module):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrnn._files.arguments import either
 from jaxrnn._files.writing import in_place_of
 from jaxrnn._jax.context import compute_type
 from jaxrnn.errors import InputError, TrainingError, check_count, check_kind, optional_package
@@ -33,7 +32,6 @@ from jaxrnn.training.layout import make_layout
 from jaxrnn.training.loop import TrainingLoop, announce
 from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import (
-    OPEN,
     SEQUENCES,
     Checkpoints,
     Function,
@@ -41,7 +39,6 @@ from jaxrnn.training.options import (
     Validation,
     check_end,
     check_functions,
-    sequences_argument,
 )
 from jaxrnn.training.parameters import start_values, trained_names, warn_of_buffers
 from jaxrnn.training.sharding import Placement, is_primary
@@ -158,7 +155,7 @@ def fit(
     if layout.reason:
         announce(
             f"{model.label} is trained in {layout}, because {layout.reason}; "
-            f"{sequences_argument(mode=OPEN, time_axis=OPEN)} says otherwise",
+            f"mode and time_axis of `sequences` say otherwise",
             progress,
         )
     placement = Placement(devices, batch_size)
@@ -224,10 +221,9 @@ def _resume(state: TrainState, placement: Placement, folder: Folder) -> None:
     if not folder.steps():
         return
     if not folder.options.resume:
-        given = either("resume=False", "--fresh")
         raise TrainingError(
-            f"{given}, but {folder.path} has checkpoints already, after updates {folder.steps()}; choose another "
-            "folder, or delete it"
+            f"`resume=False`, but {folder.path} has checkpoints already, after updates {folder.steps()}; choose "
+            "another folder, or delete it"
         )
     snapshot = folder.newest(set_aside=True)
     assert snapshot is not None, "there are checkpoints"

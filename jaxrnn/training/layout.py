@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrnn._files.arguments import NAME
 from jaxrnn._files.messages import describe, first_line, near_or_all, pairs_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError
@@ -18,7 +17,7 @@ from jaxrnn.model.streaming import time_symbols
 from jaxrnn.onnx.reading import labelled
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
-from jaxrnn.training.options import OPEN, Sequences, TimeAxis, sequences_argument
+from jaxrnn.training.options import Sequences, TimeAxis
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -116,7 +115,8 @@ class ExampleLayout:
             axes[name] = unequal[0] if len(unequal) == 1 else None
         if not axes or None in axes.values():
             return ""
-        return f"; to train on unequal lengths say where time is: {sequences_argument(mode=self.mode, time_axis=axes)}"
+        given = f"`sequences=Sequences(mode={self.mode!r}, time_axis={axes})`"
+        return f"; to train on unequal lengths say where time is: {given}"
 
 
 def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> ExampleLayout:
@@ -179,12 +179,12 @@ def _symbol(model: Model, mode: Mode, time_axis: TimeAxis, example: Example) -> 
     if mode.name == "step" and len(symbols) > 1:
         raise InputError(
             f"{model.label}: any of the open dimensions {', '.join(symbols)} could be time; say which axis of each "
-            f"array is: {sequences_argument(mode='step', time_axis={NAME: OPEN})}"
+            f"array is: `sequences=Sequences(mode='step', time_axis={{NAME: ...}})`"
         )
     if mode.name == "step" and not symbols and time_axis is not None:
         raise InputError(
             f"{model.label}: no open dimension of its inputs is time, so there are no sequences for mode 'step'. Mode "
-            f"'scan' runs a step for each frame: {sequences_argument(mode='scan', time_axis=OPEN)}; without time_axis, "
+            f"'scan' runs a step for each frame: `sequences=Sequences(mode='scan', time_axis=...)`; without time_axis, "
             "each example is one step"
         )
     return symbols[0] if len(symbols) == 1 else None
@@ -345,7 +345,7 @@ def _check_step(model: Model, shapes: Shapes) -> None:
         raise InputError(
             f"the example is not a step of {model.label}, with {listed}: {first_line(refusal).rstrip('.')}. A "
             "recording has the frames that a step takes along a separate first axis, [frames, ...]: "
-            f"{sequences_argument(mode='scan', time_axis=0)}"
+            f"`sequences=Sequences(mode='scan', time_axis=0)`"
         ) from refusal
 
 
@@ -359,7 +359,7 @@ def check_one_stream(model: Model, info: ArraySpec, shape: Sequence[int]) -> Non
             raise InputError(
                 f"{info.name!r} has the size {size} where its batch {batch!r} is, and an example is one stream: give "
                 "each stream as an example. Frames have a separate first axis, [frames, ...]: "
-                f"{sequences_argument(mode='scan', time_axis=0)}"
+                f"`sequences=Sequences(mode='scan', time_axis=0)`"
             )
 
 
@@ -371,7 +371,7 @@ def check_rank(model: Model, mode: str, info: ArraySpec, array: np.ndarray, axis
     if more == 1 and mode != "scan" and any(variable.kind == "external" for variable in model.state):
         raise InputError(
             f"{got}, one axis more than mode {mode!r} takes: mode 'scan' runs a step for each frame along an axis in "
-            f"front, {sequences_argument(mode='scan', time_axis=0)}"
+            f"front, `sequences=Sequences(mode='scan', time_axis=0)`"
         )
     if mode != "apply":
         shape = array.shape if axis is None or not more else (*array.shape[:axis], *array.shape[axis + 1 :])
@@ -381,5 +381,5 @@ def check_rank(model: Model, mode: str, info: ArraySpec, array: np.ndarray, axis
         raise InputError(
             f"{got}: mode 'scan' takes a recording, which has one axis more, for its frames: [frames, "
             f"{', '.join(map(str, array.shape))}]. Mode 'step' takes one step in each example, or a sequence along an "
-            f"axis of the file's own: {sequences_argument(mode='step')}"
+            f"axis of the file's own: `sequences=Sequences(mode='step')`"
         )

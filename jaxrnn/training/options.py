@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
-from jaxrnn._files.arguments import Metavar, argument
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Url, location
 from jaxrnn.cells.forms import Remat, recomputing
@@ -20,30 +19,6 @@ from jaxrnn.training.examples import make_source
 TimeAxis = int | Mapping[str, int] | None
 
 MODES = ("apply", "step", "scan")
-
-#: A value that the reader of a message chooses.
-OPEN = Metavar("...")
-
-
-class _Group(dict[str, Any]):
-    """Options that messages show as a call in Python."""
-
-    def __init__(self, kind: str, options: Mapping[str, Any]):
-        super().__init__(options)
-        self._kind = kind
-
-    def __repr__(self) -> str:
-        return f"{self._kind}({', '.join(f'{name}={value!r}' for name, value in self.items())})"
-
-
-def sequences_argument(**options: Any) -> str:
-    """Write options of `Sequences` as an argument of `fit`, or as a key of settings."""
-    return argument("sequences", _Group("Sequences", options))
-
-
-def optimizer_argument(**options: Any) -> str:
-    """Write options of `Optimizer` as an argument of `fit`, or as a key of settings."""
-    return argument("optimizer", _Group("Optimizer", options))
 
 
 @short_repr
@@ -70,7 +45,7 @@ class Sequences:
         InputError: The mode is unknown, a number is out of range, or ``chunk`` is given without ``time_axis``.
     """
 
-    mode: str | None = None
+    mode: Literal["apply", "step", "scan"] | None = None
     time_axis: TimeAxis = None
     chunk: int | None = None
     bucket: int = 1

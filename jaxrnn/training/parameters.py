@@ -21,7 +21,6 @@ from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.onnx.evaluate import Block
 from jaxrnn.training.optimizers import Optimizer, Patterns
-from jaxrnn.training.options import optimizer_argument
 
 
 def trained_names(model: Model, train: Patterns, freeze: Patterns) -> tuple[str, ...]:
@@ -98,7 +97,7 @@ def warn_of_buffers(model: Model, params: Mapping[str, Any], trained: Sequence[s
     patterns = [*given, *patterns_for(buffers, list(model.program.parameters))]
     warnings.warn(
         f"this trains parameters that are buffers in most models: {listed}{more}. To keep them unchanged: "
-        f"{optimizer_argument(freeze=patterns)}; to train them without this warning, name them in full in `train`",
+        f"`optimizer=Optimizer(freeze={patterns})`; to train them without this warning, name them in full in `train`",
         UserWarning,
         stacklevel=3,
     )

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import jax
 
@@ -15,7 +15,7 @@ from jaxrnn._files.stores import Location, check_replaceable
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.model.loading import load, write_graph
 from jaxrnn.settings.files import Overrides, SettingsFile
-from jaxrnn.settings.functions import build, check_options
+from jaxrnn.settings.functions import Options, build, check_options
 from jaxrnn.settings.models import (
     AnyPath,
     FunctionName,
@@ -102,36 +102,6 @@ class OptimizerSettings(FunctionSettings):
     """Name patterns of parameters to leave out of `train`."""
 
 
-class SequencesSettings(Settings):
-    """The way in which the model runs over sequences."""
-
-    mode: Literal["apply", "step", "scan"] | None = None
-    """`apply` runs whole sequences without state; `step` and `scan` carry state. By default inferred."""
-    time_axis: int | dict[str, int] | None = None
-    """The time axis of the arrays: a number for all arrays and for losses with this option, or numbers by name."""
-    chunk: PositiveInt | None = None
-    """Frames per chunk of truncated back-propagation through time; by default whole sequences."""
-    bucket: PositiveInt = 1
-    """Lengths are padded to multiples of this number, so that fewer lengths are compiled."""
-    remat: Literal["sqrt"] | PositiveInt | None = None
-    """Recomputation in the backward pass of recurrences to save memory: `sqrt`, or a number of frames."""
-
-
-class CheckpointsSettings(Settings):
-    """The folder of checkpoints, or keys and values."""
-
-    short = "folder"
-
-    folder: LocalPath
-    """The folder of checkpoints."""
-    every: PositiveInt = 100
-    """Updates between checkpoints."""
-    keep: PositiveInt = 3
-    """Number of newest checkpoints to keep, besides the best."""
-    resume: bool = True
-    """True to continue from existing checkpoints, false to refuse them."""
-
-
 class TrainingSettings(Settings):
     """The keys of a settings file for `jaxrnn finetune`."""
 
@@ -151,11 +121,11 @@ class TrainingSettings(Settings):
     """Examples per update, on all devices together."""
     optimizer: OptimizerSettings = OptimizerSettings()
     """The optimizer: a name, or the keys below."""
-    sequences: SequencesSettings = SequencesSettings()
+    sequences: Annotated[dict[str, Any], Options(Sequences)] = Field({}, validate_default=True)
     """The way in which the model runs over sequences."""
     validation: ValidationSettings | None = None
     """Examples for validation. The result has the parameters with the best validation loss."""
-    checkpoints: CheckpointsSettings | None = None
+    checkpoints: Annotated[dict[str, Any], Options(Checkpoints, short="folder")] | None = None
     """Checkpoints, from which an interrupted run continues: a folder, or the keys below."""
     params: LocalPath | None = None
     """A folder of checkpoints with initial parameters, in place of those of the file."""
@@ -253,7 +223,8 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
                 }
             ),
             "optimizer": lambda: _optimizer(file),
-            "sequences": lambda: _sequences(file),
+            "sequences": lambda: _made(file, "sequences", Sequences),
+            "checkpoints": lambda: _made(file, "checkpoints", Checkpoints),
             "devices": lambda: _devices(file),
             "model": lambda: _model(file),
             "data": lambda: _examples(file, file.settings.data, "data"),
@@ -263,13 +234,13 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
     settings = file.settings
     model, arguments["params"] = arguments.pop("model")
     arguments |= {key: getattr(settings, key) for key in ("steps", "epochs", "batch_size", "dtype", "seed")}
-    arguments["checkpoints"] = None if settings.checkpoints is None else Checkpoints(**dict(settings.checkpoints))
     return PreparedTraining(settings, model, arguments)
 
 
-def _sequences(file: File) -> Sequences:
-    with file.at("sequences"):
-        return Sequences(**dict(file.settings.sequences))
+def _made(file: File, key: str, make: Callable[..., Any]) -> Any:
+    """Return the object whose arguments are below a key, or None without the key."""
+    with file.at(key):
+        return None if (options := getattr(file.settings, key)) is None else make(**options)
 
 
 def _devices(file: File) -> list[Any] | None:
@@ -308,7 +279,7 @@ def _function(
     file: File, settings: LossSettings, kind: str, table: Mapping[str, Callable[..., Any]], *keys: str
 ) -> Loss:
     """Build the loss or metric that is named in a part of the file."""
-    axis = file.settings.sequences.time_axis
+    axis = file.settings.sequences["time_axis"]
     usual = {"time_axis": axis} if isinstance(axis, int) else {}
     with file.at(*keys):
         return build(kind, settings.name, table, settings.options, file.folder, usual)

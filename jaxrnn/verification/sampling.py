@@ -19,8 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.arguments import SIZE, argument
-from jaxrnn._files.messages import bytes_of, pairs_of
+from jaxrnn._files.messages import SIZE, bytes_of, pairs_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError, is_count
 from jaxrnn.model import Model
@@ -76,7 +75,7 @@ class Sample:
             sizes = pairs_of({name: self.dims[name] for name in self.assumed})
             raise type(error)(
                 f"{error}\n(the random inputs have assumed sizes: {sizes}; if they do not fit, give others: "
-                f"{argument('dims', {self.assumed[-1]: SIZE})})"
+                f"`dims={ {self.assumed[-1]: SIZE} }`)"
             ) from error
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn._files.arguments import argument
 from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.reshaping import broadcast, concatenate, cut, cut_along, flip, pad, reshape, transpose
 from jaxrnn.export.rules.elementwise import cast, elements, range_of
@@ -392,7 +391,7 @@ def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand
             lambda part: update if operator is None else elements(lowering, operator, part, update),
         )
     if reduction is not None and writer.opset < opset:
-        lowering.refuse(f"ScatterND has reduction={reduction!r} from opset {opset} on: give {argument('opset', opset)}")
+        lowering.refuse(f"ScatterND has reduction={reduction!r} from opset {opset} on: give `opset={opset}`")
     if operator == "Sub":
         updates = elements(lowering, "Neg", updates)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import onnx_ir as ir
 
-from jaxrnn._files.arguments import Metavar, argument
 from jaxrnn.errors import InputError, UnsupportedError, check_kind
 from jaxrnn.onnx.graph import normal_domain
 from jaxrnn.onnx.registry import (
@@ -92,8 +91,7 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
         reason = REFUSED.get((domain, name)) or _nearest(domain, name)
         raise UnsupportedError(
             f"{full_name} (opset {opset}) is not implemented; {reason}, or "
-            f"{argument('operators', {(domain, name): Metavar('function')}, 'jaxrnn.load(path)')} adds your own "
-            "operator"
+            f"`jaxrnn.load(path, operators={{{(domain, name)}: function}})` adds your own operator"
         )
     schema = schema_of(domain, name, opset)  # without a definition of ONNX, use the newest registered version
     newest = max((known for known in versions if known <= opset), default=None)

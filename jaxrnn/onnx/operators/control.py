@@ -14,7 +14,6 @@ from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jaxrnn._files.arguments import Metavar, argument, static_or_eager
 from jaxrnn._jax import varying
 from jaxrnn.cells.forms import in_chunks, is_plain
 from jaxrnn.errors import NodeError, StaticValueError
@@ -25,7 +24,17 @@ from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.shaping import axes_of
 from jaxrnn.onnx.registry import BODY, bounded, since
 from jaxrnn.onnx.time_loops import CarryTypeError, TimeLoop
-from jaxrnn.onnx.values import Value, all_traced, describe, is_known, is_sequence, is_static, is_symbolic, traced
+from jaxrnn.onnx.values import (
+    STATIC_OR_EAGER,
+    Value,
+    all_traced,
+    describe,
+    is_known,
+    is_sequence,
+    is_static,
+    is_symbolic,
+    traced,
+)
 
 
 def types_of(values: Sequence[Value]) -> str:
@@ -97,7 +106,7 @@ class _Loop:
         _, _, values = varying.while_loop(self._is_unfinished, self._step, self._start())
         if not self.label:
             return list(values)
-        bound = argument("max_trip_count", Metavar("NUMBER"), "jaxrnn.load(path)")
+        bound = "`jaxrnn.load(path, max_trip_count=NUMBER)`"
         reason = (
             f"{self.label}: its trip count depends on data, so that it runs as a while loop, which has no "
             f"reverse-mode derivative. Give the largest number of trips: {bound}, or a number for each node by name; "
@@ -210,8 +219,7 @@ class _Loop:
         return jax.tree.map(functools.partial(_spoiled, beyond), values)
 
     def _over_bound(self, what: str) -> str:
-        given = argument("max_trip_count", self.bound)
-        return f"{what}, but {given} was given when the model was loaded; give a larger bound"
+        return f"{what}, but `max_trip_count={self.bound}` was given when the model was loaded; give a larger bound"
 
 
 class _AbstractTrip:
@@ -334,7 +342,7 @@ def if_(cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> list[Va
         raise StaticValueError(
             f"the condition depends on data, so both branches must return equal types: then returns {types_of(then)}, "
             f"else returns {types_of(other)}. Bind the graph input that the condition comes from with "
-            f"{static_or_eager()}"
+            f"{STATIC_OR_EAGER}"
         ) from error
 
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn._files.arguments import static_or_eager
 from jaxrnn._jax import varying
 from jaxrnn.errors import StaticValueError
 from jaxrnn.onnx.evaluate import demand
@@ -19,7 +18,7 @@ from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.sampling import Taps, linear_taps, sample
 from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.registry import earlier, since
-from jaxrnn.onnx.values import Value, check_choice, is_known, traced
+from jaxrnn.onnx.values import STATIC_OR_EAGER, Value, check_choice, is_known, traced
 
 #: The regions to compute at once; each copies the elements that it reads.
 _AT_ONCE = 64
@@ -68,7 +67,7 @@ def roi_align(
         raise StaticValueError(
             "sampling_ratio 0 takes as many samples as a region is large, and the regions depend on data. For the mode "
             "max, give a sampling_ratio, bind the graph input that the regions come from with "
-            f"{static_or_eager()}"
+            f"{STATIC_OR_EAGER}"
         )
     images = jnp.moveaxis(traced(x).astype(working), 1, -1)
     are_finite = jnp.isfinite(images).all()

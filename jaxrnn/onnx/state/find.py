@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn._files.arguments import argument, static_argument
 from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.answers import Answer, Unknown, any_of
@@ -172,10 +171,10 @@ class StateSearch:
 
     def _unknown(self, pairing: Pairing, label: str, why: str) -> StateError:
         """Return the error for a node that may have state which cannot be found."""
-        related = argument("dims", {"T": "4*U"}, "jaxrnn.load(path)")
+        related, bound = "`jaxrnn.load(path, dims={'T': '4*U'})`", "`jaxrnn.load(path, static={NAME: VALUE})`"
         return StateError(
             f"the state of node {label!r} cannot be found: {why}. Relate or fix open dimensions with {related}, bind "
-            f"inputs on which shapes depend with {static_argument()}, or {pairing.all_that_may_be()}"
+            f"inputs on which shapes depend with {bound}, or {pairing.all_that_may_be()}"
         )
 
     def _open(self, source: str) -> list[bool]:
@@ -221,14 +220,14 @@ class StateSearch:
             raise StateError(
                 f"the input {info.name!r} is state, which {edge.output!r} updates, but the file does not declare its "
                 "shape, so that jaxrnn cannot create the first state: write the shape of the input into the file, or "
-                f"fix the value of the input with {static_argument()}"
+                "fix the value of the input with `jaxrnn.load(path, static={NAME: VALUE})`"
             )
         sites = [site for site in self.flow.sites if _starts_from(site, edge.source)]
         producers = self.flow.labels_of(target.ids) if target.ids is not None else []
         sites = [site for site in sites if site.label in producers] or sites
         labels = list(dict.fromkeys(site.label for site in sites)) if edge.rank in (CARRIED, LAST_OUTPUT) else []
         if edge.source in self.declared:
-            reason = f"declared: {argument('state', {edge.source: edge.output})}"
+            reason = f"declared: `state={ {edge.source: edge.output} }`"
         else:
             reason = external_reason(edge, sites)
         node = ", ".join(labels or edge.joins or producers)
@@ -368,7 +367,7 @@ def check_pairs(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state
     for name, updated in state.items():
         if name not in ins or not isinstance(updated, str) or updated not in outs:
             raise InputError(
-                f"{argument('state', {name: updated})}: pairs go from an input ({', '.join(ins)}) "
+                f"`state={ {name: updated} }`: pairs go from an input ({', '.join(ins)}) "
                 f"to an output ({', '.join(outs)})"
             )
         if outs[updated].dtype is None and ins[name].dtype is not None:
@@ -378,7 +377,7 @@ def check_pairs(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state
         if not agree(ins[name], outs[updated]):
             raise InputError(f"state: {ins[name]} and {outs[updated]} differ in shape")
     if len(set(state.values())) < len(state):
-        raise InputError(f"{argument('state', dict(state))}: one output cannot be the updated value of two inputs")
+        raise InputError(f"`state={dict(state)}`: one output cannot be the updated value of two inputs")
     return dict(state)
 
 

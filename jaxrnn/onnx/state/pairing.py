@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxrnn._files.arguments import argument
 from jaxrnn.errors import StateError
 from jaxrnn.jaxprs.flows import (
     COPY,
@@ -410,7 +409,7 @@ class Pairing:
             f"the model's state may be incomplete: {_NEITHER} tell whether these pairs of an input and an output of "
             f"its shape are state: {_listed(candidates)}; found: {_listed(self.pairs.values()) or 'none'}. Name all "
             f"pairs that are state, and no other pairs, for instance: {self._how(candidates)}; "
-            f"{argument('state', {})} declares that there is no state"
+            f"`state={{}}` declares that there is no state"
         )
 
 
@@ -477,4 +476,4 @@ def _listed(edges: Iterable[Edge]) -> str:
 
 
 def _how(edges: Iterable[Edge]) -> str:
-    return argument("state", {edge.source: edge.output for edge in edges}, "jaxrnn.load(path)")
+    return f"`jaxrnn.load(path, state={ {edge.source: edge.output for edge in edges} })`"

@@ -178,7 +178,7 @@ class CompiledStepper:
         arrays = {name: array for name, array in (constants or {}).items() if array is not None}
         if any(spec.name not in arrays for spec in specs):
             raise InputError(
-                f"the state before the first frame depends on constants: call init(constants=...) with "
+                f"the state before the first frame depends on constants: call `init(constants=...)` with "
                 f"{', '.join(self.spec.constants)}"
             )
         return bind(specs, {spec.name: arrays[spec.name] for spec in specs}, convert=taken)

@@ -24,7 +24,6 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn._files.arguments import argument
 from jaxrnn.jaxprs.equations import free_axes, shape_of, trace, type_of
 from jaxrnn.jaxprs.primitives import Rules, entry_of, on_elements
 from jaxrnn.streaming.diagnostics import describe_equation
@@ -522,7 +521,7 @@ def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str], why_not: Insepar
         why += f", and the sum over these frames has no recurrent form, because {why_not}"
     if x.unclear is not None and len(seen) == 2:
         why += f", as {x.unclear} does not compare the numbers of two frames"
-    past = f"give {argument('past', 64)} to mask keys that are more than 64 frames older than their query"
+    past = "give `past=64` to mask keys that are more than 64 frames older than their query"
     run.refuse(why, _HINT, first=remedy or (past if masked else ""))
 
 
