@@ -209,26 +209,59 @@ def _total(spec: StepSpec) -> int:
     return total if spec.longest is None else min(total, spec.longest)
 
 
+class _Tolerance:
+    """The tolerance of the lowest precision that graphs compute in."""
+
+    def __init__(self, graphs: Sequence[ir.Graph]):
+        nodes = [node for graph in graphs for node in graph.all_nodes()]
+        types = {value.dtype for node in nodes for value in node.outputs}
+        floats = [each.numpy() for each in types if each is not None and each.is_floating_point()]
+        self._limits = max((tolerances(each, None, None) for each in floats), default=(None, None))
+        self._is_rough = any(node.op_type.startswith("DynamicQuantize") for node in nodes)
+        #: The size of a step of quantisation by the name of the output.
+        self.steps: dict[str, float] = {}
+
+    def compare(
+        self, name: str, value: Any, expected: Any, axis: int | None = None, arbiter: Arbiter | None = None
+    ) -> Comparison:
+        inexact = expected is not None and jnp.issubdtype(expected.dtype, jnp.inexact)
+        if inexact and value is not None and jnp.issubdtype(value.dtype, jnp.floating):
+            expected = np.asarray(expected).astype(value.dtype)  # of an export with dtype
+        atol, rtol = self._limits if inexact else (None, None)
+        found = compare(name, value, expected, atol=atol, rtol=rtol, scaled=True, time_axis=axis)
+        if not found.differs or found.max_abs is None:
+            return found
+        if name not in self.steps and not self._is_rough:
+            limits = {"atol": atol, "rtol": rtol, "scaled": True, "sides": ("the file", "jaxrnn")}
+            return found if arbiter is None else arbiter.judge(found, value, expected, **limits)
+        if self._is_rough:
+            return _rough(found, value, expected)
+        step = self.steps[name] if inexact else 1.0
+        again = compare(name, value, expected, atol=step * (1 + 1e-3), rtol=rtol, time_axis=axis)
+        # A wrong file differs in many elements. Values between two integers are rare.
+        here, there = (np.asarray(each, np.float64) for each in (value, expected))
+        most = (atol or 0.0) * max(1.0, found.scale or 0.0)
+        few = np.mean(np.abs(here - there) > most + (rtol or 0.0) * np.abs(there)) <= FEW
+        if again.differs or not few:
+            return found
+        return dataclasses.replace(again, reason=f"within one step of quantisation ({step:.3g}): {found.reason}")
+
+
 class _Comparing:
-    """A comparison of outputs, at the tolerance of the lowest precision that the files compute in."""
+    """A comparison of the outputs and the state of files with known ones."""
 
     def __init__(self, files: Sequence[_ExportedFile]):
         spec = files[0].facts.spec
         self._axes = {each.name: time_axis(spec, each) for each in spec.outputs}
         self._flushed = len(files) > 1
-        types = {value.dtype for file in files for node in file.graph.all_nodes() for value in node.outputs}
-        floats = [each.numpy() for each in types if each is not None and each.is_floating_point()]
-        #: Absolute and relative tolerances of floats.
-        self._tolerances = max((tolerances(each, None, None) for each in floats), default=(None, None))
-        operators = {node.op_type for file in files for node in file.graph.all_nodes()}
-        self._is_rough = any(name.startswith("DynamicQuantize") for name in operators)
+        self._tolerance = _Tolerance([file.graph for file in files])
         self._parts = files[0].facts.parts
-        self._steps: dict[str, float] = {}
+        quantised = self._tolerance.steps
         for file in files:
             for name, step in _quantisation_steps(file).items():
                 parts = [f"state {part.name}" for part in self._parts.get(name.removeprefix("state "), ())]
                 for each in parts or [name]:
-                    self._steps[each] = max(step, self._steps.get(each, 0.0))
+                    quantised[each] = max(step, quantised.get(each, 0.0))
 
     def checks(
         self, frames: int, found: _Outputs, step: _Outputs, whole: _Outputs | None, arbiter: Arbiter | None
@@ -245,7 +278,7 @@ class _Comparing:
                     continue  # no frame leaves before the last whole pulse
                 if axis is not None:
                     expected = expected[(slice(None),) * axis + (slice(value.shape[axis]),)]
-            yield self._compare(name, value, expected, axis, arbiter)
+            yield self._tolerance.compare(name, value, expected, axis, arbiter)
         state = dict(found.state)
         for name, parts in self._parts.items():
             if name not in state or name in known.state:
@@ -253,36 +286,11 @@ class _Comparing:
             entries = Layout({part.name: part for part in parts}, vectors={part.name: name for part in parts})
             state |= entries.unpack({name: state.pop(name)})
         for name, expected in known.state.items():
-            result = self._compare(f"state {name}", state[name], expected, None)
+            result = self._tolerance.compare(f"state {name}", state[name], expected)
             if not result.differs and not np.size(expected):
                 # The shape is all that an entry without elements has.
                 result = dataclasses.replace(result, ok=True, compared=1, reason="without elements")
             yield result
-
-    def _compare(
-        self, name: str, value: Any, expected: Any, axis: int | None, arbiter: Arbiter | None = None
-    ) -> Comparison:
-        inexact = expected is not None and jnp.issubdtype(expected.dtype, jnp.inexact)
-        if inexact and value is not None and jnp.issubdtype(value.dtype, jnp.floating):
-            expected = np.asarray(expected).astype(value.dtype)  # of an export with dtype
-        atol, rtol = self._tolerances if inexact else (None, None)
-        found = compare(name, value, expected, atol=atol, rtol=rtol, scaled=True, time_axis=axis)
-        if not found.differs or found.max_abs is None:
-            return found
-        if name not in self._steps and not self._is_rough:
-            limits = {"atol": atol, "rtol": rtol, "scaled": True, "sides": ("the file", "jaxrnn")}
-            return found if arbiter is None else arbiter.judge(found, value, expected, **limits)
-        if self._is_rough:
-            return _rough(found, value, expected)
-        step = self._steps[name] if inexact else 1.0
-        again = compare(name, value, expected, atol=step * (1 + 1e-3), rtol=rtol, time_axis=axis)
-        # A wrong file differs in many elements. Values between two integers are rare.
-        here, there = (np.asarray(each, np.float64) for each in (value, expected))
-        most = (atol or 0.0) * max(1.0, found.scale or 0.0)
-        few = np.mean(np.abs(here - there) > most + (rtol or 0.0) * np.abs(there)) <= FEW
-        if again.differs or not few:
-            return found
-        return dataclasses.replace(again, reason=f"within one step of quantisation ({step:.3g}): {found.reason}")
 
 
 def _quantisation_steps(file: _ExportedFile) -> dict[str, float]:
@@ -322,14 +330,7 @@ def compare_converted(
     arrays = {name: np.asarray(array) for name, array in {**sample, **static}.items()}
     graph = ir.load(after).graph
     types = {value.name: value.dtype.numpy() for value in graph.inputs if value.dtype is not None}
-    floats = [value.dtype for node in graph.all_nodes() for value in node.outputs]
-    atol, rtol = max(
-        tolerances(each.numpy(), None, None)
-        for each in (*floats, ir.DataType.FLOAT)
-        if each and each.is_floating_point()
-    )
-    is_rough = any(node.op_type.startswith("DynamicQuantize") for node in graph.all_nodes())
-    failures = []
+    tolerance, failures = _Tolerance([graph]), []
     for open_peer in candidates("auto", optimized=True):
         try:
             peer = open_peer(after)
@@ -338,14 +339,7 @@ def compare_converted(
         except PeerError as error:
             failures.append(str(error))
             continue
-        comparisons = []
-        for name, expected in known.items():
-            value = found[name]
-            if jnp.issubdtype(value.dtype, jnp.floating):
-                expected = expected.astype(value.dtype)
-            result = compare(name, value, expected, atol=atol, rtol=rtol, scaled=True)
-            comparisons.append(_rough(result, value, expected) if is_rough and result.differs else result)
-        return peer.name, comparisons
+        return peer.name, [tolerance.compare(name, found[name], expected) for name, expected in known.items()]
     raise PeerError(f"{model.label}: no engine can run the files: {'; '.join(failures)}")
 
 
